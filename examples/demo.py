@@ -25,7 +25,7 @@ from regard.data import Sequences, read
 from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare
-from regard.experiments.compare.results import ComparisonResults
+from regard.experiments.compare.results import Comparison
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
 from regard.visual import (
@@ -92,7 +92,7 @@ def main(
     return verdict(found, least_bleu)
 
 
-def verdict(found: ComparisonResults, least_bleu: float) -> int:
+def verdict(found: Comparison, least_bleu: float) -> int:
     """0, or 1 with a message where the best model translates worse than it reliably can."""
     best = found.best()
     bleu = found.outcomes[best][0].quality

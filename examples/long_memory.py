@@ -21,7 +21,7 @@ from pathlib import Path
 import regard
 from regard.data import read
 from regard.experiments.compare import compare
-from regard.experiments.compare.results import ComparisonResults
+from regard.experiments.compare.results import Comparison
 from regard.text import Tokenizer, train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,7 @@ def main(
     overrides: Sequence[str] = (),
     seeds: Sequence[int] = (1,),
     out: Path | None = None,
-) -> ComparisonResults:
+) -> Comparison:
     """Train the models, compare them, and test the LSTM with a neural cache."""
     out = out or Path(f"runs/long-memory-{text}")
     folder = (out.parent / f"{out.name}-data").resolve()

@@ -5,7 +5,7 @@
 
 It writes Thai names in Latin letters. `Romanizer` is its wiring, with parts of Regard; its weights
 come from two ONNX files in the package `pythainlp`. The folder that is written is used as any
-other after `regard.register("thai-romanizer", Romanizer)`: with beams, in batches, with a picture
+other after `register("thai-romanizer", Romanizer)`: with beams, in batches, with a picture
 of its attention.
 
     source x -> embed -> LSTM in both directions -> memory h_j
@@ -44,6 +44,7 @@ from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.softmax import Softmax
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import State
+from regard.tasks import register
 from regard.tasks.translation import Translator
 from regard.text.tokenizer import Tokenizer
 
@@ -127,7 +128,7 @@ def main(folder: str) -> None:
     """Convert the weights, save them, and compare with the published program."""
     from pythainlp.transliterate.thai2rom_onnx import romanize
 
-    regard.register("thai-romanizer", Romanizer)
+    register("thai-romanizer", Romanizer)
     published = corpus()
     regard.save(converted(published), folder)
     task = regard.load(folder)

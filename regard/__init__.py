@@ -1,31 +1,72 @@
 """Regard: every sequence model between the LSTM and GPT, in one small package.
 
-The public names are a table and are imported when first used: `import regard` loads neither
-torch nor numpy.
+The names here are the public ones; everything below them may change from version to version. They
+are imported when first used: `import regard` loads neither torch nor numpy.
 """
 
-from regard.lazy import names_of
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__, __getattr__ = names_of(
-    __name__,
-    {
-        "attention.pruning": "head_importance heads_gated heads_masked prune_heads",
-        "errors": "CheckpointError ConfigError DataError MissingExtra RegardError",
-        "experiments.cross_validation": "cross_validate",
-        "experiments.find_lr": "find_lr",
-        "experiments.runs": "resume train",
-        "exporting": "export",
-        "sharded.mapping": "map",
-        "sharded.reading": "read_parts",
-        "experiments.sweep": "sweep",
-        "tasks": "register",
-        "tasks.folders": "load quantize save",
-        "visual.attention_record": "look",
-    },
-)
+if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_names.py compares
+    from regard.errors import CheckpointError as CheckpointError
+    from regard.errors import ConfigError as ConfigError
+    from regard.errors import DataError as DataError
+    from regard.errors import MissingExtra as MissingExtra
+    from regard.errors import NotSupportedError as NotSupportedError
+    from regard.errors import RegardError as RegardError
+    from regard.experiments.compare import compare as compare
+    from regard.experiments.compare.results import Comparison as Comparison
+    from regard.experiments.cross_validation import CrossValidation as CrossValidation
+    from regard.experiments.cross_validation import cross_validate as cross_validate
+    from regard.experiments.run_folder import Run as Run
+    from regard.experiments.runs import resume as resume
+    from regard.experiments.runs import train as train
+    from regard.experiments.sweep import sweep as sweep
+    from regard.experiments.sweep.results import SweepResults as SweepResults
+    from regard.exporting import Exported as Exported
+    from regard.exporting import export as export
+    from regard.serving.starting import serve as serve
+    from regard.sharded.file_predictions import predict_files as predict_files
+    from regard.sharded.reading import FileResults as FileResults
+    from regard.tasks.calls import evaluate as evaluate
+    from regard.tasks.calls import search as search
+    from regard.tasks.folders import load as load
+    from regard.tasks.folders import quantize as quantize
+    from regard.tasks.folders import save as save
+    from regard.tasks.model_list import ListedModel as ListedModel
+    from regard.tasks.model_list import list_models as list_models
+    from regard.text.tokenizer import Tokenizer as Tokenizer
+    from regard.training.interrupt import Interrupted as Interrupted
+    from regard.visual.attention_record import AttentionRecord as AttentionRecord
+    from regard.visual.attention_record import look as look
+else:  # a `__getattr__` that a type checker sees would hide misspelled names from it
+    from regard.lazy import names_of
 
+    __all__, __getattr__ = names_of(
+        __name__,
+        {
+            "errors": "CheckpointError ConfigError DataError MissingExtra NotSupportedError "
+            "RegardError",
+            "experiments.compare": "compare",
+            "experiments.compare.results": "Comparison",
+            "experiments.cross_validation": "CrossValidation cross_validate",
+            "experiments.run_folder": "Run",
+            "experiments.runs": "resume train",
+            "experiments.sweep": "sweep",
+            "experiments.sweep.results": "SweepResults",
+            "exporting": "Exported export",
+            "serving.starting": "serve",
+            "sharded.file_predictions": "predict_files",
+            "sharded.reading": "FileResults",
+            "tasks.calls": "evaluate search",
+            "tasks.folders": "load quantize save",
+            "tasks.model_list": "ListedModel list_models",
+            "text.tokenizer": "Tokenizer",
+            "training.interrupt": "Interrupted",
+            "visual.attention_record": "AttentionRecord look",
+        },
+    )
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    def __dir__() -> list[str]:
+        return __all__

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.experiments.compare.results import ComparisonResults, Outcome
+from regard.experiments.compare.results import Comparison, Outcome
 from regard.experiments.runs import read_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -150,7 +150,7 @@ def test_a_demo_that_translates_badly_fails(capsys, tmp_path):
         threads=1,
         samples=[],
     )
-    found = ComparisonResults(tmp_path, {}, (1,), {"transformer": (outcome,)})
+    found = Comparison(tmp_path, {}, (1,), {"transformer": (outcome,)})
     assert demo.verdict(found, 30.0) == 1
     assert "transformer, reached BLEU 29.9" in capsys.readouterr().err
     assert demo.verdict(found, 29.0) == 0

@@ -56,14 +56,6 @@ def test_help_is_printed_in_half_a_second():
     assert seconds("-m", "regard.cli", "--help") <= 0.5
 
 
-def test_public_names_are_sorted_and_each_can_be_imported():
-    assert list(regard.__all__) == sorted(regard.__all__)
-    for name in regard.__all__:
-        assert getattr(regard, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'lode'"):
-        _ = regard.lode
-
-
 def test_no_public_name_is_that_of_a_module_beside_it():
     """`from package import name` would give the module, once it is imported."""
     for found in pkgutil.walk_packages(regard.__path__, "regard."):

@@ -65,7 +65,7 @@ def embed(
     if sharding is not None:
         if per != "text":
             raise ConfigError(f"--workers writes a vector for each text: --per {per} is for lines.")
-        options = {  # as `regard.map` has them, where they are not given
+        options = {  # as `regard.predict_files` has them, where they are not given
             "layers": None if layers == "last" else layers,
             "pooling": pooling,
             "normalize": normalize,

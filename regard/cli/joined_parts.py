@@ -22,7 +22,7 @@ from regard.data.text_chunks import MAX_TEXTS
 from regard.errors import ConfigError, DataError
 from regard.file_writing import replacing, sync
 from regard.sharded.manifest import ALL_FAILED, FAILED, PARTS
-from regard.sharded.reading import ShardedResults, read_parts
+from regard.sharded.reading import FileResults, iter_results
 
 PARQUET, JSONL = ".parquet", ".jsonl"
 
@@ -48,7 +48,7 @@ def predict_table(
     summary = sharding.compute(work, [str(file)], columns, folder, format)
     if not summary.rows:
         raise DataError(file, None, "is empty: it has not one row.")
-    _join(read_parts(folder), file, out)
+    _join(iter_results(folder), file, out)
     failed = out.with_name(f"{out.name}.failed.jsonl")
     told = f"{out}: {summary.rows:,} rows of {file} with their predictions"
     if summary.failed:
@@ -67,7 +67,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _join(parts: ShardedResults, file: Path, out: Path) -> None:
+def _join(parts: FileResults, file: Path, out: Path) -> None:
     """Write the rows of all parts as one table, completely or not at all."""
     with replacing(out) as temporary:
         if out.suffix == JSONL and parts.files[0].suffix == JSONL:
@@ -84,7 +84,7 @@ def _join(parts: ShardedResults, file: Path, out: Path) -> None:
         sync(temporary)
 
 
-def _with_all_columns(parts: ShardedResults) -> Iterator[dict[str, Any]]:
+def _with_all_columns(parts: FileResults) -> Iterator[dict[str, Any]]:
     """The rows, with the columns of the first one that has a prediction."""
     found = (list(row) for row in parts if row["prediction"] not in (None, ""))
     columns = dict.fromkeys(next(found, ["prediction"]))

@@ -370,7 +370,7 @@ def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[Constitue
 
 def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[Any]:
     """The given heads are masked in the block."""
-    import regard
+    from regard.attention.pruning import heads_masked
 
     found: dict[int, list[int]] = {}
     for one in heads:
@@ -378,7 +378,7 @@ def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[An
         if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
             raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
         found.setdefault(int(layer), []).extend(int(part) for part in numbers.split(","))
-    return regard.heads_masked(task, found) if found else nullcontext()
+    return heads_masked(task, found) if found else nullcontext()
 
 
 def _short_names(*models: str | Path) -> list[str]:

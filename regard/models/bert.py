@@ -58,7 +58,7 @@ class BertConfig:
     positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
         None: 16.
-    pruned: heads that were pruned, as `regard.prune_heads` records them.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """
 
     vocab_size: Size

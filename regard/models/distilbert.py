@@ -44,7 +44,7 @@ class DistilBertConfig:
     """The defaults are the base model.
 
     sinusoidal: whether the learned positions are initialized with sinusoids.
-    pruned: heads that were pruned, as `regard.prune_heads` records them.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """
 
     vocab_size: Size

@@ -56,7 +56,7 @@ class GPTConfig:
         None: 16.
     choice_dropout, choice_activation: of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
-    pruned: heads that were pruned, as `regard.prune_heads` records them.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """
 
     vocab_size: Size

@@ -52,7 +52,7 @@ class TransformerConfig:
     clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
         None: 16.
     bos: the token with which the decoder starts.
-    pruned: heads that were pruned, as `regard.prune_heads` records them.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
     scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
     output_bias: whether the output adds a bias to the logits, as published translators do.

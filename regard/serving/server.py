@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -26,8 +25,8 @@ SWITCH = 0.0005
 
 
 def serve(
-    folders: Mapping[str, Path],
-    load: Callable[[Path], Any],
+    folders: Mapping[str, Any],
+    load: Callable[[Any], Any],
     options: ServerOptions,
     say: Say,
     page: ServedPage,
@@ -35,7 +34,7 @@ def serve(
     """Serve models until SIGTERM or Ctrl-C; requests that were taken are answered first.
 
     Args:
-        folders: of the models, by their names.
+        folders: of the models, or what else `load` takes, by their names.
         load: gives the task of a folder.
         say: prints a message.
         page: what can be asked.

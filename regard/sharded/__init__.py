@@ -8,8 +8,8 @@ computing.py  what a worker computes of rows: vectors or predictions
 parts.py      the file with the results of a shard, in each format
 worker.py     the function that each process runs
 driver.py     starts workers, shows progress, completes the folder
-mapping.py    `regard.map`
 reading.py    reading the parts
+file_predictions.py  `regard.predict_files`
 ray_datasets.py  Ray Datasets, without files
 """
 
@@ -23,6 +23,6 @@ __all__, __getattr__ = names_of(
         "driver": "ShardedSummary WorkerOptions compute_files",
         "manifest": "ShardedTask",
         "mapping": "map",
-        "reading": "read_parts",
+        "reading": "iter_results",
     },
 )

@@ -105,7 +105,8 @@ def read_manifest(out: Path) -> ShardManifest:
         found: ShardManifest = read_json(out / MANIFEST, ShardManifest)
     except FileNotFoundError:
         raise CheckpointError(
-            f"{out} is not an output folder of `--workers` or `regard.map`: it has no {MANIFEST}."
+            f"{out} is not an output folder of `--workers` or `regard.predict_files`: it has no "
+            f"{MANIFEST}."
         ) from None
     return found
 

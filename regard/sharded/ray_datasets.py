@@ -1,4 +1,4 @@
-"""`regard.map` for Ray Datasets: actors of the cluster that keep the model open."""
+"""`regard.predict_files` for Ray Datasets: actors of the cluster that keep the model open."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from regard.sharded.manifest import ALL_FAILED, ShardManifest, read_manifest
 
 
 @dataclass(frozen=True)
-class ShardedResults:
+class FileResults:
     """The results in a folder: one for each row of the input, in its order.
 
     Looping gives a row at a time: a mapping by column for jsonl and parquet, a text for txt, a
@@ -66,7 +66,7 @@ class ShardedResults:
             yield from map(json.loads, lines)
 
 
-def read_parts(folder: str | Path) -> ShardedResults:
+def iter_results(folder: str | Path) -> FileResults:
     """The results in an output folder of `regard embed`, `predict` and so on with `--workers`.
 
     Raises:
@@ -79,7 +79,7 @@ def read_parts(folder: str | Path) -> ShardedResults:
             f"{folder} is not complete: {len(pending):,} of {len(manifest.shards):,} shards are "
             "missing. Run the command that has begun it again."
         )
-    return ShardedResults(folder, manifest)
+    return FileResults(folder, manifest)
 
 
 def _rows(file: Path) -> Any:

@@ -12,7 +12,16 @@ from torch import Tensor, nn
 
 import regard
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.pruning import attentions, pruned_heads, weakest, with_all_heads
+from regard.attention.pruning import (
+    attentions,
+    head_importance,
+    heads_gated,
+    heads_masked,
+    prune_heads,
+    pruned_heads,
+    weakest,
+    with_all_heads,
+)
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.formats import PRUNED, from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
@@ -80,7 +89,7 @@ def test_gated_attention_and_its_gradients_equal_the_formula(training):
     mine, judge = (
         torch.tensor([[0.5, 0.0, 2.0]], dtype=torch.float64, requires_grad=True) for _ in "ab"
     )
-    with regard.heads_gated(ours, mine):
+    with heads_gated(ours, mine):
         out = ours(x)
     expected = by_hand(ours, x, judge[0])
     torch.testing.assert_close(out, expected)
@@ -91,7 +100,7 @@ def test_gated_attention_and_its_gradients_equal_the_formula(training):
 
 def test_a_head_mask_acts_alike_with_and_without_capture():
     model = bert()
-    with torch.no_grad(), regard.heads_masked(model, SOME):
+    with torch.no_grad(), heads_masked(model, SOME):
         fast = model.encode(TEXTS)
         with regard.look(model) as attention:
             explicit = model.encode(TEXTS)
@@ -105,7 +114,7 @@ def test_a_head_mask_acts_alike_with_and_without_capture():
 def test_a_head_mask_acts_under_attention_dropout():
     model = bert(attention_dropout=0.4).train()
     torch.manual_seed(0)
-    with regard.heads_masked(model, {1: [2]}):
+    with heads_masked(model, {1: [2]}):
         masked = model.encode(TEXTS)
     value = attentions(model)[1].query_key_value.weight.unflatten(0, (3, 4, 4))
     bias = attentions(model)[1].query_key_value.bias.unflatten(0, (3, 4, 4))
@@ -120,7 +129,7 @@ def test_heads_of_each_kind_of_attention_can_be_masked(kind):
     model, target = transformer(), torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
     with torch.no_grad():
         plain = model(TEXTS, Sequences.full(target)).hidden
-        with regard.heads_masked(model, {2: [2]}, kind):
+        with heads_masked(model, {2: [2]}, kind):
             masked = model(TEXTS, Sequences.full(target)).hidden
         output = attentions(model, kind)[2].output.weight
         output[:, 4:8] = 0.0
@@ -131,7 +140,7 @@ def test_heads_of_each_kind_of_attention_can_be_masked(kind):
 def test_gates_act_on_a_shared_memory_as_on_copies_of_it():
     ours = shaken(CrossAttention(8, 2))
     hidden, memory = torch.randn(6, 3, 8), torch.randn(2, 4, 8)
-    with regard.heads_masked(ours, {1: [2]}):
+    with heads_masked(ours, {1: [2]}):
         shared = ours(hidden, ours.read(memory))
         copies = ours(hidden, ours.read(memory.repeat_interleave(3, 0)))
     torch.testing.assert_close(shared, copies)
@@ -141,11 +150,11 @@ def test_nested_head_masks_add_up_and_end_with_their_block():
     model = bert()
     with torch.no_grad():
         plain = model.encode(TEXTS)
-        with regard.heads_masked(model, {1: [1]}), regard.heads_masked(model, {2: [3]}):
+        with heads_masked(model, {1: [1]}), heads_masked(model, {2: [3]}):
             both = model.encode(TEXTS)
-        with regard.heads_masked(model, {1: [1], 2: [3]}):
+        with heads_masked(model, {1: [1], 2: [3]}):
             at_once = model.encode(TEXTS)
-        with pytest.raises(RuntimeError, match="inside"), regard.heads_masked(model, {1: [1]}):
+        with pytest.raises(RuntimeError, match="inside"), heads_masked(model, {1: [1]}):
             raise RuntimeError("inside")
         assert torch.equal(both, at_once)
         assert torch.equal(model.encode(TEXTS), plain)
@@ -160,7 +169,7 @@ def test_a_head_mask_affects_only_its_model_and_thread():
             with torch.no_grad():
                 found["thread"] = model.encode(TEXTS)
 
-        with regard.heads_masked(model, SOME):
+        with heads_masked(model, SOME):
             found["model"] = other.encode(TEXTS)
             thread = Thread(target=elsewhere)
             thread.start()
@@ -179,7 +188,7 @@ def test_a_head_mask_affects_only_its_model_and_thread():
         ({1: [1]}, "decode", r"Bert has no 'decode' attention. Did you mean 'encoder'"),
     ],
 )
-@pytest.mark.parametrize("verb", [regard.heads_masked, regard.prune_heads])
+@pytest.mark.parametrize("verb", [heads_masked, regard.prune_heads])
 def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(verb, heads, kind, said):
     with pytest.raises(ConfigError, match=said):
         block = verb(bert(), heads, kind)
@@ -192,7 +201,7 @@ def test_a_missing_kind_and_gates_of_a_wrong_shape_raise_an_error():
     with pytest.raises(ConfigError, match="Linear has no attention with several heads"):
         attentions(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match=r"`gates` must be \(3, 4\) .* but is \(4, 3\)"):
-        regard.heads_gated(bert(), torch.ones(4, 3)).__enter__()
+        heads_gated(bert(), torch.ones(4, 3)).__enter__()
 
 
 # ------------------------------------------------------------------------------ importance
@@ -204,7 +213,7 @@ def test_head_importance_is_the_mean_absolute_derivative_of_the_loss():
     def losses(texts: Sequences) -> Tensor:
         return model.encode(texts)[:, 0].pow(3).sum(-1)
 
-    found = regard.head_importance(
+    found = head_importance(
         model, [TEXTS.select(torch.tensor([0, 1])), TEXTS.select(torch.tensor([2]))], losses,
         normalized=False,
     )  # fmt: skip
@@ -215,11 +224,11 @@ def test_head_importance_is_the_mean_absolute_derivative_of_the_loss():
             sides = []
             for moved in (1 + step, 1 - step):
                 gates[layer, head] = moved
-                with torch.no_grad(), regard.heads_gated(model, gates):
+                with torch.no_grad(), heads_gated(model, gates):
                     sides.append(losses(TEXTS))
             expected[layer, head] = ((sides[0] - sides[1]) / (2 * step)).abs().mean()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    by_layer = regard.head_importance(model, [TEXTS], losses)
+    by_layer = head_importance(model, [TEXTS], losses)
     torch.testing.assert_close(by_layer, found / found.norm(dim=1, keepdim=True))
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -231,16 +240,16 @@ def test_head_importance_takes_one_loss_for_each_example():
         return model.encode(texts)[:, 0].sum(-1).view(-1, 2).pow(2).sum(1)
 
     four, total = TEXTS.select(torch.tensor([0, 1, 2, 0])), 0.0
-    found = regard.head_importance(model, [four], losses, normalized=False)
+    found = head_importance(model, [four], losses, normalized=False)
     for pair in ([0, 1], [2, 3]):
         one = four.select(torch.tensor(pair))
-        total = total + regard.head_importance(model, [one], losses, normalized=False)
+        total = total + head_importance(model, [one], losses, normalized=False)
     torch.testing.assert_close(found, total / 2)
     assert found.min() > 0
     with pytest.raises(ConfigError, match=r"one loss for each example, \(B,\), but gives .* \(\)"):
-        regard.head_importance(model, [four], lambda texts: losses(texts).sum())
+        head_importance(model, [four], lambda texts: losses(texts).sum())
     with pytest.raises(ConfigError, match="at least one example"):
-        regard.head_importance(model, [], losses)
+        head_importance(model, [], losses)
 
 
 def test_weakest_numbers_heads_from_1_and_skips_pruned_ones():
@@ -257,10 +266,10 @@ def test_weakest_numbers_heads_from_1_and_skips_pruned_ones():
 def test_a_pruned_model_equals_the_masked_one_with_smaller_matrices():
     model = bert()
     with torch.no_grad():
-        with regard.heads_masked(model, SOME):
+        with heads_masked(model, SOME):
             masked = model.encode(TEXTS)
         before = sum(parameter.numel() for parameter in model.parameters())
-        regard.prune_heads(model, SOME)
+        prune_heads(model, SOME)
         assert far(model.encode(TEXTS), masked) < 1e-6
     each = 4 * (4 * 16) + 3 * 4  # rows of query, key and value, columns of the output, biases
     assert before - sum(parameter.numel() for parameter in model.parameters()) == 6 * each
@@ -270,24 +279,24 @@ def test_a_pruned_model_equals_the_masked_one_with_smaller_matrices():
 
 def test_heads_keep_their_numbers_when_others_are_pruned():
     at_once, in_turn = bert(), bert()
-    regard.prune_heads(at_once, {1: [1, 3], 2: [4]})
-    regard.prune_heads(in_turn, {1: [1]})
-    regard.prune_heads(in_turn, {2: [4], 1: [3]})
+    prune_heads(at_once, {1: [1, 3], 2: [4]})
+    prune_heads(in_turn, {1: [1]})
+    prune_heads(in_turn, {2: [4], 1: [3]})
     assert in_turn.config == at_once.config
     with torch.no_grad():
         assert torch.equal(at_once.encode(TEXTS), in_turn.encode(TEXTS))
         whole = bert()
-        with regard.heads_masked(whole, {1: [1, 3, 4], 2: [4]}):
+        with heads_masked(whole, {1: [1, 3, 4], 2: [4]}):
             masked = whole.encode(TEXTS)
-        with regard.heads_masked(at_once, {1: [4]}):
+        with heads_masked(at_once, {1: [4]}):
             assert far(at_once.encode(TEXTS), masked) < 1e-6
     with pytest.raises(ConfigError, match="head 3 of layer 1 was pruned already"):
-        regard.prune_heads(at_once, {1: [3]})
+        prune_heads(at_once, {1: [3]})
 
 
 def test_every_used_parameter_of_a_pruned_model_gets_a_gradient():
     model = bert().train()
-    regard.prune_heads(model, SOME)
+    prune_heads(model, SOME)
     model.encode(TEXTS).pow(2).sum().backward()
     for name, parameter in model.named_parameters():
         used = "positions" not in name and "segments" not in name and parameter.numel()
@@ -297,14 +306,14 @@ def test_every_used_parameter_of_a_pruned_model_gets_a_gradient():
 def test_steps_of_a_pruned_transformer_equal_its_full_pass():
     model, target = transformer(), torch.tensor([[1, 5, 6, 7], [1, 8, 9, 4], [1, 4, 4, 5]])
     pruned = transformer()
-    regard.prune_heads(pruned, {1: [2]}, "encoder")
-    regard.prune_heads(pruned, {1: [1, 2, 3, 4], 3: [3]}, "decoder")
-    regard.prune_heads(pruned, {1: [4], 2: [1, 2, 3, 4]}, "cross")
+    prune_heads(pruned, {1: [2]}, "encoder")
+    prune_heads(pruned, {1: [1, 2, 3, 4], 3: [3]}, "decoder")
+    prune_heads(pruned, {1: [4], 2: [1, 2, 3, 4]}, "cross")
     with (
         torch.no_grad(),
-        regard.heads_masked(model, {1: [2]}, "encoder"),
-        regard.heads_masked(model, {1: [1, 2, 3, 4], 3: [3]}, "decoder"),
-        regard.heads_masked(model, {1: [4], 2: [1, 2, 3, 4]}, "cross"),
+        heads_masked(model, {1: [2]}, "encoder"),
+        heads_masked(model, {1: [1, 2, 3, 4], 3: [3]}, "decoder"),
+        heads_masked(model, {1: [4], 2: [1, 2, 3, 4]}, "cross"),
     ):
         masked = model(TEXTS, Sequences.full(target)).hidden
     with torch.no_grad():
@@ -327,8 +336,8 @@ def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path
         return shaken(GPT2(GPT2Config(vocab_size=20, d_model=16, heads=4, layers=3, max_length=9)))
 
     model, pruned, ids = gpt2(), gpt2(), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
-    regard.prune_heads(pruned, SOME)
-    with torch.no_grad(), regard.heads_masked(model, SOME):
+    prune_heads(pruned, SOME)
+    with torch.no_grad(), heads_masked(model, SOME):
         masked = model.head.logits(model(ids).hidden)
     with torch.no_grad():
         state, tokens = start(pruned, Sequences.of(ids[:, :3].tolist(), 0))
@@ -348,7 +357,7 @@ def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path
 
 def test_pruning_a_module_without_config_raises_an_error():
     with pytest.raises(ConfigError, match="its configuration has no field `pruned`"):
-        regard.prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})
+        prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})
 
 
 # ----------------------------------------------------------------------------------- files
@@ -358,7 +367,7 @@ def test_a_saved_config_restores_a_pruned_model(tmp_path):
     from dataclasses import asdict
 
     model = bert()
-    regard.prune_heads(model, SOME)
+    prune_heads(model, SOME)
     write_tensors(tmp_path / "w.safetensors", model.state_dict())
     config = json.loads(json.dumps(asdict(model.config)))
     again = Bert(BertConfig(**config)).eval()
@@ -373,7 +382,7 @@ def test_a_saved_config_restores_a_pruned_model(tmp_path):
 
 def test_published_weights_of_pruned_heads_are_zero_and_pruned_again_when_read():
     model = EncoderWithHeads(bert(), {})
-    regard.prune_heads(model, SOME)
+    prune_heads(model, SOME)
     config, tensors = to_published(model)
     config = json.loads(json.dumps(config))
     assert config[PRUNED] == [["encoder", 1, [1, 3]], ["encoder", 3, [1, 2, 3, 4]]]
@@ -397,7 +406,7 @@ def test_a_list_of_pruned_heads_that_contradicts_the_weights_raises_an_error():
 def test_transformers_opens_a_pruned_model_with_equal_outputs(tmp_path):
     transformers = pytest.importorskip("transformers")
     model = EncoderWithHeads(bert(), {})
-    regard.prune_heads(model, SOME)
+    prune_heads(model, SOME)
     config, tensors = to_published(model)
     write_tensors(tmp_path / "model.safetensors", tensors)
     (tmp_path / "config.json").write_text(json.dumps(config))

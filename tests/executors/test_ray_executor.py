@@ -92,7 +92,7 @@ def test_a_ray_dataset_gets_the_vectors_of_the_model_and_reasons_for_rows_withou
     model = folder(tmp_path / "model", "bert", "Model")
     texts = ["the cat sat", "a b c", "on the mat " * 500]
     rows = datasets.from_items([{"id": n, "text": text} for n, text in enumerate(texts)])
-    found = sorted(regard.map(model, rows, "embed").take_all(), key=lambda row: row["id"])
+    found = sorted(regard.predict_files(model, rows, "embed").take_all(), key=lambda row: row["id"])
     expected = regard.load(model).embed(texts[:2])
     for row, vector in zip(found, expected, strict=False):
         assert row["error"] is None and np.allclose(row["vector"], vector, atol=1e-6)
@@ -100,7 +100,7 @@ def test_a_ray_dataset_gets_the_vectors_of_the_model_and_reasons_for_rows_withou
         found[2]["vector"] is None and "tokens, but this model reads at most" in found[2]["error"]
     )
     with pytest.raises(ConfigError, match="has a column 'error'"):
-        regard.map(model, datasets.from_items([{"text": "a", "error": 1}]), "embed")
+        regard.predict_files(model, datasets.from_items([{"text": "a", "error": 1}]), "embed")
 
 
 def test_more_gpus_than_a_machine_has_raise_an_error(cluster):

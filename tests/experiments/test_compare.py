@@ -24,7 +24,7 @@ from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare
 from regard.experiments.compare.conditions import check_equal, conditions_of
-from regard.experiments.compare.results import ComparisonResults, Outcome
+from regard.experiments.compare.results import Comparison, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
 from regard.experiments.runs import read_recipe
 from regard.experiments.sweep import sweep
@@ -98,7 +98,7 @@ class Done:
     """A comparison that was made in two steps, and its files after the first."""
 
     recipes: list[Path]
-    found: ComparisonResults
+    found: Comparison
     first: dict[Path, int]
 
 
@@ -174,14 +174,14 @@ def test_results_are_written_as_json_and_as_a_page(done):
 
 def test_results_that_were_written_are_read_as_they_were(done, tmp_path):
     folder = done.found.folder
-    found = ComparisonResults.read(folder)
+    found = Comparison.read(folder)
     facts = json.loads((folder / "comparison.json").read_text())
     assert json.loads(json.dumps(found.facts())) == facts
     assert found.picture().text() == done.found.picture().text()
     del facts["runs"][1]["seconds"]
     (tmp_path / "comparison.json").write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match="`runs.1.seconds` is missing"):
-        ComparisonResults.read(tmp_path)
+        Comparison.read(tmp_path)
 
 
 def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):
@@ -320,7 +320,7 @@ def test_two_recipes_of_one_name_raise_an_error(recipes, tmp_path):
 
 def test_mean_spread_and_the_best_model_equal_those_of_known_scores():
     both = {"a": (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
-    found = ComparisonResults(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
+    found = Comparison(Path("x"), {"budget": {"tokens": 20}}, (1, 2), both)
     quality = found.table()[0]["quality"]
     assert quality["mean"] == 12 and quality["sd"] == pytest.approx(math.sqrt(8))
     assert (quality["min"], quality["max"]) == (10, 14)
@@ -342,7 +342,7 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
     one = Outcome.read(tmp_path / "run")
     assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
     assert one.quality > 1 and one.goal[:2] == ["loss", "min"] and one.flops > 0
-    assert ComparisonResults(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
+    assert Comparison(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
 
 
 CLASSES = """
@@ -402,7 +402,7 @@ def test_the_best_of_scores_to_minimize_is_the_lowest():
         name: (outcome(q, scores=[], goal=("loss", "min", q)),)
         for name, q in {"a": 2.0, "b": 1.0}.items()
     }
-    found = ComparisonResults(Path("x"), {"budget": {}}, (1,), lower)
+    found = Comparison(Path("x"), {"budget": {}}, (1,), lower)
     assert found.best() == "b" and found.quality == "valid loss"
 
 
@@ -431,11 +431,11 @@ def test_the_best_model_is_the_best_by_the_score_of_the_test_data(score, goal, b
         name: (outcome(q, scores=[{"name": score, "value": q, "signature": ""}], goal=(*goal, 1)),)
         for name, q in {"low": 0.25, "high": 0.75}.items()
     }
-    found = ComparisonResults(Path("x"), {"budget": {}}, (1,), models)
+    found = Comparison(Path("x"), {"budget": {}}, (1,), models)
     assert found.best() == found.facts()["best"] == best
     models = {name: (replace(one, curves={f"valid/{goal[0]}": [(1, 2.0), (2, 1.0)]}),)
               for name, (one,) in models.items()}  # fmt: skip
-    text = ComparisonResults(Path("x"), {"budget": {}}, (1,), models).picture().text(100)
+    text = Comparison(Path("x"), {"budget": {}}, (1,), models).picture().text(100)
     assert f"valid {goal[0]} while training" in text and f"{score} while training" not in text
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError
+from regard.experiments.find_lr import find_lr
 
 RECIPE = """
 task = "classification"
@@ -43,7 +44,7 @@ def here(tmp_path, monkeypatch):
 
 VERBS = {
     "train": lambda device: regard.train("small.toml", device=device, progress=False),
-    "find_lr": lambda device: regard.find_lr("small.toml", device=device, progress=False),
+    "find_lr": lambda device: find_lr("small.toml", device=device, progress=False),
     "cross_validate": lambda device: regard.cross_validate(
         "small.toml", folds=2, device=device, progress=False
     ),

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import regard
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.experiments import runs
-from regard.experiments.find_lr import FoundRate, find_lr_of_recipe
+from regard.experiments.find_lr import FoundRate, find_lr, find_lr_of_recipe
 from regard.recipe import parse, read
 from regard.training.range_test import RangeTest
 from regard.training.schedules import noam
@@ -53,7 +52,7 @@ def files() -> dict[str, bytes]:
 
 def test_find_lr_suggests_a_rate_and_leaves_all_files_unchanged():
     before = files()
-    found = regard.find_lr("small.toml", progress=False)
+    found = find_lr("small.toml", progress=False)
     assert found.test.rates[0] == pytest.approx(1e-7) and len(found.test.rates) <= 100
     assert 1e-6 < found.suggestion < 10
     assert found.suggestion <= found.minimum / 10 * 1.06  # two digits
@@ -61,7 +60,7 @@ def test_find_lr_suggests_a_rate_and_leaves_all_files_unchanged():
 
 
 def test_the_printed_lines_are_those_of_a_recipe():
-    found = regard.find_lr("small.toml", progress=False)
+    found = find_lr("small.toml", progress=False)
     tables = parse(str(found)).tables
     assert tables == {"training": {"optimizer": {"learning_rate": found.suggestion}}}
     run = runs.train_recipe(
@@ -71,7 +70,7 @@ def test_the_printed_lines_are_those_of_a_recipe():
 
 
 def test_the_rate_of_the_recipe_and_its_schedule_have_no_effect():
-    one = regard.find_lr("small.toml", num_steps=25, progress=False)
+    one = find_lr("small.toml", num_steps=25, progress=False)
     others = ["training.optimizer.learning_rate=5.0", "training.schedule.name=cosine"]
     other = find_lr_of_recipe(read("small.toml", others), num_steps=25, progress=False)
     assert one == other
@@ -79,7 +78,7 @@ def test_the_rate_of_the_recipe_and_its_schedule_have_no_effect():
 
 def test_the_suggestion_for_noam_is_the_factor_of_its_formula():
     change = ["training.schedule={name='noam', warmup=10, d_model=8}"]
-    one = regard.find_lr("small.toml", progress=False)
+    one = find_lr("small.toml", progress=False)
     other = find_lr_of_recipe(read("small.toml", change), progress=False)
     assert other.test == one.test
     peak = max(noam(step, 8, 10) for step in range(1, 100))
@@ -87,13 +86,13 @@ def test_the_suggestion_for_noam_is_the_factor_of_its_formula():
 
 
 def test_data_in_memory_give_the_suggestion_of_their_file():
-    found = regard.find_lr("small.toml", num_steps=25, progress=False)
-    of_rows = regard.find_lr("small.toml", train=ROWS, num_steps=25, progress=False)
+    found = find_lr("small.toml", num_steps=25, progress=False)
+    of_rows = find_lr("small.toml", train=ROWS, num_steps=25, progress=False)
     assert of_rows == found and not Path("runs").exists()
 
 
 def test_the_chart_and_the_numbers_are_written_into_the_folder():
-    found = regard.find_lr("small.toml", out="chart", progress=False)
+    found = find_lr("small.toml", out="chart", progress=False)
     assert sorted(os.listdir("chart")) == ["find-lr.html", "find-lr.json"]
     assert json.loads(Path("chart/find-lr.json").read_text()) == found.facts()
     page = Path("chart/find-lr.html").read_text()
@@ -121,7 +120,7 @@ def test_a_test_without_a_suggestion_can_be_shown(count, tmp_path):
 )
 def test_errors_name_the_option(options, said):
     with pytest.raises(ConfigError, match=said):
-        regard.find_lr("small.toml", **options)
+        find_lr("small.toml", **options)
 
 
 def test_the_command_prints_the_lines_and_draws_the_chart():

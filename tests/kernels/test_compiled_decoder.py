@@ -15,7 +15,7 @@ import torch
 
 import regard
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.pruning import heads_masked
+from regard.attention.pruning import head_importance, heads_masked, prune_heads
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
@@ -300,7 +300,7 @@ def test_pruning_a_quantized_model_raises_an_error(use):
     with pytest.raises(
         ConfigError, match="quantized weights, which cannot be cut. Load it without"
     ):
-        regard.prune_heads(model, {1: [2]})
+        prune_heads(model, {1: [2]})
 
 
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
@@ -313,7 +313,7 @@ def test_head_importance_of_quantized_weights_is_close_to_that_of_float32(use, w
         def losses(texts):
             return model(texts).hidden.pow(2).mean((1, 2))
 
-        return regard.head_importance(model, [torch.arange(24).view(2, 12)], losses)
+        return head_importance(model, [torch.arange(24).view(2, 12)], losses)
 
     assert torch.allclose(importance(model), importance(wide), rtol=0.2, atol=0.03)
 

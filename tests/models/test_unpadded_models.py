@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import regard
+from regard.attention.pruning import heads_masked
 from regard.data import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
@@ -162,7 +163,7 @@ def test_only_batches_with_padding_on_a_cpu_are_unpadded():
     assert not is_unpadded(texts(LENGTHS["alike"]).select(torch.zeros(0, dtype=torch.long)))
     assert not is_unpadded(texts([33, 20])) and is_unpadded(texts([33, 17]))
     assert not is_unpadded(texts([33, 0])) and not is_unpadded(given.to("meta"))
-    with regard.heads_masked(model, {}):
+    with heads_masked(model, {}):
         assert not is_unpadded()
     with regard.look(model):
         assert not is_unpadded()

@@ -15,6 +15,7 @@ import torch
 from served import ask, near, service_of, start
 
 import regard
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.serving.guards import PageGuard
 from regard.serving.page_files import page_files
@@ -271,7 +272,7 @@ def test_masked_heads_change_answers_as_in_python(server, name):
         return json.loads(json.dumps({"text": str(one), **one.values()}))
 
     assert found["with_all"] == near(said())
-    with regard.heads_masked(task, {1: [1, 2]}, kind):
+    with heads_masked(task, {1: [1, 2]}, kind):
         assert found["without"] == near(said())
     maps = answer(server, "/ui/attention", model=name, texts=text, masked_heads=masked)
     assert not roots(maps["layers"][0]["roots"]).any()
@@ -285,7 +286,7 @@ def test_vectors_without_a_head_are_compared_by_their_cosine(folders):
     masked = [{"kind": "encoder", "layer": 1, "head": 1}]
     found = answer(made, "/ui/masked_heads", texts="the cat", masked_heads=masked)
     whole = torch.as_tensor(task.embed("the cat")).double()
-    with regard.heads_masked(task, {1: [1]}):
+    with heads_masked(task, {1: [1]}):
         cut = torch.as_tensor(task.embed("the cat")).double()
     cosine = float(whole @ cut / whole.norm() / cut.norm())
     assert found["cosine"] == pytest.approx(cosine, abs=1e-6)

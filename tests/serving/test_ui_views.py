@@ -19,7 +19,7 @@ from served import ask, ask_together, near, service_of, start
 
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.experiments.compare.results import COMPARISON, ComparisonResults, Outcome
+from regard.experiments.compare.results import COMPARISON, Comparison, Outcome
 from regard.serving.ui import lessons
 from regard.serving.ui.examples import NEUTRAL, Examples
 from regard.serving.ui.lessons import LESSONS
@@ -88,7 +88,7 @@ def comparison(folder):
         )
 
     both = {SCRIPT: (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
-    return ComparisonResults(folder, {"budget": {"tokens": 20}}, (1, 2), both)
+    return Comparison(folder, {"budget": {"tokens": 20}}, (1, 2), both)
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ from backports import zstd
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.executors import EXECUTORS, Job, JobListener, JobResult
-from regard.sharded import WorkerOptions, parts, read_parts, worker
+from regard.sharded import WorkerOptions, iter_results, parts, worker
+from regard.sharded.file_predictions import predict_files as compute
 from regard.sharded.leases import Leases
 from regard.sharded.manifest import ShardedTask, read_manifest
-from regard.sharded.mapping import map as compute
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
@@ -270,7 +270,7 @@ def test_the_same_call_restores_parts_or_the_list_of_failed_rows_that_were_remov
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     if removed == "parts":
         with pytest.raises(CheckpointError, match="3 of 3 shards are missing"):
-            read_parts(out)
+            iter_results(out)
     predict(classifier, source, out, shard_bytes=1)
     assert contents(out) == before
 
@@ -436,7 +436,7 @@ def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_p
     source.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=f"in.txt{ending}: cannot be decompressed"):
         embed(encoder, source, tmp_path / "out", shard_bytes=9000)
-    found = read_parts(tmp_path / "out")
+    found = iter_results(tmp_path / "out")
     known = regard.load(encoder).embed(sentences(2000)[: len(found)])
     assert 10 < len(found) < 2000
     np.testing.assert_allclose(found.vectors(), known, atol=2e-6)
@@ -473,7 +473,7 @@ def test_a_second_start_does_what_is_missing_alone(encoder, tmp_path):
     times = {file: file.stat().st_mtime_ns for file in found.files}
     found.files[2].unlink()
     with pytest.raises(CheckpointError, match="1 of .* shards are missing"):
-        read_parts(tmp_path / "out")
+        iter_results(tmp_path / "out")
     embed(encoder, source, tmp_path / "out", workers=3)
     assert contents(tmp_path / "out") == before
     changed = [file for file in found.files if file.stat().st_mtime_ns != times[file]]
@@ -620,15 +620,15 @@ def test_a_file_system_without_links_is_enough(encoder, tmp_path, monkeypatch, e
 def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
     source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
     wrong: list[tuple[str, Path, dict[str, object]]] = [
-        ("`translate` turns a text into another, but", classifier, {"task": "translate"}),
+        ("`translate` turns a text into another, but", classifier, {"method": "translate"}),
         ("predict writes no parts as 'csv'", classifier, {"format": "csv"}),
         ("has no field 'body'", classifier, {"columns": "body"}),
-        ("`task` must be one of embed", classifier, {"task": "sing"}),
+        ("`method` must be one of embed", classifier, {"method": "sing"}),
         ("decodes nothing, so beams", classifier, {"beams": 3}),
     ]
     for number, (match, model, options) in enumerate(wrong):
         with pytest.raises(RegardError, match=match):
-            predict_or = {"task": "predict", "executor": "threads", "progress": False, **options}
+            predict_or = {"method": "predict", "executor": "threads", "progress": False, **options}
             compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
 
 
@@ -877,7 +877,7 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout) == {"out": str(out), "shards": 1, "rows": 5, "failed": 0}
     known = regard.load(encoder).embed(sentences(5), layers="first")
-    np.testing.assert_allclose(read_parts(out).vectors(), known, atol=2e-6)
+    np.testing.assert_allclose(iter_results(out).vectors(), known, atol=2e-6)
     wrong = [
         ((*given,), "--workers writes a folder of parts. Name it: --out FOLDER"),
         (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
@@ -951,5 +951,5 @@ def test_columns_with_nothing_beside_a_comma_are_an_error(classifier, tmp_path, 
 
 
 def test_workers_are_a_part_of_the_public_names():
-    assert regard.map is compute and regard.read_parts is read_parts
+    assert regard.predict_files is compute
     assert WorkerOptions().executor == "local"

@@ -20,7 +20,7 @@ from regard.models.protocols import LanguageModel, Output
 from regard.models.recurrent import RecurrentLanguageModel
 from regard.recipe import Options
 from regard.state import Cells
-from regard.tasks import TASKS
+from regard.tasks import TASKS, register
 from regard.tasks.classification import TextClassifier
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.language_modeling_recipe import LanguageModelingRecipe
@@ -83,7 +83,7 @@ def train(**options):
 
 def test_a_registered_model_is_trained_saved_and_opened(tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    regard.register("bigram", Bigram)
+    register("bigram", Bigram)
     run = train(
         task="language-modeling", model={"name": "bigram", "d_model": 4}, train=TEXTS, valid=0.2,
         batch_size=2, sequence_length=6, epochs=2,
@@ -96,7 +96,7 @@ def test_a_registered_model_is_trained_saved_and_opened(tables, tmp_path, monkey
 
 def test_a_folder_of_a_model_that_is_not_registered_is_an_error(tables, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    regard.register("bigram", Bigram)
+    register("bigram", Bigram)
     run = train(
         task="language-modeling", model={"name": "bigram"}, train=TEXTS, valid=0.2,
         batch_size=2, sequence_length=6, epochs=1,
@@ -107,10 +107,10 @@ def test_a_folder_of_a_model_that_is_not_registered_is_an_error(tables, tmp_path
 
 
 def test_registering_a_class_again_replaces_it(tables):
-    regard.register("bigram", Bigram)
+    register("bigram", Bigram)
     again = type("Bigram", (Bigram,), {})
     again.__qualname__ = Bigram.__qualname__
-    regard.register("bigram", again)
+    register("bigram", again)
     assert MODELS["bigram"] is again
 
 
@@ -118,7 +118,7 @@ def test_a_task_of_ones_own_has_its_name(tables):
     class Stars(TextClassifier):
         """Classes with another name."""
 
-    regard.register("stars", Stars)
+    register("stars", Stars)
     assert TASKS["stars"] is Stars and Stars.name == "stars" and TextClassifier.name != "stars"
 
 
@@ -141,7 +141,7 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
             if not recipe.data.valid:
                 yield "data.valid", "is empty."
 
-    regard.register("characters", CharacterModeling)
+    register("characters", CharacterModeling)
     path = tmp_path / "recipe.toml"
     path.write_text(
         'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "lstm-lm"\n'
@@ -166,4 +166,4 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
 )
 def test_registering_no_model_or_under_a_taken_name_raises_an_error(tables, name, kind, said):
     with pytest.raises(ConfigError, match=said):
-        regard.register(name, kind)
+        register(name, kind)

@@ -20,6 +20,7 @@ from regard.decoding.generated_text import StopSequences
 from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
 from regard.models.transformer import Transformer
+from regard.sharded import iter_results
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.translation import Translator
 from regard.text import Tokenizer, train
@@ -187,4 +188,4 @@ def test_the_command_line_and_files_take_several(task, tmp_path):
         [*command, str(tmp_path / "prompts.txt"), "--out", str(out), "--workers", "1", *options],
     )
     assert done.exit_code == 0, done.output
-    assert [row["prediction"] for row in regard.read_parts(out)] == expected
+    assert [row["prediction"] for row in iter_results(out)] == expected

@@ -13,6 +13,7 @@ from visual_pages import addresses, embedded, scripts, weights, widest
 
 import regard
 from regard.attention.capture import label
+from regard.attention.pruning import prune_heads
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
@@ -156,7 +157,7 @@ def test_the_attention_of_causal_models_is_recorded(input_format):
 
 def test_pruned_heads_keep_their_numbers_on_the_page():
     model = bert()
-    regard.prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
+    prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
     with regard.look(model) as attention, torch.no_grad():
         model.encode(Sequences.of([[5, 6, 7]], 0))
     heads = attention.plot()

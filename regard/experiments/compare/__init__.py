@@ -29,7 +29,7 @@ from regard.experiments.compare.conditions import check_equal, check_same_run, c
 from regard.experiments.compare.results import (
     COMPARISON,
     OUTCOME,
-    ComparisonResults,
+    Comparison,
     Outcome,
     run_name,
 )
@@ -67,7 +67,7 @@ def compare(
     workers: int = 1,
     gpus: int = 0,
     progress: bool = True,
-) -> ComparisonResults:
+) -> Comparison:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
     Args:
@@ -108,7 +108,7 @@ def compare(
             for result in results:
                 _check_done(result)
     outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
-    found = ComparisonResults(out, shared, tuple(seeds), outcomes)
+    found = Comparison(out, shared, tuple(seeds), outcomes)
     write_json(out / COMPARISON, found.facts())
     found.report().save(out / "report.html")
     return found

@@ -97,7 +97,7 @@ class _ComparisonFile(Fields):
 
 
 @dataclass(frozen=True)
-class ComparisonResults:
+class Comparison:
     """The outcomes of all runs.
 
     conditions: what all runs share.  outcomes: of each model by its name, one for each seed.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.compare.results import COMPARISON, ComparisonResults
+from regard.experiments.compare.results import COMPARISON, Comparison
 from regard.serving.problems import Problem
 from regard.serving.ui.pictures import plain_picture
 from regard.training.metrics_log import METRICS, GrowingEvents
@@ -106,7 +106,7 @@ class RunFolders:
         """
         folder = _named(self.found().comparisons, name, "comparison")
         with _by_name(name, folder):
-            results = ComparisonResults.read(folder)
+            results = Comparison.read(folder)
         pictures = [results.picture(), results.losses()]
         return {
             "name": name,

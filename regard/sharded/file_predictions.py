@@ -1,4 +1,4 @@
-"""`regard.map`: the results of a model for files, or for data in memory, computed by workers."""
+"""`regard.predict_files`: the results of a model for files or data in memory, by workers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from regard.sharded.driver import WorkerOptions, compute_files
 from regard.sharded.manifest import INPUT, ShardedTask, check_output_folder
 from regard.sharded.parts import format_of
 from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
-from regard.sharded.reading import ShardedResults, read_parts
+from regard.sharded.reading import FileResults, iter_results
 from regard.sharded.rows import TEXT
 
 METHODS = ("embed", "predict", "translate", "generate", "tag")
 
 
-def map(
+def predict_files(
     model: str | Path,
-    data: Any,
-    task: str = "predict",
+    files: Any,
+    method: str = "predict",
     *,
     out: str | Path | None = None,
     workers: int = 1,
@@ -42,7 +42,7 @@ def map(
     strict: bool = False,
     progress: bool | None = None,
     **options: Any,
-) -> ShardedResults | Any:
+) -> FileResults | Any:
     """Compute the results of a model for each row, and write them into the parts of a folder.
 
     After an interruption, the same call continues. For a Ray Dataset nothing is written: the
@@ -51,10 +51,10 @@ def map(
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
-        data: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
+        files: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet), or rows in
             memory: a list of texts, a DataFrame, a dataset; or a Ray Dataset. A list is of files if
             its first item is one, or if all end as names of such files do.
-        task: "embed", "predict", "translate", "generate" or "tag".
+        method: "predict", "embed", "translate", "generate" or "tag".
         out: the folder. A second call with the same arguments computes the parts that are missing.
             None: for a Ray Dataset.
         workers: the number of processes.
@@ -66,33 +66,33 @@ def map(
         gpus: the number of GPUs of each worker.
         shard_bytes: bytes of the input in a shard; None: chosen by the size of the input.
         strict: whether a row without a result is an error.
-        options: keyword arguments of the method of the task: `layers`, `beams`, ...
+        options: keyword arguments of the method: `layers`, `beams`, ...
 
     Raises:
-        ConfigError: there is no such task or format, or `out` was begun with something else.
+        ConfigError: there is no such method or format, or `out` was begun with something else.
         DataError: the data cannot be read.
         CheckpointError: there is no such model, or a part cannot be written.
         Interrupted: after Ctrl-C; the same call continues.
     """
-    if task not in METHODS:
-        raise ConfigError(f"`task` must be one of {', '.join(METHODS)}, but is {task!r}.")
+    if method not in METHODS:
+        raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     source = str(Path(model).absolute() if Path(model).exists() else model)
-    format = format_of(task, format)
+    format = format_of(method, format)
     work = ShardedTask(
-        source, task, format, names, too_long, quantize, device, threads, options or None
+        source, method, format, names, too_long, quantize, device, threads, options or None
     )
-    if is_ray_dataset(data):
+    if is_ray_dataset(files):
         if out is not None:
             raise ConfigError("`out` has no effect: the results are a Ray Dataset, too.")
-        return map_ray_dataset(data, work, workers, gpus, strict)
+        return map_ray_dataset(files, work, workers, gpus, strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
     worker_options = WorkerOptions(workers, executor, gpus, strict)
     worker_options.make_executor()  # raises its errors before anything is written
-    files = _files(data, Path(out))
-    compute_files(work, files, out, worker_options, shard_bytes=shard_bytes, progress=progress)
-    return read_parts(out)
+    paths = _files(files, Path(out))
+    compute_files(work, paths, out, worker_options, shard_bytes=shard_bytes, progress=progress)
+    return iter_results(out)
 
 
 def _files(data: Any, out: Path) -> list[str | Path]:

@@ -1,0 +1,69 @@
+"""`regard.serve`: models over HTTP, with a page if it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from regard.errors import MissingExtra
+from regard.layers.quantized import WeightType
+from regard.serving.models import names_of
+from regard.serving.options import ServerOptions
+from regard.tasks.folders import load
+from regard.tasks.task import Task
+
+Folder = str | PathLike[str]
+
+
+def serve(
+    models: Folder | Sequence[Folder] | Mapping[str, Folder | Task],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str = "",
+    ui: bool = False,
+    quantize: WeightType | None = None,
+    device: str | None = None,
+) -> None:
+    """Answer requests over HTTP until SIGTERM or Ctrl-C, as `regard serve` does.
+
+        regard.serve("runs/reviews", ui=True)
+        regard.serve({"reviews": model, "translator": "runs/demo"})
+
+    Args:
+        models: a folder or a run, several, or either by the names under which they are served; with
+            names also models that are loaded.
+        host: the address to listen at; one that other machines reach needs an `api_key`.
+        port: 0: the system chooses one.
+        ui: whether the address has a page that shows what the models do.
+        quantize, device: as of `regard.load`.
+
+    Raises:
+        ConfigError: two folders have the same name, or the server may not listen as asked.
+        MissingExtra: the packages of a server are not installed.
+    """
+    try:
+        from regard.serving.served_page import ServedPage
+        from regard.serving.server import serve as run
+    except ImportError as error:
+        raise MissingExtra(error.name or "starlette", "serve", "`regard.serve`") from None
+    page = ServedPage()
+    if ui:
+        from regard.serving.ui.maps import TextMaps
+        from regard.serving.ui.routes import ui_page
+        from regard.serving.ui.runs import RunFolders
+        from regard.serving.ui.sources import UISources
+
+        page = ui_page(UISources(RunFolders(()), TextMaps(None, None)))
+    if not isinstance(models, Mapping):
+        folders = [models] if isinstance(models, str | PathLike) else models
+        models = names_of([Path(folder) for folder in folders])
+
+    def loaded(model: Any) -> Any:
+        return model if isinstance(model, Task) else load(model, quantize=quantize, device=device)
+
+    options = ServerOptions(host, port, api_key)
+    run(models, loaded, options, lambda message: print(message, file=sys.stderr), page)
