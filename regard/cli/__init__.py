@@ -9,6 +9,8 @@
     NAME.py         each other command in a file of its name
 
 Heavy modules are imported inside the functions, so that `regard --help` answers at once.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

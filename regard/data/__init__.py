@@ -1,4 +1,7 @@
-"""Tokens to batches: read files, keep token ids in flat arrays, batch them, stream them."""
+"""Tokens to batches: read files, keep token ids in flat arrays, batch them, stream them.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""
 
 from __future__ import annotations
 

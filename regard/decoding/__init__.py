@@ -4,6 +4,8 @@
     generate(model, source, beams=5, n_best=3)        the same, by name
 
 A new method is one file and one line in `METHODS`; see `regard.decoding.method`.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

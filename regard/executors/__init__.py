@@ -10,6 +10,8 @@
 
 A job is a Python function by its dotted name, with arguments that JSON can hold. It is started
 again if its process dies, and not if the function raises an error.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Experiments: training from a recipe, reports, comparisons of models, and estimates of cost."""
+"""Experiments: training from a recipe, reports, comparisons of models, and estimates of cost.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""

@@ -4,6 +4,8 @@
 
 Each runtime opens what was written for it, and its outputs are compared with ours. What it cannot
 compute is rejected before anything is written. `runtime.py` has what all of them share.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

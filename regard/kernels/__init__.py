@@ -2,6 +2,8 @@
 
 This package is optional. No file imports it: `regard.ops.load_kernels` imports it by its name and
 calls `setup`.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Layers other than attention: recurrent, convolution, feed-forward, norm, dropout, heads."""
+"""Layers other than attention: recurrent, convolution, feed-forward, norm, dropout, heads.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""

@@ -3,6 +3,8 @@
 A metric is fed batch by batch with `add` and gives its score with `result`; its memory does not
 grow with the data, except where it says why. A new metric is one file and one line in `METRICS`;
 `regard.metrics.glue` names those of GLUE's tasks.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The architectures, one a file, in the order of history. A new model is one file and one line."""
+"""The architectures, one a file, in the order of history. A new model is one file and one line.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ operation with a condition on the arguments:
 does the environment variable REGARD_WITHOUT, a list with commas. Operations never compile anything:
 `load_kernels` loads the optional package of compiled implementations before a model is built, and
 raises an error for a name in REGARD_WITHOUT that no implementation has.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

@@ -7,4 +7,6 @@
     server.py     the process: loads in the background, listens, drains
 
 Imported by the command alone: it needs starlette and uvicorn (`pip install 'regard[serve]'`).
+
+Internal: names that `regard` itself does not have may change with every version.
 """

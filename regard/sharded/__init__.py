@@ -11,6 +11,8 @@ driver.py     starts workers, shows progress, completes the folder
 reading.py    reading the parts
 file_predictions.py  `regard.predict_files`
 ray_datasets.py  Ray Datasets, without files
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A task object bundles a model, its tokenizer and how they are used. `regard.load` gives one, the
 training loop trains one. A new task is one file and one line.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

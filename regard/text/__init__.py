@@ -5,6 +5,8 @@
     tokenizer = text.Tokenizer.load("runs/demo/model")
 
 Adding a kind is one file with a `train` function and one line in `KINDS`.
+
+Internal: names that `regard` itself does not have may change with every version.
 """
 
 from __future__ import annotations

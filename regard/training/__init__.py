@@ -1,4 +1,7 @@
-"""Loss to better weights: the loop, optimizers, schedules, and runs that resume exactly."""
+"""Loss to better weights: the loop, optimizers, schedules, and runs that resume exactly.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""
 
 from __future__ import annotations
 

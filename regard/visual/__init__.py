@@ -1,4 +1,7 @@
-"""Pictures of what models do: for the terminal, a notebook, a file, a page."""
+"""Pictures of what models do: for the terminal, a notebook, a file, a page.
+
+Internal: names that `regard` itself does not have may change with every version.
+"""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def head_map(
 
 @contextmanager
 def heads_masked_by_kind(task: Task, masked: MaskedHeads | None) -> Iterator[None]:
-    """The heads of each kind are masked in the block: see `regard.attention.pruning.heads_masked`."""
+    """The heads of each kind are masked in the block: see `heads_masked`."""
     with ExitStack() as stack:
         for kind, heads in (masked or {}).items():
             stack.enter_context(heads_masked(task, heads, kind))
