@@ -48,7 +48,7 @@ VARIANTS: dict[str, list[str]] = {
         'model={name="gpt", d_model=128, heads=4, layers=2, max_length=64, positions="shaw", '
         "dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0, init_range=0.08}",
     ],
-    "30% masked": ["data.share=0.3"],
+    "30% masked": ["data.mlm_probability=0.3"],
     "64 wide": ["model.d_model=64", "model.d_ff=256"],
     "pairs": ["data.sentence_pairs=true"],
     "256 wide": ["model.d_model=256", "model.d_ff=1024", "training.optimizer.learning_rate=1e-3"],

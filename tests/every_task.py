@@ -67,7 +67,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "tagging": {"labels": ["B-X", "I-X", "O"]},
     "parsing": {"labels": ["NP", "S", "S VP"]},
     "crf-tagging": {"labels": ["B-X", "I-X", "O"]},
-    "question-answering": {"max_length": LIMIT, "overlap": 4, "question_tokens": 6},
+    "question-answering": {"max_length": LIMIT, "doc_stride": 4, "max_question_length": 6},
 }
 
 

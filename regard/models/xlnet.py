@@ -80,7 +80,7 @@ class XlnetConfig:
     max_distance: distances above this one are set to it, on both sides; None: no limit.
     same_length: with "uni", every token sees its own and the M positions before, no more.
         Transformer-XL's option of this name counts M with its own.
-    answer_starts, answer_ends: how many first tokens of an answer the head "span_search" keeps, and
+    start_n_top, end_n_top: how many first tokens of an answer the head "span_search" keeps, and
         how many last tokens of each.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
         read, the activation of their inner layer, and the dropout after it.
@@ -102,8 +102,8 @@ class XlnetConfig:
     bi_data: bool = False
     max_distance: Size | None = None
     same_length: bool = False
-    answer_starts: Size = 5
-    answer_ends: Size = 5
+    start_n_top: Size = 5
+    end_n_top: Size = 5
     summary: SummaryKind = "last"
     summary_activation: Activation = "tanh"
     summary_dropout: Probability = 0.1
@@ -365,7 +365,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
                 count = 2 if kind == "span" else outputs
                 head = ClassificationHead(width, count, pooling=every_token)
             case "span_search":
-                counts = {"starts": config.answer_starts, "ends": config.answer_ends}
+                counts = {"starts": config.start_n_top, "ends": config.end_n_top}
                 head = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
             case _:
                 raise no_head(self, kind, (*TASK_HEADS, "span_search"))

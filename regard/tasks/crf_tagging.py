@@ -8,8 +8,9 @@ sequences, ill-formed ones too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -27,6 +28,13 @@ class CRFTagger(Tagger):
     name = "crf-tagging"
     head = "crf"
 
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        if recipe.data.scheme not in ("IOB2", "none"):
+            yield "data.scheme", 'must be "IOB2" or "none": the transitions are those of IOB2.'
+
     @property
     def crf(self) -> CRF:
         """The transitions, under the head."""
@@ -35,7 +43,7 @@ class CRFTagger(Tagger):
     @cached_property
     def allowed(self) -> Transitions | None:
         """The transitions of well-formed entities; None for other tags."""
-        return Transitions.of_iob2(self.labels) if self.entities else None
+        return Transitions.of_iob2(self.labels) if self.scheme == "IOB2" else None
 
     def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
         """The sum of -log p(tags | sentence) of the sentences, in nats; see `Tagger`."""

@@ -62,11 +62,11 @@ class MaskedData(DocumentData):
     sentence_pairs: bool = False
     """Whether texts are pairs of sentences, half of which follow one another, as BERT reads them;
     the model learns which of them do."""
-    share: float = Field(default=0.15, gt=0, le=1)
+    mlm_probability: float = Field(default=0.15, gt=0, le=1)
     """Of the tokens of a text, those that are chosen and predicted."""
     whole_words: bool = False
     """Whether all subwords of a word are chosen together."""
-    mask_cycle: int | None = Field(default=None, ge=1)
+    dupe_factor: int | None = Field(default=None, ge=1)
     """In how many epochs a text has different masks before they repeat. None: in all, as RoBERTa;
     BERT's data had 10, its authors' GPU recipe 5."""
 
@@ -127,7 +127,7 @@ class MaskedLanguageModel(MaskFiller):
             task.teacher = MaskedTeacher.of(recipe.teacher, task.module, tokenizer, longest)
         vocabulary = MaskVocabulary.of(tokenizer, data.whole_words)
         corpora = data.corpora(tokenizer, structure=data.sentence_pairs)
-        masking, masked_texts = Masking(data.share, data.mask_cycle), {}
+        masking, masked_texts = Masking(data.mlm_probability, data.dupe_factor), {}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
             seed = recipe.seed if part == "train" else 0
             rows = task._rows(corpus, data, seed)
@@ -159,7 +159,7 @@ class MaskedLanguageModel(MaskFiller):
         data = recipe.data
         texts = Sequences.dummy(data.batch_size, data.max_length)
         labels = torch.full_like(texts.ids, IGNORE)
-        labels[:, : max(1, round(data.share * data.max_length))] = 1
+        labels[:, : max(1, round(data.mlm_probability * data.max_length))] = 1
         follows = torch.zeros(data.batch_size, dtype=torch.long) if data.sentence_pairs else None
         return MaskedBatch(texts, labels, follows)
 

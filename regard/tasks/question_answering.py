@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
 from regard.metrics import Score
-from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.encoder_with_heads import EncoderWithHeads, with_options
 from regard.recipe import Options
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
@@ -52,16 +53,16 @@ class QuestionsData(RowsData):
 
     max_length: int = Field(default=384, ge=16)
     """Of one window with its question and special tokens; never more than the model reads."""
-    overlap: int = Field(default=128, ge=0)
-    """Tokens of a context that neighbouring windows share, at most half of their capacity."""
-    question_tokens: int = Field(default=64, ge=1)
-    """Longer questions are truncated, and counted; they never take more than half of a row."""
-    misplaced: Literal["error", "skip", "move"] = "error"
+    doc_stride: int = Field(default=128, ge=0)
+    """Tokens that neighbouring windows of a context share, at most half of their capacity."""
+    max_question_length: int = Field(default=64, ge=1)
+    """Tokens; longer questions are truncated, and counted. At most half of a window."""
+    on_misaligned: Literal["error", "skip", "fix"] = "error"
     """What happens to answers that are not where their start says: see `read_squad`."""
 
     def read(self, source: Any, part: str) -> RecordReader[Question]:
         """All examples of a file."""
-        return read_squad(source, misplaced=self.misplaced)
+        return read_squad(source, on_misaligned=self.on_misaligned)
 
     def texts(self) -> Iterator[str]:
         """Each training context once, and all questions, from which a tokenizer learns."""
@@ -78,9 +79,9 @@ class AnswersSection(Options):
 
     max_tokens: int = Field(default=30, ge=1)
     """Tokens of an answer."""
-    search: bool = False
-    """XLNet's head: the last token of an answer is searched from each of the most probable first
-    ones. A model of a folder that has this head keeps it."""
+    start_n_top: int | None = Field(default=None, ge=1)
+    """XLNet's head: the last token of an answer is searched from each of this number of most
+    probable first tokens. A model of a folder that has this head keeps it."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """A question gets no answer where the probability of no answer is larger. None: every question
     is answered if all of the training data have answers; otherwise the threshold is the best for
@@ -117,8 +118,8 @@ class QuestionAnswerer(encoding.EncoderTask):
         tokenizer: Tokenizer,
         *,
         max_length: int | None = 384,
-        overlap: int = 128,
-        question_tokens: int = 64,
+        doc_stride: int = 128,
+        max_question_length: int = 64,
         answer_tokens: int = 30,
         threshold: float = ALWAYS,
     ):
@@ -126,7 +127,10 @@ class QuestionAnswerer(encoding.EncoderTask):
         self.head = self.answers.kind
         assert self.input_format.max_length is not None
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
-        self.overlap, self.question_tokens = overlap, min(question_tokens, capacity // 2)
+        self.doc_stride, self.max_question_length = (
+            doc_stride,
+            min(max_question_length, capacity // 2),
+        )
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._fitted = FittedThreshold()
 
@@ -147,14 +151,18 @@ class QuestionAnswerer(encoding.EncoderTask):
             ConfigError: the model is not an encoder.
             DataError: no answer has a token.
         """
-        data, answers, encoder = recipe.data, recipe.answers, encoding.headed(model)
-        kind = SpanSearch.kind if answers.search else answer_head(encoder).kind
+        data, answers, config = recipe.data, recipe.answers, cast(Any, model.config)
+        searches = answers.start_n_top is not None
+        if searches and "start_n_top" in asdict(config):  # of XLNet; others have no such head
+            model = with_options(model, {"start_n_top": answers.start_n_top})
+        encoder = encoding.headed(model)
+        kind = SpanSearch.kind if searches else answer_head(encoder).kind
         task = cls(
             encoder.with_head(kind, 2),
             tokenizer,
             max_length=data.max_length,
-            overlap=data.overlap,
-            question_tokens=data.question_tokens,
+            doc_stride=data.doc_stride,
+            max_question_length=data.max_question_length,
             answer_tokens=answers.max_tokens,
         )
         train = task._train_part(data.records("train"))
@@ -222,7 +230,9 @@ class QuestionAnswerer(encoding.EncoderTask):
         self, report: ReadReport, questions: Sequence[Question], lines: Sequence[int]
     ) -> None:
         for i in self._long(questions):
-            report.note(f"question longer than {self.question_tokens} tokens, truncated", lines[i])
+            report.note(
+                f"question longer than {self.max_question_length} tokens, truncated", lines[i]
+            )
 
     # ---- training
 
@@ -251,8 +261,8 @@ class QuestionAnswerer(encoding.EncoderTask):
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
         return {
             **super().settings(),
-            "overlap": self.overlap,
-            "question_tokens": self.question_tokens,
+            "doc_stride": self.doc_stride,
+            "max_question_length": self.max_question_length,
             "answer_tokens": self.answer_tokens,
             "threshold": self.threshold,
         }
@@ -270,7 +280,7 @@ class QuestionAnswerer(encoding.EncoderTask):
 
         Raises:
             ConfigError: `n_best` is below 1.
-            RegardError: an item is not a pair; a question is longer than `question_tokens` and
+            RegardError: an item is not a pair; a question is longer than `max_question_length` and
                 `too_long` is "error".
         """
         check_at_least(1, n_best=n_best)
@@ -289,7 +299,7 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     def token_limit(self, **options: Any) -> int | None:
         """The most tokens of a question."""
-        return self.question_tokens
+        return self.max_question_length
 
     def _long(self, questions: Sequence[Question]) -> dict[int, int]:
         long: dict[int, int] = {}
@@ -297,7 +307,7 @@ class QuestionAnswerer(encoding.EncoderTask):
             chunk = questions[start : start + CHUNK]
             ids = self.tokenizer.encode_many([question.question for question in chunk])
             counts = enumerate(map(len, ids), start)
-            long |= {i: count for i, count in counts if count > self.question_tokens}
+            long |= {i: count for i, count in counts if count > self.max_question_length}
         return long
 
     # ---- windows
@@ -309,7 +319,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         check_too_long(too_long)
         if too_long == "error" and (long := self._long(questions)):
             first = min(long)
-            problem = f"has {long[first]} tokens, but at most {self.question_tokens} are read."
+            problem = f"has {long[first]} tokens, but at most {self.max_question_length} are read."
             raise TextTooLong(first, problem, what="Question")
         done = 0
         for chunk, contexts in self._chunks(questions):
@@ -324,7 +334,7 @@ class QuestionAnswerer(encoding.EncoderTask):
     ) -> Iterator[tuple[list[Question], list[EncodedContext]]]:
         """Neighbouring questions with their contexts, which make about CHUNK windows."""
         encode, size = self._context_encoder(), self.input_format.max_length or 1
-        step = size - min(self.overlap, size // 2)  # tokens from one window to the next
+        step = size - min(self.doc_stride, size // 2)  # tokens from one window to the next
         chunk: list[Question] = []
         contexts: list[EncodedContext] = []
         windows = 0.0
@@ -372,8 +382,8 @@ class QuestionAnswerer(encoding.EncoderTask):
     ) -> ContextWindows:
         # Byte-level tokens include the space before a word; before the question there is none.
         ids = self.tokenizer.encode_many([question.question.lstrip() for question in questions])
-        truncated = [question_ids[: self.question_tokens] for question_ids in ids]
-        return ContextWindows.of(truncated, contexts, self.input_format, self.overlap)
+        truncated = [question_ids[: self.max_question_length] for question_ids in ids]
+        return ContextWindows.of(truncated, contexts, self.input_format, self.doc_stride)
 
     # ---- scores
 
@@ -390,7 +400,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         if long := self._long(questions):
             warnings.warn(
                 f"{len(long):,} of {len(questions):,} questions were cut to "
-                f"{self.question_tokens:,} tokens",
+                f"{self.max_question_length:,} tokens",
                 stacklevel=2,
             )
         return [score_of(list(self._answered(questions, "truncate")), questions, self.threshold)]

@@ -35,8 +35,8 @@ RANGES: dict[str, Any] = {
     "neural_cache_theta": Annotated[float, Field(ge=0, le=1e6)] | None,
     "neural_cache_weight": Probability | None,
     "label_smoothing": Probability,
-    "overlap": Count,
-    "question_tokens": Size,
+    "doc_stride": Count,
+    "max_question_length": Size,
     "answer_tokens": Size,
 }
 

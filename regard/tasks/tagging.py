@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from regard.tasks.sections import differing
 from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
 
-SCHEME = "IOB2"  # of the tags that are learned: none depends on what precedes its entity
+Scheme = Literal["IOB1", "IOB2", "IOBES", "none"]
 
 
 class TaggingData(RowsData):
@@ -50,9 +50,10 @@ class TaggingData(RowsData):
     header: bool | None = None
     """Whether the first line holds the names of the columns; without it, one that looks like a
     header is an error."""
-    entities: bool = True
-    """Tags are of entities, in IOB1, IOB2 or IOBES: learned as IOB2, scored by whole entities. If
-    not (parts of speech), tags are learned as they are and scored word by word."""
+    scheme: Scheme = "IOB2"
+    """The scheme of the entity tags that are learned, whichever of IOB1, IOB2 and IOBES the files
+    have; scores are of whole entities. "none" (parts of speech): tags are learned as they are and
+    scored word by word."""
 
     def read(self, source: Any, part: str) -> RecordReader[TaggedSentence]:
         """All examples of a file."""
@@ -116,8 +117,8 @@ class TagsPrediction(Prediction):
 class Tagger(encoding.EncoderTask):
     """The tag of each word.
 
-    labels: in the order of the head's scores.  entities: whether tags mark entities; None: where
-        every label belongs to a scheme of entity tags.
+    labels: in the order of the head's scores.  scheme: see `TaggingData`; None: "IOB2" where every
+        label is an entity tag, else "none".
     """
 
     name = "tagging"
@@ -132,13 +133,15 @@ class Tagger(encoding.EncoderTask):
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str],
-        entities: bool | None = None,
+        scheme: Scheme | None = None,
         max_length: int | None = None,
     ):
         super().__init__(module, tokenizer, max_length=max_length)
         self.labels = tuple(labels)
-        self.entities = _are_entity_tags(self.labels) if entities is None else entities
-        self.metric_names = ("f1", "precision", "recall") if self.entities else ("accuracy",)
+        inferred: Scheme = "IOB2" if _are_entity_tags(self.labels) else "none"
+        self.scheme = inferred if scheme is None else scheme
+        by_entity = self.scheme != "none"
+        self.metric_names = ("f1", "precision", "recall") if by_entity else ("accuracy",)
         self.goal = (self.metric_names[0], "max")
 
     # ---- from a recipe
@@ -164,18 +167,16 @@ class Tagger(encoding.EncoderTask):
             DataError: the data has a single tag, or one that does not mark an entity.
         """
         data = recipe.data
-        train = LearnedSentences.of(data.records("train"), data.entities)
+        train = LearnedSentences.of(data.records("train"), data.scheme)
         if len(train.labels) < 2:
             problem = f"has no tag but {train.labels[0]!r} in its column {data.tags}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
         model, labels, remarks = encoding.labelled(encoding.headed(model), cls.head, train.labels)
-        task = cls(
-            model, tokenizer, labels=labels, entities=data.entities, max_length=data.max_length
-        )
+        task = cls(model, tokenizer, labels=labels, scheme=data.scheme, max_length=data.max_length)
         task.remarks = remarks
         valid = None
         if data.valid is not None:
-            valid = task._part(LearnedSentences.of(data.records("valid"), data.entities))
+            valid = task._part(LearnedSentences.of(data.records("valid"), data.scheme))
         task.parts = encoding.Parts(task._part(train), valid, data, recipe.seed)
         return task
 
@@ -227,7 +228,7 @@ class Tagger(encoding.EncoderTask):
         counts = [len(words) for words, _ in targets.sentences]
         best = self._best(WordWindows(inputs, targets.positions, ()), counts)[0]
         score = self._score(best, targets.sentences)
-        if not self.entities:
+        if self.scheme == "none":
             return {"accuracy": score.value}
         entity_score: Any = score
         return {
@@ -286,7 +287,7 @@ class Tagger(encoding.EncoderTask):
         for split_text in split_texts:
             count = len(split_text.spans)
             tags = tuple(islice(best, count))
-            entities = tuple(_entities(split_text, tags)) if self.entities else ()
+            entities = () if self.scheme == "none" else tuple(_entities(split_text, tags))
             tagged_texts.append(
                 TagsPrediction(split_text.words, tags, tuple(islice(probable, count)), entities)
             )
@@ -335,7 +336,7 @@ class Tagger(encoding.EncoderTask):
         """
         rows = self.with_columns(rows, columns)
         rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
-        learned = LearnedSentences.of(rows, self.entities)
+        learned = LearnedSentences.of(rows, self.scheme)
         unknown = sorted(set(learned.labels) - set(self.labels))
         if unknown:
             warnings.warn(
@@ -351,7 +352,7 @@ class Tagger(encoding.EncoderTask):
         sentences = recipe.data.samples()
         predictions = self.predictions([words for words, _ in sentences])
         return [
-            (" ".join(words), " ".join(prediction.tags), " ".join(_learned(tags, self.entities)))
+            (" ".join(words), " ".join(prediction.tags), " ".join(_learned(tags, self.scheme)))
             for (words, tags), prediction in zip(sentences, predictions, strict=True)
         ]
 
@@ -374,7 +375,7 @@ class Tagger(encoding.EncoderTask):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {**super().settings(), "labels": list(self.labels), "entities": self.entities}
+        return {**super().settings(), "labels": list(self.labels), "scheme": self.scheme}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
@@ -388,10 +389,11 @@ class Tagger(encoding.EncoderTask):
         gold, ends = [tags for _, tags in sentences], [0]
         for tags in gold:
             ends.append(ends[-1] + len(tags))
-        metric: Any = EntityF1() if self.entities else Accuracy()
+        by_entity = self.scheme != "none"
+        metric: Any = EntityF1() if by_entity else Accuracy()
         for tags, (start, stop) in zip(gold, pairwise(ends), strict=True):
             predicted = best[start:stop]
-            metric.add(*(([predicted], [tags]) if self.entities else (predicted, tags)))
+            metric.add(*(([predicted], [tags]) if by_entity else (predicted, tags)))
         return metric.result()
 
 
@@ -404,7 +406,7 @@ class LearnedSentences:
     report: ReadReport
 
     @classmethod
-    def of(cls, rows: RecordReader[TaggedSentence], entities: bool) -> LearnedSentences:
+    def of(cls, rows: RecordReader[TaggedSentence], scheme: Scheme) -> LearnedSentences:
         """All sentences of a file.
 
         Raises:
@@ -413,12 +415,12 @@ class LearnedSentences:
         sentences, lines = [], []
         for line, (words, tags) in rows.numbered():
             try:
-                sentences.append(TaggedSentence(words, tuple(_learned(tags, entities))))
+                sentences.append(TaggedSentence(words, tuple(_learned(tags, scheme))))
             except RegardError as error:
                 wrong = next(n for n, tag in enumerate(tags) if not _are_entity_tags([tag]))
                 hint = (
                     f"It is that of word {wrong + 1} ({words[wrong]!r}) of the sentence. "
-                    "For tags that are none of entities: entities = false in [data]."
+                    'Tags that mark no entities need scheme = "none" in [data].'
                 )
                 raise DataError(rows.name, line, str(error), hint) from None
             lines.append(line)
@@ -436,8 +438,8 @@ def at_positions(scores: Tensor, positions: Tensor) -> Tensor:
     return scores.gather(1, index)
 
 
-def _learned(tags: Sequence[str], entities: bool) -> Sequence[str]:
-    return convert_tags(tags, SCHEME) if entities else tags
+def _learned(tags: Sequence[str], scheme: Scheme) -> Sequence[str]:
+    return tags if scheme == "none" else convert_tags(tags, scheme)
 
 
 def _are_entity_tags(labels: Sequence[str]) -> bool:

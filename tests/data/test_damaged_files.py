@@ -221,7 +221,7 @@ FILES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "x.jsonl": ('{"a": {"b": "é"}, "c": 1.5}\n' * 3, lambda path: list(read(path, ("a.b", "c")))),
     "x.conll": ("-DOCSTART- O\n\n" + "a O\nb B-X\n\n" * 3, lambda path: list(read_conll(path))),
     "t.jsonl": (f"{json.dumps(TAGGED)}\n" * 3, lambda path: list(read_conll(path))),
-    "s.json": (json.dumps(SQUAD), lambda path: list(read_squad(path, misplaced="move"))),
+    "s.json": (json.dumps(SQUAD), lambda path: list(read_squad(path, on_misaligned="fix"))),
     "d.json": (json.dumps(DREAM, indent=1), lambda path: list(read_choices(path))),
     "c.jsonl": (f"{json.dumps(CHOICE)}\n" * 3, lambda path: list(read_choices(path))),
     "w.csv": (SWAG, lambda path: list(read_choices(path))),

@@ -52,9 +52,9 @@ def test_misplaced_answers_of_covid_qa_raise_an_error_are_left_out_or_moved(shar
     path = shared("covid_qa/200423_covidQA.json")
     with pytest.raises(DataError, match=r"data\[3\].paragraphs\[0\].qas\[5\]: question '1719': .*"):
         list(read_squad(path))
-    skipped = read_squad(path, misplaced="skip")
+    skipped = read_squad(path, on_misaligned="skip")
     assert len(list(skipped)) == 1380 - 234
-    moved = read_squad(path, misplaced="move")
+    moved = read_squad(path, on_misaligned="fix")
     found = list(moved)
     assert len(found) == 1380
     assert [e["count"] for e in moved.report.events.values()] == [234]
@@ -110,29 +110,33 @@ def test_without_labels_answers_are_not_read(tmp_path):
 
 
 def test_misplaced_answers_raise_errors_are_moved_or_left_out():
-    def read(start, text="cat", misplaced="error"):
-        data = read_squad(whole(asked(), asked("q2", text, start))["data"], misplaced=misplaced)
+    def read(start, text="cat", on_misaligned="error"):
+        data = read_squad(
+            whole(asked(), asked("q2", text, start))["data"], on_misaligned=on_misaligned
+        )
         return list(data), data.report
 
     with pytest.raises(
         DataError,
         match=r"<list>\.paragraphs\[0\]\.qas\[1\]:1: question 'q2': the answer 'cat' should begin "
-        r"at character 5 of the context, but there is 'at '\. It occurs at 4: .*'move'",
+        r"at character 5 of the context, but there is 'at '\. It occurs at 4: .*'fix'",
     ):
         read(5)
     for start, moved in ((5, 4), (3, 4), (10, 4), (11, 17), (99, 17), (-21, 4), (16, 17)):
-        questions, report = read(start, misplaced="move")
+        questions, report = read(start, on_misaligned="fix")
         assert questions[1].answers == (AnswerSpan("cat", moved),)
         assert report.events["answer moved to its nearest occurrence"]["count"] == 1
-    questions, report = read(5, misplaced="skip")
+    questions, report = read(5, on_misaligned="skip")
     assert [q.id for q in questions] == ["q1"] and (report.read, report.kept) == (2, 1)
     assert "question left out: 1 (first at question 2)" in str(report)
     with pytest.raises(DataError, match=r"'dog' .*The context does not have it at all"):
-        read(5, "dog", misplaced="move")
-    with pytest.raises(ConfigError, match="`misplaced` must be error, skip or move, but is 'fix'"):
-        read(4, misplaced="fix")
+        read(5, "dog", on_misaligned="fix")
+    with pytest.raises(
+        ConfigError, match="`on_misaligned` must be error, skip or fix, but is 'move'"
+    ):
+        read(4, on_misaligned="move")
     with pytest.raises(DataError, match=r"no question is left\. .*left out: 1"):
-        list(read_squad(whole(asked(start=5))["data"], misplaced="skip"))
+        list(read_squad(whole(asked(start=5))["data"], on_misaligned="skip"))
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ task = "{task}"
 train = ["none.txt"]
 max_length = 32
 batch_size = {rows}
-share = 0.25
+mlm_probability = 0.25
 [tokenizer]
 kind = "wordpiece"
 vocab_size = 60

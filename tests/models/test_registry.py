@@ -680,7 +680,7 @@ def test_a_trained_language_model_is_fine_tuned_as_classifier_and_tagger(name, t
     for task, table in tables.items():
         (tmp_path / f"{task}.tsv").write_text(table)
         recipe = f'task = "{task}"\n[model]\npath = "lm"\n[data]\ntrain = "{task}.tsv"\n'
-        recipe += "entities = false\n" * (task == "tagging") + "[training]\nmax_steps = 1\n"
+        recipe += 'scheme = "none"\n' * (task == "tagging") + "[training]\nmax_steps = 1\n"
         (tmp_path / "recipe.toml").write_text(recipe)
         tuned = plan(read_recipe(tmp_path / "recipe.toml")).task
         total, count = tuned.losses(next(tuned.train_batches()))[0]["loss"]

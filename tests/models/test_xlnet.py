@@ -340,7 +340,7 @@ def test_exported_models_open_in_transformers_and_are_read_again_unchanged(endin
     config = XlnetConfig(
         V, d_model=D, d_ff=20, heads=3, layers=2, activation="gelu-tanh", max_distance=4,
         memory_length=7, reuse_len=2, memory_in_training=True, summary="mean",
-        summary_activation="linear", output=output, answer_starts=3, answer_ends=4,
+        summary_activation="linear", output=output, start_n_top=3, end_n_top=4,
     )  # fmt: skip
     ours: Any = Xlnet(config)
     if ending != "LMHeadModel":

@@ -64,7 +64,7 @@ cosine_weight = 0.2
 [data]
 train = ["documents.txt"]
 valid = 0.2
-share = 0.4
+mlm_probability = 0.4
 max_length = 16
 batch_size = 4
 [training]

@@ -209,7 +209,7 @@ def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
     Path("tags.conll").write_text(f"{sentence}\n" * 8)
     features = {"layers": "mix", "d_model": 4}
     options: dict = dict(task="crf-tagging", train="tags.conll", tokenizer=None)
-    options["data"] = {"entities": False}
+    options["data"] = {"scheme": "none"}
     if name.startswith("bilstm"):
         with pytest.raises(ConfigError, match="cannot be mixed: they are 8 and 6 wide"):
             train({"path": str(start.folder / "model"), "features": features}, out="no", **options)

@@ -85,7 +85,7 @@ def test_losses_and_gradients_are_those_of_transformers(here, monkeypatch, train
     task = planned(
         here / "bert.toml",
         ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n"),
-        ("[tokenizer]\n", f"share = {share}\n[tokenizer]\n"),
+        ("[tokenizer]\n", f"mlm_probability = {share}\n[tokenizer]\n"),
     ).task
     runs.save(task, here / "saved")
     other = BertForPreTraining.from_pretrained(here / "saved", attn_implementation="eager")
@@ -154,7 +154,7 @@ def test_a_run_is_a_published_folder_that_fills_and_is_fine_tuned(here):
     ],
 )
 def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name, options):
-    changes = (("sentence_pairs = true\n", "whole_words = true\nmask_cycle = 2\n"),)
+    changes = (("sentence_pairs = true\n", "whole_words = true\ndupe_factor = 2\n"),)
     task = planned(here / "bert.toml", *changes, ('name = "bert"', f'name = "{name}"')).task
     assert task.validate().keys() == {"loss", "accuracy"} and task.validate() == task.validate()
     batch = next(iter(task.train_batches()))
@@ -301,7 +301,7 @@ def test_the_report_shows_masked_texts_and_what_is_found(here):
 def test_segabert_finds_its_sentences_in_the_text_without_masks(here, pairs):
     plan = planned(
         here / "bert.toml",
-        ("sentence_pairs = true", f"sentence_pairs = {pairs}\nshare = 0.6"),
+        ("sentence_pairs = true", f"sentence_pairs = {pairs}\nmlm_probability = 0.6"),
         ('name = "bert"', 'name = "segabert"'),
     )
     task, masked = plan.task, 0

@@ -162,9 +162,9 @@ def test_documents_are_read_from_one_column():
 def test_windows_share_at_most_half_of_their_tokens(overlap):
     task = task_named("question-answering")
     pairs = [("who", "the old cat sat on a warm mat " * count) for count in (1, 4, 9)]
-    sizes = dict(max_length=every_task.LIMIT, question_tokens=6)
+    sizes = dict(max_length=every_task.LIMIT, max_question_length=6)
     found, wanted = (
-        type(task)(task.module, task.tokenizer, overlap=one, **sizes).predictions(pairs)
+        type(task)(task.module, task.tokenizer, doc_stride=one, **sizes).predictions(pairs)
         for one in (overlap, every_task.LIMIT // 2)
     )
     assert found == wanted

@@ -56,7 +56,7 @@ def write_recipe(task: str) -> None:
     kinds = {"tagging": "txt", "multiple-choice": "jsonl"}
     text = RECIPE.format(task=task, kind=kinds.get(task, "tsv"))
     Path("small.toml").write_text(
-        text.replace("[training]", "entities = false\n[training]", task == "tagging")
+        text.replace("[training]", 'scheme = "none"\n[training]', task == "tagging")
     )
 
 

@@ -33,7 +33,7 @@ PAIRS = [
     ("  how many?", "  " + STORY),
 ]
 LIMIT, OVERLAP, LONGEST = 48, 12, 9
-OPTIONS = dict(max_length=LIMIT, overlap=OVERLAP, answer_tokens=LONGEST)
+OPTIONS = dict(max_length=LIMIT, doc_stride=OVERLAP, answer_tokens=LONGEST)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def started(folder, file, *changes):
     recipe = file.with_name("recipe.toml")
     recipe.write_text(
         f'task = "question-answering"\n[model]\npath = "{folder}"\n[data]\ntrain = "{file}"\n'
-        f"max_length = {LIMIT}\noverlap = {OVERLAP}\n[training]\nmax_steps = 1\n"
+        f"max_length = {LIMIT}\ndoc_stride = {OVERLAP}\n[training]\nmax_steps = 1\n"
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -294,7 +294,7 @@ def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
 def test_a_question_that_is_too_long_raises_an_error_or_is_truncated(folder):
     task = both(folder)[0]
     long = "who sat in the hat? " * 9
-    assert task.question_tokens == (LIMIT - 3) // 2
+    assert task.max_question_length == (LIMIT - 3) // 2
     assert set(task.over_limit([PAIRS[0], (long, STORY)])) == {1}
     with pytest.raises(RegardError, match=r"Question 2 has \d+ tokens, but at most 22 are read"):
         task.predict([PAIRS[0], (long, STORY)])
@@ -389,7 +389,7 @@ train = "asked.jsonl"
 valid = "asked.jsonl"
 test = "asked.jsonl"
 max_length = 48
-overlap = 12
+doc_stride = 12
 [model]
 path = "{model}"
 dropout = 0.0
@@ -419,7 +419,7 @@ def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path)
     assert (run / "report.html").exists()
     task = regard.load(run)
     assert task.predict([pair[:2] for pair in asked]) == ["cat", "7", "", "cat"]
-    assert (task.input_format.max_length, task.overlap) == (48, 12) and 0 < task.threshold < 1
+    assert (task.input_format.max_length, task.doc_stride) == (48, 12) and 0 < task.threshold < 1
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].exact == 100
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
@@ -455,7 +455,7 @@ def test_windows_of_long_articles_contain_their_answers(shared):
 
     task = regard.load(Path(minilm.__file__).parent / "model")
     tokenizer, questions = task.tokenizer, []
-    for one in read_squad(shared("covid_qa/200423_covidQA.json"), misplaced="move"):
+    for one in read_squad(shared("covid_qa/200423_covidQA.json"), on_misaligned="fix"):
         questions.append(one)
         if len(questions) == 40:
             break

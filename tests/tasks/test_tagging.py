@@ -96,7 +96,7 @@ def test_the_loss_equals_that_of_transformers(folder, tmp_path):
     lines = [f"{word} {TAGS[i % 5]}\n" for i, word in enumerate(SENTENCES[1])]
     file = tmp_path / "one.txt"
     file.write_text("".join(lines))
-    task = started(folder, file, **{"data.entities": "false"}).task
+    task = started(folder, file, **{"data.scheme": "none"}).task
     batch = next(task.train_batches())
     task.module.eval()
     loss, count = task.losses(batch)[0]["loss"]
@@ -116,7 +116,7 @@ def test_the_usual_count_is_the_mean_number_of_words_of_a_batch(folder, tmp_path
     sentences = [["cat"] * (1 + i % 7) for i in range(20)]
     tagged = ("".join(f"{word} {TAGS[len(words) % 2]}\n" for word in words) for words in sentences)
     file.write_text("\n".join(tagged))
-    task = started(folder, file, **{"data.entities": "false", "data.batch_size": "4"}).task
+    task = started(folder, file, **{"data.scheme": "none", "data.batch_size": "4"}).task
     batches = task.train_batches()
     counts = [task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
     assert len(counts) == 5 and len(set(counts)) > 1
@@ -318,12 +318,12 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].value == 1.0
 
 
-def test_tags_of_another_kind_than_entities_need_entities_false(folder, tmp_path):
+def test_tags_of_another_kind_than_entities_need_scheme_none(folder, tmp_path):
     file = tmp_path / "pos.jsonl"
     file.write_text('{"words": ["the", "cat"], "tags": ["DT", "NN"]}\n')
-    with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* word 1 .* entities = false"):
+    with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* word 1 .* scheme = .none."):
         started(folder, file)
-    task = started(folder, file, **{"data.entities": "false"}).task
+    task = started(folder, file, **{"data.scheme": "none"}).task
     assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
     found = task.predict(["the", "cat"])
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))

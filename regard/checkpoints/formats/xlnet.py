@@ -173,8 +173,8 @@ FIELDS = {
     "bi_data": Field("bi_data", False, bool),
     "max_distance": LimitField("clamp_len", -1, Size | None, none=-1),
     "same_length": Field("same_length", False, bool),
-    "answer_starts": Field("start_n_top", 5, Size),
-    "answer_ends": Field("end_n_top", 5, Size),
+    "start_n_top": Field("start_n_top", 5, Size),
+    "end_n_top": Field("end_n_top", 5, Size),
     # without an index of a token, theirs takes the last one
     "summary": Field(
         "summary_type",

@@ -23,7 +23,7 @@ from regard.data.readers import Location, field_value, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
-Misplaced = Literal["error", "skip", "move"]
+OnMisaligned = Literal["error", "skip", "fix"]
 
 
 class AnswerSpan(NamedTuple):
@@ -49,32 +49,33 @@ def read_squad(
     data: str | PathLike[str] | Iterable[Any],
     *,
     labels: bool = True,
-    misplaced: Misplaced = "error",
+    on_misaligned: OnMisaligned = "error",
 ) -> RecordReader[Question]:
     """The questions of a file in SQuAD's format, or of anything to loop over.
 
     data: a file of SQuAD; or its articles, or flat records with `id`, `context`, `question` and
         `answers` {"text": […], "answer_start": […]}, in a `.jsonl` file or to loop over
     labels: whether answers are read
-    misplaced: if the context does not have an answer's text at its start, raise an error, `skip`
-        the question, or `move` the answer to the nearest occurrence; both are counted in the report
+    on_misaligned: if the context does not have an answer's text at its start, raise an error,
+        `skip` the question, or `fix` the answer: it is the nearest occurrence; the report counts
+        both.
 
     Raises:
-        ConfigError: `misplaced` is something else.
+        ConfigError: `on_misaligned` is something else.
         DataError: when it is read, for a malformed question.
     """
-    check_choice("misplaced", misplaced, ("error", "skip", "move"))
-    reader = partial(_questions, labels=labels, misplaced=misplaced)
+    check_choice("on_misaligned", on_misaligned, ("error", "skip", "fix"))
+    reader = partial(_questions, labels=labels, on_misaligned=on_misaligned)
     return RecordReader(data, reader, "question", unit="question")
 
 
 def _questions(
-    source: Source, report: ReadReport, labels: bool, misplaced: Misplaced
+    source: Source, report: ReadReport, labels: bool, on_misaligned: OnMisaligned
 ) -> Iterator[tuple[int, Question]]:
     for location, item in _records(items_of(source) or _articles(str(source))):
         report.read += 1
         question = item if isinstance(item, Question) else _question(item, location, labels)
-        placed = _with_placed_answers(question, location, report, misplaced)
+        placed = _with_placed_answers(question, location, report, on_misaligned)
         if placed is not None:
             yield report.read, placed
 
@@ -158,7 +159,7 @@ def _answer(text: object, start: object, location: Location) -> AnswerSpan:
 
 
 def _with_placed_answers(
-    question: Question, location: Location, report: ReadReport, misplaced: Misplaced
+    question: Question, location: Location, report: ReadReport, on_misaligned: OnMisaligned
 ) -> Question | None:
     """The question with answers that begin where they say; None: it is to be left out."""
     answers: list[AnswerSpan] = []
@@ -167,9 +168,9 @@ def _with_placed_answers(
             answers.append(answer)
             continue
         nearest = _nearest(answer, question.context)
-        if misplaced == "error" or (misplaced == "move" and nearest is None):
+        if on_misaligned == "error" or (on_misaligned == "fix" and nearest is None):
             raise _misplaced_error(question, answer, nearest, location)
-        if misplaced == "skip" or nearest is None:
+        if on_misaligned == "skip" or nearest is None:
             report.note("an answer is not where it should be, question left out", report.read)
             return None
         report.note("answer moved to its nearest occurrence", report.read)
@@ -194,8 +195,8 @@ def _misplaced_error(
         f"question {question.id!r}: the answer {answer.text!r} should begin at character "
         f"{answer.start} of the context, but there is {there!r}."
     )
-    hint = "The context does not have it at all: misplaced='skip' leaves such questions out."
+    hint = "The context does not have it at all: on_misaligned='skip' leaves such questions out."
     if nearest is not None:
-        hint = f"It occurs at {nearest}: misplaced='move' takes the nearest occurrence, "
+        hint = f"It occurs at {nearest}: on_misaligned='fix' takes the nearest occurrence, "
         hint += "'skip' leaves the question out."
     return DataError(*location, problem, hint)
