@@ -510,28 +510,29 @@ def test_look_draws_gradients_of_models_side_by_side(runs, tmp_path):
     words = ["look", runs["language"], "one two three", "--gradients"]
     (found,) = json.loads(done(*words, "--json"))["norms"].values()
     assert len(found[0]) == 2 and min(map(min, found)) > 0
-    both = json.loads(done(*words, "--beside", runs["language"], "--json"))["norms"]
+    both = json.loads(done(*words, "--compare-with", runs["language"], "--json"))["norms"]
     assert len(both) == 2 and list(both.values()) == [found, found]
     image = tmp_path / "g.png"
     assert "layer 1" in done(*words, "--png", image) and image.exists()
-    assert "draws one model" in refused(*words[:3], "--cell", "1:1", "--beside", runs["language"])
+    assert "draws one model" in refused(
+        *words[:3], "--cell", "1:1", "--compare-with", runs["language"]
+    )
     assert "has 1 tokens" in refused("look", runs["language"], "one", "--gradients")
 
 
-def test_look_finds_cells_of_the_files_of_a_folder(runs, tmp_path):
+def test_cells_are_found_in_the_files_of_a_folder(runs, tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()
     for name in ("a.py", "b.py"):
         (folder / name).write_text("if one:\n    two = three  # one\n" * 40)
-    words = ["look", runs["language"]]
-    found = json.loads(done(*words, folder, "--cells", "python", "--json"))["cells"]
+    words = ["cells", runs["language"]]
+    found = json.loads(done(*words, folder, "--kind", "python", "--json"))["cells"]
     assert set(found["if bodies"][0]) == {"layer", "number", "correlation", "held_out"}
-    assert "held out" in done(*words, folder / "a.py", "--cells", "text")
-    assert "text or python" in refused(*words, folder, "--cells", "c")
-    assert "no file that ends in .txt" in refused(*words, folder, "--cells", "text")
-    assert "nothing.py" in refused(*words, tmp_path / "nothing.py", "--cells", "python")
+    assert "held out" in done(*words, folder / "a.py")
+    assert "no file that ends in .txt" in refused(*words, folder)
+    assert "nothing.py" in refused(*words, tmp_path / "nothing.py", "--kind", "python")
     (folder / "c.py").write_text("if :")
-    assert "Text 3: The text is not valid Python" in refused(*words, folder, "--cells", "python")
+    assert "Text 3: The text is not valid Python" in refused(*words, folder, "--kind", "python")
 
 
 def test_look_of_unknown_layers_heads_or_kinds_is_an_error(runs, tmp_path):

@@ -153,10 +153,10 @@ def test_look_shows_one_word_and_two_models(classifier, tmp_path):
     facts = json.loads(done("look", classifier, text, "--layer", 2, "--head", 1, "--json"))
     assert facts["rows"] == ["[CLS]", "the", "film", "is", "good", "[SEP]"]
     assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in facts["weights"])
-    assert "film" in done("look", classifier, text, "--word", "good", "--layer", 1)
+    assert "film" in done("look", classifier, text, "--token", "good", "--layer", 1)
     assert "[SEP]" in done("look", classifier, f"{text}\tthe film", "--inputs")
     page = tmp_path / "both.html"
-    done("look", classifier, text, "--beside", classifier, "--html", page)
+    done("look", classifier, text, "--compare-with", classifier, "--html", page)
     assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
 
 
@@ -164,20 +164,22 @@ def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
     asked = ("look", classifier, "the film is good", "--json")
     heads = [json.loads(done(*asked, "--layer", 2, "--head", head)) for head in (1, 2)]
     for word in ("film", "2"):  # the word, or its index
-        found = json.loads(done(*asked, "--layer", 2, "--word", word))
+        found = json.loads(done(*asked, "--layer", 2, "--token", word))
         assert found["token"] == "film" and found["columns"] == heads[0]["columns"]
         assert found["rows"] == ["head 1", "head 2", "mean"]
         one, other = (facts["weights"][2] for facts in heads)
         assert found["weights"][:2] == [one, other]
         middle = [(a + b) / 2 for a, b in zip(one, other, strict=True)]
         assert found["weights"][2] == pytest.approx(middle)
-    found = json.loads(done(*asked, "--layer", 2, "--head", 1, "--word", "film"))
+    found = json.loads(done(*asked, "--layer", 2, "--head", 1, "--token", "film"))
     assert found["weights"] == [heads[0]["weights"][2]]
-    both = json.loads(done(*asked, "--layer", 2, "--head", 2, "--beside", classifier))["models"]
+    both = json.loads(done(*asked, "--layer", 2, "--head", 2, "--compare-with", classifier))[
+        "models"
+    ]
     assert [one["weights"] for one in both] == [heads[1]["weights"]] * 2
     assert both[0]["rows"] == heads[1]["rows"] and both[0]["model"] != both[1]["model"]
     assert "once, but 'the' occurs at 1, 2" in refused(
-        "look", classifier, "the the", "--word", "the"
+        "look", classifier, "the the", "--token", "the"
     )
 
 
@@ -215,10 +217,10 @@ def test_look_refuses_what_another_picture_would_ignore(classifier):
     assert "--layer would be without effect on --inputs" in refused(*asked, "--layer", 1)
     assert "--mask-heads would be without effect" in refused(*asked, "--mask-heads", "1:1")
     assert "--beams would be without effect" in refused(*asked, "--beams", 2)
-    assert "leave --beside out" in refused(*asked, "--beside", classifier)
-    word = (*asked[:3], "--word", "film")
-    assert "--tokens would be without effect on --word" in refused(*word, "--tokens")
-    assert "--word draws one model" in refused(*word, "--beside", classifier)
+    assert "leave --compare-with out" in refused(*asked, "--compare-with", classifier)
+    word = (*asked[:3], "--token", "film")
+    assert "--tokens would be without effect on --token" in refused(*word, "--tokens")
+    assert "--token draws one model" in refused(*word, "--compare-with", classifier)
 
 
 def test_look_shows_zeros_for_a_masked_head(classifier):

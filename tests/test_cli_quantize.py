@@ -33,11 +33,11 @@ def model(tmp_path_factory) -> Path:
 
 
 def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
-    run = regard("quantize", model, tmp_path / "small", "--json")
+    run = regard("quantize", model, "--out", tmp_path / "small", "--json")
     assert run.exit_code == 0, run.stderr
     facts = json.loads(run.stdout)
     assert facts["dtype"] == "int8" and facts["bytes"] < 0.4 * facts["bytes_before"]
-    said = regard("quantize", model, tmp_path / "half", "--dtype", "bfloat16").stdout
+    said = regard("quantize", model, "--out", tmp_path / "half", "--dtype", "bfloat16").stdout
     assert said.startswith(f"{tmp_path / 'half'}: bfloat16, ")
     for folder in ("small", "half"):
         dtype = facts["dtype"] if folder == "small" else "bfloat16"
@@ -53,15 +53,15 @@ def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("quantize", "{model}", "{model}"), "is there already"),
-        (("quantize", "{small}", "{new}"), "holds int8 weights already"),
+        (("quantize", "{model}", "--out", "{model}"), "is there already"),
+        (("quantize", "{small}", "--out", "{new}"), "holds int8 weights already"),
         (("predict", "{small}", "a", "--quantize", "bfloat16"), "holds int8 weights"),
-        (("quantize", "{nowhere}", "{new}"), "there is no such folder"),
+        (("quantize", "{nowhere}", "--out", "{new}"), "there is no such folder"),
     ],
 )
 def test_wrong_uses_are_one_line_errors(model, tmp_path, words, said):
     paths = {"model": model, "small": tmp_path / "small", "new": tmp_path / "new"}
-    regard("quantize", model, tmp_path / "small")
+    regard("quantize", model, "--out", tmp_path / "small")
     run = regard(*(word.format(nowhere=tmp_path / "nowhere", **paths) for word in words))
     assert run.exit_code == 2 and said in run.stderr and not run.stdout
     assert run.stderr.count("\n") == 1
@@ -69,7 +69,7 @@ def test_wrong_uses_are_one_line_errors(model, tmp_path, words, said):
 
 
 def test_training_from_quantized_weights_is_an_error(model, tmp_path):
-    regard("quantize", model, tmp_path / "small")
+    regard("quantize", model, "--out", tmp_path / "small")
     (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
     (tmp_path / "r.toml").write_text(
         'task = "language-modeling"\n[data]\ntrain = "text.txt"\nvalid = "text.txt"\n'

@@ -3,7 +3,7 @@
     console.py      output streams, error messages, exit codes
     input_texts.py  texts of the command line or of standard input
     options.py      arguments and options that several commands have
-    serve.py        serve, studio
+    help_texts.py   the layout of --help
     train.py        train, resume, find-lr, cross-validate, compare
     listing.py      list
     NAME.py         each other command in a file of its name
@@ -16,12 +16,14 @@ Internal: names that `regard` itself does not have may change with every version
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from regard import __version__
 from regard.cli import (
+    cells,
     corpus,
     embed,
     evaluate,
@@ -41,6 +43,7 @@ from regard.cli import (
     verify,
 )
 from regard.cli.console import Commands, open_closed_streams, write_utf8
+from regard.cli.help_texts import Command, with_values
 
 app = typer.Typer(
     name="regard",
@@ -64,36 +67,52 @@ def _show_version(asked: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version of Regard."
+        ),
     ] = False,
 ) -> None:
     """The options before a command."""
 
 
-app.command()(init.init)
-app.command()(train.train)
-app.command()(train.resume)
-app.command()(evaluate.evaluate)
-app.command()(predict.predict)
-app.command("translate", help=predict.TRANSLATE)(predict.predict)
-app.command("tag", help=predict.TAG)(predict.predict)
-app.command()(generate.generate)
-app.command()(embed.embed)
-app.command()(search.search)
-app.command()(serve.serve)
-app.command()(serve.studio)
-app.command()(look.look)
-app.add_typer(tokenizer.app, name="tokenizer")
-app.command()(corpus.corpus)
-app.command()(train.find_lr)
-app.command()(train.cross_validate)
-app.command()(train.compare)
-app.command()(sweep.sweep)
-app.command()(quantize.quantize)
-app.command()(export.export)
-app.command()(verify.verify)
-app.command("list")(listing.list_)
-app.add_typer(kernels.app, name="kernels")
+COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands, by name
+    "Train": {
+        "init": init.init,
+        "train": train.train,
+        "resume": train.resume,
+        "find-lr": train.find_lr,
+        "cross-validate": train.cross_validate,
+        "compare": train.compare,
+        "sweep": sweep.sweep,
+    },
+    "Use": {
+        "predict": predict.predict,
+        "translate": predict.predict,
+        "tag": predict.predict,
+        "generate": generate.generate,
+        "embed": embed.embed,
+        "search": search.search,
+        "evaluate": evaluate.evaluate,
+    },
+    "Look into models": {"look": look.look, "cells": cells.cells},
+    "Serve and export": {
+        "serve": serve.serve,
+        "export": export.export,
+        "quantize": quantize.quantize,
+        "verify": verify.verify,
+    },
+    "Data and tokenizers": {"tokenizer": tokenizer.app, "corpus": corpus.corpus},
+    "What there is": {"list": listing.list_, "kernels": kernels.app},
+}
+HELP = {"translate": predict.TRANSLATE, "tag": predict.TAG}
+
+Commands.KINDS = {title: tuple(commands) for title, commands in COMMANDS.items()}
+for commands in COMMANDS.values():
+    for name, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, cls=Command, help=HELP.get(name))(with_values(command))
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import typer
-from typer.core import TyperGroup
 
+from regard.cli.help_texts import Group
 from regard.errors import ConfigError, RegardError
 from regard.plain_json import to_json as to_json
 
@@ -45,7 +45,7 @@ class Drawable(Protocol):
     def show(self) -> None: ...
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands. Each ends with an exit code, and with one message where it fails."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -13,22 +13,38 @@ from regard.cli.tokenizer import load_tokenizer
 
 
 def corpus(
-    files: Annotated[list[Path], Argument(help="Texts, tables, or folders with them.")],
-    tokenizer: Annotated[Path, Option(help="A run, a model's folder, or tokenizer.json.")],
-    out: Annotated[Path, Option(help="The folder that is written.")],
+    files: Annotated[
+        list[Path], Argument(metavar="FILE", help="Files of text, tables, or folders with them.")
+    ],
+    tokenizer: Annotated[
+        Path, Option(help="The tokenizer: a run, the folder of a model, or tokenizer.json.")
+    ],
+    out: Annotated[Path, Option(help="The folder that the tokens are written to.")],
     documents: Annotated[
         Literal["rows", "blank-lines", "files"] | None,
-        Option(help="What a document is; default: rows of tables, else what blank lines separate."),
+        Option(
+            help="What a document is; default: a row of a table, else what blank lines separate."
+        ),
     ] = None,
-    field: Annotated[str | None, Option(help="Of tables: the column with the text.")] = None,
-    end: Annotated[list[str] | None, Option(help="A token at the end of documents.")] = None,
+    field: Annotated[
+        str | None, Option(metavar="COLUMN", help="The column of tables that holds the text.")
+    ] = None,
+    end: Annotated[
+        list[str] | None,
+        Option(
+            metavar="TOKEN", help="Write this token at the end of each document; may be repeated."
+        ),
+    ] = None,
     structure: Annotated[
-        bool, Option("--structure", help="Store paragraphs and sentences, too.")
+        bool, Option("--structure", help="Store where paragraphs and sentences begin, too.")
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the tokens of documents to a folder. A build that was stopped goes on."""
+    """Write the tokens of documents to a folder, for large data.
+
+    A build that was stopped continues.
+    """
     from regard.data import build_corpus, read_documents
     from regard.data.corpus_folder import read_facts
 

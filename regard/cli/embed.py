@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 LAYERS = (
-    "first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a mix: mix:0,0.5,1."
+    "Use these layers: first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a "
+    "mix such as mix:0,0.5,1."
 )
 
 
@@ -34,27 +35,42 @@ LAYERS = (
 def embed(
     model: ModelFolder,
     texts: Texts = None,
-    layers: Annotated[str, Option(help=LAYERS)] = "last",
+    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "last",
     pooling: Annotated[
-        str | None, Option(help="mean, first, last, max; default: the folder's.")
+        str | None,
+        Option(
+            metavar="POOLING",
+            help="Pool the states of tokens by mean, first, last or max; default: the folder's.",
+        ),
     ] = None,
-    per: Annotated[Literal["text", "word", "token"], Option(help="A vector for each.")] = "text",
-    normalize: Annotated[bool | None, Option(help="To length 1; default: the folder's.")] = None,
+    per: Annotated[
+        Literal["text", "word", "token"],
+        Option(help="Compute a vector for each text, word or token."),
+    ] = "text",
+    normalize: Annotated[
+        bool | None, Option(help="Scale vectors to length 1 or not; default: as the folder says.")
+    ] = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
     precision: Annotated[
-        Literal["float32", "bfloat16"], Option(help="Of the matrix products.")
+        Literal["float32", "bfloat16"], Option(help="Compute matrix products in this precision.")
     ] = "float32",
-    columns: Annotated[str | None, Option(help="With --workers: the column of texts.")] = None,
+    columns: Annotated[
+        str | None,
+        Option(metavar="COLUMN", help="With --workers: the column of the files that holds texts."),
+    ] = None,
     out: Annotated[
-        Path | None, Option(metavar="FILE.npy", help="Write an array; with --workers a folder.")
+        Path | None,
+        Option(metavar="PATH", help="Write the vectors as an array; with --workers a folder."),
     ] = None,
     as_json: AsJson = False,
     *,
     sharding: Sharding | None,
 ) -> None:
-    """Vectors of texts: one line in, one vector a line out, in order, for empty lines too.
+    """Compute vectors of texts: one line in, one vector out.
+
+    The order is that of the lines, and an empty line has a vector, too.
 
     Lines from a pipe are processed as they arrive, in constant memory. With --per word or token, a
     line is the word, a tab and its vector, and an empty line follows each text. The correlation of

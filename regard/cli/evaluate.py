@@ -37,18 +37,32 @@ Files = list[Path] | None
 class PerplexityOptions:
     """How a text is read for its perplexity, where it differs from the model's own settings."""
 
-    window: Annotated[int | None, Option(help="Tokens of a window, for perplexity.")] = None
-    stride: Annotated[int | None, Option(help="Tokens between windows.")] = None
-    target_length: Annotated[int | None, Option(help="Tokens that a state reads at a time.")] = None
-    memory_length: Annotated[int | None, Option(help="Positions of Transformer-XL's memory.")] = (
+    window: Annotated[
+        int | None, Option(help="Perplexity: score the text in windows of N tokens.")
+    ] = None
+    stride: Annotated[int | None, Option(help="Perplexity: begin a new window every N tokens.")] = (
         None
     )
-    max_distance: Annotated[int | None, Option(help="The largest distance of Transformer-XL.")] = (
-        None
-    )
-    neural_cache: Annotated[int | None, Option(help="Positions of a neural cache.")] = None
-    neural_cache_theta: Annotated[float | None, Option(help="How peaked the cache is.")] = None
-    neural_cache_weight: Annotated[float | None, Option(help="Its share in the mixture.")] = None
+    target_length: Annotated[
+        int | None, Option(help="Perplexity: let a recurrent state read N tokens at a time.")
+    ] = None
+    memory_length: Annotated[
+        int | None, Option(help="Perplexity: keep N positions in Transformer-XL's memory.")
+    ] = None
+    max_distance: Annotated[
+        int | None, Option(help="Perplexity: clamp distances of Transformer-XL at N positions.")
+    ] = None
+    neural_cache: Annotated[
+        int | None,
+        Option(help="Perplexity: add a neural cache of N positions (Grave et al. 2017)."),
+    ] = None
+    neural_cache_theta: Annotated[
+        float | None, Option(help="The flatness theta of the neural cache's distribution.")
+    ] = None
+    neural_cache_weight: Annotated[
+        float | None,
+        Option(help="The weight of the neural cache in the interpolated distribution."),
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """The options that are not None."""
@@ -60,11 +74,22 @@ class PerplexityOptions:
 @with_flags("perplexity", PerplexityOptions)
 def evaluate(
     model: ModelFolder,
-    more: Annotated[Files, Argument(metavar="FILE", help="Further files of --data.")] = None,
-    data: Annotated[Files, Option(metavar="FILE...", help="Two texts, a table or a text.")] = None,
-    columns: Annotated[str | None, Option(help="Of a table: 0,1 or en,de.")] = None,
-    valid: Annotated[bool, Option("--valid", help="The recipe's validation data.")] = False,
-    last_word: Annotated[bool, Option("--last-word", help="Score each line's last word.")] = False,
+    more: Annotated[
+        Files, Argument(metavar="FILE", help="Further files of data, after those of --data.")
+    ] = None,
+    data: Annotated[
+        Files, Option(metavar="FILE", help="Score on this table, text, or two parallel files.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        Option(metavar="COLUMNS", help="The columns of the table in --data, such as 0,1 or en,de."),
+    ] = None,
+    valid: Annotated[
+        bool, Option("--valid", help="Score on the validation data of the recipe.")
+    ] = False,
+    last_word: Annotated[
+        bool, Option("--last-word", help="Score the prediction of the last word of each line.")
+    ] = False,
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
@@ -73,7 +98,7 @@ def evaluate(
     zero_shot: ZeroShotOptions,
     decoding: dict[str, Any],
 ) -> None:
-    """Score a model on the test data of its recipe, or on other data.
+    """Score a model on the test data of its recipe, or others.
 
     Each score has a signature; scores with equal signatures may be compared.
     """

@@ -19,16 +19,20 @@ def export(
     model: ModelFolder,
     to: Annotated[
         Literal["gguf", "ctranslate2", "onnx"],
-        Option(help="For llama.cpp, CTranslate2 or ONNX Runtime."),
+        Option(
+            metavar="FORMAT",
+            help="The format: gguf (llama.cpp), ctranslate2 or onnx (ONNX Runtime).",
+        ),
     ],
     out: Annotated[
         Path | None, Option(help="The new file or folder; default: beside the model.")
     ] = None,
     quantize: Annotated[
-        Literal["int8"] | None, Option(help="8-bit weights: gguf (Q8_0) and ctranslate2.")
+        Literal["int8"] | None, Option(help="Write 8-bit weights (gguf as Q8_0, and ctranslate2).")
     ] = None,
     check: Annotated[
-        bool, Option(help="Open it with its runtime and compare the outputs with Regard's.")
+        bool,
+        Option(help="Open it with its runtime and compare the outputs (default), or do not."),
     ] = True,
     as_json: AsJson = False,
 ) -> None:

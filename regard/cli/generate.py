@@ -19,18 +19,29 @@ from regard.errors import ConfigError
 @with_sharding
 def generate(
     model: ModelFolder,
-    prompt: Annotated[list[str] | None, Argument(help="- reads standard input.")] = None,
+    prompt: Annotated[
+        list[str] | None,
+        Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input."),
+    ] = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
-    columns: Annotated[str | None, Option(help="With --workers: the column of prompts.")] = None,
-    out: Annotated[Path | None, Option(help="With --workers: a folder for parts.")] = None,
+    columns: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMN", help="With --workers: the column of the files that holds prompts."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="With --workers: the folder that the parts are written to."),
+    ] = None,
     as_json: AsJson = False,
     *,
     decoding: dict[str, Any],
     sharding: Sharding | None,
 ) -> None:
-    """Continue a text, token by token as the model decides, or generate the text for a source.
+    """Continue a prompt, or generate a text for a source.
 
     A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
 

@@ -12,10 +12,15 @@ from regard.errors import ConfigError
 
 
 def init(
-    task: Annotated[str, Argument(help="What to train, or how its name begins.")],
-    out: Annotated[Path | None, Argument(metavar="FILE", help="Default: TASK.toml.")] = None,
+    task: Annotated[
+        str, Argument(help="The task to train (regard list tasks), or how its name begins.")
+    ],
+    out: Annotated[
+        Path | None,
+        Argument(metavar="FILE", help="The recipe that is written; default: TASK.toml."),
+    ] = None,
 ) -> None:
-    """Write a recipe with every option of a task, its default and what it means."""
+    """Write a recipe with every option of a task and its default."""
     from regard.experiments.template import recipe_template, trained_tasks
     from regard.file_writing import write_text
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import typer
 
 from regard.cli.console import say, show
+from regard.cli.help_texts import Command, Group
 from regard.cli.options import AsJson
 from regard.errors import RegardError
 
 app = typer.Typer(
-    help="List the implementations of each operation, or compile the kernels.",
+    cls=Group,
+    help="List the implementations of operations, or compile kernels.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -39,7 +41,7 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
     show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 
 
-@app.command()
+@app.command(cls=Command)
 def build() -> None:
     """Compile the kernels now, or report why they cannot be compiled."""
     from regard import ops

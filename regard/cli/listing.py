@@ -36,13 +36,16 @@ class RunSummary:
 
 
 def list_(
-    what: Annotated[What, Argument(help="What to list.")],
+    what: Annotated[
+        What, Argument(help="One of: models, tasks, recipes, tokenizers, decoding, runs.")
+    ],
     folder: Annotated[
-        Path | None, Option(help="Default: recipes/ or runs/ here, or the package's.")
+        Path | None,
+        Option(help="The folder of the recipes or runs; default: recipes/ or runs/ here."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models, tasks, recipes, tokenizers, decoding methods or runs that there are."""
+    """List models, tasks, recipes, tokenizers, decoding or runs."""
     if folder is not None and what not in ("runs", "recipes"):
         raise ConfigError(f"--folder is for runs and recipes: {what} are those of the library.")
     if what == "runs":

@@ -21,7 +21,6 @@ from regard.cli.options import (
     with_flags,
 )
 from regard.errors import ConfigError
-from regard.schema import read_text
 
 if TYPE_CHECKING:
     from regard.tasks.captioning import Captioner
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     Drawn = tuple[Picture, dict[str, Any]]  # and its numbers
 
-LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
 LEAST_BEAMS = 5  # of a parser that writes trees
 
 
@@ -40,53 +38,66 @@ LEAST_BEAMS = 5  # of a parser that writes trees
 class Selection:
     """Which attention is shown."""
 
-    kind: Annotated[str | None, Option(help="encoder, decoder, cross or query.")] = None
-    layer: Annotated[int | None, Option(help="From 1; by default the mean of all layers.")] = None
-    head: Annotated[int | None, Option(help="From 1; by default the mean of all heads.")] = None
-    word: Annotated[
-        str | None, Option(help="What this word, or its index from 0, attends to, head by head.")
+    kind: Annotated[
+        str | None,
+        Option(metavar="KIND", help="Show this attention: encoder, decoder, cross or query."),
     ] = None
-    tokens: Annotated[bool, Option("--tokens", help="Show subwords, not merged to words.")] = False
+    layer: Annotated[
+        int | None, Option(help="Show this layer, from 1; default: the mean of all layers.")
+    ] = None
+    head: Annotated[
+        int | None, Option(help="Show this head, from 1; default: the mean of all heads.")
+    ] = None
+    token: Annotated[
+        str | None,
+        Option(help="Show what this word, or its index from 0, attends to, head by head."),
+    ] = None
+    tokens: Annotated[
+        bool, Option("--tokens", help="Show the attention between subwords, not merged to words.")
+    ] = False
 
-    def check(self, beside: str | None) -> None:
+    def check(self, compare_with: str | None) -> None:
         """Check that nothing that is given would be ignored.
 
         Raises:
             ConfigError: it would.
         """
-        if self.word is not None and self.tokens:
+        if self.token is not None and self.tokens:
             raise ConfigError(
-                "--tokens would be without effect on --word: the subwords of a word count as one."
+                "--tokens would be without effect on --token: the subwords of a word count as one."
             )
-        if self.word is not None and beside is not None:
-            raise ConfigError("--word draws one model: leave --beside out, or --word.")
+        if self.token is not None and compare_with is not None:
+            raise ConfigError("--token draws one model: leave --compare-with out, or --token.")
 
 
 @dataclass(frozen=True)
 class OtherPicture:
     """A picture of something else than attention; one at most is asked for."""
 
-    inputs: Annotated[bool, Option("--inputs", help="Show ids, segments and mask.")] = False
+    inputs: Annotated[
+        bool, Option("--inputs", help="Show the ids, segments and mask that an encoder reads.")
+    ] = False
     steps: Annotated[
-        str | None, Option(metavar="WORD", help="Of an ELMo: how the vector of a word is made.")
+        str | None, Option(metavar="WORD", help="Show how an ELMo makes the vector of a word.")
     ] = None
     cell: Annotated[
-        str | None, Option(metavar="LAYER:NUMBER", help="Colour the text by a recurrent cell.")
-    ] = None
-    cells: Annotated[
         str | None,
-        Option(metavar="KIND", help="Find cells of text or python: TEXT is a file or a folder."),
+        Option(metavar="LAYER:NUMBER", help="Color the text by the value of a recurrent cell."),
     ] = None
     gradients: Annotated[
         bool, Option("--gradients", help="Show how far the gradient reaches back in time.")
     ] = False
     regions: Annotated[
         bool,
-        Option("--regions", help="TEXT is an image: show where each word of its caption looked."),
+        Option(
+            "--regions",
+            help="Show the region of the image TEXT that each word of its caption is about.",
+        ),
     ] = False
 
     trees: Annotated[
-        int | None, Option(metavar="N", help="Of a parser: draw the N best trees of the sentence.")
+        int | None,
+        Option(metavar="N", help="Draw the N best trees that a parser finds for the sentence."),
     ] = None
 
     def chosen(self, selection: Selection, mask_heads: Sequence[str]) -> str | None:
@@ -115,7 +126,7 @@ class OtherPicture:
             ConfigError: there is a second model, or an option of decoding, that this one ignores.
         """
         if len(tasks) > 1 and not self.gradients:
-            raise ConfigError(f"{chosen} draws one model: leave --beside out.")
+            raise ConfigError(f"{chosen} draws one model: leave --compare-with out.")
         task = next(iter(tasks.values()))
         if self.regions:
             return _regions(task, text, decoding)
@@ -128,15 +139,19 @@ class OtherPicture:
             return _trees(task, text, self.trees)
         if self.cell is not None:
             return _cell(task, text, self.cell)
-        return _inputs(task, text) if self.cells is None else _found_cells(task, text, self.cells)
+        return _inputs(task, text)
 
 
 @dataclass(frozen=True)
 class PictureOutput:
     """Where the picture goes besides the terminal."""
 
-    html: Annotated[Path | None, Option(metavar="FILE", help="Write every head.")] = None
-    png: Annotated[Path | None, Option(metavar="FILE", help="Draw what is shown.")] = None
+    html: Annotated[
+        Path | None, Option(metavar="FILE", help="Write a page with every head of every layer.")
+    ] = None
+    png: Annotated[
+        Path | None, Option(metavar="FILE", help="Save the picture that the terminal shows.")
+    ] = None
     as_json: AsJson = False
 
     def check(self) -> None:
@@ -166,10 +181,18 @@ class PictureOutput:
 @with_flags("selection", Selection)
 def look(
     model: ModelFolder,
-    text: Annotated[str, Argument(help="What the model reads; a tab between two texts.")],
-    beside: Annotated[str | None, Option(metavar="MODEL", help="A second model.")] = None,
+    text: Annotated[
+        str, Argument(help="The text that the model reads; a tab separates the texts of a pair.")
+    ],
+    compare_with: Annotated[
+        str | None, Option(metavar="MODEL", help="Show a second model on the same text.")
+    ] = None,
     mask_heads: Annotated[
-        list[str] | None, Option(metavar="LAYER:HEADS", help="Mask heads: 3:1,6 of layer 3.")
+        list[str] | None,
+        Option(
+            metavar="LAYER:HEADS",
+            help="Mask heads of the first model: 3:1,6 are heads 1 and 6 of layer 3.",
+        ),
     ] = None,
     device: Device = None,
     *,
@@ -178,44 +201,40 @@ def look(
     output: PictureOutput,
     decoding: dict[str, Any],
 ) -> None:
-    """Show which tokens a model attends to while it reads or answers a text, or its cells."""
+    """Show which tokens of a text a model attends to."""
     output.check()
-    selection.check(beside)
+    selection.check(compare_with)
     chosen = other.chosen(selection, mask_heads or ())
     text, task = checked_argument(text), load_task(model, device=device)
-    if (
-        chosen != "--cells"
-        and not task.reads_images
-        and (hint := hint_at_file([text], '"$(cat {})"'))
-    ):
+    if not task.reads_images and (hint := hint_at_file([text], '"$(cat {})"')):
         say(hint)
     facts: dict[str, Any] = {"source": text}
-    names = _short_names(model, *([] if beside is None else [beside]))
+    names = _short_names(model, *([] if compare_with is None else [compare_with]))
     title = f"{' and '.join(names)}: “{text}”"
-    tasks = [task, *([] if beside is None else [load_task(beside, device=device)])]
+    tasks = [task, *([] if compare_with is None else [load_task(compare_with, device=device)])]
     if chosen is not None:
         from regard.tasks.inputs import read_whole
 
         with read_whole():
             named = dict(zip(names, tasks, strict=True))
             picture, numbers = other.draw(chosen, named, text, decoding)
-        output.write(picture, _page(picture, title), facts | numbers)
+        output.write(picture, page_of(picture, title), facts | numbers)
         return
     from regard.visual.attention_of_text import token_weights
 
     with _masked_heads(task, mask_heads or ()):
         record, answer = _record(task, text, decoding)
     facts["answer"] = answer
-    if beside is not None:
+    if compare_with is not None:
         records = (record, _record(tasks[1], text, decoding)[0])
         both = _comparison(dict(zip(names, records, strict=True)), selection)
         picture = page = replace(both, title=title)
         facts["models"] = _numbers_of_models(both)
-    elif selection.word is not None:
+    elif selection.token is not None:
         picture, numbers = token_weights(
-            record.plot(), selection.word, selection.kind, selection.layer, selection.head
+            record.plot(), selection.token, selection.kind, selection.layer, selection.head
         )
-        page, facts = _page(picture, title), facts | numbers
+        page, facts = page_of(picture, title), facts | numbers
     else:
         picture, page, numbers = _heads(record, selection, title)
         facts |= numbers
@@ -241,24 +260,6 @@ def _regions(task: Task, image: str, decoding: dict[str, Any]) -> Drawn:
     return found, {"answer": found.title, **numbers}
 
 
-def _found_cells(task: Task, name: str, kind: str) -> Drawn:
-    """The cells that follow properties of the text of a file or of the files of a folder."""
-    from regard.visual import find_cells
-    from regard.visual.character_properties import KINDS
-
-    if kind not in KINDS:
-        raise ConfigError(f"`--cells` must be {' or '.join(KINDS)}, but is {kind!r}.")
-    properties, suffix = KINDS[kind]
-    path = Path(name)
-    files = sorted(path.rglob(f"*{suffix}")) if path.is_dir() else [path]
-    if not files:
-        raise ConfigError(f"{path} has no file that ends in {suffix}.")
-    texts = [read_text(one, max_bytes=LARGEST_TEXT, error=ConfigError) for one in files]
-    found = find_cells(task.module, task.tokenizer, texts, properties)
-    cells = {key: [one._asdict() for one in value] for key, value in found.numbers.items()}
-    return found, {"cells": cells}
-
-
 def _gradients(tasks: Mapping[str, Task], text: str) -> Drawn:
     """The gradient of the last token's loss by the hidden states, step by step."""
     from regard.visual import gradient_curves, gradient_norms
@@ -279,7 +280,7 @@ def _cell(task: Task, text: str, cell: str) -> Drawn:
     return found, {**where, "values": found.values}
 
 
-def _page(picture: Picture, title: str) -> Picture:
+def page_of(picture: Picture, title: str) -> Picture:
     """A page with a title above the picture."""
     from regard.visual import PictureColumn
 

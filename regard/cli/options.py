@@ -26,46 +26,95 @@ def existing(model: Path) -> Path:
 
 ModelFolder = Annotated[
     Path,
-    Argument(metavar="MODEL", help="A run or a folder with a model.", callback=existing),
+    Argument(
+        metavar="MODEL",
+        help="The folder of a run or of a model, or a name on the hub.",
+        callback=existing,
+    ),
 ]
-Quantize = Annotated[Literal["int8", "bfloat16"] | None, Option(help="Quantize the weights.")]
-Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1; default: a GPU, if there is one.")]
-TooLong = Annotated[Literal["error", "truncate"], Option(help="Texts beyond the limit.")]
+Quantize = Annotated[
+    Literal["int8", "bfloat16"] | None,
+    Option(help="Quantize the weights of the model when it is loaded."),
+]
+Device = Annotated[
+    str | None,
+    Option(
+        metavar="DEVICE",
+        help="Compute on this device: cpu, cuda or cuda:1; without it on a GPU, if there is one.",
+    ),
+]
+TooLong = Annotated[
+    Literal["error", "truncate"],
+    Option(help="What happens to texts that are longer than the model reads."),
+]
 AsJson = Annotated[
     bool,
-    Option("--json", help="Print JSON, and nothing else, on stdout.", callback=json_alone),
+    Option(
+        "--json", help="Print the result as JSON, and nothing else on stdout.", callback=json_alone
+    ),
 ]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings only, no progress.")]
-Texts = Annotated[list[str] | None, Argument(metavar="TEXT", help="- reads standard input.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings alone and no progress.")]
+Texts = Annotated[
+    list[str] | None,
+    Argument(metavar="TEXT", help="Texts; without one, or with -, the lines of standard input."),
+]
 
 
 def _decoding(
-    beams: Annotated[int | None, Option(help="Beam search with this many beams.")] = None,
-    n_best: Annotated[int | None, Option(help="How many hypotheses to return.")] = None,
-    length_penalty: Annotated[str | None, Option(help="A: score / length^A; or gnmt:A.")] = None,
-    temperature: Annotated[float | None, Option(help="Sample at this temperature.")] = None,
-    top_k: Annotated[int | None, Option(help="Sample among the K likeliest tokens.")] = None,
-    top_p: Annotated[float | None, Option(help="Sample among tokens of this mass.")] = None,
-    samples: Annotated[int | None, Option(help="How many samples.")] = None,
-    seed: Annotated[int | None, Option(help="The seed of sampling.")] = None,
-    no_repeat_ngram: Annotated[int | None, Option(help="No n-gram of this size twice.")] = None,
-    min_tokens: Annotated[int | None, Option(help="The least tokens of an output.")] = None,
-    assistant_model: Annotated[
-        str | None, Option(help="Speculate: ngram, or a small model.")
+    beams: Annotated[
+        int | None, Option(help="Decode with beam search and this many beams.")
     ] = None,
-    num_assistant_tokens: Annotated[int | None, Option(help="Tokens of a draft.")] = None,
-    max_tokens: Annotated[int | None, Option(help="The most tokens of an output.")] = None,
+    n_best: Annotated[
+        int | None, Option(help="Return this many hypotheses of each text, the best first.")
+    ] = None,
+    length_penalty: Annotated[
+        str | None,
+        Option(metavar="A", help="Rank hypotheses by score / length^A; gnmt:A is Wu et al.'s."),
+    ] = None,
+    temperature: Annotated[
+        float | None, Option(help="Sample the tokens of an output at this temperature.")
+    ] = None,
+    top_k: Annotated[
+        int | None, Option(help="Sample among the N tokens that are most probable.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        Option(help="Sample among the most probable tokens that together have this probability."),
+    ] = None,
+    samples: Annotated[int | None, Option(help="Sample this many outputs for each text.")] = None,
+    seed: Annotated[int | None, Option(help="Draw the samples with this seed.")] = None,
+    no_repeat_ngram: Annotated[
+        int | None, Option(help="Write no sequence of N tokens twice in an output.")
+    ] = None,
+    min_tokens: Annotated[
+        int | None, Option(help="Write at least N tokens of an output before it may end.")
+    ] = None,
+    assistant_model: Annotated[
+        str | None,
+        Option(metavar="MODEL", help="Decode speculatively with a small model, or with ngram."),
+    ] = None,
+    num_assistant_tokens: Annotated[
+        int | None, Option(help="Propose N tokens at a time with --assistant-model.")
+    ] = None,
+    max_tokens: Annotated[int | None, Option(help="End an output after N tokens.")] = None,
     max_length_a: Annotated[
-        float | None, Option(help="The most tokens of an output for each token of its source.")
+        float | None,
+        Option(metavar="A", help="End an output after A times the tokens of its source, plus B."),
     ] = None,
     max_length_b: Annotated[
-        int | None, Option(help="Added to the limit of --max-length-a.")
+        int | None, Option(metavar="B", help="Add B tokens to the limit of --max-length-a.")
     ] = None,
     stop: Annotated[
-        list[str] | None, Option(help="End before this text, such as $'\\n'; may be repeated.")
+        list[str] | None,
+        Option(help="End an output before this text, such as $'\\n'; may be repeated."),
     ] = None,
-    source_language: Annotated[str | None, Option(help="Of a model with several.")] = None,
-    target_language: Annotated[str | None, Option(help="Of a model with several.")] = None,
+    source_language: Annotated[
+        str | None,
+        Option(metavar="CODE", help="Language of the source text (multilingual models)."),
+    ] = None,
+    target_language: Annotated[
+        str | None, Option(metavar="CODE", help="Language of the output (multilingual models).")
+    ] = None,
 ) -> dict[str, Any]:
     """How to decode, where it differs from the model's own settings: the options that are given."""
     return {name: value for name, value in locals().items() if value not in (None, [])}

@@ -14,8 +14,8 @@ from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.errors import ConfigError
 from regard.tasks.line_predictor import LinePredictor, Result
 
-TRANSLATE = "Translate: as predict, for a model that translates."
-TAG = "Tag the words of texts: as predict, for a model that tags."
+TRANSLATE = "Translate texts with a model that translates; see predict."
+TAG = "Tag the words of texts with a model that tags; see predict."
 
 
 @options.with_decoding
@@ -25,20 +25,34 @@ def predict(
     model: options.ModelFolder,
     texts: options.Texts = None,
     too_long: options.TooLong = "error",
-    scores: Annotated[bool, Option("--scores", help="Print number, score and text.")] = False,
+    scores: Annotated[
+        bool, Option("--scores", help="Print the number, the score and the text of each output.")
+    ] = False,
     quantize: options.Quantize = None,
     device: options.Device = None,
     as_json: options.AsJson = False,
-    file: Annotated[Path | None, Option(help="A table: CSV, TSV, JSONL or Parquet.")] = None,
-    columns: Annotated[str | None, Option(help="Its texts: text, or one,two of a pair.")] = None,
+    file: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Read texts from a table: CSV, TSV, JSONL or Parquet."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMNS",
+            help="The columns of --file that hold texts: text, or one,two of a pair.",
+        ),
+    ] = None,
     out: Annotated[
-        Path | None, Option(help="The table with predictions; with --workers a folder.")
+        Path | None,
+        Option(help="The table that is written for --file; with --workers a folder of parts."),
     ] = None,
     *,
     decoding: dict[str, Any],
     sharding: Sharding | None,
 ) -> None:
-    """Translate, classify, tag, answer or continue: one line in, one line out, in order.
+    """Predict for texts with any model: one line in, one line out.
+
+    It translates, classifies, tags, answers or continues.
 
     Lines from a pipe are processed as they arrive. A tab separates the two texts of a pair, such as
     a question and its context. The result of an empty line is empty. With --scores or --n-best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Option
 
 from regard.cli.console import show
 from regard.cli.options import AsJson, ModelFolder
@@ -14,11 +14,15 @@ from regard.file_writing import check_new
 
 def quantize(
     model: ModelFolder,
-    out: Annotated[Path, Argument(help="The folder that is written.")],
-    dtype: Annotated[Literal["int8", "bfloat16"], Option(help="Of the weights.")] = "int8",
+    out: Annotated[Path, Option(metavar="FOLDER", help="The folder that the model is written to.")],
+    dtype: Annotated[
+        Literal["int8", "bfloat16"], Option(help="The type of the weights that are written.")
+    ] = "int8",
     as_json: AsJson = False,
 ) -> None:
-    """Write a model with quantized weights: smaller on disk, loaded faster, faster on a CPU.
+    """Write a copy of a model with quantized weights.
+
+    It is smaller on disk, is loaded faster, and is faster on a CPU.
 
     Every command but train reads the folder. The file is the same for every machine; on one without
     a compiler the model computes in float32.

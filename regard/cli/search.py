@@ -14,15 +14,17 @@ from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, Too
 
 def search(
     model: ModelFolder,
-    query: Annotated[str, Argument(help="What the texts are compared with.")],
+    query: Annotated[str, Argument(help="The text that all others are compared with.")],
     texts: Texts = None,
-    k: Annotated[int, Option("--k", "-k", help="How many texts to print.")] = 10,
+    top_k: Annotated[int, Option("--top-k", "-n", help="Print the N most similar texts.")] = 10,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the texts most similar to a query: cosine, number and text, best first.
+    """Print the texts that are most similar to a query.
+
+    A line is a cosine, the number of a text and the text, best first.
 
     Texts are arguments or lines of standard input, numbered from 0. Cosines are of the vectors that
     regard embed prints.
@@ -33,6 +35,6 @@ def search(
     task.require("embed", model, problem)
     say_hint(hint_at_file(texts))
     found = [text for chunk in chunks_of(texts) for text in chunk.texts]
-    best = task.search(query, found, k, too_long=too_long)
+    best = task.search(query, found, top_k, too_long=too_long)
     lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)
     show([asdict(one) for one in best], "\n".join(lines), as_json)

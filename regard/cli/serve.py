@@ -1,4 +1,4 @@
-"""serve, studio."""
+"""serve."""
 
 from __future__ import annotations
 
@@ -21,102 +21,124 @@ if TYPE_CHECKING:
 KEY = "REGARD_API_KEY"  # an environment variable
 
 
-def all_existing(folders: list[Path]) -> list[Path]:
-    """Folders with models: that one is missing is reported before torch is imported."""
-    return [existing(folder) for folder in folders]
-
-
-Folders = Annotated[
-    list[Path],
-    Argument(metavar="FOLDER...", help="Runs or folders with models.", callback=all_existing),
-]
-
-
 @dataclass(frozen=True)
 class ServerFlags:
     """How a server is started."""
 
-    host: Annotated[str, Option(help="The address to listen at.")] = "127.0.0.1"
-    port: Annotated[int, Option(min=0, max=65535, help="The port.")] = 8000
+    host: Annotated[
+        str,
+        Option(
+            metavar="ADDRESS", help="Listen at this address; others than this machine need a key."
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, Option(min=0, max=65535, help="Listen at this port; 0 is a free one.")] = (
+        8000
+    )
     api_key_file: Annotated[
-        Path | None, Option(help=f"A file with the key that requests need; or set {KEY}.")
+        Path | None,
+        Option(metavar="FILE", help=f"A file with the key that requests need; or set {KEY}."),
     ] = None
-    queue_tokens: Annotated[
-        int, Option(min=1, help="Tokens of requests that may wait; then 429.")
+    max_queued_tokens: Annotated[
+        int, Option(min=1, help="Let requests of N tokens wait; more are answered with 429.")
     ] = 1_000_000
-    deadline: Annotated[
-        float, Option(min=0.1, help="Seconds in which a request must be answered.")
+    timeout: Annotated[
+        float, Option(min=0.1, help="Answer a request with 504 after this number of seconds.")
     ] = 600.0
     prefix_cache: Annotated[
         int,
         Option(
-            min=0, help="MiB of cached keys and values of prompt prefixes, for each model; 0: none."
+            min=0,
+            help="Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
         ),
     ] = 256
     quantize: Quantize = None
     device: Device = None
 
 
-with_server = with_flags("flags", ServerFlags)
+@dataclass(frozen=True)
+class WebUi:
+    """The web UI that is served with the models."""
 
-
-@with_server
-def serve(folders: Folders, flags: ServerFlags) -> None:
-    """Answer over HTTP, each model under the name of its folder.
-
-    Task routes (/translate, /tag, /embed, ...) have the fields of Python and of the command line;
-    /v1/completions and /v1/embeddings those of OpenAI. /openapi.json describes all of them. The
-    server listens to this machine alone unless --host says otherwise. SIGTERM answers what was
-    asked, then ends.
-    """
-    _check_extra("serve")
-    with no_garbage_collection():
-        from regard.serving.served_page import ServedPage  # imports torch
-
-    _run(folders, flags, ServedPage())
-
-
-@with_server
-def studio(
-    folders: Annotated[
-        list[Path] | None,
-        Argument(metavar="[FOLDER...]", help="Runs or folders with models."),
-    ] = None,
+    ui: Annotated[
+        bool, Option("--ui", help="Serve a web page that shows what the models do, too.")
+    ] = False
     runs: Annotated[
         list[Path] | None,
-        Option(metavar="DIR", help="A folder of runs, whose curves are shown as they grow."),
-    ] = None,
+        Option(metavar="FOLDER", help="With --ui: show the curves of the runs in this folder."),
+    ] = None
     texts: Annotated[
-        Path | None, Option(metavar="FILE", help="Texts for a map: lines, or a table.")
-    ] = None,
+        Path | None,
+        Option(metavar="FILE", help="With --ui: draw a map of these texts, lines or a table."),
+    ] = None
     labels: Annotated[
-        str | None, Option(metavar="COLUMN", help="The labels of the texts, in a table.")
+        str | None,
+        Option(metavar="COLUMN", help="With --ui: the column of --texts that holds labels."),
+    ] = None
+
+    def check(self) -> None:
+        """Check that no option would be ignored.
+
+        Raises:
+            ConfigError: one would.
+        """
+        given = {"--runs": self.runs, "--texts": self.texts, "--labels": self.labels}
+        unused = next((name for name, value in given.items() if value), None)
+        if unused and not self.ui:
+            raise ConfigError(f"{unused} is shown on the web page: add --ui, or leave it out.")
+        if self.labels is not None and self.texts is None:
+            raise ConfigError("--labels names a column of --texts FILE, which is not given.")
+
+    def page(self, folders: dict[str, Path]) -> ServedPage:
+        """What can be asked of the models of folders."""
+        with no_garbage_collection():  # imports torch
+            from regard.serving.served_page import ServedPage
+
+            if not self.ui:
+                return ServedPage()
+            from regard.serving.ui.examples import Examples
+            from regard.serving.ui.maps import TextMaps
+            from regard.serving.ui.routes import ui_page
+            from regard.serving.ui.runs import RunFolders
+            from regard.serving.ui.sources import UISources
+
+        runs, maps = RunFolders(self.runs or ()), TextMaps(self.texts, self.labels)
+        return ui_page(UISources(runs, maps, Examples(folders)))
+
+
+@with_flags("flags", ServerFlags)
+@with_flags("web", WebUi)
+def serve(
+    models: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="[NAME=]MODEL",
+            help="Runs or folders with models; NAME is how requests name the model, by default "
+            "the name of its folder.",
+        ),
     ] = None,
     *,
+    web: WebUi,
     flags: ServerFlags,
 ) -> None:
-    """Show what models do on a page: attention, tokens, searches, maps of texts, runs, lessons.
+    """Serve models over HTTP, with a web page where asked (--ui).
 
-    It is the server of `regard serve` with a page at its address, which is opened in a browser. It
-    needs no network. The server listens to this machine alone unless --host says otherwise.
+    Routes of tasks such as /translate, /tag and /embed have the fields of Python and of the command
+    line; /v1/completions and /v1/embeddings those of OpenAI. /openapi.json describes all of them.
+    With --ui a page at the server's address shows attention, tokens, searches, maps of texts and
+    runs; it needs no network. The server listens to this machine alone unless --host says
+    otherwise. SIGTERM answers what was asked, then ends.
     """
-    if labels is not None and texts is None:
-        raise ConfigError("--labels names a column of --texts FILE, which is not given.")
-    _check_extra("studio")
-    with no_garbage_collection():
-        from regard.serving.models import names_of
-        from regard.serving.ui.examples import Examples
-        from regard.serving.ui.maps import TextMaps
-        from regard.serving.ui.routes import ui_page
-        from regard.serving.ui.runs import RunFolders
-        from regard.serving.ui.sources import UISources
+    web.check()
+    from regard.serving.models import named_folders
 
-    examples = Examples(names_of(folders or []))
-    sources = UISources(RunFolders(runs or ()), TextMaps(texts, labels), examples)
-    _run(folders or [], flags, ui_page(sources))
+    folders = {name: existing(folder) for name, folder in named_folders(models or ()).items()}
+    if not folders and not web.ui:
+        raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
+    _check_extra()
+    _run(folders, flags, web.page(folders))
 
 
-def _check_extra(command: str) -> None:
+def _check_extra() -> None:
     """Check that the packages of a server are installed.
 
     Raises:
@@ -126,28 +148,26 @@ def _check_extra(command: str) -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise MissingExtra(error.name or "starlette", "serve", f"`regard {command}`") from None
+        raise MissingExtra(error.name or "starlette", "serve", "`regard serve`") from None
 
 
-def _run(folders: list[Path], flags: ServerFlags, page: ServedPage) -> None:
+def _run(folders: dict[str, Path], flags: ServerFlags, page: ServedPage) -> None:
     """Serve the models of folders until the process is told to end."""
-    from regard.serving.models import names_of
     from regard.serving.options import ServerOptions
 
-    named = names_of(folders)
     options = ServerOptions(
         flags.host,
         flags.port,
         _key(flags.api_key_file),
-        flags.queue_tokens,
-        flags.deadline,
+        flags.max_queued_tokens,
+        flags.timeout,
         flags.prefix_cache * 2**20,
     )
     with no_garbage_collection():
         from regard.serving.server import serve as run
 
     load = partial(load_task, quantize=flags.quantize, device=flags.device)
-    run(named, load, options, say, page)
+    run(folders, load, options, say, page)
 
 
 def _key(file: Path | None) -> str:

@@ -113,17 +113,27 @@ def check_results(summary: ShardedSummary, reasons: Path) -> None:
 @with_executor
 def _sharding(
     workers: Annotated[
-        int | None, Option(help="Read files and write parts, with this number of processes.")
+        int | None, Option(help="Read files and write parts with N processes.")
     ] = None,
     format: Annotated[
-        str | None, Option(help="The format of parts: jsonl, parquet or txt.")
+        str | None,
+        Option(
+            metavar="FORMAT", help="With --workers: the format of parts: jsonl, parquet or txt."
+        ),
     ] = None,
-    threads: Annotated[int | None, Option(help="Threads of each worker; default: 1.")] = None,
-    gpus: Annotated[int | None, Option(help="GPUs of each worker.")] = None,
+    threads: Annotated[
+        int | None, Option(help="With --workers: the threads of each process; default: 1.")
+    ] = None,
+    gpus: Annotated[int | None, Option(help="With --workers: the GPUs of each process.")] = None,
     shard_bytes: Annotated[
-        int | None, Option(help="Bytes of the input in each part; default: 128 KiB to 2 MiB.")
+        int | None,
+        Option(
+            help="With --workers: the bytes of the input in each part; default: 128 KiB to 2 MiB."
+        ),
     ] = None,
-    strict: Annotated[bool, Option("--strict", help="Stop at the first row that fails.")] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="With --workers: stop at the first row that fails.")
+    ] = False,
     *,
     executor: ExecutorOptions,
 ) -> Sharding | None:
@@ -149,5 +159,5 @@ def _sharding(
 
 with_sharding = with_flags("sharding", _sharding)
 with_vector_sharding = with_flags(
-    "sharding", _sharding, format="The format of parts: safetensors or parquet."
+    "sharding", _sharding, format="With --workers: the format of parts: safetensors or parquet."
 )

@@ -6,47 +6,57 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from regard.cli.console import say, show_drawn
 from regard.cli.options import AsJson, Quiet, with_executor
-from regard.cli.train import Gpus, Overrides, numbers_of
+from regard.cli.train import Gpus, Overrides, RecipeName, numbers_of
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
 
 @with_executor
 def sweep(
-    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
     over: Annotated[
         list[str] | None,
         Option(
             metavar="NAME=VALUES",
             help="An option and its values: 128,256, a range 1e-4..1e-2, or 5 points of a range, "
-            "1e-4..1e-2:5. Can be given several times.",
+            "1e-4..1e-2:5; may be repeated.",
         ),
     ] = None,
     by: Annotated[
-        str, Option(help="The method: grid, random, successive-halving or ray-tune:SEARCHER.")
+        str,
+        Option(
+            metavar="METHOD",
+            help="Choose the trials by grid, random, successive-halving or ray-tune:SEARCHER.",
+        ),
     ] = "grid",
     trials: Annotated[
-        int | None, Option(help="The number of random combinations of values; default: 16.")
+        int | None, Option(help="Draw N random combinations of values; default: 16.")
     ] = None,
     rungs: Annotated[
-        int, Option(help="How often successive halving stops the worse half of the trials.")
+        int, Option(help="Stop the worse half of the trials N times (successive halving).")
     ] = 2,
-    seeds: Annotated[str, Option(help="One run of each trial for each seed: 1,2,3.")] = "1",
-    draw_seed: Annotated[int, Option(help="The seed of the random combinations.")] = 1,
-    out: Annotated[Path | None, Option(help="The folder; default: runs/NAME-sweep.")] = None,
-    workers: Annotated[int, Option(help="How many runs at once.")] = 1,
+    seeds: Annotated[
+        str, Option(metavar="SEEDS", help="Train each trial once for each seed, such as 1,2,3.")
+    ] = "1",
+    draw_seed: Annotated[int, Option(help="Draw the random combinations with this seed.")] = 1,
+    out: Annotated[
+        Path | None, Option(help="The folder of the sweep; default: runs/NAME-sweep.")
+    ] = None,
+    workers: Annotated[int, Option(help="Train N runs at the same time.")] = 1,
     gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
     *,
     executor: ExecutorOptions,
 ) -> None:
-    """Train a recipe with many values of its options; rank them by their validation scores.
+    """Train a recipe with many values of its options.
+
+    The trials are ranked by their validation scores.
 
     After an interruption, the same command continues.
     """

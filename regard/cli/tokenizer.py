@@ -11,6 +11,7 @@ import typer
 from typer import Argument, Option
 
 from regard.cli.console import emit, say, say_hint, show, to_json
+from regard.cli.help_texts import Command, Group, with_values
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Texts, column_names
 from regard.errors import ConfigError
@@ -20,25 +21,52 @@ if TYPE_CHECKING:
 
 MERGES = 5  # that are shown
 
-app = typer.Typer(help="Train a tokenizer, use it, and see its steps.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group,
+    help="Train a tokenizer, use it, and see its steps.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 TokenizerFolder = Annotated[
-    Path, Argument(help="A run, a model's folder, or a file such as tokenizer.json.")
+    Path,
+    Argument(
+        metavar="TOKENIZER", help="A run, the folder of a model, or a file such as tokenizer.json."
+    ),
 ]
 
 
-@app.command()
+@app.command(cls=Command)
+@with_values
 def train(
-    files: Annotated[list[Path], Argument(help="Texts, one sentence a line.")],
-    out: Annotated[Path, Option(help="The folder that is written.")],
-    kind: Annotated[str, Option(help="One of: regard list tokenizers.")] = "bpe",
-    vocab_size: Annotated[int, Option(help="Tokens, special tokens included.")] = 8000,
-    lowercase: Annotated[bool, Option("--lowercase", help="Lower-case texts.")] = False,
-    unicode_form: Annotated[str, Option(help="none, nfc, nfd, nfkc or nfkd.")] = "none",
-    columns: Annotated[str | None, Option(help="Of tables: 0,1 or en,de.")] = None,
+    files: Annotated[
+        list[Path], Argument(metavar="FILE", help="Files of text, one sentence a line, or tables.")
+    ],
+    out: Annotated[Path, Option(help="The folder that the tokenizer is written to.")],
+    kind: Annotated[
+        str, Option(metavar="KIND", help="The kind of tokenizer (regard list tokenizers).")
+    ] = "bpe",
+    vocab_size: Annotated[
+        int, Option(help="The number of tokens, special tokens included.")
+    ] = 8000,
+    lowercase: Annotated[
+        bool, Option("--lowercase", help="Lower-case all texts before they are split.")
+    ] = False,
+    unicode_form: Annotated[
+        str,
+        Option(
+            metavar="FORM", help="Normalize texts to a form of Unicode: none, nfc, nfd, nfkc, nfkd."
+        ),
+    ] = "none",
+    columns: Annotated[
+        str | None,
+        Option(
+            metavar="COLUMNS", help="The columns of tables that hold texts, such as 0,1 or en,de."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a tokenizer on texts."""
+    """Train a tokenizer on the texts of files."""
     from regard.data import read
     from regard.text.training import train as train_tokenizer
 
@@ -55,14 +83,20 @@ def train(
     show(facts, f"{out}: {made.kind}, {made.vocab_size:,} tokens", as_json)
 
 
-@app.command()
+@app.command(cls=Command)
+@with_values
 def encode(
     tokenizer: TokenizerFolder,
     texts: Texts = None,
-    ids: Annotated[bool, Option("--ids", help="Print ids instead of tokens.")] = False,
+    ids: Annotated[
+        bool, Option("--ids", help="Print the ids of tokens instead of the tokens.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Split texts into tokens: one line in, one line out. JSON has the offsets, too."""
+    """Split texts into tokens, one line in, one line out.
+
+    With --json each line has the offsets, too.
+    """
     encode = load_tokenizer(tokenizer).encode
     form: Callable[[str], str] = (
         (lambda text: to_json(asdict(encode(text))))
@@ -76,15 +110,23 @@ def encode(
         emit("".join(f"{form(text)}\n" for text in chunk.texts))
 
 
-@app.command()
+@app.command(cls=Command)
+@with_values
 def explain(
-    tokenizer: Annotated[Path | None, Argument(help="How this one encodes TEXT.")] = None,
-    text: Annotated[str | None, Argument(help="The text to encode.")] = None,
-    words: Annotated[str | None, Option(help='Train on these: "old:7 older:3".')] = None,
-    file: Annotated[Path | None, Option(help="Train on the words of this text.")] = None,
-    merges: Annotated[int | None, Option(help="How many merges are shown; default: 5.")] = None,
+    tokenizer: Annotated[
+        Path | None, Argument(metavar="TOKENIZER", help="The tokenizer that encodes TEXT.")
+    ] = None,
+    text: Annotated[str | None, Argument(help="The text whose encoding is shown.")] = None,
+    words: Annotated[
+        str | None, Option(help='Train on these words with their counts: "old:7 older:3".')
+    ] = None,
+    file: Annotated[
+        Path | None, Option(metavar="FILE", help="Train on the words of this file.")
+    ] = None,
+    merges: Annotated[int | None, Option(help="Show the first N merges; default: 5.")] = None,
     kind: Annotated[
-        Literal["bpe", "wordpiece-likelihood"] | None, Option(help="To train; default: bpe.")
+        Literal["bpe", "wordpiece-likelihood"] | None,
+        Option(help="The kind that is trained on --words or --file; default: bpe."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
     from regard.training import Result
 
 Overrides = Annotated[
-    list[str] | None, Argument(metavar="NAME=VALUE", help="Options of the recipe.")
+    list[str] | None,
+    Argument(metavar="NAME=VALUE", help="Options of the recipe that replace those in its file."),
 ]
-Out = Annotated[Path | None, Option(help="The run's folder; runs/NAME without it.")]
+RecipeName = Annotated[
+    Path,
+    Argument(metavar="RECIPE", help="The name of a recipe (regard list recipes), or its file."),
+]
+Out = Annotated[Path | None, Option(help="The folder of the run; default: runs/NAME.")]
 Gpus = Annotated[
-    int, Option(min=0, help="GPUs reserved for each run; 0: runs use those that they find.")
+    int, Option(min=0, help="Reserve N GPUs for each run; with 0 runs use those that they find.")
 ]
 
 
@@ -74,21 +79,23 @@ with_ray_cluster = with_flags("cluster", _ray_cluster)
 
 @with_ray_cluster
 def train(
-    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
     out: Out = None,
     device: Device = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print what it would cost.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print what the training would cost, and do not train.")
+    ] = False,
     devices: Annotated[
         int | None,
-        Option(min=1, help="With --dry-run: the number of GPUs to shard the training over."),
+        Option(min=1, help="With --dry-run: shard the training over N GPUs."),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     *,
     cluster: RayCluster | None,
 ) -> None:
-    """Train what a recipe asks for, in a new run folder."""
+    """Train a model by a recipe, in a new run folder."""
     if devices is not None and not dry_run:
         raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
     if dry_run:
@@ -120,15 +127,19 @@ def train(
 
 @with_ray_cluster
 def resume(
-    run: Annotated[Path, Argument(help="A run's folder.")],
-    data_root: Annotated[Path | None, Option(help="Where the data was moved to.")] = None,
+    run: Annotated[Path, Argument(help="The folder of the run.")],
+    data_root: Annotated[
+        Path | None, Option(help="The folder that the data of the run were moved to.")
+    ] = None,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     *,
     cluster: RayCluster | None,
 ) -> None:
-    """Continue a run from its newest undamaged checkpoint, as if it had never stopped.
+    """Continue a run from its newest intact checkpoint.
+
+    It ends as if it had never stopped.
 
     For a finished run, model/ and report.html are written where they are missing.
     """
@@ -157,19 +168,21 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
 
 
 def find_lr(
-    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
-    start: Annotated[float, Option(help="The rate of the first step.")] = 1e-7,
-    end: Annotated[float, Option(help="The rate of the last step.")] = 10.0,
-    steps: Annotated[int, Option(help="How many steps.")] = 100,
+    start: Annotated[float, Option(help="The learning rate of the first step.")] = 1e-7,
+    end: Annotated[float, Option(help="The learning rate of the last step.")] = 10.0,
+    steps: Annotated[int, Option(help="Train N steps while the rate grows.")] = 100,
     out: Annotated[
-        Path | None, Option(help="The folder of the chart; runs/NAME-find-lr without it.")
+        Path | None, Option(help="The folder of the chart; default: runs/NAME-find-lr.")
     ] = None,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest a learning rate: train while the rate grows, and draw the loss.
+    """Suggest a learning rate for a recipe, and draw the loss.
+
+    It trains while the rate grows.
 
     Prints the lines of the recipe. No run is written or changed.
     """
@@ -186,15 +199,19 @@ def find_lr(
 
 
 def cross_validate(
-    recipe: Annotated[Path, Argument(help="A TOML file.")],
+    recipe: RecipeName,
     overrides: Overrides = None,
-    folds: Annotated[int, Option(help="How many parts of the training data.")] = 5,
-    out: Annotated[Path | None, Option(help="The folder; runs/NAME-folds without it.")] = None,
+    folds: Annotated[int, Option(help="Divide the training data into N parts.")] = 5,
+    out: Annotated[
+        Path | None, Option(help="The folder of the runs; default: runs/NAME-folds.")
+    ] = None,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train once for each fold of the training data; print the mean and the spread of the scores.
+    """Train once for each fold of the training data.
+
+    Prints the mean and the spread of the scores.
 
     The same command again continues where it was stopped.
     """
@@ -210,18 +227,26 @@ def cross_validate(
 @with_executor
 def compare(
     recipes: Annotated[
-        list[str], Argument(metavar="RECIPE", help="Recipes, and NAME=VALUE for all of them.")
+        list[str],
+        Argument(
+            metavar="RECIPE", help="Names or files of recipes, and NAME=VALUE for all of them."
+        ),
     ],
-    seeds: Annotated[str, Option(help="One run of each recipe for each seed: 1,2,3.")] = "1",
-    out: Annotated[Path, Option(help="The comparison's folder.")] = Path("runs/compare"),
-    workers: Annotated[int, Option(help="How many runs at once.")] = 1,
+    seeds: Annotated[
+        str, Option(metavar="SEEDS", help="Train each recipe once for each seed, such as 1,2,3.")
+    ] = "1",
+    out: Annotated[Path, Option(help="The folder of the comparison.")] = Path("runs/compare"),
+    workers: Annotated[int, Option(help="Train N runs at the same time.")] = 1,
     gpus: Gpus = 0,
     quiet: Quiet = False,
     as_json: AsJson = False,
     *,
     executor: ExecutorOptions,
 ) -> None:
-    """Train several recipes under equal conditions; print a table and write a report."""
+    """Train recipes under equal conditions, and compare them.
+
+    Prints a table and writes a report.
+    """
     from regard.experiments.compare import compare as run
 
     overrides = [one for one in recipes if "=" in one and not Path(one).exists()]

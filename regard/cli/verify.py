@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 def verify(
     model: ModelFolder,
-    tolerance: Annotated[float, Option(help="The largest difference that passes.")] = 1e-4,
-    device: Annotated[str, Option(help="Where both compute: cpu, cuda, cuda:1.")] = "cpu",
+    tolerance: Annotated[
+        float, Option(help="The largest difference of two hidden states that passes.")
+    ] = 1e-4,
+    device: Annotated[
+        str, Option(metavar="DEVICE", help="The device of both models: cpu, cuda or cuda:1.")
+    ] = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Compare a model's hidden states with those of transformers, layer by layer.
+    """Compare a model's hidden states with those of transformers.
+
+    They are compared layer by layer.
 
     Both get the same token ids, of all lengths and padded on either side, and tokenize the same
     texts. Exit code 2 where a difference exceeds the tolerance, or ids differ.

@@ -32,22 +32,46 @@ class ZeroShotOptions:
     minimal_pairs: Annotated[
         bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
     ] = False
-    pairs_per_set: Annotated[int | None, Option(help="The first pairs of each set.")] = None
+    pairs_per_set: Annotated[
+        int | None, Option(help="Minimal pairs: use the first N pairs of each set.")
+    ] = None
     super_glue: Annotated[
-        str | None, Option(help="A task of SuperGLUE, such as boolq, as prompts.")
+        str | None,
+        Option(metavar="NAME", help="Ask a task of SuperGLUE, such as boolq, as prompts."),
     ] = None
     template: Annotated[
-        str | None, Option(help="Of a prompt, with fields of a row in braces: {text}.")
+        str | None,
+        Option(
+            help="Few-shot evaluation: turn each row into this prompt, with fields such as {text}."
+        ),
     ] = None
-    answer: Annotated[str | None, Option(help="The field with the right answer.")] = None
+    answer: Annotated[
+        str | None,
+        Option(metavar="FIELD", help="Few-shot evaluation: the field with the right answer."),
+    ] = None
     choices: Annotated[
-        str | None, Option(help="Labels with texts, 0=bad,1=good; or the field of choices.")
+        str | None,
+        Option(
+            metavar="CHOICES",
+            help="Few-shot evaluation: labels with texts, 0=bad,1=good, or the field of choices.",
+        ),
     ] = None
-    shots: Annotated[int | None, Option(help="Solved examples before a question.")] = None
-    examples: Annotated[Path | None, Option(help="Rows that examples are drawn from.")] = None
-    examples_seed: Annotated[int | None, Option(help="Of the draw of examples.")] = None
+    shots: Annotated[
+        int | None,
+        Option(help="Few-shot evaluation: write N solved examples before each question."),
+    ] = None
+    examples: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="Few-shot evaluation: draw the solved examples from this file."
+        ),
+    ] = None
+    examples_seed: Annotated[
+        int | None, Option(help="Few-shot evaluation: draw the examples with this seed.")
+    ] = None
     too_long: Annotated[
-        Literal["error", "truncate"] | None, Option(help="Questions beyond the context.")
+        Literal["error", "truncate"] | None,
+        Option(help="Few-shot evaluation: what happens to prompts beyond the context."),
     ] = None
 
     def check(self, **others: Any) -> str | None:

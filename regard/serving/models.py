@@ -16,19 +16,27 @@ if TYPE_CHECKING:
     from regard.tasks.task import Task
 
 
-def names_of(folders: Sequence[Path]) -> dict[str, Path]:
-    """The names of models, those of their folders.
+def named_folders(models: Sequence[str]) -> dict[str, Path]:
+    """The folders of models by name.
+
+    models: FOLDER, whose name is that of the model, or NAME=FOLDER.
 
     Raises:
-        ConfigError: two have the same.
+        ConfigError: two have the same name, or one has none.
     """
     found: dict[str, Path] = {}
-    for folder in folders:
-        name = folder.name or folder.resolve().name
+    for text in models:
+        name, equals, path = text.partition("=")
+        if not equals or Path(text).exists():
+            name, path = "", text
+        elif not name or not path:
+            raise ConfigError(f"A model to serve must be FOLDER or NAME=FOLDER, but is {text!r}.")
+        folder = Path(path)
+        name = name or folder.name or folder.resolve().name
         if name in found:
             raise ConfigError(
-                f"{found[name]} and {folder} would both be served as {name!r}. Serve folders with "
-                "different names."
+                f"{found[name]} and {folder} would both be served as {name!r}. Give one "
+                f"another name: NAME={folder}."
             )
         found[name] = folder
     return found

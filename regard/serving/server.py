@@ -43,9 +43,9 @@ def serve(
         RegardError: a folder cannot be loaded, or the server may not listen as asked.
     """
     counters = RequestCounters()
-    engine = Engine(options.queue_tokens, counters)
+    engine = Engine(options.max_queued_tokens, counters)
     guard = page.guard(options.key, options.loopback)
-    service = Service(engine, counters, guard, options.deadline, page=page)
+    service = Service(engine, counters, guard, options.timeout, page=page)
     server = _Server(service, options)
     errors: list[BaseException] = []
 
@@ -69,7 +69,7 @@ def serve(
     thread.start()
     server.run()
     engine.stop()
-    thread.join(timeout=options.deadline)
+    thread.join(timeout=options.timeout)
     if errors:
         raise errors[0]
 
@@ -90,7 +90,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=int(options.deadline) + 1,
+                timeout_graceful_shutdown=int(options.timeout) + 1,
             )
         )
         self.service = service

@@ -36,12 +36,12 @@ def ask(port, path, body=None, key="secret-key"):
 def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_path):
     port, key = free_port(), tmp_path / "key"
     key.write_text("secret-key\n")
-    command = [*REGARD, folders["language-modeling"], folders["tagging"], "--port", port]
+    command = [*REGARD, folders["language-modeling"], f"tags={folders['tagging']}", "--port", port]
     process = subprocess.Popen(
         [*map(str, command), "--api-key-file", str(key)], stderr=subprocess.PIPE, text=True
     )
     try:
-        assert "serving language-modeling, tagging at http://" in process.stderr.readline()
+        assert "serving language-modeling, tags at http://" in process.stderr.readline()
         assert ask(port, "/health")[0] == 200
         assert ask(port, "/health", key="other")[0] == 401
         for head in (": ", "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c"):
@@ -104,9 +104,12 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([folder, "--api-key-file", str(tmp_path / "no")], "there is no such file"),
         ([str(tmp_path / "nothing")], "nothing"),
         ([folder, folder], "would both be served as 'tagging'"),
+        ([folder, "=x"], "must be FOLDER or NAME=FOLDER"),
+        ([], "Name a model to serve"),
+        ([folder, "--runs", "runs"], "add --ui"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
-        ([folder, "--deadline", "nan"], "greater than or equal to 0.1"),
-        ([folder, "--deadline", "inf"], "--deadline must be seconds"),
+        ([folder, "--timeout", "nan"], "greater than or equal to 0.1"),
+        ([folder, "--timeout", "inf"], "--timeout must be seconds"),
     ):
         ended = CliRunner().invoke(app, ["serve", *arguments], env={"REGARD_API_KEY": ""})
         assert ended.exit_code == 2, ended.output

@@ -53,7 +53,7 @@ FLAGS = {
     "predict": [[], ["--too-long", "truncate"], ["--scores"], ["--beams", "2", "--n-best", "2"]],
     "embed": [[], ["--too-long", "truncate"], ["--per", "word"], ["--pooling", "max"]],
     "generate": [["--max-tokens", "3"], ["--max-tokens", "3", "--too-long", "truncate"]],
-    "look": [[], ["--inputs"], ["--word", "cat"], ["--head", "2"], ["--mask-heads", "1:1"]],
+    "look": [[], ["--inputs"], ["--token", "cat"], ["--head", "2"], ["--mask-heads", "1:1"]],
 }
 
 
