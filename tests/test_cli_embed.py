@@ -187,12 +187,12 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
 
 def test_search_prints_cosine_number_and_text(model):
     found = runs.load(model).search("a cat", TEXTS, 2)
-    out = search(model, "a cat", "--k", 2, stdin=lines(TEXTS)).stdout
+    out = search(model, "a cat", "--top-k", 2, stdin=lines(TEXTS)).stdout
     assert out == "".join(f"{one.score:.4f}\t{one.index}\t{one.text}\n" for one in found)
-    assert search(model, "a cat", "-k", 2, *TEXTS).stdout == out
+    assert search(model, "a cat", "-n", 2, *TEXTS).stdout == out
     facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
     assert [one["index"] for one in facts[:2]] == [one.index for one in found]
-    assert "`k` must be" in search(model, "a cat", "a", "--k", 0).stderr
+    assert "`k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
     assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
     assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
 
@@ -200,7 +200,7 @@ def test_search_prints_cosine_number_and_text(model):
 @pytest.mark.parametrize("verb", ["embed", "predict", "translate", "tag", "generate"])
 def test_the_help_names_the_formats_of_parts_that_the_command_writes(verb):
     helped = " ".join(CliRunner().invoke(app, [verb, "--help"]).output.split())
-    named = helped.split("The format of parts: ")[1].split(".")[0].replace(" or ", ", ").split(", ")
+    named = helped.split("the format of parts: ")[1].split(".")[0].replace(" or ", ", ").split(", ")
     written = set()
     for kind in FORMATS:
         try:

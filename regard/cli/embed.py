@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
@@ -12,7 +13,7 @@ from typer import Option
 
 from regard.cli.console import emit, load_task, say_hint, say_truncated, to_json
 from regard.cli.input_texts import chunks_of, hint_at_file
-from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
+from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong, with_flags
 from regard.cli.sharding import ShardedWork, Sharding, with_vector_sharding
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, RegardError, TextError
@@ -31,31 +32,51 @@ LAYERS = (
 )
 
 
-@with_vector_sharding
-def embed(
-    model: ModelFolder,
-    texts: Texts = None,
-    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "last",
+@dataclass(frozen=True)
+class VectorOptions:
+    """What a vector is made of."""
+
+    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "last"
     pooling: Annotated[
         str | None,
         Option(
             metavar="POOLING",
             help="Pool the states of tokens by mean, first, last or max; default: the folder's.",
         ),
-    ] = None,
+    ] = None
     per: Annotated[
         Literal["text", "word", "token"],
         Option(help="Compute a vector for each text, word or token."),
-    ] = "text",
+    ] = "text"
     normalize: Annotated[
         bool | None, Option(help="Scale vectors to length 1 or not; default: as the folder says.")
-    ] = None,
+    ] = None
+    precision: Annotated[
+        Literal["float32", "bfloat16"], Option(help="Compute matrix products in this precision.")
+    ] = "float32"
+
+    def of_texts(self) -> dict[str, Any]:
+        """The options of vectors of texts that differ from the defaults.
+
+        Raises:
+            ConfigError: vectors of words or tokens are asked for.
+        """
+        if self.per != "text":
+            raise ConfigError(
+                f"--out writes a vector for each text: --per {self.per} is for lines."
+            )
+        defaults = VectorOptions()
+        return {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
+
+
+@with_flags("vectors", VectorOptions)
+@with_vector_sharding
+def embed(
+    model: ModelFolder,
+    texts: Texts = None,
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
-    precision: Annotated[
-        Literal["float32", "bfloat16"], Option(help="Compute matrix products in this precision.")
-    ] = "float32",
     columns: Annotated[
         str | None,
         Option(metavar="COLUMN", help="With --workers: the column of the files that holds texts."),
@@ -66,6 +87,7 @@ def embed(
     ] = None,
     as_json: AsJson = False,
     *,
+    vectors: VectorOptions,
     sharding: Sharding | None,
 ) -> None:
     """Compute vectors of texts: one line in, one vector out.
@@ -79,15 +101,7 @@ def embed(
     With --workers the arguments are files, and --out is a folder with a part for each shard.
     """
     if sharding is not None:
-        if per != "text":
-            raise ConfigError(f"--workers writes a vector for each text: --per {per} is for lines.")
-        options = {  # as `regard.predict_files` has them, where they are not given
-            "layers": None if layers == "last" else layers,
-            "pooling": pooling,
-            "normalize": normalize,
-            "precision": None if precision == "float32" else precision,
-        }
-        work = ShardedWork(model, "embed", too_long, quantize, device, options)
+        work = ShardedWork(model, "embed", too_long, quantize, device, vectors.of_texts())
         return sharding.run(work, texts, columns, out, as_json)
     if columns:
         raise ConfigError("--columns is for the files that --workers reads. Leave it out.")
@@ -97,15 +111,8 @@ def embed(
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     say_hint(hint_at_file(texts))
-    embedder = VectorBatches.of(
-        task.text_encoder(),
-        layers=layers,
-        pooling=pooling,
-        per=per,
-        normalize=normalize,
-        precision=precision,
-    )
-    with _writer(out, per, as_json, embedder.width) as writer:
+    embedder = VectorBatches.of(task.text_encoder(), **asdict(vectors))
+    with _writer(out, vectors, as_json, embedder.width) as writer:
         counts = Counter[str]()
         for chunk in chunks_of(texts):
             _embed(embedder, chunk, writer, counts, too_long)
@@ -214,14 +221,14 @@ class ArrayWriter:
 
 
 def _writer(
-    out: Path | None, per: str, as_json: bool, width: int
+    out: Path | None, vectors: VectorOptions, as_json: bool, width: int
 ) -> AbstractContextManager[Writer]:
     """Where the vectors go."""
     if out is None:
         return nullcontext(JsonWriter() if as_json else LineWriter())
-    if per != "text" or as_json:
-        option = "--json" if as_json else f"--per {per}"
-        raise ConfigError(f"--out writes an array with a row for each text: {option} is for lines.")
+    vectors.of_texts()
+    if as_json:
+        raise ConfigError("--out writes an array with a row for each text: --json is for lines.")
     return ArrayWriter(out, width)
 
 

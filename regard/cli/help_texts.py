@@ -39,8 +39,10 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the names of commands, each with a sentence."""
         width = max(map(len, self.list_commands(ctx)))
-        for title, names in (self.KINDS or {"Commands": self.list_commands(ctx)}).items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
+        for title, names in (self.KINDS or {"Commands": tuple(self.list_commands(ctx))}).items():
+            commands: list[tuple[str, Any]] = [
+                (name, self.get_command(ctx, name)) for name in names
+            ]
             with formatter.section(title):
                 rows = [
                     (f"{name:<{width}}", first_sentence(one.help or "")) for name, one in commands

@@ -17,6 +17,22 @@ from regard.tasks.line_predictor import LinePredictor, Result
 TRANSLATE = "Translate texts with a model that translates; see predict."
 TAG = "Tag the words of texts with a model that tags; see predict."
 
+Scores = Annotated[
+    bool, Option("--scores", help="Print the number, the score and the text of each output.")
+]
+Table = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="Read texts from a table: CSV, TSV, JSONL or Parquet."),
+]
+TableColumns = Annotated[
+    str | None,
+    Option(metavar="COLUMNS", help="The columns of --file that hold texts: text, or one,two."),
+]
+Out = Annotated[
+    Path | None,
+    Option(help="The table that is written for --file; with --workers a folder of parts."),
+]
+
 
 @options.with_decoding
 @with_sharding
@@ -25,27 +41,13 @@ def predict(
     model: options.ModelFolder,
     texts: options.Texts = None,
     too_long: options.TooLong = "error",
-    scores: Annotated[
-        bool, Option("--scores", help="Print the number, the score and the text of each output.")
-    ] = False,
+    scores: Scores = False,
     quantize: options.Quantize = None,
     device: options.Device = None,
     as_json: options.AsJson = False,
-    file: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Read texts from a table: CSV, TSV, JSONL or Parquet."),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        Option(
-            metavar="COLUMNS",
-            help="The columns of --file that hold texts: text, or one,two of a pair.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option(help="The table that is written for --file; with --workers a folder of parts."),
-    ] = None,
+    file: Table = None,
+    columns: TableColumns = None,
+    out: Out = None,
     *,
     decoding: dict[str, Any],
     sharding: Sharding | None,
