@@ -39,9 +39,9 @@ def test_every_argument_and_option_has_a_sentence_and_an_upper_case_value(name):
 def test_the_help_of_every_command_is_printed_whole(name):
     shown = CliRunner().invoke(app, [*name.split(), "--help"])
     assert shown.exit_code == 0 and "..." not in re.sub(r"\]?\.\.\.\n", "", shown.output)
-    text = " ".join(shown.output.split())
+    text = "".join(shown.output.split())  # lines also end after hyphens
     for param in ALL[name].params:
-        assert " ".join(param.help.split()) in text
+        assert "".join(param.help.split()) in text
     usage = shown.output.split("\n\n")[0]
     assert not re.search(r"[{}]", usage) and usage == usage.replace("[options]", "[OPTIONS]")
 
