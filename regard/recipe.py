@@ -264,6 +264,8 @@ class RawRecipe:
         """`file:line` of the option at the dotted `key`; the file where no line is found."""
         if key and any(f"{key}.".startswith(f"{other}.") for other in self.overrides):
             return COMMAND_LINE
+        if self.path and {key.partition(".")[0], key.rpartition(".")[2]} & {*self.keywords}:
+            return "keyword argument"
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
         overridden = any(other.startswith(f"{key}.") for other in self.overrides)

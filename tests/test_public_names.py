@@ -5,11 +5,16 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import regard
+from regard.experiments.keyword_types import RecipeOptions
+from regard.recipe import names_in, sections_of, with_section
+from regard.tasks import TASKS, task_class
+from regard.training import TrainingOptions
 
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = (
@@ -19,6 +24,7 @@ FUNCTIONS = (
 ERRORS = (
     "RegardError ConfigError DataError CheckpointError MissingExtra NotSupportedError Interrupted"
 )
+SHARED = 4  # a data option that so many tasks have is a typed keyword
 RESULTS = (
     "Run Comparison CrossValidation SweepResults FileResults AttentionRecord Exported ListedModel"
 )
@@ -58,6 +64,21 @@ def test_type_checkers_and_python_read_the_same_names_from_the_same_modules():
         assert getattr(regard, name) is getattr(sys.modules[module], original)
 
 
+def test_typed_keywords_are_options_and_those_that_many_tasks_have_are_there():
+    typed, tasks_with, known = {*RecipeOptions.__annotations__}, Counter[str](), {"lr", "model"}
+    for kind in map(task_class, TASKS):
+        if kind.Recipe is not None:
+            schema = with_section(kind.Recipe, "training", TrainingOptions)
+            sections = ["", *sections_of(schema)]
+            known |= {name for section in sections for name in names_in(schema, section)}
+            tasks_with.update(names_in(schema, "data"))
+    sections = ["", *(f".{name}" for name in sections_of(TrainingOptions))]
+    training = {name for section in sections for name in names_in(TrainingOptions, section[1:])}
+    shared = {name for name, count in tasks_with.items() if count >= SHARED}
+    assert typed <= known
+    assert shared | (training - {"d_model"}) <= typed
+
+
 def test_mypy_finds_misspelled_names_and_options(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     libraries = "torch numpy pydantic transformers tokenizers rich typer starlette uvicorn".split()
@@ -74,7 +95,7 @@ def test_mypy_finds_misspelled_names_and_options(tmp_path):
     )
     told = run.stdout.splitlines()
     errors = [line.split(":")[1] for line in told if ": error: " in line]
-    assert errors == ["5"], run.stdout + run.stderr
+    assert errors == ["4", "5", "8"], run.stdout + run.stderr
     types = [line.rpartition("is ")[2].strip('"') for line in told if "Revealed type" in line]
     assert types[:3] == [
         "regard.experiments.run_folder.Run",

@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Unpack
 
 from regard.errors import ConfigError
 from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
+from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import Run, check_out
 from regard.file_writing import write_json
@@ -144,7 +145,7 @@ def cross_validate(
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
-    **options: Any,
+    **options: Unpack[RecipeOptions],
 ) -> CrossValidation:
     """Train once for each fold of the training data, on the other folds, and score it on the fold.
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Unpack
 
 from regard.experiments import keywords
+from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import check_out
 from regard.experiments.training_plan import plan
@@ -117,15 +118,16 @@ class FoundRate:
 def find_lr(
     recipe: str | Path | None = None,
     *,
-    start: float = 1e-7,
-    end: float = 10.0,
+    start_lr: float = 1e-7,
+    end_lr: float = 10.0,
     num_steps: int = 100,
     out: str | Path | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
-    **options: Any,
+    **options: Unpack[RecipeOptions],
 ) -> FoundRate:
-    """Suggest a learning rate: train for some steps while the rate grows from `start` to `end`.
+    """Suggest a learning rate: train for some steps while the rate grows from `start_lr` to
+    `end_lr`.
 
     The steps are those of `regard.train` (batches, accumulation, clipping, dropout, optimizer);
     the recipe's learning rate, schedule and limits (`epochs`, `max_steps`) have no effect. The test
@@ -136,24 +138,24 @@ def find_lr(
 
     Args:
         recipe, device, progress, options: as for `regard.train`.
-        start, end: the learning rates of the first and the last step.
+        start_lr, end_lr: the learning rates of the first and the last step.
         num_steps: the number of steps.
         out: a folder for find-lr.html and find-lr.json; None: nothing is written.
 
     Raises:
-        ConfigError: not 0 < start < end < infinity, or `num_steps` is less than 20.
+        ConfigError: not 0 < start_lr < end_lr < infinity, or `num_steps` is less than 20.
         Others as `regard.train`.
     """
     if recipe is None and not {"training", "epochs", "max_steps"} & options.keys():
         options["max_steps"] = num_steps  # the length has no effect, but a recipe must state it
     raw = keywords.recipe_from_keywords(recipe, options)
-    return find_lr_of_recipe(raw, start, end, num_steps, out, device, progress)
+    return find_lr_of_recipe(raw, start_lr, end_lr, num_steps, out, device, progress)
 
 
 def find_lr_of_recipe(
     raw: RawRecipe,
-    start: float = 1e-7,
-    end: float = 10.0,
+    start_lr: float = 1e-7,
+    end_lr: float = 10.0,
     num_steps: int = 100,
     out: str | Path | None = None,
     device: str | None = None,
@@ -161,7 +163,7 @@ def find_lr_of_recipe(
 ) -> FoundRate:
     """As `find_lr`, for a recipe that was read."""
     check_progress(progress)
-    check_range(start, end, num_steps)
+    check_range(start_lr, end_lr, num_steps)
     check_out(out)
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
@@ -176,8 +178,8 @@ def find_lr_of_recipe(
                     checked.training,
                     shown,
                     seed=checked.seed,
-                    start=start,
-                    end=end,
+                    start=start_lr,
+                    end=end_lr,
                     steps=num_steps,
                 )
     rate = FoundRate(found, _largest_factor(checked.training.schedule))

@@ -11,6 +11,7 @@ resumed and repeated like every other.
 from __future__ import annotations
 
 import filecmp
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ from regard.schema import joined_with_or
 from regard.suggest import nearest
 
 PARTS = ("train", "valid", "test")
+PATHS = (*PARTS, "model", "path", "word_vectors", "images", "features")  # options that name files
 DATA_FOLDER = "data"  # in a run's folder; holds data that were in memory
 
 
@@ -81,12 +83,15 @@ def _recipe_value(name: str, value: Any) -> Any:
     """
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, PathLike):
-        return str(value)
+    if isinstance(value, PathLike) or name in PATHS and isinstance(value, str):
+        return _path_from_here(value)
     if name in PARTS:
         value = list(value) if isinstance(value, Iterator) else value
         if isinstance(value, list | tuple) and any(isinstance(one, PathLike) for one in value):
-            return [str(one) if isinstance(one, PathLike) else one for one in value]
+            value = [str(one) if isinstance(one, PathLike) else one for one in value]
+        several = isinstance(value, list | tuple) and value and isinstance(value[0], str)
+        if several and os.path.isabs(_path_from_here(value[0])):  # files, and no texts
+            return [_path_from_here(one) for one in value]
         return value
     if isinstance(value, Mapping):
         return {str(key): _recipe_value(str(key), one) for key, one in value.items()}
@@ -97,6 +102,16 @@ def _recipe_value(name: str, value: Any) -> Any:
     raise ConfigError(
         f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
     )
+
+
+def _path_from_here(path: str | PathLike[str]) -> str:
+    """The path as a text: absolute where there is such a file or folder, since a relative path in a
+    recipe starts in the folder of the recipe.
+    """
+    try:
+        return str(Path(path).absolute()) if Path(path).exists() else str(path)
+    except (OSError, ValueError):  # a text too long for a path, or with a null character
+        return str(path)
 
 
 def _merged(before: Any, value: Any) -> Any:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from regard import training
 from regard.checkpoints.filling import load_weights
 from regard.data.relocation import missing_files, relocate_data
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
+from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import checked_recipe, open_recipe, read_recipe, schema_of
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_card import write_run_card
@@ -49,7 +50,7 @@ def train(
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
     stop_after_fraction: float | None = None,
-    **options: Any,
+    **options: Unpack[RecipeOptions],
 ) -> Run:
     """Train by a recipe, or by options in Python, in a new run folder.
 

@@ -120,8 +120,8 @@ def check_range(start: float, end: float, steps: int) -> None:
     """
     if not 0 < start < end < math.inf:
         raise ConfigError(
-            f"`start` and `end` must be positive rates, `start` the lower one, but are {start:g} "
-            f"and {end:g}."
+            "`start_lr` and `end_lr` must be positive rates, `start_lr` the lower one, but are "
+            f"{start:g} and {end:g}."
         )
     if steps < MIN_STEPS:
         raise ConfigError(

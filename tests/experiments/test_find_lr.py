@@ -112,7 +112,7 @@ def test_a_test_without_a_suggestion_can_be_shown(count, tmp_path):
     ("options", "said"),
     [
         (dict(num_steps=5), "`num_steps` must be at least 20"),
-        (dict(start=1.0, end=0.1), "`start` and `end`"),
+        (dict(start_lr=1.0, end_lr=0.1), "`start_lr` and `end_lr`"),
         (dict(out=3), "`out` must be the path of a folder"),
         (dict(progress="loud"), "`progress` must be"),
         (dict(epoch=3), "no section has an option `epoch`"),

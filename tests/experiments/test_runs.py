@@ -15,6 +15,7 @@ import torch
 from regard.data import Sequences
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.experiments import runs
+from regard.experiments.recipe_options import read_recipe
 from regard.recipe import read
 
 WORDS = "zero one two three four five six seven".split()
@@ -79,6 +80,28 @@ def add(workdir: Path, *pairs: tuple[str, str]) -> None:
     for side, name in enumerate(("train.a", "train.b")):
         with (workdir / name).open("a") as file:
             file.writelines(f"{pair[side]}\n" for pair in pairs)
+
+
+# ---- keywords -----------------------------------------------------------------------------------
+
+
+def test_keywords_replace_options_of_a_recipe_and_their_paths_start_in_the_current_folder(workdir):
+    Path("recipes").mkdir()
+    Path("small.toml").rename("recipes/small.toml")
+    files = {"train": ["train.a", "train.b"], "valid": [Path("valid.a"), Path("valid.b")]}
+    run = runs.train("recipes/small.toml", **files, max_steps=2, model={"d_ff": 8}, progress=False)
+    recipe = read_recipe(run.folder / "recipe.toml")
+    assert run.result.step == recipe.training.max_steps == 2
+    assert (recipe.model.d_ff, recipe.model.d_model) == (8, 16)
+    with pytest.raises(ConfigError, match="^keyword argument: `training.max_steps` must be"):
+        runs.train("recipes/small.toml", **files, max_steps="two")
+
+
+def test_a_recipe_that_is_trained_again_makes_another_folder(workdir):
+    folders = [runs.train("small.toml", progress=False).folder for _ in range(3)]
+    assert folders == [Path("runs/small"), Path("runs/small-2"), Path("runs/small-3")]
+    with pytest.raises(ConfigError, match="regard resume runs/small.*another folder"):
+        runs.train("small.toml", out=folders[0])
 
 
 # ---- refused before anything long -------------------------------------------------------------

@@ -145,10 +145,10 @@ def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (dict(start=0.0), "`start` and `end`"),
-        (dict(start=1.0, end=1.0), "`start` and `end`"),
-        (dict(end=math.inf), "`start` and `end`"),
-        (dict(start=math.nan), "`start` and `end`"),
+        (dict(start=0.0), "`start_lr` and `end_lr`"),
+        (dict(start=1.0, end=1.0), "`start_lr` and `end_lr`"),
+        (dict(end=math.inf), "`start_lr` and `end_lr`"),
+        (dict(start=math.nan), "`start_lr` and `end_lr`"),
         (dict(steps=19), "at least 20"),
     ],
 )
