@@ -82,7 +82,7 @@ class ConfigError(RegardError):
     """A recipe, an option or a configuration is wrong."""
 
 
-class NotSupportedError(ConfigError, AttributeError):
+class NotSupportedError(ConfigError):
     """The task of this model does not have a method or command that other tasks have.
 
     The message says which ones it has.

@@ -13,7 +13,7 @@ import scipy.stats
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.errors import ConfigError
+from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
 from regard.sharded.parts import FORMATS, format_of
 
@@ -171,7 +171,7 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     task, query = runs.load(model), "a cat"
     wanted = known @ task.embed(query)
     wanted /= np.linalg.norm(known, axis=1) * np.linalg.norm(task.embed(query))
-    found = task.search(query, TEXTS, k=2)
+    found = task.search(query, TEXTS, top_k=2)
     assert [one.index for one in found] == np.argsort(-wanted)[:2].tolist()
     assert [one.text for one in found] == [TEXTS[one.index] for one in found]
     np.testing.assert_allclose([one.score for one in found], np.sort(wanted)[::-1][:2], rtol=1e-5)
@@ -180,8 +180,10 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     for count in range(2, 40):  # whichever way a processor adds up the last rows
         found = task.search("dog", ["a"] * count, count)
         assert [one.index for one in found] == [*range(count)]
-    for wrong in ({"query": 5}, {"k": 0}, {"k": "x"}, {"k": None}):
-        with pytest.raises(ConfigError, match="must be"):
+    two = task.search(query, TEXTS, 2)
+    assert task.search([query, "dog"], TEXTS, 2) == [two, task.search("dog", TEXTS, 2)]
+    for wrong in ({"query": 5}, {"top_k": 0}, {"top_k": "x"}):
+        with pytest.raises(RegardError, match="must be|Give a list of texts"):
             task.search(**{"query": query, "texts": TEXTS, **wrong})
 
 
@@ -192,7 +194,7 @@ def test_search_prints_cosine_number_and_text(model):
     assert search(model, "a cat", "-n", 2, *TEXTS).stdout == out
     facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
     assert [one["index"] for one in facts[:2]] == [one.index for one in found]
-    assert "`k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
+    assert "`top_k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
     assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
     assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
 

@@ -25,7 +25,7 @@ from regard.experiments.template import (
 )
 from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
-from regard.tasks.task import METHODS
+from regard.tasks.methods import METHODS
 
 
 def cell(text: str) -> str:
@@ -131,7 +131,7 @@ def methods_page() -> str:
             code(name),
             f"`{kind.__module__}.{kind.__qualname__}`",
             ", ".join(map(code, kind.commands)),
-            ", ".join(code(method) for method in METHODS if kind.has(method)),
+            ", ".join(map(code, kind.methods())),
         )
         for name, kind in classes.items()
     )
@@ -146,8 +146,9 @@ def methods_page() -> str:
     return "\n\n".join(
         [
             "# Methods by task",
-            "`regard.load` and `regard.train` give an object of the class of the task. A method "
-            "that a task does not have raises an error that names those it has.",
+            "`regard.load(folder)` and `run.model` give an object of the class of the task. A "
+            "method takes one text and gives one result, or a list and gives a list. A method that "
+            "a task does not have raises an error that names those it has.",
             table(("task", "class", "commands", "methods"), tasks),
             "## Each method",
             table(("method", "what it does", "tasks"), methods),

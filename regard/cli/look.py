@@ -359,7 +359,7 @@ def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[Constitue
     from regard.text.trees import read_trees
 
     if isinstance(task, Parser):
-        return task.predictions([text], n_best=count)[0].n_best
+        return task.predict(text, return_proba=True, n_best=count).n_best  # type: ignore[no-any-return]
     if not isinstance(task, SequenceParser):
         raise ConfigError(f"--trees is for parsers: {task.name} gives no trees.")
     if not text.strip():

@@ -14,6 +14,7 @@ from regard.training import Result
 from regard.training.metrics_log import read_events
 
 if TYPE_CHECKING:
+    from regard.tasks.task import Task
     from regard.visual.picture import PictureColumn
 
 
@@ -51,7 +52,7 @@ class Run:
         return f"Run({str(self.folder)!r}: {', '.join([self.result.reason, *said])})"
 
     @cached_property
-    def model(self) -> Any:
+    def model(self) -> Task:
         """The model as `regard.load` opens it: `run.model.predict(texts)`."""
         from regard.tasks.folders import load
 

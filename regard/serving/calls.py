@@ -32,7 +32,7 @@ Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
 
 def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The prediction for each item, as `regard predict --json` prints it."""
-    found = task.predictions(items, **options)
+    found = task.predict(items, return_proba=True, **options)
     return [{"text": str(one), **one.values()} for one in found]
 
 

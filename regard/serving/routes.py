@@ -30,6 +30,11 @@ def reads_images(task: Task) -> bool:
     return task.reads_images
 
 
+def gives_predictions(task: Task) -> bool:
+    """Whether the task predicts something else than texts that it generates."""
+    return not task.decodes
+
+
 has_attention = on_first_call("regard.visual.attention_maps:has_attention")
 continues_texts = on_first_call("regard.serving.openai:continues_texts")
 
@@ -41,7 +46,7 @@ class Route:
     summary: what it does, in a few words.
     request: the fields of the body.  example: of a body.
     work: what the engine does for a request to a model.
-    method: of `regard.tasks.task.METHODS`, which the task of a model must have; "": any task.
+    method: of `regard.tasks.methods.METHODS`, which the task of a model must have; "": any task.
     condition: what a task must fulfil besides.
     """
 
@@ -110,10 +115,11 @@ ROUTES = {
         Route(
             "/predict",
             "The prediction of any task that does not generate text.",
-            "predictions",
+            "predict",
             requests.Predict,
             work_maker(calls.predict),
             {"texts": [[CAT, "it slept"]]},
+            gives_predictions,
         ),
         Route(
             "/translate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.sharded.manifest import ShardedTask
 from regard.sharded.parts import BLANK
 from regard.sharded.rows import InputRow, RowChunk, texts_of
+from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EncodedTexts, VectorBatches
 from regard.tasks.folders import load
 from regard.tasks.line_predictor import LinePredictor, Result
@@ -167,4 +168,4 @@ def open_computer(task: ShardedTask) -> RowComputer[Any]:
         check_columns(model, task.columns, Path("the input"))
     if not model.decodes and options:
         raise ConfigError(f"{model.name} decodes nothing, so {', '.join(options)} has no effect.")
-    return PredictionComputer(LinePredictor(model, task.too_long, options))
+    return PredictionComputer(LinePredictor(model, cast(TooLong, task.too_long), options))

@@ -38,7 +38,7 @@ from regard.recipe import Options, RecipePath
 from regard.tasks.batching import TooLong, check_too_long, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_finite, check_likelihood
-from regard.tasks.inputs import as_list, checked_texts, warn_if_file
+from regard.tasks.inputs import as_list, checked_texts
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import (
     DataSection,
@@ -303,14 +303,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     # ---- use
 
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The results of `predictions`: of a list of texts a list, of one text one."""
-        if isinstance(texts, str):
-            warn_if_file(texts)
-            return self.predictions([texts], too_long=too_long)[0].result
-        return [prediction.result for prediction in self.predictions(texts, too_long=too_long)]
-
-    def predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
+    def _predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
         """The probability of each word of a text in either direction; each text from zeros.
 
         Raises:

@@ -9,9 +9,9 @@ from typing import Any
 
 from regard.data import read
 from regard.data.in_memory import is_path
-from regard.tasks.embedder import TextMatch
 from regard.tasks.folders import load
 from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.predictions import TextMatch
 from regard.tasks.task import Task
 
 Model = str | PathLike[str] | Task

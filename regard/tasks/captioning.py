@@ -48,6 +48,7 @@ from regard.tasks.batching import (
 from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.image_captions import ImageCaptionsData, ImageRows, RowNumbers, grouped
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
+from regard.tasks.methods import results_of
 from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
@@ -296,9 +297,9 @@ class Captioner(TextToText):
             return self.generate([texts], **options)[0]
         names = [str(path) if isinstance(path, Path) else path for path in as_list(texts)]
         hypotheses = self.hypotheses(names, **options)
-        return [ranked[0] for ranked in self.spelled(names, hypotheses)]
+        return results_of(self.spelled(names, hypotheses), options)
 
-    predict = caption = generate
+    caption = generate  # type: ignore[assignment]
 
     def hypotheses(  # type: ignore[override]
         self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any

@@ -37,6 +37,7 @@ from regard.tasks.texts import (
     add_data,
     one_target_options,
     one_target_problems,
+    probabilities_of_labels,
     published_labels,
     scores_and_targets,
     soft_targets,
@@ -200,9 +201,9 @@ class TextClassifier(EncoderTask):
         values = self.metrics.values(self._named(scores.argmax(-1)), self._named(valid.targets))
         return {**values, "loss": float(F.cross_entropy(scores, valid.targets))}
 
-    classify = EncoderTask.predict
+    predict_proba = probabilities_of_labels
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[LabelPrediction]:
         """The label of each text or pair, with the probabilities of all labels."""
@@ -232,7 +233,7 @@ class TextClassifier(EncoderTask):
         metric_scores = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
         return [replace(metric_scores[0], report=report), *metric_scores[1:]]
 
-    def class_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
+    def classification_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
         return self._report(*scores_and_targets(self, rows))
 

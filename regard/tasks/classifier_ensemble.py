@@ -19,9 +19,11 @@ from regard.metrics import Score
 from regard.tasks.batching import TooLong
 from regard.tasks.classification import LabelPrediction, TextClassifier
 from regard.tasks.inputs import as_list
+from regard.tasks.methods import Methods
+from regard.tasks.texts import probabilities_of_labels
 
 
-class ClassifierEnsemble:
+class ClassifierEnsemble(Methods):
     """p(label) = mean over the classifiers of theirs (Howard & Ruder 2018, section 4.4).
 
     Raises:
@@ -39,6 +41,8 @@ class ClassifierEnsemble:
                 )
         self.tasks, self.labels = tuple(tasks), tasks[0].labels
 
+    predict_proba = probabilities_of_labels
+
     def probabilities(self, texts: Sequence[Any], *, too_long: TooLong = "error") -> Tensor:
         """(N, O), in the order of `labels`."""
         texts = as_list(texts)
@@ -48,7 +52,7 @@ class ClassifierEnsemble:
             probabilities += shares[:, [task.labels.index(label) for label in self.labels]]
         return probabilities / len(self.tasks)
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[LabelPrediction]:
         """The label of each text or pair, with the probabilities of all labels."""
@@ -61,11 +65,9 @@ class ClassifierEnsemble:
             for probabilities in all_probabilities
         ]
 
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The label of each text or pair: a list for a list, one for one."""
-        if self.tasks[0].is_one(texts):
-            return self.predictions([texts], too_long=too_long)[0].label
-        return [prediction.label for prediction in self.predictions(texts, too_long=too_long)]
+    def is_one(self, texts: Any) -> bool:
+        """Whether this is one text, or one pair."""
+        return self.tasks[0].is_one(texts)
 
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[str]], *, too_long: TooLong = "truncate"

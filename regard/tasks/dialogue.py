@@ -103,15 +103,21 @@ class DialogueModel(TextToText):
         source, target = super().fields(tokenizer, tokens, prefix=prefix, **limits)
         return replace(source, truncation_side="left"), target
 
-    def reply(self, turns: Sequence[str] | str, **options: Any) -> str:
+    def reply(self, turns: Any, **options: Any) -> Any:
         """What follows the turns of a dialogue, of which the last `history` are read.
 
         Args:
-            turns: none for the first turn of a dialogue.
+            turns: a list of texts, empty for the first turn; one text is a list of one. Several
+                dialogues, a list of such lists, have a list of replies.
             options: how to decode, by name.
         """
-        turns = checked_texts([turns] if isinstance(turns, str) else list(turns))
-        return self.generate([self.history_of(turns)], too_long="truncate", **options)[0]
+        dialogues = [turns] if isinstance(turns, str) else list(turns)
+        single = all(isinstance(turn, str) for turn in dialogues)
+        histories = [
+            self.history_of(checked_texts(one)) for one in ([dialogues] if single else dialogues)
+        ]
+        replies = self.generate(histories, too_long="truncate", **options)
+        return replies[0] if single else replies
 
     def history_of(self, turns: Sequence[str]) -> str:
         """What the model reads of the turns before a reply."""

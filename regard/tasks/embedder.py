@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, islice
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -35,12 +35,12 @@ from regard.tasks import inputs
 from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
 from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.finite_checks import check_finite
+from regard.tasks.method_options import EmbedOptions, Per, Precision
+from regard.tasks.predictions import TextMatch
 from regard.tasks.task import Task
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
-Per = Literal["text", "word", "token"]
-Precision = Literal["float32", "bfloat16"]
 ELSEWHERE = 65536  # tokens of a batch, padding included, on devices other than a CPU
 ROWS = 4096  # vectors whose products are computed together, in float64
 OTHER_NAMES = {"first": "cls", "last": "lasttoken"}
@@ -71,15 +71,6 @@ class TextEncoder:
     pooling: Pooling = Pooling()
 
 
-@dataclass(frozen=True)
-class TextMatch:
-    """A text that was found: its index among those searched, its cosine, and the text."""
-
-    index: int
-    score: float
-    text: str
-
-
 def products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The products of vectors, (A, D) and (B, D) -> (A, B) float32.
 
@@ -92,34 +83,10 @@ def products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def best_matches(cosines: np.ndarray, texts: Sequence[str], k: int) -> list[TextMatch]:
-    """The `k` texts with the largest of the cosines (N,), best first; of equal ones the earlier."""
-    best = np.argsort(-cosines, kind="stable")[:k]
+def best_matches(cosines: np.ndarray, texts: Sequence[str], top_k: int) -> list[TextMatch]:
+    """The texts with the largest of the cosines (N,), best first; of equal ones the earlier."""
+    best = np.argsort(-cosines, kind="stable")[:top_k]
     return [TextMatch(index, float(cosines[index]), texts[index]) for index in best.tolist()]
-
-
-class EmbedOptions(TypedDict, total=False):
-    """The options of `embed`.
-
-    layers: "first" (the embeddings), "last" (the default), "second-to-last", "sum" (of all layers
-        above the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
-        embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that was trained.
-    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
-        "mean", "first", "last", "max"; of a text also the other kinds of
-        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
-        otherwise the mean.
-    per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
-    normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
-    precision: "bfloat16" for the matrix products; vectors are float32 in either case.
-    max_tokens_per_batch: tokens in a batch, padding included.
-    """
-
-    layers: str | int | LayerChoice
-    pooling: str | None
-    per: Per
-    normalize: bool | None
-    precision: Precision
-    max_tokens_per_batch: int | None
 
 
 class EmbedsTexts(Task, ABC):
@@ -189,33 +156,32 @@ class EmbedsTexts(Task, ABC):
 
     def search(
         self,
-        query: str,
+        query: Any,
         texts: Any,
-        k: int = 10,
+        top_k: int = 10,
         *,
         too_long: TooLong = "error",
         **options: Unpack[EmbedOptions],
-    ) -> list[TextMatch]:
-        """The `k` texts whose vectors have the largest cosines with that of the query, best first.
+    ) -> Any:
+        """The `top_k` texts whose vectors have the largest cosines with that of the query, best
+        first.
 
-        Of equal cosines the earlier text comes first. Fewer texts than `k` are all returned.
+        Of equal cosines the earlier text comes first. Fewer texts than `top_k` are all returned.
 
         Args:
-            query: a text.
+            query: a text; of a list of texts, a list of results.
             texts: a list of texts.
             options: as of `similarity`.
 
         Raises:
-            ConfigError: `query` is not a text, `k` is below 1, or as of `similarity`.
+            ConfigError: `top_k` is below 1, or as of `similarity`.
             RegardError: an item is not a text, or is longer than the model reads.
         """
-        if not isinstance(query, str):
-            raise ConfigError(f"`query` must be a text, but is {shown(query)}.")
-        if not isinstance(k, int) or k < 1:
-            raise ConfigError(f"`k` must be a whole number of 1 or more, but is {shown(k)}.")
-        candidates = inputs.as_list(texts)
-        cosines = self.similarity([query], candidates, too_long=too_long, **options)[0]  # (N,)
-        return best_matches(cosines, candidates, k)
+        check_at_least(1, top_k=top_k)
+        queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
+        cosines = self.similarity(queries, candidates, too_long=too_long, **options)  # (Q, N)
+        found = [best_matches(row, candidates, top_k) for row in cosines]
+        return found[0] if isinstance(query, str) else found
 
 
 # ---------------------------------------------------------------------- what a vector represents

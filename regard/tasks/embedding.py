@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Unpack, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from regard.tasks.embedder import TextEncoder, as_text
 from regard.tasks.encoder_sections import SAMPLES
 from regard.tasks.encoding import EncoderTask, Part, Parts, headed
 from regard.tasks.inputs import as_list
+from regard.tasks.method_options import EmbedOptions
 from regard.tasks.predictions import Prediction
 from regard.tasks.vector_distillation import VectorsRecipe, VectorTeacher, student_vectors
 from regard.text import Tokenizer
@@ -46,7 +47,10 @@ class VectorPrediction(Prediction):
 
 
 class Embedder(EncoderTask):
-    """A vector for a text."""
+    """A vector for a text.
+
+    module: an encoder, with heads or without.
+    """
 
     name = "embedding"
     prediction_type = VectorPrediction
@@ -60,7 +64,7 @@ class Embedder(EncoderTask):
 
     def __init__(
         self,
-        module: EncoderWithHeads,
+        module: nn.Module,
         tokenizer: Tokenizer,
         *,
         kinds: Sequence[str] = ("mean",),
@@ -167,19 +171,33 @@ class Embedder(EncoderTask):
 
     # ---- predictions
 
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> np.ndarray:
+    def predict(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any:
         """The vectors of texts, (N, D), or of one text, (D,)."""
-        return self.embed(texts, too_long=too_long)
+        if return_proba:
+            return super().predict(texts, return_proba=True, **options)
+        return self.embed(texts, **options)
+
+    def encode(
+        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
+    ) -> np.ndarray:
+        """The vectors of sentences, (N, D), or of one, (D,); long ones are cut.
+
+        normalize_embeddings: scale vectors to length 1, also where the folder does not.
+        options: as of `embed`.
+        """
+        if normalize_embeddings:
+            options["normalize"] = True
+        return self.embed(sentences, too_long="truncate", **options)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts, each as a tuple."""
         return [(as_text(text, index),) for index, text in enumerate(as_list(texts))]
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[str], *, too_long: TooLong = "error"
     ) -> list[VectorPrediction]:
         """The vector of each text."""
-        vectors = self.predict(as_list(texts), too_long=too_long)
+        vectors = self.embed(texts, too_long=too_long)
         return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
     def evaluate(

@@ -8,7 +8,6 @@ become its input (its template) and creates the head.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -49,11 +48,9 @@ from regard.tasks.inputs import (
     is_single,
     text_or_pair,
     too_long_error,
-    warn_if_file,
     warn_of_truncation,
 )
 from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
-from regard.tasks.predictions import Prediction
 from regard.tasks.word_vectors import put, vectors_for
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -127,28 +124,9 @@ class EncoderTask(EmbedsTexts):
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
-        self._encoded_once: Latest[Any] = Latest(self.encode)
+        self._encoded_once: Latest[Any] = Latest(self.encoder_inputs)
 
     # ---- predictions
-
-    @abstractmethod
-    def predictions(self, texts: Any, *, too_long: TooLong = "error") -> Sequence[Prediction]:
-        """The prediction for each text.
-
-        Raises:
-            TextError: an item is not a text for this task, or is too long.
-            RegardError: this is not a list of texts.
-        """
-
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The results of `predictions` alone: a list for a list of texts, one for one text.
-
-        A text is a str, a pair a tuple of two.
-        """
-        warn_if_file(texts)
-        if self.is_one(texts):
-            return self.predictions([texts], too_long=too_long)[0].result
-        return [prediction.result for prediction in self.predictions(texts, too_long=too_long)]
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, or one pair where the task reads pairs."""
@@ -244,7 +222,7 @@ class EncoderTask(EmbedsTexts):
             text_scores[batch.numbers] = scores
         return text_scores
 
-    def encode(self, texts: list[Any]) -> list[Any]:
+    def encoder_inputs(self, texts: list[Any]) -> list[Any]:
         """Checked texts as encoder inputs, not truncated."""
         return self.input_format.encode(texts)
 
@@ -397,7 +375,7 @@ class EncoderTask(EmbedsTexts):
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
         rows = recipe.data.samples()
-        predictions = self.predictions([row[:-1] for row in rows], too_long="truncate")
+        predictions = self._predictions([row[:-1] for row in rows], too_long="truncate")
         pairs = zip(rows, predictions, strict=True)
         return [
             (SEPARATOR.join(row[:-1]), str(prediction), self.shown_target(row[-1]))

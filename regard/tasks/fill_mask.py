@@ -8,7 +8,7 @@ filled.masks[0][:3]                     words for the first mask, with their pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import tokenizers
@@ -23,36 +23,15 @@ from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list, checked_text
+from regard.tasks.inputs import as_list, checked_text, checked_texts
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
 from regard.tasks.next_sentence import NextSentencePredictor
-from regard.tasks.predictions import Prediction
+from regard.tasks.predictions import FilledText, MaskCandidate
 from regard.tasks.sentence_order import SentenceOrderPredictor
 from regard.text import Tokenizer
 
 MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
 CONTINUES = "##"  # how WordPiece writes a subword that continues a word
-
-
-@dataclass(frozen=True)
-class MaskCandidate:
-    """A word for a mask: as text, as the vocabulary writes it, and its probability."""
-
-    word: str
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class FilledText(Prediction):
-    """A text with the most probable word at each mask; and for each mask the best candidates.
-
-    The probability of a candidate is that for this mask alone: the best words of several masks need
-    not be the best together.
-    """
-
-    text: str
-    masks: list[list[MaskCandidate]]
 
 
 class MaskFiller(EncoderTask):
@@ -107,7 +86,9 @@ class MaskFiller(EncoderTask):
             return self._filled([texts], top, among, too_long)[0]
         return self._filled(as_list(texts), top, among, too_long)
 
-    def predictions(self, texts: Sequence[str], *, too_long: TooLong = "error") -> list[FilledText]:
+    def _predictions(
+        self, texts: Sequence[str], *, too_long: TooLong = "error"
+    ) -> list[FilledText]:
         """Texts with their masks filled, and the best candidates."""
         return self._filled(as_list(texts), 5, None, too_long)
 
@@ -115,7 +96,7 @@ class MaskFiller(EncoderTask):
         """Texts with masks, each as a tuple."""
         return [(self._with_masks(text, i),) for i, text in enumerate(as_list(texts))]
 
-    def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
+    def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
         """The probability that the second text follows the first.
 
         Raises:
@@ -133,13 +114,15 @@ class MaskFiller(EncoderTask):
         task = kinds[0](self.module, self.tokenizer, max_length=self.input_format.max_length)
         return task.follows(first, second, too_long=too_long)
 
-    def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
+    def log_likelihoods(self, texts: Any) -> Any:
         """The pseudo-log-likelihood of each text, in nats: see `regard.tasks.log_likelihoods`.
 
         Raises:
             TextError: a text is empty, is too long, or has a mask.
         """
-        texts = [checked_text(text, index) for index, text in enumerate(as_list(texts))]
+        if isinstance(texts, str):
+            return self.log_likelihoods([texts])[0]
+        texts = checked_texts(texts)
         inputs = self.input_format.encode([(text,) for text in texts])
         for index, (text, item) in enumerate(zip(texts, inputs, strict=True)):
             if not text.strip() or not item.counts[0]:

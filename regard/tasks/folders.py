@@ -61,10 +61,11 @@ def load(
     *,
     quantize: WeightType | None = None,
     device: str | None = None,
-) -> Any:
-    """What a run, a folder of weights or a name on the hub holds, as a task that can be used.
+) -> Task:
+    """What a run, a folder of weights or a name on the hub holds, as an object that can be used.
 
-    A folder that another library wrote is the task that its heads are for. Weights are mapped, not
+    What it can do depends on its task; its methods are those of `regard.tasks.methods.Methods`. A
+    folder that another library wrote is of the task that its heads are for. Weights are mapped, not
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
     quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
@@ -96,7 +97,7 @@ def load(
     return task
 
 
-def load_float32(path: str | Path) -> Any:
+def load_float32(path: str | Path) -> Task:
     """As `load` on a CPU, with weights of half precision and quantized ones as float32.
 
     Raises:
@@ -159,7 +160,7 @@ def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
     return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
 
 
-def _task_of(folder: ModelFolder, model: nn.Module) -> Any:
+def _task_of(folder: ModelFolder, model: nn.Module) -> Task:
     """The task of a folder around its model."""
     tokenizer = folder.tokenizer()
     name, settings = _task_in(folder, model)

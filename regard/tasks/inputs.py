@@ -92,6 +92,22 @@ def text_or_pair(given: Any, index: int) -> Texts:
     return tuple(checked_text(part, index) for part in parts)
 
 
+def pairs_of(first: Any, second: Any) -> Any:
+    """A pair of two texts; of two lists of texts, the list of their pairs.
+
+    Raises:
+        RegardError: the lists are not of the same length.
+    """
+    if isinstance(first, str) and isinstance(second, str):
+        return first, second
+    pairs = as_list(first), as_list(second)
+    if len(pairs[0]) != len(pairs[1]):
+        raise RegardError(
+            f"Give as many texts as texts with them: {len(pairs[0])}, {len(pairs[1])}."
+        )
+    return list(zip(*pairs, strict=True))
+
+
 def text_or_words(given: Any, index: int) -> str | list[str]:
     """A text as a str, or its words as a list.
 

@@ -57,6 +57,7 @@ from regard.tasks.language_modeling_recipe import (
     training_batches,
 )
 from regard.tasks.log_likelihoods import causal_log_likelihoods
+from regard.tasks.methods import results_of
 from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
 from regard.tasks.stateful_perplexity import (
     StateOptions,
@@ -251,6 +252,7 @@ class TextGenerator(EmbedsTexts):
     ) -> Any:
         """Prompts with their continuations: a list for a list, one for one prompt.
 
+        With `n_best` or `samples` above 1 each prompt has the list of its texts, best first.
         A text that reaches the end of the model's context stops there, with a warning.
 
         Args:
@@ -275,9 +277,7 @@ class TextGenerator(EmbedsTexts):
                 stacklevel=2,
             )
         hypotheses = self.hypotheses(prompts, too_long=too_long, stop=stop, **options)
-        return [texts[0] for texts in self.spelled(prompts, hypotheses)]
-
-    predict = generate
+        return results_of(self.spelled(prompts, hypotheses), options)
 
     def spelled(
         self, prompts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
@@ -499,8 +499,10 @@ class TextGenerator(EmbedsTexts):
         chosen = {name: value for name, value in given(options).items() if name in memory}
         return self.module.with_memory(**chosen) if chosen else self.module
 
-    def log_likelihoods(self, texts: Sequence[str]) -> list[float]:
+    def log_likelihoods(self, texts: Any) -> Any:
         """log p of each text, alone, in nats; see `regard.tasks.log_likelihoods`."""
+        if isinstance(texts, str):
+            return self.log_likelihoods([texts])[0]
         rows = [self._turned([*a, *b]) for a, b in self.text_ids(checked_texts(texts))]
         return causal_log_likelihoods(
             self.generator, rows, self.module.target_length or VALID_STEPS

@@ -10,6 +10,7 @@ from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import DataError, TextError
 
 if TYPE_CHECKING:
+    from regard.tasks.batching import TooLong
     from regard.tasks.task import Task
 
 Result = dict[str, Any]  # of a line: its number, source, text, and the fields of the prediction
@@ -19,7 +20,7 @@ EMPTY_HYPOTHESIS = {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
 class LinePredictor:
     """Predictions for lines of text, and `counts` of the texts that were truncated or cut off."""
 
-    def __init__(self, task: Task, too_long: str, decoding: Mapping[str, Any]):
+    def __init__(self, task: Task, too_long: TooLong, decoding: Mapping[str, Any]):
         self.task, self.too_long, self.decoding = task, too_long, decoding
         self.counts = Counter[str]()
 
@@ -82,10 +83,10 @@ class LinePredictor:
         pair = not self.task.decodes and self.task.reads_pairs and "\t" in line
         return tuple(line.split("\t")) if pair else line
 
-    def _predictions(self, texts: Sequence[Any], too_long: str) -> Sequence[Result]:
+    def _predictions(self, texts: Sequence[Any], too_long: TooLong) -> Sequence[Result]:
         task = self.task
         if not task.decodes:
-            predictions = task.predictions(texts, too_long=too_long)
+            predictions = task.predict(texts, return_proba=True, too_long=too_long)
             return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
         from regard.decoding.hypothesis import unfinished, values_of
 

@@ -45,6 +45,7 @@ from regard.tasks.texts import (
     TextObjective,
     TextOptions,
     add_data,
+    probabilities_of_labels,
     published_labels,
     scores_and_targets,
     targets_of,
@@ -234,9 +235,9 @@ class MultiLabelClassifier(EncoderTask):
         shares = scores.sigmoid().numpy()
         return MultiLabelReport.of(shares, _as_bool(targets), self.labels, self.threshold)
 
-    classify = EncoderTask.predict
+    predict_proba = probabilities_of_labels
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[MultiLabelPrediction]:
         """The labels of each text or pair, with the probabilities of all labels."""
@@ -258,7 +259,7 @@ class MultiLabelClassifier(EncoderTask):
         """
         return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
 
-    def class_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
+    def classification_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
         """Scores of each label, averages and calibration; rows as of `evaluate`."""
         return self._report(*scores_and_targets(self, rows))
 

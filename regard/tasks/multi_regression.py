@@ -171,7 +171,7 @@ class MultiRegressor(EncoderTask):
     def _report(self, scores: Tensor, targets: Tensor) -> MultiRegressionReport:
         return MultiRegressionReport.of(scores.numpy(), targets.numpy(), self.labels)
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[MultiRegressionPrediction]:
         """The numbers of each text or pair."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -144,7 +145,7 @@ class MultipleChoice(encoding.EncoderTask):
         numbered = list(records.numbered())
         _check_answers(records.name, [question for _, question in numbered])
         report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
-        encoded = self.encode([question for _, question in numbered])
+        encoded = self.encoder_inputs([question for _, question in numbered])
         kept = [
             i
             for i, (number, _) in enumerate(numbered)
@@ -176,7 +177,7 @@ class MultipleChoice(encoding.EncoderTask):
 
     # ---- encoder inputs
 
-    def encode(self, texts: list[ChoiceQuestion]) -> list[EncodedChoices]:
+    def encoder_inputs(self, texts: list[ChoiceQuestion]) -> list[EncodedChoices]:
         """The choices of each question, their contexts truncated to the limit of the model."""
         flat = [
             text.strip()
@@ -265,9 +266,21 @@ class MultipleChoice(encoding.EncoderTask):
         """Whether this is one question: an object, a mapping, or JSON."""
         return isinstance(texts, ChoiceQuestion | Mapping | str)
 
-    choose = encoding.EncoderTask.predict
+    def choose(self, questions: Any, *, too_long: TooLong = "error") -> Any:
+        """See `Methods`."""
+        return self.predict(questions, too_long=too_long)
 
-    def predictions(
+    def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The probabilities of the choices of a question, (C,); a list of such arrays for a list.
+
+        texts: questions, as of `predict`.
+        """
+        found = self.predict(texts, return_proba=True, too_long=too_long)
+        if self.is_one(texts):
+            return np.array(found.probabilities)
+        return [np.array(one.probabilities) for one in found]
+
+    def _predictions(
         self, questions: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[ChoicePrediction]:
         """The best choice of each question, with the probabilities of all choices.
@@ -324,7 +337,7 @@ class MultipleChoice(encoding.EncoderTask):
         _check_answers(rows.name, questions)
         self.warn_if_truncated(questions)
         metric = Accuracy()
-        predictions = self.predictions(questions, too_long="truncate")
+        predictions = self._predictions(questions, too_long="truncate")
         metric.add(
             [prediction.index for prediction in predictions],
             [question.answer for question in questions],
@@ -334,7 +347,7 @@ class MultipleChoice(encoding.EncoderTask):
     def samples(self, recipe: ChoiceRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, predicted answer, answer)."""
         questions = recipe.data.samples()
-        predictions = self.predictions(questions, too_long="truncate")
+        predictions = self._predictions(questions, too_long="truncate")
         return [
             (
                 f"{question.context[:SHOWN]} | {question.question}",

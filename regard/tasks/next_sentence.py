@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from regard.errors import TextError
 from regard.tasks.batching import TooLong
 from regard.tasks.encoding import EncoderTask
+from regard.tasks.inputs import pairs_of
 from regard.tasks.predictions import Prediction
 
 FOLLOWS = 0  # the index of "follows" in the head's two scores, in all published files
@@ -37,11 +38,13 @@ class NextSentencePredictor(EncoderTask):
     reads_pairs = True
     head = "next_sentence"
 
-    def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float:
-        """The probability that the second text follows the first."""
-        return self.predictions([(first, second)], too_long=too_long)[0].probability
+    def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
+        """See `Methods`."""
+        pairs = pairs_of(first, second)
+        found = self.predict(pairs, return_proba=True, too_long=too_long)
+        return found.probability if isinstance(pairs, tuple) else [one.probability for one in found]
 
-    def predictions(
+    def _predictions(
         self, pairs: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[NextSentencePrediction]:
         """Whether the second text of each pair follows the first, with the probability."""

@@ -282,21 +282,20 @@ class Parser(encoding.EncoderTask):
 
     # ---- predictions
 
-    def parse(self, texts: Any) -> Any:
+    def parse(self, texts: Any) -> Any:  # type: ignore[override]  # it generates no text
         """The tree of a sentence; for a list of sentences, each a text or a list of words, a list.
 
         Raises:
             TextError: a text has no word.
         """
-        if isinstance(texts, str):
-            return self.predictions([texts])[0].best
-        return [prediction.best for prediction in self.predictions(texts)]
+        found = self.predict(texts, return_proba=True)
+        return found.best if isinstance(texts, str) else [one.best for one in found]
 
     def checked(self, texts: Any) -> list[Any]:
         """Sentences as strings or lists of words."""
         return [sentence_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
-    def predictions(
+    def _predictions(
         self,
         texts: Sequence[str | Sequence[str]],
         *,

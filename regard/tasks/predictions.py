@@ -39,3 +39,33 @@ class Prediction:
     def empty_values(cls) -> dict[str, Any]:
         """The keys of `values` with None for each: the prediction for an empty line."""
         return dict.fromkeys(cls.NAMES.get(field.name, field.name) for field in fields(cls))
+
+
+@dataclass(frozen=True)
+class MaskCandidate:
+    """A word for a mask: as text, as the vocabulary writes it, and its probability."""
+
+    word: str
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class FilledText(Prediction):
+    """A text with the most probable word at each mask; and for each mask the best candidates.
+
+    The probability of a candidate is that for this mask alone: the best words of several masks need
+    not be the best together.
+    """
+
+    text: str
+    masks: list[list[MaskCandidate]]
+
+
+@dataclass(frozen=True)
+class TextMatch:
+    """A text that was found: its index among those searched, its cosine, and the text."""
+
+    index: int
+    score: float
+    text: str

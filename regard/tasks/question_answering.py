@@ -34,7 +34,7 @@ from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.fitted_threshold import FittedThreshold
-from regard.tasks.inputs import as_list, as_strings, checked_text
+from regard.tasks.inputs import as_list, as_strings, checked_text, pairs_of
 from regard.tasks.span_heads import AnswerHead, SpanSearch, answer_head
 from regard.tasks.spans import (
     ALWAYS,
@@ -269,11 +269,11 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     # ---- predictions
 
-    def answer(self, question: str, context: str) -> SpanPrediction:
-        """The answer to a question from a context, with the 20 best spans."""
-        return self.predictions([(question, context)], n_best=20)[0]
+    def answer(self, question: Any, context: Any) -> Any:
+        """The answer to a question from a context, with the 20 best spans; or a list of answers."""
+        return self.predict(pairs_of(question, context), return_proba=True, n_best=20)
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error", n_best: int = 1
     ) -> list[SpanPrediction]:
         """The answers to pairs (question, context), each with the `n_best` best spans.

@@ -126,7 +126,7 @@ class TextRegressor(EncoderTask):
         values = self.metrics.values(scores.tolist(), valid.targets.tolist())
         return {**values, "loss": float(F.mse_loss(scores, valid.targets.to(scores)))}
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[NumberPrediction]:
         """The number of each text or pair."""

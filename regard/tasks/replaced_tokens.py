@@ -1,6 +1,6 @@
 """Which words of a text were replaced by others, ELECTRA's objective (Clark et al. 2020).
 
-    prediction = load("electra").predictions(["the chef ate the meal"])[0]
+    prediction = load("electra").predict("the chef ate the meal", return_proba=True)
     prediction.replaced         the words that are probably not the original ones
     prediction.words, prediction.probabilities      of every word, that it was replaced
 
@@ -327,13 +327,13 @@ class ReplacedTokenDetector(EncoderTask):
 
     # ---- predictions
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[str], *, too_long: TooLong = "error"
     ) -> list[ReplacedTokens]:
         """For each text the probability of each word and token that it was replaced."""
         texts = as_list(texts)
         predictions: list[Any] = [None] * len(texts)
-        inputs = self.encode(self.checked(texts))
+        inputs = self.encoder_inputs(self.checked(texts))
         for batch, scores in self.passes(self.encoded(texts, too_long)):
             probabilities = scores[:, :, 0].sigmoid()
             for row, number in enumerate(batch.numbers.tolist()):

@@ -18,7 +18,7 @@ class Summarizer(TextToText):
     goal = ("rougeL", "max")
     metric_names = ("rouge1", "rouge2", "rougeL")
 
-    summarize = TextToText.generate
+    summarize = TextToText.generate  # type: ignore[assignment]
 
     def metrics(self) -> tuple[Metric, ...]:
         """ROUGE-1, ROUGE-2 and ROUGE-L."""

@@ -239,29 +239,15 @@ class Tagger(encoding.EncoderTask):
 
     # ---- predictions
 
-    def predict(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The tags of a text or of a list of words; for a list of texts a list of them.
-
-        Raises:
-            RegardError: a word contains a space, as if several texts were given.
-        """
-        if not isinstance(texts, str):
-            texts = as_list(texts)
-            if self.is_one(texts):
-                _check_words(texts)
-        return super().predict(texts, too_long=too_long)
-
-    tag = predict
-
-    def is_one(self, texts: Any) -> bool:
-        """Whether this is one text, or the words of one text."""
-        return isinstance(texts, str) or all(isinstance(text, str) for text in texts)
+    def tag(self, texts: Any) -> Any:
+        """See `Methods`."""
+        return self.predict(texts)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts as strings or lists of words."""
         return [text_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
-    def predictions(
+    def _predictions(
         self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"
     ) -> list[TagsPrediction]:
         """The tags of texts, each a string or a list of words.
@@ -350,7 +336,7 @@ class Tagger(encoding.EncoderTask):
     def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, predicted tags, tags)."""
         sentences = recipe.data.samples()
-        predictions = self.predictions([words for words, _ in sentences])
+        predictions = self._predictions([words for words, _ in sentences])
         return [
             (" ".join(words), " ".join(prediction.tags), " ".join(_learned(tags, self.scheme)))
             for (words, tags), prediction in zip(sentences, predictions, strict=True)
@@ -448,15 +434,6 @@ def _are_entity_tags(labels: Sequence[str]) -> bool:
     except RegardError:
         return False
     return True
-
-
-def _check_words(words: Sequence[str]) -> None:
-    for word in words:
-        if " " in word.strip():
-            raise RegardError(
-                f"A list of strings is the words of one sentence, but {word!r:.80} has a space. "
-                "Give one text as a string, and several texts to `predictions`."
-            )
 
 
 def _entities(split_text: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:

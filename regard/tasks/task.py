@@ -1,13 +1,9 @@
-"""The base class of tasks: their methods and commands, and what training and folders ask of them.
-
-model = regard.load("bert-base-uncased")
-model.generate("The man")       NotSupportedError: `generate` continues a text, but this is a
-                                model of fill-mask, which does not. It has ...
-"""
+"""The base class of tasks: what the command line, training, pictures and folders ask of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +12,7 @@ from regard.errors import ConfigError, NotSupportedError
 from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
-from regard.schema import joined_with_or
+from regard.tasks.methods import Methods
 
 if TYPE_CHECKING:
     import torch
@@ -24,50 +20,19 @@ if TYPE_CHECKING:
 
     from regard.data.batches import Batches
     from regard.data.encoder_inputs import InputFormat
-    from regard.decoding.hypothesis import Hypothesis
     from regard.metrics.score import NamedScore
     from regard.recipe import Recipe
     from regard.tasks.predictions import Prediction
     from regard.text import Tokenizer
 
-# method of some task -> what it does
-METHODS = {
-    "predict": "gives the result for a text",
-    "translate": "turns a text into another",
-    "summarize": "summarizes a text",
-    "caption": "describes an image",
-    "generate": "continues a text",
-    "reply": "replies to the turns of a dialogue",
-    "stream": "continues a text",
-    "hypotheses": "searches for the most probable text",
-    "lambada": "scores the prediction of last words",
-    "log_likelihoods": "gives the log-likelihoods of texts",
-    "cache_prefixes": "caches the prefixes of prompts",
-    "fill": "fills masks",
-    "follows": "tells whether a text follows another",
-    "tag": "tags the words of a text",
-    "classify": "gives the label of a text",
-    "choose": "chooses the answer to a question",
-    "parse": "gives the constituency tree of a sentence",
-    "answer": "answers a question from a context",
-    "predictions": "gives predictions with their probabilities",
-    "embed": "gives the vector of a text",
-    "embed_stream": "gives the vectors of texts",
-    "search": "finds the texts most similar to a text",
-    "similarity": "compares the vectors of texts",
-    "evaluate": "scores answers",
-}
 
-
-class Task:
+class Task(Methods):
     """Base of tasks: all that the command line, training, pictures and folders ask of a task.
 
-    A method or attribute without a value here belongs to some tasks alone: those that decode, those
-    that are trained, those on an encoder. Calling one of `METHODS` that a task lacks raises
-    NotSupportedError.
+    An attribute without a value here belongs to some tasks alone: those that decode, those that are
+    trained, those on an encoder. What users call is in `Methods`.
 
     commands: the commands of `regard` that the task supports, its own first.
-    decodes: whether it generates texts; the others have `predictions`.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
@@ -84,9 +49,7 @@ class Task:
         from, in which they are saved again; None for another type.
     """
 
-    name: ClassVar[str]
     commands: ClassVar[tuple[str, ...]]
-    decodes: ClassVar[bool]
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
@@ -103,10 +66,8 @@ class Task:
     method: Any
 
     # of all tasks
-    predict: Callable[..., Any]
     settings: Callable[[], dict[str, Any]]
     over_limit: Callable[..., dict[int, int]]
-    evaluate: Callable[..., Any]
     # of tasks that are trained
     from_recipe: Callable[[Any, Any, Tokenizer], Task]
     example: Callable[[Any, int], Any]
@@ -116,20 +77,11 @@ class Task:
     validate: Callable[[], dict[str, float]]
     samples: Callable[[Any], Sequence[tuple[str, ...]]]
     # of tasks that decode
-    hypotheses: Callable[..., list[list[Hypothesis]]]
     spelled: Callable[..., list[list[str]]]
     decoding_inputs: Callable[..., tuple[Any, Any]]
-    # of tasks on texts
-    embed: Callable[..., Any]
-    fill: Callable[..., Any]
-    parse: Callable[..., Any]
-    # of tasks with a probability of a text
-    log_likelihoods: Callable[[Sequence[str]], list[float]]
-    cache_prefixes: Callable[..., Any]
     # of tasks on an encoder
     reads_pairs: ClassVar[bool]
     prediction_type: ClassVar[type[Prediction]]
-    predictions: Callable[..., Sequence[Prediction]]
     text_encoder: Callable[[], Any]
     rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]
 
@@ -144,18 +96,18 @@ class Task:
         return encoder(self.module)
 
     def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._facts()}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the model, and the methods that the task supports."""
+        methods = " ".join(f"<code>{name}</code>" for name in self.methods())
+        return f"<b>{type(self).__name__}</b>: {escape(self._facts())}<br>{methods}"
+
+    def _facts(self) -> str:
         parameters = sum(weight.numel() for weight in self.module.parameters())
         size = f", {parameters:,} parameters" if parameters else ""
-        tokenizer = f"{self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens"
-        return (
-            f"<{self.name}: {described(self.module)}{size}; tokenizer: {tokenizer}; "
-            f"commands: {', '.join(self.commands)}>"
-        )
-
-    @classmethod
-    def has(cls, method: str) -> bool:
-        """Whether the task has this one of `METHODS`."""
-        return hasattr(cls, method)
+        tokenizer = f"{self.tokenizer.kind} of {self.tokenizer.vocab_size:,} tokens"
+        return f"{described(self.module)}{size}; tokenizer: {tokenizer}"
 
     @classmethod
     def check_length(cls, recipe: Any, limit: int | None) -> None:
@@ -246,17 +198,17 @@ class Task:
             raise ConfigError(f"{message} {self.instead(model)}")
 
     def require_method(self, method: str, model: str | Path) -> None:
-        """Check that the task has this one of `METHODS`.
+        """Check that the task supports this method.
 
         model: the folder that holds it.
 
         Raises:
-            ConfigError: it has not; the message names a command that it supports.
+            NotSupportedError: it does not; the message names a command that it supports.
         """
         if not self.has(method):
-            raise ConfigError(
-                f"`{method}` {METHODS[method]}, but {model} is a model of {self.name}, which does "
-                f"not. {self.instead(model)}"
+            raise NotSupportedError(
+                f"{model} is a model of {self.name}, which does not support {method}. "
+                f"{self.instead(model)}"
             )
 
     def instead(self, model: str | Path) -> str:
@@ -275,15 +227,3 @@ class Task:
         No data are read for this.
         """
         yield from ()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            kind = type(self)
-            if name not in METHODS:
-                raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-            methods = [f"`{method}`" for method in METHODS if kind.has(method)]
-            raise NotSupportedError(
-                f"`{name}` {METHODS[name]}, but this is a model of {self.name}, which does not. "
-                f"It has {joined_with_or(methods).replace(' or ', ' and ')}."
-            )

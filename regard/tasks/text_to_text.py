@@ -52,6 +52,7 @@ from regard.tasks.inputs import (
     warn_if_file,
     warn_of_truncation,
 )
+from regard.tasks.methods import results_of
 from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
@@ -414,6 +415,8 @@ class TextToText(EmbedsTexts):
     ) -> Any:
         """The most probable target of each text: a list for a list, one for one text.
 
+        With `n_best` or `samples` above 1 each text has the list of its targets, best first.
+
         Args:
             too_long: what happens to a text beyond the model's limit: "error" or "truncate".
             options: how to decode, by name (`beams=4`), where not as the model's own method.
@@ -423,7 +426,7 @@ class TextToText(EmbedsTexts):
             return self.generate([texts], too_long=too_long, **options)[0]
         texts = checked_texts(texts)
         hypotheses = self.hypotheses(texts, too_long=too_long, **options)
-        return [ranked[0] for ranked in self.spelled(texts, hypotheses)]
+        return results_of(self.spelled(texts, hypotheses), options)
 
     def hypotheses(
         self,
@@ -448,8 +451,6 @@ class TextToText(EmbedsTexts):
         warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
         self._capture(sources, best)
         return hypotheses
-
-    predict = generate
 
     def decoding_inputs(
         self,

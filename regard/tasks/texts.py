@@ -33,7 +33,7 @@ from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.auxiliary_lm import AuxiliaryLM
-from regard.tasks.batching import device_of
+from regard.tasks.batching import TooLong, device_of
 from regard.tasks.distillation import ScoresTeacherSection, SoftTargets, Teacher
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.encoding import (
@@ -374,6 +374,20 @@ def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
     texts, targets = task.read_to_evaluate(rows)
     task.warn_if_truncated(texts, stacklevel=5)
     return task.text_scores(task.encoded(texts, "truncate")), targets
+
+
+def probabilities_of_labels(
+    task: EncoderTask, texts: Any, *, too_long: TooLong = "error"
+) -> dict[str, float] | np.ndarray:
+    """The probability of each label: of one text by label, of several an array (N, labels) in the
+    order of `task.labels`.
+    """
+    found = task.predict(texts, return_proba=True, too_long=too_long)
+    if task.is_one(texts):
+        probabilities: dict[str, float] = found.probabilities
+        return probabilities
+    rows = [[*one.probabilities.values()] for one in found]
+    return np.array(rows).reshape(-1, len(task.labels))
 
 
 def targets_of(batch: InputBatch | GroupBatch, targets: Tensor, scores: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Translator(TextToText):
         super().__init__(module, tokenizer, method=method, **options)
         self.bleu_tokenize = bleu_tokenize
 
-    translate = TextToText.generate
+    translate = TextToText.generate  # type: ignore[assignment]
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

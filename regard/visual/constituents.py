@@ -1,7 +1,7 @@
 """Constituency trees as pictures, and several trees of one sentence beside each other.
 
 TreePicture.of("(S (NP (PRP It)) (VP (VBZ works)))").show()
-n_best_picture(task.predictions(["I shot an elephant in my pajamas."], n_best=3)[0].n_best)
+n_best_picture(task.predict("I shot an elephant.", return_proba=True, n_best=3).n_best)
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import ConfigError
-from regard.tasks.embedder import TextMatch, best_matches, products
+from regard.tasks.embedder import best_matches, products
+from regard.tasks.predictions import TextMatch
 
 
 @dataclass(frozen=True, eq=False)

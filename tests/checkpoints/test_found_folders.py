@@ -126,7 +126,9 @@ def check_texts(found: Found, task: Any, model: Any, tokenizer: Any, draw: Rando
         tuple(" ".join(draw.choices(WORDS, k=draw.randint(1, 18))) for _ in range(2))
         for _ in range(12)
     ]
-    found_ones = task.predictions([p if len(p) > 1 else p[0] for p in pairs], too_long="truncate")
+    found_ones = task.predict(
+        [p if len(p) > 1 else p[0] for p in pairs], too_long="truncate", return_proba=True
+    )
     scores = task.text_scores(task.encoded([p if len(p) > 1 else p[0] for p in pairs], "truncate"))
     for pair, one, row in zip(pairs, found_ones, scores, strict=True):
         given = tokenizer(*pair, truncation=True, max_length=limit, return_tensors="pt")

@@ -84,7 +84,9 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def same_answers(one, other, texts=TEXTS) -> None:
-    for a, b in zip(one.predictions(texts), other.predictions(texts), strict=True):
+    for a, b in zip(
+        one.predict(texts, return_proba=True), other.predict(texts, return_proba=True), strict=True
+    ):
         assert a.label == b.label
         assert list(a.probabilities.values()) == pytest.approx(list(b.probabilities.values()))
 
@@ -127,7 +129,9 @@ def test_peft_opens_the_adapter_of_a_run(place):
 
 def assert_answers(found: torch.Tensor) -> None:
     """The probabilities of the run are these."""
-    for ours, theirs in zip(runs.load("run").predictions(TEXTS), found.tolist(), strict=True):
+    for ours, theirs in zip(
+        runs.load("run").predict(TEXTS, return_proba=True), found.tolist(), strict=True
+    ):
         assert list(ours.probabilities.values()) == pytest.approx(theirs, abs=1e-5)
 
 

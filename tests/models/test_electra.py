@@ -59,13 +59,13 @@ def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tm
     model, tokenizer = folder("ForPreTraining")
     task = regard.load(tmp_path)
     texts = [TEXT, "meal", "a chef cooked"]
-    for text, found in zip(texts, task.predictions(texts), strict=True):
+    for text, found in zip(texts, task.predict(texts, return_proba=True), strict=True):
         given = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             wanted = model(**given).logits.sigmoid()[0, 1:-1]
         torch.testing.assert_close(torch.tensor(found.token_probabilities), wanted)
         assert list(found.tokens) == tokenizer.convert_ids_to_tokens(given["input_ids"][0])[1:-1]
-    found = task.predictions([TEXT])[0]
+    found = task.predict([TEXT], return_proba=True)[0]
     assert found.words == ("The", "unaffable", "chef", "ate", "the", "meal")
     assert found.probabilities[1] == max(found.token_probabilities[1:4])
     shares = dict(zip(found.words, found.probabilities, strict=True))
@@ -76,7 +76,7 @@ def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tm
 def test_words_behind_the_limit_are_left_out(folder, tmp_path):
     folder("ForPreTraining")
     task = regard.load(tmp_path)
-    found = task.predictions(["the chef " * 20], too_long="truncate")[0]
+    found = task.predict(["the chef " * 20], too_long="truncate", return_proba=True)[0]
     assert len(found.words) == len(found.tokens) == 14  # of 16 two are special tokens
     with pytest.raises(regard.RegardError, match="reads at most 16"):
         task.predict("the chef " * 20)

@@ -655,7 +655,7 @@ def test_an_encoder_embeds_the_same_from_its_folder(encoder, tmp_path):
     lines = ["a b c d e f g h", "i j k l m n o p q r s t", "b"]
     tokenizer = train_tokenizer("words", lines, V - 2).with_roles({"cls": "[CLS]", "sep": "[SEP]"})
     assert tokenizer.vocab_size == V
-    task = task_class("embedding")(EncoderWithHeads(encoder, {}), tokenizer)
+    task = task_class("embedding")(encoder, tokenizer)
     save(task, tmp_path / "model")
     loaded = load(tmp_path / "model")
     assert models_name(loaded.module.encoder) == models_name(encoder)
@@ -691,8 +691,11 @@ def test_a_trained_language_model_is_fine_tuned_as_classifier_and_tagger(name, t
         save(tuned, tmp_path / task)
         loaded = load(tmp_path / task)
         texts = lines if task == "classification" else [line.split() for line in lines]
-        for text, found in zip(texts, tuned.predictions(texts), strict=True):
-            for alone in (*tuned.predictions([text]), *loaded.predictions([text])):
+        for text, found in zip(texts, tuned.predict(texts, return_proba=True), strict=True):
+            for alone in (
+                *tuned.predict([text], return_proba=True),
+                *loaded.predict([text], return_proba=True),
+            ):
                 assert alone.values() == near(found.values())
 
 

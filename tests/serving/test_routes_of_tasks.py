@@ -35,7 +35,7 @@ def result(service, path, body):
 
 @pytest.mark.parametrize("name", ["classification", "multi-label-classification", "regression"])
 def test_predictions_equal_those_of_python(service, name):
-    expected = task_of(service, name).predictions(TEXTS)
+    expected = task_of(service, name).predict(TEXTS, return_proba=True)
     path = "/predict" if name == "regression" else "/classify"
     found = result(service, path, {"model": name, "texts": TEXTS})["results"]
     assert found == near([{"text": str(one), **one.values()} for one in expected])
@@ -77,7 +77,9 @@ def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service
     body = {"model": "question-answering", "n_best": 3}
     question, context = ([pair[side] for pair in PAIRS] for side in (0, 1))
     found = result(service, "/answer", {**body, "question": question, "context": context})
-    expected = json.loads(json.dumps([one.values() for one in task.predictions(PAIRS, n_best=3)]))
+    expected = json.loads(
+        json.dumps([one.values() for one in task.predict(PAIRS, n_best=3, return_proba=True)])
+    )
     assert found["results"] == near(expected)
     one = result(service, "/answer", {**body, "question": PAIRS[0][0], "context": PAIRS[0][1]})
     assert one["result"] == near(expected[0])
@@ -87,7 +89,7 @@ def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service
 
 def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
     question = {"context": "the cat sat", "question": "who", "choices": ["the cat", "a mat"]}
-    (expected,) = task_of(service, "multiple-choice").predictions([question])
+    (expected,) = task_of(service, "multiple-choice").predict([question], return_proba=True)
     body = {"model": "multiple-choice", "questions": question}
     found = result(service, "/choose", body)["result"]
     assert found == near({"text": str(expected), **expected.values()})

@@ -268,7 +268,7 @@ def test_masked_heads_change_answers_as_in_python(server, name):
         if task.decodes:
             most = 21 if name == "language-modeling-gpt2" else 40  # in a context of 24
             return {"text": task.generate([text], max_tokens=most)[0]}
-        one = task.predictions([text])[0]
+        one = task.predict([text], return_proba=True)[0]
         return json.loads(json.dumps({"text": str(one), **one.values()}))
 
     assert found["with_all"] == near(said())

@@ -81,7 +81,7 @@ def classifier(workdir: Path, family: str = "bert", **options) -> Path:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
     task = runs.load(classifier(workdir, family))
-    answers = task.predictions(PAIRS)
+    answers = task.predict(PAIRS, return_proba=True)
     for pair, answer in zip(PAIRS, answers, strict=True):  # GPT's have no padding there
         theirs = their_scores("AutoModelForSequenceClassification", workdir / "start", *pair)
         ours = torch.tensor([answer.probabilities[label] for label in ("no", "maybe", "yes")])
@@ -98,19 +98,16 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
     )
     config = json.loads((workdir / "run/model/config.json").read_text())
     assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
-    ours = [list(answer.probabilities.values()) for answer in task.predictions(PAIRS)]
+    ours = [
+        list(answer.probabilities.values()) for answer in task.predict(PAIRS, return_proba=True)
+    ]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
     assert task.predict(PAIRS) == [config["id2label"][str(i)] for i in theirs.argmax(-1).tolist()]
     theirs = their_scores("AutoModelForSequenceClassification", workdir / "run/model", FIRST)
-    ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
+    ours = [
+        list(answer.probabilities.values()) for answer in task.predict(FIRST, return_proba=True)
+    ]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
-
-
-def test_a_string_instead_of_a_list_of_texts_raises_an_error(workdir):
-    task = runs.load(classifier(workdir))
-    with pytest.raises(RegardError, match=r"Give a list of texts, \[text\].*'a red car'"):
-        task.predictions("a red car")
-    assert task.predict("a red car") in task.labels
 
 
 # ---- labels ------------------------------------------------------------------------------------
@@ -118,10 +115,10 @@ def test_a_string_instead_of_a_list_of_texts_raises_an_error(workdir):
 
 def test_a_trained_head_with_the_same_labels_is_kept(workdir):
     classifier(workdir)
-    before = runs.load("start").predictions(PAIRS)
+    before = runs.load("start").predict(PAIRS, return_proba=True)
     task, _ = train("training.optimizer.learning_rate=1e-9")
     assert task.labels == ("no", "maybe", "yes")
-    for old, new in zip(before, task.predictions(PAIRS), strict=True):
+    for old, new in zip(before, task.predict(PAIRS, return_proba=True), strict=True):
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
 
 
@@ -193,7 +190,7 @@ def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
     ):
         task = runs.load("start")
     assert task.labels == ("a (0)", "a (1)", "b")
-    assert [*task.predictions(["x"])[0].probabilities] == ["a (0)", "a (1)", "b"]
+    assert [*task.predict(["x"], return_proba=True)[0].probabilities] == ["a (0)", "a (1)", "b"]
 
 
 # ---- rows and batches --------------------------------------------------------------------------
@@ -203,12 +200,15 @@ def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
 def test_the_batch_and_its_order_do_not_change_predictions(workdir, family):
     task = runs.load(classifier(workdir, family))
     texts = [*PAIRS, "a", "", "the dog " * 25]
-    together = task.predictions(texts)
+    together = task.predict(texts, return_proba=True)
     for text, answer in zip(texts, together, strict=True):
-        (alone,) = task.predictions([text])
+        (alone,) = task.predict([text], return_proba=True)
         assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
-    assert task.predictions(texts[::-1])[-1] == task.predictions(texts)[0]
-    assert task.predictions([]) == [] == task.predict([])
+    assert (
+        task.predict(texts[::-1], return_proba=True)[-1]
+        == task.predict(texts, return_proba=True)[0]
+    )
+    assert task.predict([], return_proba=True) == [] == task.predict([])
 
 
 def test_one_text_or_one_pair_gives_one_label(workdir):
@@ -233,7 +233,7 @@ def test_texts_that_are_too_long_raise_an_error_or_are_truncated(workdir):
         truncation=True,
         max_length=64,
     )
-    (ours,) = task.predictions([long], too_long="truncate")
+    (ours,) = task.predict([long], too_long="truncate", return_proba=True)
     assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
     with pytest.warns(UserWarning, match="1 of 2 examples were cut to 64 tokens"):
         task.evaluate([(long, "no"), ("a", "yes")])
@@ -249,9 +249,9 @@ def test_texts_are_tokenized_once_for_over_limit_and_predictions(workdir, monkey
 
     monkeypatch.setattr(InputFormat, "encode", noted)
     assert task.over_limit(["a dog", "the cat"]) == {}
-    first = task.predictions(["a dog", "the cat"])
+    first = task.predict(["a dog", "the cat"], return_proba=True)
     assert read == [2]
-    assert task.predictions(["a dog", "ball"])[0].probabilities == pytest.approx(
+    assert task.predict(["a dog", "ball"], return_proba=True)[0].probabilities == pytest.approx(
         first[0].probabilities
     )
     assert read == [2, 2]
@@ -323,7 +323,9 @@ def test_a_new_model_trains_a_tokenizer_with_special_tokens(workdir, model):
     ids = task.input_format.encode([("a dog",)])[0].ids
     assert len(ids) == 4 and {ids[0], ids[-1]} <= task.tokenizer.special_ids
     theirs = their_scores("AutoModelForSequenceClassification", workdir / "run/model", FIRST)
-    ours = [list(answer.probabilities.values()) for answer in task.predictions(FIRST)]
+    ours = [
+        list(answer.probabilities.values()) for answer in task.predict(FIRST, return_proba=True)
+    ]
     assert torch.allclose(theirs.softmax(-1), torch.tensor(ours), atol=1e-5)
 
 
@@ -439,7 +441,7 @@ def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
     folder(workdir / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
     task, _ = train("objective.both_orders=true")
     assert isinstance(runs.load("run").order, BothOrders)
-    found = task.predictions([("a dog", "a red ball"), ("a red ball", "a dog")])
+    found = task.predict([("a dog", "a red ball"), ("a red ball", "a dog")], return_proba=True)
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.module.heads["classes"], 0
     for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
@@ -548,7 +550,7 @@ def test_class_weights_weigh_the_training_loss_alone(workdir):
 def test_a_report_of_classes_agrees_with_the_predictions(workdir):
     task = runs.load(classifier(workdir))
     rows = [(*pair, label) for pair, (_, _, label) in zip(PAIRS, ROWS, strict=True)]
-    report = task.class_report(rows)
+    report = task.classification_report(rows)
     right = sum(report.confusion[i][i] for i in range(3))
     assert right / len(ROWS) == pytest.approx(task.evaluate(rows)[0].value)
     assert [one.label for one in report.classes] == ["no", "maybe", "yes"]

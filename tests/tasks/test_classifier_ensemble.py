@@ -34,8 +34,10 @@ def test_probabilities_are_the_mean_of_both(two):
     assert backward.module.encoder.config.backward and not forward.module.encoder.config.backward
     texts = [text for text, _ in ROWS]
     both = ClassifierEnsemble(two)
-    found = both.predictions(texts)
-    for one, first, second in zip(found, *(t.predictions(texts) for t in two), strict=True):
+    found = both.predict(texts, return_proba=True)
+    for one, first, second in zip(
+        found, *(t.predict(texts, return_proba=True) for t in two), strict=True
+    ):
         for label in ("a", "b"):
             mean = (first.probabilities[label] + second.probabilities[label]) / 2
             assert one.probabilities[label] == pytest.approx(mean, abs=1e-6)

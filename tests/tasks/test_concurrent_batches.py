@@ -99,11 +99,11 @@ def test_answers_to_many_texts_equal_those_to_each(two_threads, threads, name):
     torch.manual_seed(1)
     task = every_task.MAKERS[name]()
     texts = drawn(60, every_task.WORDS, 3)
-    together = task.predictions(texts)
+    together = task.predict(texts, return_proba=True)
     assert len(threads) == 2
     with one_thread():
         for text, found in zip(texts, together, strict=True):
-            (alone,) = task.predictions([text])
+            (alone,) = task.predict([text], return_proba=True)
             assert str(alone.result) == str(found.result) or name.endswith("regression")
             assert scores_in(alone) == pytest.approx(scores_in(found), abs=1e-5)
 

@@ -31,7 +31,7 @@ def task():
 
 
 def test_predicted_entities_are_well_formed_and_tags_have_their_probability(task):
-    for one in task.predictions(SENTENCES):
+    for one in task.predict(SENTENCES, return_proba=True):
         assert len(spans(one.tags, "IOB2")) == len(one.entities)
         before = "O"
         for tag in one.tags:
@@ -44,7 +44,7 @@ def test_the_tags_of_a_sentence_are_the_best_sequence_of_its_scores(task):
     """With the scores of the encoder, by enumeration of four words."""
     crf: CRF = task.crf
     words = "the old cat sat".split()
-    (found,) = task.predictions([words])
+    (found,) = task.predict([words], return_proba=True)
     windows = WordWindows.of([words], task.input_format)
     ((_, read),) = task.passes(windows.inputs, [0])
     scores = read[0, windows.positions.ids].double()  # (4, O)
@@ -62,12 +62,15 @@ def test_the_tags_of_a_sentence_are_the_best_sequence_of_its_scores(task):
 
 
 def test_a_sentence_is_tagged_the_same_alone_in_a_batch_and_from_a_folder(task, tmp_path):
-    together = task.predictions(SENTENCES)
+    together = task.predict(SENTENCES, return_proba=True)
     regard.save(task, tmp_path / "tagger")
     loaded = regard.load(tmp_path / "tagger")
     assert loaded.name == "crf-tagging" and loaded.labels == task.labels
     for words, one in zip(SENTENCES, together, strict=True):
-        (alone,), (again,) = task.predictions([words]), loaded.predictions([words])
+        (alone,), (again,) = (
+            task.predict([words], return_proba=True),
+            loaded.predict([words], return_proba=True),
+        )
         assert alone.tags == one.tags == again.tags
         torch.testing.assert_close(
             torch.tensor(alone.probabilities), torch.tensor(one.probabilities), atol=1e-5, rtol=1e-5
@@ -76,5 +79,5 @@ def test_a_sentence_is_tagged_the_same_alone_in_a_batch_and_from_a_folder(task, 
 
 def test_a_sentence_longer_than_the_model_reads_is_tagged_in_windows(task):
     words = (every_task.WORDS * 4)[:60]
-    (found,) = task.predictions([words])
+    (found,) = task.predict([words], return_proba=True)
     assert len(found.tags) == len(found.probabilities) == 60

@@ -340,7 +340,7 @@ def test_an_evaluation_row_without_a_number_raises_an_error(tasks, row, message)
 
 
 def test_predictions_have_the_vectors_of_predict(tasks):
-    answers = tasks["bert"].predictions(TEXTS)
+    answers = tasks["bert"].predict(TEXTS, return_proba=True)
     vectors = tasks["bert"].predict(TEXTS)
     np.testing.assert_allclose([answer.vector for answer in answers], vectors)
     assert str(answers[0]).split(" ")[0] == f"{vectors[0, 0]:.7g}"

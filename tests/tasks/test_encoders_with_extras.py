@@ -135,9 +135,15 @@ def test_an_encoder_with_extras_learns_a_task_and_predicts(kind):
         (total / count).backward()
         optimizer.step()
     assert float(total.detach()) / count < 0.1
-    assert [one.label for one in task.predictions(TEXTS)] == ["cat", "dog", "dog", "cat", "cat"]
-    alone = task.predictions(TEXTS[1:2])[0]
-    together = task.predictions(TEXTS)[1]
+    assert [one.label for one in task.predict(TEXTS, return_proba=True)] == [
+        "cat",
+        "dog",
+        "dog",
+        "cat",
+        "cat",
+    ]
+    alone = task.predict(TEXTS[1:2], return_proba=True)[0]
+    together = task.predict(TEXTS, return_proba=True)[1]
     assert alone.label == together.label
     vectors = task.embed(TEXTS)
     assert vectors.shape == (5, 8)
@@ -189,5 +195,5 @@ def test_a_tagging_task_reads_characters_too():
     encoder = CharacterEncoder()
     model = EncoderWithHeads(encoder, {"tags": encoder.new_head("tags", 2)})
     task = Tagger(model, tokenizer(), labels=("O", "NOUN"))
-    (found,) = task.predictions(["the cat sleeps"])
+    (found,) = task.predict(["the cat sleeps"], return_proba=True)
     assert len(found.tags) == 3

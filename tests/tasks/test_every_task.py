@@ -203,12 +203,6 @@ def test_a_verb_that_a_task_lacks_raises_an_error_with_the_right_one(quick, fold
             if verb not in task.commands:
                 said = run(*words).stderr
                 assert "Use: regard" in said, (name, verb, said)
-        for verb in ("fill", "generate", "embed", "translate", "summarize", "predictions"):
-            if not hasattr(task, verb):
-                with pytest.raises(
-                    RegardError, match=f"a model of {task.name}, .* It has `predict`"
-                ):
-                    getattr(task, verb)
 
 
 def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_path):
@@ -244,7 +238,7 @@ LEAVES = [
 ]  # fmt: skip
 OF_TWO = ("similarity", "follows", "answer", "search")  # methods with two arguments
 METHODS = (
-    "predict predictions embed embed_stream evaluate over_limit similarity fill follows generate "
+    "predict embed embed_stream evaluate over_limit similarity fill follows generate "
     "translate summarize stream lambada log_likelihoods answer tag search cache_prefixes"
 ).split()
 
@@ -273,15 +267,18 @@ def test_inputs_that_are_no_texts_raise_an_error_in_every_method(loaded, seed):
         given = [drawn(draw) for _ in range(2 if method in OF_TWO else 1)]
         if isinstance(given[0], str) and method == "evaluate":
             continue  # names a file
-        limit = {"max_tokens": 3} if task.decodes and method in ("predict", "stream") else {}
+        options: dict[str, Any] = {"return_proba": True} if method == "predict" else {}
+        if task.decodes:
+            options = {"max_tokens": 3} if method in ("predict", "stream") else {}
         try:
-            found = getattr(task, method)(*given, **limit)
+            found = getattr(task, method)(*given, **options)
             found = list(found) if method in ("stream", "embed_stream") else found
         except RegardError as error:
             assert len(str(error)) > 15
             continue
-        if method == "predictions":
-            assert all(json.dumps(one.values(), allow_nan=False) for one in found)
+        if "return_proba" in options:
+            predictions = found if isinstance(found, list) else [found]
+            assert all(json.dumps(one.values(), allow_nan=False) for one in predictions)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -324,8 +321,8 @@ def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name
         np.testing.assert_array_equal(task.predict(texts, **options), wanted)
     assert len(task.predict([], **options)) == 0
     if not task.decodes:
-        assert list(task.predictions([])) == []
-        names = set(task.predictions([text])[0].values())
+        assert list(task.predict([], return_proba=True)) == []
+        names = set(task.predict([text], return_proba=True)[0].values())
         assert names == set(task.prediction_type.empty_values())
         assert not names & {"number", "source", "truncated"}
 
@@ -394,7 +391,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
         if name in DATA:
             calls.append(lambda task=task: task.evaluate(DATA[name]))
         if not task.decodes:
-            calls.append(lambda task=task, text=text: task.predictions([text]))
+            calls.append(lambda task=task, text=text: task.predict([text], return_proba=True))
             calls.append(lambda task=task: task.embed(["the cat"], per="word"))
         for call in calls:
             try:

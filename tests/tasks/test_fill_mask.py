@@ -46,7 +46,9 @@ def test_masks_have_the_probabilities_of_transformers(tmp_path, family, ending):
                 one.token for one in ours
             ]
             assert [one.probability for one in ours] == pytest.approx(best.values.tolist(), 1e-4)
-    assert task.predictions(TEXTS)[1] == task.fill(TEXTS[1])  # company changes nothing
+    assert task.predict(TEXTS, return_proba=True)[1] == task.fill(
+        TEXTS[1]
+    )  # company changes nothing
     assert task.predict(TEXTS) == [filled.text for filled in task.fill(TEXTS)]
     own = TEXTS[0].replace("[MASK]", tokenizer.mask_token)
     assert task.fill(own) == task.fill(TEXTS[0])
@@ -150,7 +152,7 @@ def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, end
     assert task.follows(*pair) == pytest.approx(kept, abs=1e-5)
     if ending == "ForNextSentencePrediction":
         assert task.name == "next-sentence"
-        (answer,) = task.predictions([pair])
+        (answer,) = task.predict([pair], return_proba=True)
         assert answer.probability == pytest.approx(kept, abs=1e-5)
         assert task.predict(pair) is answer.follows is (kept >= 0.5)
         with pytest.raises(RegardError, match="is asked of two"):

@@ -129,7 +129,11 @@ def test_every_form_of_the_data_gives_the_same_targets_and_scores(start, form):
 def test_an_order_of_columns_is_the_order_of_the_labels(start):
     run = train(train=INDICATORS, columns=["text"], target_columns=["slow", "bad", "good"])
     assert run.model.labels == ("slow", "bad", "good")
-    assert [*run.model.predictions(["slow"])[0].probabilities] == ["slow", "bad", "good"]
+    assert [*run.model.predict(["slow"], return_proba=True)[0].probabilities] == [
+        "slow",
+        "bad",
+        "good",
+    ]
 
 
 def test_pairs_of_texts_have_labels(start):
@@ -302,7 +306,7 @@ def test_the_threshold_is_fixed_or_fitted_on_the_validation_data(start):
     assert regard.load(train(threshold=0.3).folder).threshold == 0.3
     run = train(threshold="fitted", valid=LISTS, epochs=2, validation={"eval_steps": 2})
     task = regard.load(run.folder)
-    answers = task.predictions(TEXTS)
+    answers = task.predict(TEXTS, return_proba=True)
     shares = np.array([[*one.probabilities.values()] for one in answers])
     best = best_threshold(shares, np.array(list(COLUMNS.values())).T == 1)
     assert task.threshold == pytest.approx(best, abs=1e-6)
@@ -322,7 +326,7 @@ def test_transformers_gives_the_same_logits_from_a_saved_folder(tmp_path, monkey
     run = train()
     model = run.folder / "model"
     theirs = their_scores("AutoModelForSequenceClassification", model, TEXTS)
-    ours = [[*one.probabilities.values()] for one in run.model.predictions(TEXTS)]
+    ours = [[*one.probabilities.values()] for one in run.model.predict(TEXTS, return_proba=True)]
     assert torch.allclose(theirs.sigmoid(), torch.tensor(ours), atol=1e-5)
     config = json.loads((model / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"
@@ -334,7 +338,10 @@ def test_transformers_gives_the_same_logits_from_a_saved_folder(tmp_path, monkey
 def test_a_head_with_the_same_labels_is_trained_on(start):
     first = train(out="first", epochs=4)
     again = train(model="first", learning_rate=1e-9, out="again")
-    ours, before = again.model.predictions(TEXTS[:6]), first.model.predictions(TEXTS[:6])
+    ours, before = (
+        again.model.predict(TEXTS[:6], return_proba=True),
+        first.model.predict(TEXTS[:6], return_proba=True),
+    )
     for new, old in zip(ours, before, strict=True):
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
 
@@ -359,7 +366,7 @@ def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
     run = train(valid=0.5, epochs=4)
     page = (run.folder / "report.html").read_text()
     data = runs.read_recipe(run.folder / "recipe.toml").data
-    report = run.model.class_report(data.records("valid"))
+    report = run.model.classification_report(data.records("valid"))
     assert "Scores of each label" in page and "macro average" in page and "(no label)" in page
     for one, error in zip(report.labels.classes, report.calibration_errors, strict=True):
         assert f"{one.precision:.3f}" in page and f"{error:.3f}" in page

@@ -94,11 +94,11 @@ def their_answers(path: Path, one: ChoiceQuestion, family: str) -> torch.Tensor:
 def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, family):
     start(workdir, family)
     task, _ = train()
-    for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
+    for one, answer in zip(QUESTIONS, task.predict(QUESTIONS, return_proba=True), strict=True):
         theirs = their_answers(workdir / "run/model", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
         assert answer.index == int(theirs.argmax()) and str(answer) == one.choices[answer.index]
-        assert task.predictions([one])[0].probabilities == pytest.approx(
+        assert task.predict([one], return_proba=True)[0].probabilities == pytest.approx(
             answer.probabilities, abs=1e-5
         )
 
@@ -106,7 +106,7 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
     task = runs.load(start(workdir, family, head=True))
-    for one, answer in zip(QUESTIONS, task.predictions(QUESTIONS), strict=True):
+    for one, answer in zip(QUESTIONS, task.predict(QUESTIONS, return_proba=True), strict=True):
         theirs = their_answers(workdir / "start", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
 
@@ -179,13 +179,13 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
 def test_questions_are_given_as_json_or_objects_and_others_raise_errors(workdir):
     task = runs.load(start(workdir, "bert", head=True))
     one = {"question": "Where is the ball?", "choices": list(QUESTIONS[2].choices)}
-    found = task.predictions([json.dumps(one), one, QUESTIONS[2]])
+    found = task.predict([json.dumps(one), one, QUESTIONS[2]], return_proba=True)
     assert found[0] == found[1] == found[2] and task.predict(one) == found[0].choice
     with pytest.raises(RegardError, match="Question 1 must be an object with `context`"):
         task.predict("who sleeps ?")
     with pytest.raises(DataError, match="choices"):
         task.predict([{"question": "a"}])
-    assert task.checked([]) == [] == task.predictions([])
+    assert task.checked([]) == [] == task.predict([], return_proba=True)
 
 
 def test_the_published_dream_file_is_evaluated(workdir, shared):

@@ -118,8 +118,16 @@ def test_the_candidates_of_a_mask_may_be_any_iterable():
 
 WHOLE_NUMBERS = [
     ("fill-mask", "top", lambda task, **option: task.fill("the [MASK]", **option)),
-    ("question-answering", "n_best", lambda task, **option: task.predictions([PAIR], **option)),
-    ("parsing", "n_best", lambda task, **option: task.predictions(["the cat"], **option)),
+    (
+        "question-answering",
+        "n_best",
+        lambda task, **option: task.predict([PAIR], **option, return_proba=True),
+    ),
+    (
+        "parsing",
+        "n_best",
+        lambda task, **option: task.predict(["the cat"], **option, return_proba=True),
+    ),
     ("embedding", "max_tokens_per_batch", lambda task, **option: task.embed(["a"], **option)),
     *(
         (name, option, lambda task, **option: task.evaluate(["the cat sat"], **option))
@@ -164,7 +172,9 @@ def test_windows_share_at_most_half_of_their_tokens(overlap):
     pairs = [("who", "the old cat sat on a warm mat " * count) for count in (1, 4, 9)]
     sizes = dict(max_length=every_task.LIMIT, max_question_length=6)
     found, wanted = (
-        type(task)(task.module, task.tokenizer, doc_stride=one, **sizes).predictions(pairs)
+        type(task)(task.module, task.tokenizer, doc_stride=one, **sizes).predict(
+            pairs, return_proba=True
+        )
         for one in (overlap, every_task.LIMIT // 2)
     )
     assert found == wanted

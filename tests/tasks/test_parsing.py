@@ -98,7 +98,7 @@ def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parser:
 
 
 def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
-    folder, result = trained
+    folder, result = trained.folder, trained.result
     assert result.scores["f1"] == result.scores["exact"] == 1
     task = regard.load(folder)
     assert task.name == "parsing" and "S VP" in task.labels and "ADVP" in task.labels
@@ -119,8 +119,8 @@ def test_saved_and_loaded_trees_and_scores_are_equal(trained, tmp_path):
     save(task, tmp_path / "copy")
     again = regard.load(tmp_path / "copy")
     texts = ["the cat slept.", "up", "a mat sat on it on the cat (on a mat) ."]
-    assert [one.values() for one in again.predictions(texts, n_best=3)] == [
-        one.values() for one in task.predictions(texts, n_best=3)
+    assert [one.values() for one in again.predict(texts, n_best=3, return_proba=True)] == [
+        one.values() for one in task.predict(texts, n_best=3, return_proba=True)
     ]
     assert again.settings() == task.settings()
 
@@ -142,9 +142,9 @@ def test_a_model_that_reads_tags_gives_the_words_of_the_trees(tmp_path, files):
 def test_a_sentence_in_a_batch_has_the_tree_and_score_that_it_has_alone():
     task = tiny()
     texts = ["a", "a b c d e f g h a b c", "unseen", "b a", "c c c d", "h g f e d c b a"] * 3
-    together = task.predictions(texts, n_best=4)
+    together = task.predict(texts, n_best=4, return_proba=True)
     for text, one in zip(texts, together, strict=True):
-        (alone,) = task.predictions([text], n_best=4)
+        (alone,) = task.predict([text], n_best=4, return_proba=True)
         assert [str(tree) for tree, _ in alone.n_best] == [str(tree) for tree, _ in one.n_best]
         assert np.allclose([s for _, s in alone.n_best], [s for _, s in one.n_best], atol=1e-4)
         assert [score for _, score in one.n_best] == sorted(
@@ -158,9 +158,9 @@ def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add
     task = tiny()
     for count in (10**6, 10**30):
         with pytest.raises(TextError, match=r"(?s)Text 1 has 4 words, too many.*`n_best`.*5,000"):
-            task.predictions(["a b c d", "a"], n_best=count)
+            task.predict(["a b c d", "a"], n_best=count, return_proba=True)
     texts = ["a b c d", "a", "b a", "c c c d", "d"] * 2
-    together = task.predictions(texts, n_best=5)
+    together = task.predict(texts, n_best=5, return_proba=True)
     sizes = []
     charts = Parser._charts
 
@@ -170,16 +170,16 @@ def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add
 
     monkeypatch.setattr(Parser, "_charts", counted)
     monkeypatch.setattr(parsing, "MOST_RANKED", 20)
-    for one, wanted in zip(task.predictions(texts, n_best=5), together, strict=True):
+    for one, wanted in zip(task.predict(texts, n_best=5, return_proba=True), together, strict=True):
         assert [str(tree) for tree, _ in one.n_best] == [str(tree) for tree, _ in wanted.n_best]
     assert max(sizes) <= 40 and len(sizes) > 2
     with pytest.raises(TextError, match="Text 1 has 4 words"):
-        task.predictions(texts, n_best=6)
+        task.predict(texts, n_best=6, return_proba=True)
 
 
 def test_one_word_has_as_many_trees_as_there_are_labels():
     task = tiny()
-    (found,) = task.predictions(["a"], n_best=10)
+    (found,) = task.predict(["a"], n_best=10, return_proba=True)
     trees = sorted(str(tree).replace("(D a)", "").replace("(N a)", "") for tree, _ in found.n_best)
     assert trees == ["(NP )", "(S (VP ))", "(S )"]
 
@@ -187,7 +187,7 @@ def test_one_word_has_as_many_trees_as_there_are_labels():
 def test_sentences_longer_than_the_model_reads_are_one_tree():
     task = tiny(max_length=8)
     words = list("abcdefgh" * 5)
-    (found,) = task.predictions([words])
+    (found,) = task.predict([words], return_proba=True)
     assert found.best.words == words
     assert task.over_limit([" ".join(words)]) == {}
 
@@ -275,11 +275,11 @@ def test_ordinary_sentences_keep_all_their_words_however_their_parentheses_are_n
 def test_errors_name_the_text_or_the_line(tmp_path, files):
     task = tiny()
     with pytest.raises(TextError, match="Text 2 has no word"):
-        task.predictions(["a", " "])
+        task.predict(["a", " "], return_proba=True)
     with pytest.raises(TextError, match="Text 2 has 400,000 words, more than 2,000.*sentences as"):
-        task.predictions(["a", "a " * 400_000])
+        task.predict(["a", "a " * 400_000], return_proba=True)
     with pytest.raises(RegardError, match="`n_best` must be at least 1"):
-        task.predictions(["a"], n_best=0)
+        task.predict(["a"], n_best=0, return_proba=True)
     files.write_text(TREES + "( (S (NN a\n")
     with pytest.raises(DataError, match=r"trees.mrg:8: 4 brackets|trees.mrg:8: 3 brackets"):
         list(read_treebank(files))

@@ -120,7 +120,7 @@ def test_windows_equal_those_of_transformers(kind, request):
 def test_the_best_answers_equal_those_of_a_plain_search(kind, request):
     folder = request.getfixturevalue(kind)
     task = both(folder)[0]
-    answers = task.predictions(PAIRS, n_best=5)
+    answers = task.predict(PAIRS, n_best=5, return_proba=True)
     assert len({answer.best[0].start for answer in answers}) > 2
     for (question, context), answer in zip(PAIRS, answers, strict=True):
         spans, none = their_answers(folder, question, context)
@@ -234,7 +234,7 @@ def test_answers_of_equal_score_are_ranked_by_position(folder):
     task = type(task)(regard.load(folder).module, task.tokenizer, **OPTIONS)
     for weight in task.module.heads["span"].parameters():
         torch.nn.init.zeros_(weight)
-    answer = task.predictions([("who?", LONG)], n_best=3)[0]
+    answer = task.predict([("who?", LONG)], n_best=3, return_proba=True)[0]
     assert [passage.text for passage in answer.best] == ["the", "the c", "the ca"]
     assert answer.no_answer == 0.5
 
@@ -246,7 +246,7 @@ def test_answers_of_equal_score_are_ranked_by_position(folder):
 def test_answers_in_multibyte_texts_have_the_right_characters(kind, request):
     task = both(request.getfixturevalue(kind))[0]
     context = "Der Tür-Hut 😀👍🏽 kostet 5 €.\u3000東京 e\u0301 \t über \n" * 9
-    for passage in task.predictions([("für?", context)], n_best=50)[0].best:
+    for passage in task.predict([("für?", context)], n_best=50, return_proba=True)[0].best:
         assert passage.text == context[passage.start : passage.end]
         assert passage.text == passage.text.strip()
 
@@ -259,24 +259,24 @@ TEXTS = st.text(st.sampled_from("the cat 7.!\u6771\u00fc\u200b\n\U0001f600"), ma
 def test_answers_are_parts_of_their_context_in_any_batch(folder, roberta, pairs):
     for path in (folder, roberta):
         task = both(path)[0]
-        answers = task.predictions(pairs, too_long="truncate")
+        answers = task.predict(pairs, too_long="truncate", return_proba=True)
         assert len(answers) == len(pairs)
         for pair, answer in zip(pairs, answers, strict=True):
             for passage in answer.best:
                 assert pair[1][passage.start : passage.end] == passage.text == answer.text
             if not pair[1].strip():
                 assert answer.text == ""
-            alone = task.predictions([pair], too_long="truncate")[0]
+            alone = task.predict([pair], too_long="truncate", return_proba=True)[0]
             assert alone.text == answer.text
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
 
 
 def test_an_empty_context_has_no_answer(folder):
     task = both(folder)[0]
-    assert task.predictions([]) == []
-    nothing = task.predictions([("", ""), ("who?", ""), ("who?", " \n")])
+    assert task.predict([], return_proba=True) == []
+    nothing = task.predict([("", ""), ("who?", ""), ("who?", " \n")], return_proba=True)
     assert [(a.text, a.no_answer, a.best) for a in nothing] == [("", 1.0, ())] * 3
-    assert task.predictions([("", "the cat")])[0].text in "the cat"
+    assert task.predict([("", "the cat")], return_proba=True)[0].text in "the cat"
 
 
 def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
@@ -320,10 +320,10 @@ def test_a_context_is_encoded_once_for_consecutive_questions(folder, monkeypatch
 
 def test_questions_above_the_threshold_have_no_answer(folder):
     task = both(folder)[0]
-    answers = task.predictions(PAIRS)
+    answers = task.predict(PAIRS, return_proba=True)
     task.threshold = sorted(answer.no_answer for answer in answers)[2]
     try:
-        for before, after in zip(answers, task.predictions(PAIRS), strict=True):
+        for before, after in zip(answers, task.predict(PAIRS, return_proba=True), strict=True):
             assert after.best == before.best
             assert after.text == ("" if before.no_answer > task.threshold else before.text)
     finally:
@@ -338,7 +338,7 @@ def test_squad_2_scores_use_the_threshold(folder):
         Question("3", STORY, "what?", (Given("hat", 19),)),
         Question("4", "", "who?", impossible=True),
     ]
-    found = [task.predictions([(one.question, one.context)])[0] for one in questions]
+    found = [task.predict([(one.question, one.context)], return_proba=True)[0] for one in questions]
     task.threshold = 0.4
     try:
         metric = SQuAD2(0.4)
@@ -365,7 +365,7 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     task = started(folder, file, f'data.valid="{file}"').task
     scores = task.validate()
     wanted = [[text] if start is not None else [] for _, _, text, start in asked]
-    found = task.predictions([pair[:2] for pair in asked])
+    found = task.predict([pair[:2] for pair in asked], return_proba=True)
     tries = []
     for threshold in (0.0, *(answer.no_answer for answer in found), 1.0):
         metric = SQuAD2(threshold)

@@ -184,7 +184,7 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
         ours = getattr(task.module.encoder, name).state_dict()
         theirs = getattr(generator.module.encoder, name).state_dict()
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
-    assert task.predictions(["the cat sat"])[0].words == ("the", "cat", "sat")
+    assert task.predict(["the cat sat"], return_proba=True)[0].words == ("the", "cat", "sat")
     assert task.companions() == {}
     (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
     run = regard.train(

@@ -87,7 +87,7 @@ def windows(tokenizer: Any, question: str, context: str) -> Any:
 @torch.no_grad()
 def test_answers_of_long_texts_equal_the_beams_of_transformers(folder):
     task, tokenizer, model = opened(folder)
-    answers = task.predictions(PAIRS, n_best=5)
+    answers = task.predict(PAIRS, n_best=5, return_proba=True)
     for (question, context), answer in zip(PAIRS, answers, strict=True):
         spans: dict[tuple[int, int], float] = {}
         none = math.inf
@@ -198,7 +198,9 @@ def test_a_new_head_is_trained_kept_in_its_folder_and_opened_by_transformers(fol
     assert 0 <= result.scores["f1"] <= 100 and 0 <= task.threshold <= 1
     saved = tmp_path / "saved"
     regard.save(task, saved)
-    assert regard.load(saved).predictions(PAIRS) == task.predictions(PAIRS)
+    assert regard.load(saved).predict(PAIRS, return_proba=True) == task.predict(
+        PAIRS, return_proba=True
+    )
     model, report = transformers.XLNetForQuestionAnswering.from_pretrained(
         saved, output_loading_info=True
     )

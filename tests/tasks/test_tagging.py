@@ -48,7 +48,7 @@ def their_scores(folder, words):
 
 
 def our_probabilities(task, sentences):
-    return [answer.probabilities for answer in task.predictions(sentences)]
+    return [answer.probabilities for answer in task.predict(sentences, return_proba=True)]
 
 
 # ------------------------------------------------------------------- against other libraries
@@ -57,7 +57,7 @@ def our_probabilities(task, sentences):
 def test_tags_and_probabilities_equal_those_of_transformers(folder):
     task = both(folder)[0]
     seen = set()
-    for answer, words in zip(task.predictions(SENTENCES), SENTENCES, strict=True):
+    for answer, words in zip(task.predict(SENTENCES, return_proba=True), SENTENCES, strict=True):
         wanted = their_scores(folder, words).softmax(-1)
         assert list(answer.tags) == [TAGS[i] for i in wanted.argmax(-1)]
         assert answer.probabilities == pytest.approx(wanted.amax(-1).tolist(), abs=1e-5)
@@ -75,12 +75,7 @@ def test_byte_level_models_give_the_tags_of_transformers(tmp_path):
             encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
             logits, word_ids = model(**encoded).logits[0], encoded.word_ids(0)
             wanted = logits[[word_ids.index(i) for i in range(len(words))]]
-            assert task.predict(words) == [TAGS[i] for i in wanted.argmax(-1)]
-
-
-def test_a_string_instead_of_a_list_of_texts_raises_an_error(folder):
-    with pytest.raises(RegardError, match="Give a list of texts"):
-        regard.load(folder).predictions("Ada met Bob")
+            assert task.tag([words]) == [[TAGS[i] for i in wanted.argmax(-1)]]
 
 
 def test_a_word_without_tokens_is_read_as_the_unknown_token(folder):
@@ -165,7 +160,7 @@ def test_words_of_long_sentences_are_tagged_in_the_window_with_most_context(fold
             right = sum(lengths[i + 1 : stop]) if stop < len(words) else 10**6
             if min(left, right) > wanted[i][0]:
                 wanted[i] = (min(left, right), TAGS[best[i - start]])
-    assert task.predict(words) == [tag for _, tag in wanted]
+    assert task.predict([words]) == [[tag for _, tag in wanted]]
 
 
 def test_each_word_of_a_split_sentence_is_counted_once_in_the_loss(folder, tmp_path):
@@ -183,7 +178,7 @@ def test_a_word_longer_than_a_window_is_tagged_with_a_warning(folder):
     task = both(folder)[0]
     long = "ab-" * 30
     with pytest.warns(UserWarning, match="1 of 2 texts have a word longer than 64 tokens"):
-        answers = task.predictions([["the", long, "cat"], ["in"]])
+        answers = task.predict([["the", long, "cat"], ["in"]], return_proba=True)
     assert [len(answer.tags) for answer in answers] == [3, 1]
     assert answers[0].words[1] == long
 
@@ -199,7 +194,7 @@ def test_each_word_of_any_text_has_a_tag(folder, texts):
     task = both(folder)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        answers = task.predictions(texts)
+        answers = task.predict(texts, return_proba=True)
     for given_, answer in zip(texts, answers, strict=True):
         assert len(answer.tags) == len(answer.words) == len(answer.probabilities)
         if not isinstance(given_, str):
@@ -219,17 +214,16 @@ def test_the_batch_does_not_change_probabilities(folder):
 def test_predict_takes_texts_and_lists_of_words(folder):
     task = both(folder)[0]
     words = SENTENCES[0]
-    assert task.predict("the cat in the hat.") == task.predict(words)
-    assert task.predict([words, words]) == [task.predict(words)] * 2
+    tags = task.predict("the cat in the hat.")
+    assert task.predict([words, "the cat in the hat."]) == task.tag([words, words]) == [tags] * 2
     assert task.predict([]) == task.predict("") == task.predict(" \u3000") == []
-    assert task.predict([[], words]) == [[], task.predict(words)]
-    assert task.predictions([]) == [] and task.over_limit(["the " * 999]) == {}
-    assert str(task.predictions(["the cat"])[0]) == "the/{} cat/{}".format(*task.predict("the cat"))
+    assert task.predict([[], words]) == [[], tags]
+    assert task.predict([], return_proba=True) == [] and task.over_limit(["the " * 999]) == {}
+    assert str(task.predict(["the cat"], return_proba=True)[0]) == "the/{} cat/{}".format(
+        *task.predict("the cat")
+    )
     with pytest.raises(RegardError, match="Give a text, or its words"):
         task.predict([["the", 3]])
-    message = "'the cat' has a space. .* several texts to `predictions`"
-    with pytest.raises(RegardError, match=message):
-        task.predict(["the cat", "in"])
 
 
 def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch):
@@ -237,7 +231,7 @@ def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch
     tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
     monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0] * 6))
     text = "Anna  M\u00fcller\tin Rome,Oslo"  # the comma is a word
-    found = task.predictions([text])[0].entities
+    found = task.predict([text], return_proba=True)[0].entities
     wanted = [("PER", "Anna  M\u00fcller"), ("LOC", "Rome"), ("LOC", ",")]
     assert [(e.type, e.text) for e in found] == wanted
     assert all(text[e.start : e.end] == e.text for e in found)
@@ -305,14 +299,14 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
     task = regard.load(run)
     assert task.labels == ("B-LOC", "B-PER", "I-PER", "O")  # IOB2, by the alphabet
     words = "anna met bob smith in rome york".split()
-    assert task.predict(words) == "B-PER O B-PER I-PER O B-LOC B-LOC".split()
+    assert task.predict([words]) == ["B-PER O B-PER I-PER O B-LOC B-LOC".split()]
     model = transformers.AutoModelForTokenClassification.from_pretrained(run / "model").eval()
     assert model.config.id2label == dict(enumerate(task.labels))
     tokenizer = transformers.AutoTokenizer.from_pretrained(run / "model")
     encoded = tokenizer([words], is_split_into_words=True, return_tensors="pt")
     word_ids = encoded.word_ids(0)
     logits = model(**encoded).logits[0][[word_ids.index(i) for i in range(len(words))]]
-    assert task.predictions([words])[0].probabilities == pytest.approx(
+    assert task.predict([words], return_proba=True)[0].probabilities == pytest.approx(
         logits.softmax(-1).amax(-1).tolist(), abs=1e-5
     )
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].value == 1.0
@@ -325,10 +319,10 @@ def test_tags_of_another_kind_than_entities_need_scheme_none(folder, tmp_path):
         started(folder, file)
     task = started(folder, file, **{"data.scheme": "none"}).task
     assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
-    found = task.predict(["the", "cat"])
+    (found,) = task.predict([["the", "cat"]])
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
     score = task.evaluate([(["the", "cat"], ["DT", "NN"])])[0]
-    assert score.value == right / 2 and task.predictions(["a b"])[0].entities == ()
+    assert score.value == right / 2 and task.predict(["a b"], return_proba=True)[0].entities == ()
     with pytest.warns(UserWarning, match="tags that this model does not predict: VB"):
         task.evaluate([(["runs"], ["VB"])])
 

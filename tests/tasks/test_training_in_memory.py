@@ -43,7 +43,9 @@ def test_a_data_frame_trains_as_its_file_does(start):
     with_file = train(train="rows.jsonl", valid="rows.jsonl", out="file", **options)
     with_frame = train(train=FRAME, valid=FRAME, out="frame", **options)
     assert with_frame.scores == with_file.scores
-    assert with_frame.model.predictions(TEXTS) == with_file.model.predictions(TEXTS)
+    assert with_frame.model.predict(TEXTS, return_proba=True) == with_file.model.predict(
+        TEXTS, return_proba=True
+    )
 
 
 def test_a_run_has_its_folder_scores_curves_and_model(start):
@@ -91,7 +93,9 @@ def test_the_report_of_a_classifier_has_scores_of_each_label_and_the_confusion(s
     )
     page = (run.folder / "report.html").read_text()
     assert "Scores of each label" in page and "Confusion: shares" in page
-    report = run.model.class_report(read_recipe(run.folder / "recipe.toml").data.records("valid"))
+    report = run.model.classification_report(
+        read_recipe(run.folder / "recipe.toml").data.records("valid")
+    )
     for one in report.classes:
         assert f"{one.precision:.3f}" in page and f"{one.recall:.3f}" in page
 

@@ -89,10 +89,8 @@ def _answer(task: Task, item: Any) -> dict[str, Any]:
     with read_whole():
         if task.decodes:
             return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
-        if task.has("predictions"):
-            one = task.predictions([item])[0]
-            return {"text": str(one), **one.values()}
-        return {"vector": task.embed([item])[0].tolist()}
+        (one,) = task.predict([item], return_proba=True)
+        return {"text": str(one), **one.values()}
 
 
 def _room(task: Task, text: str) -> int:

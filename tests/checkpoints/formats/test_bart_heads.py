@@ -119,7 +119,7 @@ def test_folders_classify_and_answer_as_in_transformers(family, tmp_path):
         texts = (given,) if isinstance(given, str) else given
         with torch.no_grad():
             wanted = theirs(**tokenizer(*texts, return_tensors="pt")).logits[0]
-        (found,) = task.predictions([given])
+        (found,) = task.predict([given], return_proba=True)
         assert found.label == f"LABEL_{int(wanted.argmax())}"
         assert max(found.probabilities.values()) == pytest.approx(
             float(wanted.softmax(-1).max()), abs=1e-5

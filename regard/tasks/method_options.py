@@ -1,0 +1,71 @@
+"""The options of the methods that generate texts and of those that give vectors, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+from regard.layers.scalar_mix import LayerChoice
+from regard.tasks.batching import TooLong
+
+Per = Literal["text", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+
+
+class DecodingOptions(TypedDict, total=False):
+    """Options of the methods that generate texts, where not as the model's own method.
+
+    beams, n_best: beam search, and how many of its texts are returned for each input.
+    samples, temperature, top_k, top_p, seed: sampling.
+    max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
+    too_long: what happens to an input that is longer than the model reads.
+    stop: stop sequences, of language models.
+    source_language, target_language: of a model that translates between several.
+    The others: docs/concepts/decoding.md.
+    """
+
+    beams: int | None
+    n_best: int | None
+    samples: int | None
+    length_penalty: Any
+    early_stopping: Any
+    min_tokens: int | None
+    no_repeat_ngram: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    max_tokens: int | None
+    max_length_a: float | None
+    max_length_b: int | None
+    seed: int | None
+    assistant_model: Any
+    num_assistant_tokens: int | None
+    eos: Any
+    too_long: TooLong
+    stop: Sequence[str] | str | None
+    source_language: str | None
+    target_language: str | None
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The options of `embed`.
+
+    layers: "first" (the embeddings), "last" (the default), "second-to-last", "sum" (of all layers
+        above the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
+        embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that was trained.
+    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
+        "mean", "first", "last", "max"; of a text also the other kinds of
+        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
+        otherwise the mean.
+    per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
+    normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
+    precision: "bfloat16" for the matrix products; vectors are float32 in either case.
+    max_tokens_per_batch: tokens in a batch, padding included.
+    """
+
+    layers: str | int | LayerChoice
+    pooling: str | None
+    per: Per
+    normalize: bool | None
+    precision: Precision
+    max_tokens_per_batch: int | None

@@ -1,0 +1,166 @@
+"""The methods of every task: a text gives one result, a list a list, a missing one an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import regard
+from regard.errors import ConfigError, NotSupportedError
+from regard.tasks import TASKS
+from regard.tasks.embedding import Embedder
+from regard.tasks.methods import METHODS
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import every_task
+from tiny_folders import folder
+
+TEXT, IMAGE = "the cat sat", str(Path(__file__).parents[1] / "stripes.png")
+PAIR, QUESTION = ("who sat", "the old cat sat"), {"question": "who", "choices": ["a cat", "a mat"]}
+# What `predict` of a task reads, where it is no text.
+READ: dict[str, Any] = {
+    "fill-mask": "the [MASK] sat",
+    "masked-language-modeling": "the [MASK] sat",
+    "next-sentence": PAIR,
+    "sentence-order": PAIR,
+    "question-answering": PAIR,
+    "multiple-choice": QUESTION,
+    "captioning": IMAGE,
+}
+# Of the methods for which one item is none of these.
+ONE: dict[str, tuple[Any, ...]] = {
+    "answer": PAIR,
+    "follows": PAIR,
+    "fill": ("the [MASK] sat",),
+    "search": (TEXT, [TEXT, "a mat"]),
+    "reply": (["the cat", "sat"],),
+    "similarity": (TEXT, "a mat"),
+    **dict.fromkeys(("embed", "encode", "log_likelihoods"), (TEXT,)),
+}
+NOT_OF_TEXTS = {
+    *("evaluate", "save", "to", "classification_report", "stream", "hypotheses", "embed_stream"),
+    *("lambada", "cache_prefixes"),
+}
+DECODING = {"generate", "translate", "summarize", "caption", "reply"}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {name: every_task.MAKERS[name]() for name in TASKS}
+
+
+def several(method: str, one: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Two items in place of one."""
+    return tuple(item if method == "search" and n else [item] * 2 for n, item in enumerate(one))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_one_text_gives_one_result_and_a_list_a_list_in_every_method(tasks, name):
+    model = tasks[name]
+    model.module.eval()
+    for method in set(model.methods()) - NOT_OF_TEXTS:
+        if name == "captioning" and method not in ("predict", "generate", "caption"):
+            continue  # its encoder reads images: it embeds no text
+        if method == "follows" and not {"next_sentence", "sentence_order"} & {*model.module.heads}:
+            continue  # fills masks alone
+        options = (
+            {"max_tokens": 24}
+            if method in DECODING or (method in ("predict", "parse") and model.decodes)
+            else {}
+        )
+        one = ONE.get(method, (READ.get(name, TEXT),))
+        call = getattr(model, method)
+        alone, together = call(*one, **options), call(*several(method, one), **options)
+        assert len(together) == 2, method
+        for other in together:
+            if method == "predict_proba" and isinstance(alone, dict):
+                other = dict(zip(model.labels, other.tolist(), strict=True))
+            if method == "similarity":
+                other = other[0]
+            if isinstance(other, float | np.floating | np.ndarray):
+                np.testing.assert_allclose(other, alone, atol=1e-5, err_msg=method)
+            elif isinstance(alone, str):
+                assert other == alone, method
+            else:
+                assert type(other) is type(alone), method
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_method_that_a_task_lacks_raises_an_error_that_names_those_it_has(tasks, name):
+    model = tasks[name]
+    lacking = set(METHODS) - set(model.methods())
+    assert lacking and set(METHODS) - lacking >= {"predict", "save", "to"}
+    for method in lacking:
+        arguments = ("a", "b") if method in ("answer", "follows") else ("a",)
+        with pytest.raises(NotSupportedError, match=f"does not support `{method}`") as raised:
+            getattr(model, method)(*arguments)
+        assert all(f"`{own}`" in str(raised.value) for own in model.methods())
+
+
+def test_several_hypotheses_of_a_text_are_a_list_and_limits_take_effect(tasks):
+    for name, method in (
+        ("translation", "translate"),
+        ("summarization", "summarize"),
+        ("dialogue", "reply"),
+        ("language-modeling", "generate"),
+        ("captioning", "caption"),
+    ):
+        model, text = tasks[name], IMAGE if name == "captioning" else TEXT
+        call, expected = getattr(model, method), model.hypotheses([text], beams=3, n_best=2)
+        two = call(text, beams=3, n_best=2)
+        assert two == model.spelled([text], expected)[0] and len(two) == 2
+        items = [[text], [text]] if name == "dialogue" else [text, text]
+        assert call(items, beams=3, n_best=2) == [two, two]
+        assert len(call(text, samples=3, seed=1)) == 3
+        for limit in ("max_tokens", "max_new_tokens"):
+            (ranked,) = model.hypotheses([text], **{limit: 2}, suppress_tokens=[0])
+            assert len(ranked[0].tokens) <= 2
+        with pytest.raises(ConfigError, match="no option"):
+            call(text, max_tokenz=3)
+        with pytest.raises(NotSupportedError, match="return_proba"):
+            model.predict(text, return_proba=True)
+
+
+def test_the_probabilities_of_a_classifier_are_those_of_transformers(tmp_path):
+    path = folder(tmp_path, "bert", "ForSequenceClassification")
+    model = regard.load(path, device="cpu")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(path).eval()
+    texts = ["the cat sat", "a mat"]
+    rows = []
+    for text in texts:
+        with torch.no_grad():
+            logits = theirs(**tokenizer(text, return_tensors="pt")).logits[0]
+        rows.append(logits.softmax(-1).numpy())
+    np.testing.assert_allclose(model.predict_proba(texts), rows, atol=1e-5)
+    alone = model.predict_proba(texts[0])
+    assert (
+        list(alone) == list(model.labels) == [theirs.config.id2label[i] for i in range(len(alone))]
+    )
+    assert max(alone, key=alone.__getitem__) == model.predict(texts[0])
+    assert model.predict_proba([]).shape == (0, len(alone))
+
+
+def test_an_object_is_saved_moved_and_shown(tasks, tmp_path):
+    model = tasks["embedding"]
+    assert model.to("cpu") is model and model.device.type == "cpu"
+    with pytest.raises(ConfigError, match="There is no device"):
+        model.to("nowhere")
+    model.save(tmp_path / "saved")
+    again = regard.load(tmp_path / "saved", device="cpu")
+    texts = [TEXT, "the " * 90]
+    np.testing.assert_allclose(again.embed(TEXT), model.embed(TEXT), atol=1e-6)
+    with pytest.warns(UserWarning, match="cut to"):
+        lengths = np.linalg.norm(model.encode(texts, normalize_embeddings=True), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-5)
+    bare = Embedder(model.module.encoder, model.tokenizer)
+    np.testing.assert_allclose(bare.embed(TEXT), model.embed(TEXT), atol=1e-6)
+    assert len(repr(model)) < 120 and "Embedder" in repr(model)
+    assert "<code>encode</code>" in model._repr_html_()
