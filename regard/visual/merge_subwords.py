@@ -32,6 +32,24 @@ def words_of(tokens: Sequence[str]) -> Words:
     return tuple((_word([tokens[index] for index in run], marker), run) for run in runs)
 
 
+def without_markers(tokens: Sequence[str]) -> list[str]:
+    """Tokens as text: "sav@@" is "sav…", since its word goes on, and "##ing" is "…ing"."""
+    marker = marker_of(tokens)
+    return [_without_marker(token, marker) for token in tokens]
+
+
+def _without_marker(token: str, marker: str) -> str:
+    text = _word([token], marker)
+    if not marker or looks_special(token):
+        return text
+    goes_on = token.endswith(GOES_ON) if marker == GOES_ON else not token.endswith(ENDS)
+    if marker in (GOES_ON, ENDS):
+        return text + "…" if goes_on else text
+    if marker == CONTINUES:
+        return "…" + token.removeprefix(CONTINUES) if token.startswith(CONTINUES) else token
+    return text if token.startswith((*STARTS, *BLANKS)) or not _is_letter(token) else "…" + text
+
+
 def marker_of(tokens: Sequence[str]) -> str:
     """The marker of the tokens' vocabulary; "" where there is none.
 

@@ -135,6 +135,46 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
             assert page.screenshot(full_page=True, path=path)
 
 
+FRAME = """() => ["header", "#views a", "h1", "button.save", ".question select[name=model]",
+    ".question textarea", ".question > button"].map(name => {
+        const box = document.querySelector(name)?.getBoundingClientRect();
+        return box && [box.y, box.height];
+    })"""
+SHIFTS = """window.shifts = [];
+    const note = list => window.shifts.push(...list.getEntries().map(one => one.value));
+    new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_moves_when_another_view_is_opened(page, address, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.add_init_script(SHIFTS)
+    views = views_of(page, address)
+    frames = []
+    for view in views:
+        page.click(f"#views a[href^='{view}']")
+        page.wait_for_function("view => location.hash.startsWith(view)", arg=view)
+        drawn(page)
+        frames.append(page.evaluate(FRAME))
+    for places in zip(*frames, strict=True):
+        seen = [tuple(place) for place in places if place]
+        assert seen and len({*seen}) == 1
+    assert sum(page.evaluate("window.shifts")) < 0.01
+
+
+def test_the_home_page_has_a_picture_of_what_the_models_show(page, address):
+    open_view(page, address, "")
+    cards = page.eval_on_selector_all(
+        ".card",
+        "all => all.map(one => [one.querySelector('h2').textContent, "
+        "one.querySelectorAll('.preview :is(canvas, svg, .piece, .bar, .two, pre)').length])",
+    )
+    assert {"Attention", "Beam search", "Map", "Runs"} <= {name for name, _ in cards}
+    assert [name for name, pictures in cards if not pictures] == ["Captions"]
+    page.click(".card >> text=Beam search")
+    page.wait_for_selector(".tree .node")
+
+
 def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, address):
     models, service.models = service.models, None
     opened = browser.new_page()
@@ -143,7 +183,7 @@ def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, addr
             opened.goto(address)
     finally:
         service.models = models
-    opened.wait_for_selector("td >> text=translation")
+    opened.wait_for_selector("p.served >> text=translation")
     assert "translation" in opened.inner_text("#main")
     opened.close()
 
@@ -214,7 +254,7 @@ def test_long_words_fit_on_a_phone_in_every_view(page, address):
     for view in views_of(page, address):
         for model in ("translation", word):  # another model is shown, with a note that names this
             page.goto("about:blank")
-            open_view(page, address, f"{view}?model={model}&left={model}&text={word}&query={word}")
+            open_view(page, address, f"{view}?model={model}&text={word}&query={word}")
             wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert wide <= 0, (view, model)
 
@@ -277,7 +317,7 @@ def test_every_choice_of_a_view_is_in_its_address(page, address):
     page.click(".label >> nth=0")
     assert page.url.endswith("#map")
 
-    open_view(page, address, "#side_by_side?left=translation&right=translation&text=the+old+cat")
+    open_view(page, address, "#side_by_side?model=translation&right=translation&text=the+old+cat")
     page.click("section.half >> nth=1 >> canvas.heat", position={"x": 5, "y": 100})
     said = page.inner_text("section.half >> nth=1 >> p.note")
     assert "attends most to" in said and "right_row=" in page.url
@@ -314,7 +354,7 @@ def test_every_view_saves_as_one_file_that_needs_no_script(page, browser, addres
     for view in views_of(page, address):
         open_view(page, address, f"{view}?model=translation&text=the+old+cat+sat")
         with page.expect_download() as waiting:
-            page.click("text=Save as one HTML file")
+            page.click("text=Save as HTML")
         file = tmp_path / waiting.value.suggested_filename
         waiting.value.save_as(file)
         text = file.read_text()
@@ -352,7 +392,7 @@ GRID = """async () => {
 
 
 def test_144_heads_of_128_tokens_are_drawn_within_300_milliseconds(page, address):
-    open_view(page, address, "#models")
+    open_view(page, address, "#home")
     assert min(page.evaluate(GRID) for _ in range(12)) < 300
 
 
@@ -409,7 +449,7 @@ def test_an_address_with_an_odd_number_is_drawn(page, address, number):
     for view in ("attention?token", "attention?layer", "attention?head", "beam?step"):
         open_view(page, address, f"#{view}={number}&{given}")
         assert page.query_selector_all("#main [role=alert]") == [], view
-        assert page.query_selector(".followed h3, .tree .node"), view
+        assert page.query_selector(".followed h2, .tree .node"), view
 
 
 def pressed_at_once(page, *names):
@@ -503,7 +543,7 @@ def test_a_view_is_saved_after_the_server_has_stopped(page, address):
     open_view(page, address, "#tokens?text=warm")
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
     with page.expect_download() as saved:
-        page.click("text=Save as one HTML file")
+        page.click("text=Save as HTML")
     assert "--accent" in Path(saved.value.path()).read_text()
 
 
@@ -520,7 +560,7 @@ def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address)
 
 def test_a_view_that_a_stopped_server_has_not_drawn_can_be_asked_for_again(page, address):
     """Its link leads to the address that is shown already."""
-    open_view(page, address, "#models")
+    open_view(page, address, "#home")
     page.evaluate("() => { window.kept = window.fetch; }")
     page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
     page.click("#views a[href^='#tokens']")

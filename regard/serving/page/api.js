@@ -27,6 +27,8 @@ export function latest(call) {
   };
 }
 
+const known = new Map(); // what a server says once: its models and their examples
+
 export class Api {
   #signal;
 
@@ -37,32 +39,45 @@ export class Api {
 
   /** The models that are served: [{id, task, routes}]. */
   async models() {
-    return (await this.get("v1/models")).data;
+    return (await once("v1/models", {})).data;
   }
 
-  /** The answer to a request by GET. */
-  get(path) {
-    return this.#answer(path, {});
+  /** Texts for a model: {own, texts}; `own`: they are of its validation data; a text is one string, or two of a pair. */
+  examples(model) {
+    return once("ui/examples", posted({ model }));
   }
 
   /** The answer to a request by POST, such as ask("translate", {model, texts}). */
   ask(path, fields) {
-    const body = JSON.stringify(fields);
-    return this.#answer(path, { method: "POST", body, headers: { "Content-Type": "application/json" } });
+    return answer(path, { ...posted(fields), signal: this.#signal });
   }
+}
 
-  async #answer(path, options) {
-    const response = await fetch(path, { ...options, signal: this.#signal }).catch((error) => {
-      if (error.name === "AbortError") throw error;
-      throw new ApiError("The server does not answer. Is it still running?", 0);
-    });
-    const value = await response.json().catch(() => null);
-    if (response.ok && value !== null) return value;
-    const error = value?.error;
-    if (error?.code === "loading") {
-      await new Promise((wake) => setTimeout(wake, LOADING));
-      return this.#answer(path, options);
-    }
-    throw new ApiError(error?.message ?? `The server answered ${response.status}.`, response.status, error?.param);
+const posted = (fields) => ({ method: "POST", body: JSON.stringify(fields), headers: { "Content-Type": "application/json" } });
+
+// No view ends these calls, since others wait for the same answer.
+async function once(path, options) {
+  const key = path + (options.body ?? "");
+  if (!known.has(key)) known.set(key, answer(path, options));
+  try {
+    return await known.get(key);
+  } catch (error) {
+    known.delete(key); // asked again by the next view
+    throw error;
   }
+}
+
+async function answer(path, options) {
+  const response = await fetch(path, options).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server does not answer. Is it still running?", 0);
+  });
+  const value = await response.json().catch(() => null);
+  if (response.ok && value !== null) return value;
+  const error = value?.error;
+  if (error?.code === "loading") {
+    await new Promise((wake) => setTimeout(wake, LOADING));
+    return answer(path, options);
+  }
+  throw new ApiError(error?.message ?? `The server answered ${response.status}.`, response.status, error?.param);
 }

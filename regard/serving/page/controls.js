@@ -1,6 +1,6 @@
 // Controls with labels. A view puts them into `controls(...)`; a saved file has their values as text.
 
-import { h } from "./dom.js";
+import { clipped, h } from "./dom.js";
 
 let count = 0;
 
@@ -11,6 +11,14 @@ export function controls(draw, ...children) {
     event.preventDefault();
     draw(valuesOf(form));
   });
+  return form;
+}
+
+/** The form of a view, laid out alike in all: a model, a text, a button, and in further rows what this view alone has. */
+export function question(draw, model, text, pressed, ...more) {
+  const rest = more.flat().filter(Boolean);
+  const form = controls(draw, model, text, pressed, rest.length > 0 && h("div", { class: "controls" }, rest));
+  form.classList.add("question");
   return form;
 }
 
@@ -35,6 +43,12 @@ export function choice(name, options, value, change) {
   for (const [key, text] of pairs) select.append(h("option", { value: key, selected: String(key) === String(value) }, text));
   if (change) select.addEventListener("change", () => change(select.value));
   return select;
+}
+
+/** The choice between words and tokens; reset: what the address loses with it. */
+export function unitChoice(label, parameters, reset = {}, options = ["words", "tokens"]) {
+  const change = (unit) => parameters.go({ ...reset, unit: unit === "tokens" ? unit : null });
+  return field(label, choice("unit", options, parameters.text("unit", "words"), change));
 }
 
 /** A text of several lines. Ctrl-Enter draws. */
@@ -62,6 +76,40 @@ export function slider(name, value, attributes, change) {
   return input;
 }
 
+/** An example of a model, as the fields of a request. */
+export async function exampleOf(api, model, prompts = false) {
+  const [text, second] = (await examplesOf(api, model, prompts)).examples[0];
+  return { model: model.id, texts: text, ...(second && { second }) };
+}
+
+async function examplesOf(api, model, prompts) {
+  const { own, texts } = await api.examples(model.id);
+  const cut = prompts && ["language-modeling", "dialogue"].includes(model.task);
+  return { own, examples: cut ? texts.map(([text]) => [text.split(" ").slice(0, PROMPT).join(" ")]) : texts };
+}
+
+const PROMPT = 6; // words of an example that a language model continues
+
+/**
+ * The text of a view: that of the address, or else an example of the model, which a list beside its label chooses.
+ * prompts: whether a language model is to continue it.
+ */
+async function textOf(parameters, api, model, prompts) {
+  const { own, examples } = await examplesOf(api, model, prompts);
+  const text = parameters.text("text", examples[0][0]);
+  const second = parameters.text("second", parameters.has("text") ? "" : examples[0][1]);
+  const other = (at) => parameters.start({ model: model.id, text: examples[at][0], second: examples[at][1] });
+  const current = examples.findIndex(([one]) => one === text);
+  const list = choice("example", examples.map(([one], at) => [at, clipped(one, 70)]), current, other);
+  list.prepend(h("option", { value: "", disabled: true, selected: current < 0 }, own ? "Validation texts" : "Examples"));
+  list.setAttribute("aria-label", own ? "Texts of the model's validation data" : "Examples");
+  list.className = "examples only-live";
+  const area = textArea("text", text);
+  const box = field("Text", area);
+  box.querySelector("label").after(list);
+  return { text, second, examples, textField: box };
+}
+
 /** What submits a form. */
 export function submit(text) {
   return h("button", { type: "submit", class: "main" }, text);
@@ -73,10 +121,10 @@ export function button(text, pressed, attributes = {}) {
 }
 
 /**
- * The choice of a model among those that have a route, and its name; null where none has it, which
- * the root then says.
+ * The choice of a model among those that have a route, its name, and the text for it; null where none has the route,
+ * which the root then says.
  */
-export async function chosenModel(root, parameters, api, route) {
+export async function chosenModel(root, parameters, api, route, prompts = false) {
   const models = (await api.models()).filter((one) => one.routes.includes(route));
   if (!models.length) {
     root.append(h("p", { class: "empty" }, "No model on this server can be shown in this view."));
@@ -86,5 +134,9 @@ export async function chosenModel(root, parameters, api, route) {
   const asked = parameters.text("model", names[0]);
   const name = names.includes(asked) ? asked : names[0];
   if (name !== asked) root.append(h("p", { class: "note" }, `${asked} cannot be shown in this view, but ${name} can.`));
-  return { name, model: models[names.indexOf(name)], field: field("Model", choice("model", names, name)) };
+  const model = models[names.indexOf(name)];
+  const text = await textOf(parameters, api, model, prompts);
+  const isExample = text.examples.some(([one]) => one === text.text); // the other model has examples of its own
+  const change = (other) => parameters.start({ model: other, text: isExample ? null : text.text });
+  return { name, model, field: field("Model", choice("model", names, name, change)), ...text };
 }

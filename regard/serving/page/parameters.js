@@ -43,6 +43,12 @@ export class Parameters {
     if (location.hash === before) window.dispatchEvent(new HashChangeEvent("hashchange"));
   }
 
+  /** Draw the view with these values alone. */
+  start(values) {
+    this.values = new URLSearchParams();
+    this.go(values);
+  }
+
   /** The address, with other values where `changes` has some. */
   address(changes = {}) {
     const other = new Parameters(this.view, this.values);

@@ -26,6 +26,7 @@ from regard.decoding.steps import (
 from regard.errors import ConfigError
 from regard.tasks.inputs import checked_text, read_whole
 from regard.visual.beam_tree import BeamTrace
+from regard.visual.merge_subwords import without_markers
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task
@@ -64,11 +65,13 @@ def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     drawn, _ = method.chooser(source, limit)(scores[-1:], prefix, row)
     target = task.tokenizer.for_targets
     return {
-        "read": [task.tokenizer.label(i) for i in source.ids[0].tolist()],
-        "chosen": [
-            {"id": token, "token": target.label(token), "log_prob": float(log_probs[at, token])}
-            for at, token in enumerate(chosen)
-        ],
+        "read": _as_text([{"token": task.tokenizer.label(i)} for i in source.ids[0].tolist()]),
+        "chosen": _as_text(
+            [
+                {"id": token, "token": target.label(token), "log_prob": float(log_probs[at, token])}
+                for at, token in enumerate(chosen)
+            ]
+        ),
         "text": target.decode([token for token in chosen if token not in eos]),
         "next": _bars(log_probs[-1], allowed[0], target.label, most),
         "others": max(0, log_probs.size(-1) - most),
@@ -84,7 +87,7 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
     """The most probable tokens (V,): the model's probability, and the one after the filters."""
     after = allowed.softmax(-1)
     best = log_probs.topk(min(most, len(log_probs)))
-    return [
+    rows = [
         {
             "id": token,
             "token": label(token),
@@ -93,6 +96,13 @@ def _bars(log_probs: Tensor, allowed: Tensor, label: Any, most: int) -> list[dic
         }
         for token in best.indices.tolist()
     ]
+    return _as_text(rows)
+
+
+def _as_text(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same, each token also as text."""
+    texts = without_markers([row["token"] for row in rows])
+    return [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
 
 
 def _source(task: Task, text: str, **options: Any) -> tuple[Sequences, Any]:
@@ -150,7 +160,7 @@ def _search(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     ]
     texts = task.spelled([text], [found])[0]
     return {
-        "nodes": nodes,
+        "nodes": _as_text(nodes),
         "winning": sorted(tree.winning),
         "hypotheses": [
             {"text": spelled, "score": one.score, "log_prob": one.log_prob}

@@ -1,7 +1,7 @@
 // Attention of every head as a grid of small maps, one head chosen large, one token followed.
 
 import { latest, OVERTAKEN } from "../api.js";
-import { button, choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
+import { button, choice, chosenModel, exampleOf, field, question, submit, textArea, unitChoice } from "../controls.js";
 import { clipped, h, isolated, probability, put, shown, svg } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
 import { drawMatrix, ramp, roots } from "../heat.js";
@@ -9,36 +9,58 @@ import { Parameters } from "../parameters.js";
 
 export const title = "Attention";
 export const route = "/ui/attention";
-const EXAMPLE = "The animal didn't cross the street because it was too tired.";
-export const LONG = 64; // tokens beyond which no weight comes near 1
+export const about = "What each token attends to, in every head of every layer.";
+const ROOM = 640; // pixels of the larger side of a map
 const LABELLED = 60; // tokens of a map that has its tokens beside it
 const DARKEST = 55; // percent of the colour behind a token, so that the token can be read
 const WITH_LINES = 60; // tokens of a text that has lines between them
 
+/** All heads of a model, or the map of the only one, with its words. */
+export async function preview(box, model, api) {
+  const asked = await exampleOf(api, model);
+  const { result } = await api.ask("ui/attention", asked);
+  const kind = mainKind(result);
+  const layers = result.layers.filter((one) => one.kind === kind);
+  if (layers.length * layers[0].heads.length > 2) return put(box, smallGrid(layers));
+  const one = (await api.ask("ui/head", { ...asked, kind, layer: layers.at(-1).layer })).result;
+  put(box, map({ matrix: roots(one.roots), ...one }, "Attention", true, () => {}, box.clientHeight - 60));
+}
+
+/** The grid of heads of a preview. */
+export function smallGrid(layers, pressed = () => false) {
+  return headGrid(layers, "Heads", true, pressed, () => {});
+}
+
+/** The kind of attention that is shown first. */
+export function mainKind(result) {
+  const kinds = kindsOf(result);
+  return kinds.includes("cross") ? "cross" : kinds[0];
+}
+
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
-  const second = parameters.text("second");
-  root.append(form(parameters, model, text, second));
-  const asked = { model: model.name, texts: text, ...(second && { second }) };
+  const asking = form(parameters, model);
+  root.append(asking);
+  const asked = { ...readBy(model), unit: parameters.text("unit", "words") };
   const { result } = await api.ask("ui/attention", asked);
   performance.mark("attention-received");
   const kinds = kindsOf(result);
-  const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds.includes("cross") ? "cross" : kinds[0];
+  const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : mainKind(result);
   const layers = result.layers.filter((one) => one.kind === kind);
   if (result.answer) root.append(h("p", {}, "The answer: ", h("b", {}, result.answer)));
   const other = { layer: null, head: null, token: null };
   const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, ...other }));
-  const relative = parameters.text("scale", result.labels[kind].keys.length > LONG ? "each" : "one") === "each";
-  const scales = [["one", "a weight of 1"], ["each", "the largest weight of each map"]];
+  const relative = parameters.text("scale", "each") === "each";
+  const scales = [["each", "the largest weight of each map"], ["one", "a weight of 1"]];
   const scaleChoice = choice("scale", scales, relative ? "each" : "one", (value) => parameters.go({ scale: value }));
-  root.append(h("div", { class: "controls" }, kinds.length > 1 && field("Attention", kindChoice), field("Strongest colour stands for", scaleChoice)));
+  const shownAs = [kinds.length > 1 && field("Attention", kindChoice), field("Full colour", scaleChoice), unitOf(parameters, result)];
+  asking.lastChild.prepend(...shownAs.filter(Boolean));
   const chosen = selection(parameters, layers);
-  const large = h("section", { class: "large", "aria-live": "polite" });
+  const [large, followed] = ["large", "followed"].map((name) => h("section", { class: name, "aria-live": "polite" }));
   const labels = result.labels[kind];
   const ask = latest((fields) => api.ask("ui/head", fields));
-  const show = () => drawHead(large, parameters, ask, { ...asked, kind, ...chosen }, relative);
+  const show = () => drawHead(large, followed, parameters, ask, { ...asked, kind, ...chosen }, relative);
   const grid = headGrid(
     layers,
     `Heads of the ${kindName(kind)}`,
@@ -53,22 +75,32 @@ export async function render(root, parameters, api) {
     },
   );
   const { queries, keys } = labels;
-  const size = queries.length === keys.length ? `${keys.length} tokens` : `${queries.length} × ${keys.length} tokens`;
+  const unit = result.merges && asked.unit === "words" ? "words" : "tokens";
+  const size = queries.length === keys.length ? `${keys.length} ${unit}` : `${queries.length} × ${keys.length} ${unit}`;
   const pooled = layers[0].rows < queries.length || layers[0].columns < keys.length;
   const note = pooled ? " A cell of a small map shows the largest of the weights that it stands for." : "";
-  root.append(h("p", { class: "note" }, `${size}; each row of maps is a layer, each map one head, in which the row tokens attend to the column tokens.${note}`), grid, large);
+  const about = `${size}. Each row of maps is a layer, each map a head; in a map rows are queries and columns are keys.${note}`;
+  root.append(h("div", { class: "heads-and-one" }, h("div", {}, h("p", { class: "note" }, about), grid, followed), large));
   performance.measure("attention-drawn", "attention-received");
   await show();
 }
 
-function form(parameters, model, text, second) {
-  const pair = h("details", { class: "field", open: Boolean(second) }, h("summary", {}, "Pair of texts"), field("Second text", textArea("second", second)));
-  return controls(
-    (values) => parameters.go({ ...values, layer: null, head: null, token: null, kind: parameters.text("kind") }),
-    model.field,
-    field("Text", textArea("text", text)),
-    model.model.routes.some((path) => ["/translate", "/generate", "/summarize"].includes(path)) ? null : pair,
-    submit("Show"),
+/** The fields of a request that say what a model reads. */
+export function readBy({ name, text, second }) {
+  return { model: name, texts: text, ...(second && { second }) };
+}
+
+/** The choice between words and tokens, where they differ. */
+export function unitOf(parameters, { merges }) {
+  return merges && unitChoice("Rows and columns", parameters, { token: null });
+}
+
+function form(parameters, model) {
+  const pair = h("details", { class: "field", open: Boolean(model.second) }, h("summary", {}, "Pair of texts"), field("Second text", textArea("second", model.second)));
+  return question(
+    ({ text, second }) => parameters.go({ model: model.name, text, second, layer: null, head: null, token: null }),
+    ...[model.field, model.textField, submit("Show")],
+    model.model.routes.some((path) => ["/translate", "/generate", "/summarize"].includes(path)) ? h("span") : pair,
   );
 }
 
@@ -79,34 +111,33 @@ function selection(parameters, layers) {
   return { layer: layer.layer, head };
 }
 
-async function drawHead(large, parameters, ask, asked, relative) {
+async function drawHead(large, followed, parameters, ask, asked, relative) {
   const answer = await ask(asked);
   if (answer === OVERTAKEN) return;
   const { result } = answer;
   const head = { matrix: roots(result.roots), ...result, own: asked.kind !== "cross" };
   const { queries, keys } = head;
   const name = `Layer ${asked.layer}, head ${asked.head}`;
-  const followed = h("div", { class: "followed" });
   const follow = (token) => {
     parameters.set({ token });
     drawFollowed(followed, head, token, relative, follow);
   };
   const masked = new Parameters("masked_heads", "").address({ model: asked.model, text: asked.texts, second: asked.second, kind: asked.kind, masked: `${asked.layer}:${asked.head}` });
-  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask this head")), map(head, name, relative, follow), followed);
+  put(large, h("h2", {}, name, " ", h("a", { class: "only-live chip", href: masked }, "mask this head")), map(head, name, relative, follow));
   const token = parameters.index("token", Math.floor(queries.length / 2));
   drawFollowed(followed, head, Math.min(token, queries.length - 1), relative, follow);
 }
 
 // The map of one head. The pointer or the arrow keys choose a cell, whose weight stands below.
-export function map({ matrix, queries, keys }, name, relative, follow) {
+export function map({ matrix, queries, keys }, name, relative, follow, room = ROOM) {
   const [rows, columns] = [queries.length, keys.length];
   const heat = h("canvas", { class: "heat", role: "img", tabindex: "0", "aria-label": `${name}: ${rows} by ${columns} weights. Arrow keys choose one, Enter follows its row.` });
   drawMatrix(heat, matrix, rows, columns, ramp(), relative);
-  const cell = Math.max(1, Math.min(30, Math.floor(640 / Math.max(columns, rows))));
-  heat.style.width = `${columns * Math.max(cell, 640 / Math.max(columns, rows) < 1 ? 640 / Math.max(columns, rows) : cell)}px`;
+  const cell = Math.max(Math.min(1, room / Math.max(columns, rows)), Math.min(30, Math.floor(room / Math.max(columns, rows))));
+  heat.style.width = `${columns * cell}px`;
   heat.style["aspect-ratio"] = `${columns} / ${rows}`;
-  if (Math.max(rows, columns) <= 640) heat.classList.add("crisp");
-  const readout = h("p", { class: "readout only-live", role: "status" }, "Point at a cell to read its weight; click to see its whole row.");
+  if (Math.max(rows, columns) <= room) heat.classList.add("crisp");
+  const readout = h("p", { class: "readout only-live", role: "status" }, "Point at a cell to read its attention weight; click to follow its query.");
   let at = [0, 0];
   const read = (row, column) => {
     at = [Math.min(Math.max(0, row), rows - 1), Math.min(Math.max(0, column), columns - 1)];
@@ -136,13 +167,13 @@ function labelled(heat, queries, keys, cell) {
   return h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": "Map" }, inner);
 }
 
-// What one token attends to: lines for short texts, and the text coloured by the weights.
+// What one query attends to: arcs for short texts, and the text coloured by the weights.
 function drawFollowed(box, { matrix, queries, keys, own }, token, relative, follow) {
   const weights = Array.from(keys, (_, key) => matrix.weight(token * keys.length + key));
   const order = weights.map((weight, key) => [weight, key]).sort((a, b) => b[0] - a[0]);
   const full = relative ? order[0][0] || 1 : 1;
   const best = order.slice(0, 5).flatMap(([weight, key]) => [h("span", { class: "piece" }, shown(keys[key])), ` ${probability(weight)} `]);
-  const step = (by) => button(by < 0 ? "← Previous token" : "Next token →", () => follow(token + by), { class: "only-live", disabled: token + by < 0 || token + by >= queries.length });
+  const step = (by) => button(by < 0 ? "← Previous query" : "Next query →", () => follow(token + by), { class: "only-live", disabled: token + by < 0 || token + by >= queries.length });
   const coloured = keys.map((key, at) => {
     const piece = h("span", { class: "weighted", title: `${key}: ${probability(weights[at])}` }, shown(key));
     piece.style.setProperty("--weight", `${(DARKEST * Math.sqrt(Math.min(1, weights[at] / full))).toFixed(1)}%`);
@@ -152,8 +183,8 @@ function drawFollowed(box, { matrix, queries, keys, own }, token, relative, foll
   });
   put(
     box,
-    h("h3", {}, `What “${isolated(clipped(shown(queries[token]), 30))}” (token ${token + 1}) attends to`),
-    h("p", {}, "Largest weights: ", best),
+    h("h2", {}, `What “${isolated(clipped(shown(queries[token]), 30))}” attends to`),
+    h("p", { class: "best" }, "Largest attention weights: ", best),
     h("p", {}, step(-1), " ", step(1)),
     h("p", { class: "text" }, coloured),
     queries.length <= WITH_LINES && keys.length <= WITH_LINES ? lines(matrix, queries, keys, token, follow) : null,
@@ -182,6 +213,6 @@ function lines(matrix, queries, keys, token, follow) {
       if (anchor === "end") label.addEventListener("click", () => follow(at));
       return label;
     });
-  const name = `Lines from each token to what it attends to; those of ${queries[token]} are marked`;
+  const name = `Arcs from each query to the keys that it attends to; those of ${queries[token]} are marked`;
   return svg("svg", { class: "lines", viewBox: `0 0 ${width} ${height}`, width, role: "img", "aria-label": name }, drawn, names(queries, left - 6, "end"), names(keys, right + 6, "start"));
 }

@@ -1,31 +1,36 @@
 // A beam search as a growing tree: what was tried at each step, what was kept, and what won.
 
-import { button, chosenModel, controls, field, numberInput, slider, submit, textArea } from "../controls.js";
+import { button, chosenModel, exampleOf, field, numberInput, question, slider, submit, unitChoice } from "../controls.js";
 import { clipped, h, put, shown, svg } from "../dom.js";
 import { table } from "../tables.js";
 
 export const title = "Beam search";
 export const route = "/ui/beam";
-const EXAMPLE = "To be, or not to";
+export const about = "Beam search as a growing tree of tokens.";
 const [COLUMN, LINE, BOX] = [142, 24, 114];
 
+export async function preview(box, model, api) {
+  const asked = await exampleOf(api, model, true);
+  const { result } = await api.ask("ui/beam", { ...asked, beams: 3, max_tokens: 3 });
+  put(box, tree(withDepth(result, "text"), { step: 3, pruned: true }));
+}
+
 export async function render(root, parameters, api) {
-  const model = await chosenModel(root, parameters, api, route);
+  const model = await chosenModel(root, parameters, api, route, true);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
+  const { text } = model;
   const [beams, tokens] = [parameters.number("beams", 3), parameters.number("max_tokens", 12)];
   root.append(
-    controls(
-      (values) => parameters.go({ ...values, step: null }),
-      model.field,
-      field("Text", textArea("text", text)),
-      field("Number of beams", numberInput("beams", beams, { min: 2, max: 12 })),
+    question(
+      ({ text, beams, max_tokens }) => parameters.go({ model: model.name, text, beams, max_tokens, step: null }),
+      ...[model.field, model.textField, submit("Search")],
+      field("Beams", numberInput("beams", beams, { min: 2, max: 12 })),
       field("Tokens, at most", numberInput("max_tokens", tokens, { min: 1, max: 80 })),
-      submit("Search"),
+      unitChoice("Show tokens as", parameters, {}, [["words", "text"], ["tokens", "vocabulary entries"]]),
     ),
   );
   const { result } = await api.ask("ui/beam", { model: model.name, texts: text, beams, max_tokens: tokens });
-  const nodes = withDepth(result);
+  const nodes = withDepth(result, parameters.text("unit") === "tokens" ? "token" : "text");
   const last = Math.max(...nodes.map((one) => one.depth));
   const picture = h("div", { class: "scrolls tree", tabindex: "0", role: "region", "aria-label": "Tree of the search" });
   const state = { step: Math.min(last, parameters.index("step", last)), pruned: parameters.text("pruned") !== "no" };
@@ -76,9 +81,10 @@ function player(state, last, go) {
   return play;
 }
 
-function withDepth(result) {
+// name: of the field of a node that is shown.
+function withDepth(result, name) {
   const winning = new Set(result.winning);
-  const nodes = result.nodes.map((one, index) => ({ ...one, index, wins: winning.has(index), children: [], depth: 0 }));
+  const nodes = result.nodes.map((one, index) => ({ ...one, token: one[name], index, wins: winning.has(index), children: [], depth: 0 }));
   for (const one of nodes) {
     if (one.parent === null) continue;
     one.depth = nodes[one.parent].depth + 1;

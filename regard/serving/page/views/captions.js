@@ -1,13 +1,16 @@
 // Where each word of the description of an image looked. The image stays in the page: its address has the
 // model and the number of beams alone.
 
-import { chosenModel, controls, field, numberInput, submit } from "../controls.js";
+import { chosenModel, field, numberInput, question, submit } from "../controls.js";
 import { h, put } from "../dom.js";
 import { picture } from "../picture.js";
 
 export const title = "Captions";
 export const route = "/ui/regions";
+export const about = "Where each word of the description of an image attends.";
 let image = null; // {name, data}: of the last file that was chosen
+
+
 
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
@@ -19,7 +22,7 @@ export async function render(root, parameters, api) {
     image = { name: file.files[0].name, data: await coded(file.files[0]) };
     form.requestSubmit();
   });
-  const form = controls((values) => parameters.go(values), model.field, field("Image", file), field("Number of beams", beams), submit("Describe"));
+  const form = question((values) => parameters.go(values), model.field, field("Image", file), submit("Describe"), field("Beams", beams));
   const place = h("div");
   root.append(form, place);
   if (!image) {

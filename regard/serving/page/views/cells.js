@@ -1,30 +1,32 @@
 // One cell of a recurrent model over a text, and the search for cells with a meaning.
 
-import { button, chosenModel, choice, controls, field, numberInput, submit, textArea } from "../controls.js";
+import { button, chosenModel, choice, exampleOf, field, numberInput, question, submit } from "../controls.js";
 import { h, put } from "../dom.js";
 import { picture } from "../picture.js";
 import { table } from "../tables.js";
 
 export const title = "Cells";
 export const route = "/ui/cell";
-const EXAMPLE = 'He said: "To be, or not to be."\nAnd she (quietly): "That is the question."\nThen they left.\n'.repeat(3);
+export const about = "A text coloured by one cell of a recurrent model.";
 const KINDS = [["text", "any text: quotes, lines, parentheses"], ["python", "Python: strings, comments, if, indentation"]];
+
+export async function preview(box, model, api) {
+  const { result } = await api.ask("ui/cell", { ...(await exampleOf(api, model)), layer: 1, number: 1 });
+  put(box, picture(result.picture));
+}
 
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
+  const { text } = model;
   const layer = parameters.number("layer", 1);
   const number = parameters.number("cell", 1);
   const layers = h("div");
   const cell = numberInput("cell", number, { min: 1, step: 1 });
   const search = (kind) => parameters.go({ ...read(form), search: kind });
   const kinds = choice("search", KINDS, parameters.text("search", "text"));
-  const form = controls(
-    (values) => parameters.go({ ...values, search: parameters.text("search") }),
-    ...[model.field, field("Text", textArea("text", text, 4)), layers, field("Cell", cell)],
-    submit("Show"),
-  );
+  const draw = (values) => parameters.go({ ...values, search: parameters.text("search") });
+  const form = question(draw, model.field, model.textField, submit("Show"), layers, field("Cell", cell));
   const found = h("div");
   const place = h("div");
   root.append(form, place, h("h2", {}, "Cells that follow a property of the text"), h("div", { class: "controls only-live" }, field("Properties", kinds),

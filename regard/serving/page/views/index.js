@@ -4,6 +4,9 @@
 //
 //     title    what the navigation and its heading call it
 //     route    the path that a model must have to be shown, such as "/ui/tokens"; null: any model
+//     about    a sentence for its card on the home page
+//     preview  async (box, model, api): draws a small picture into the card's box, which has a fixed height
+//     there    async (api): whether there is something to show; left out: a model that has the route is enough
 //     render   async (root, parameters, api, views): draws into the empty element `root`
 //
 // `parameters` (parameters.js) is its state in the address: a control that changes what is drawn
@@ -16,9 +19,9 @@ import * as attention from "./attention.js";
 import * as beam from "./beam.js";
 import * as captions from "./captions.js";
 import * as cells from "./cells.js";
+import * as home from "./home.js";
 import * as lessons from "./lessons.js";
 import * as map from "./map.js";
-import * as models from "./models.js";
 import * as next from "./next.js";
 import * as runs from "./runs.js";
 import * as side_by_side from "./side_by_side.js";
@@ -26,5 +29,5 @@ import * as masked_heads from "./masked_heads.js";
 import * as tokens from "./tokens.js";
 
 export const views = new Map(
-  Object.entries({ models, lessons, attention, side_by_side, masked_heads, next, beam, tokens, captions, cells, map, runs }),
+  Object.entries({ home, attention, side_by_side, masked_heads, next, beam, tokens, captions, cells, map, runs, lessons }),
 );

@@ -7,6 +7,13 @@ import { paragraphs, picture } from "../picture.js";
 
 export const title = "Lessons";
 export const route = null;
+export const about = "Short explanations, each with a picture that is computed.";
+
+export const there = async () => true;
+
+export async function preview(box, model, api) {
+  put(box, picture((await api.ask("ui/lesson", { name: "positions" })).picture));
+}
 
 export async function render(root, parameters, api, views) {
   const { lessons } = await api.ask("ui/lessons", {});

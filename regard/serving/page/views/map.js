@@ -1,10 +1,12 @@
 // Own texts as a map: a point for each, its label as colour and shape, the neighbours of one.
 
-import { button, choice, controls, field, numberInput, submit, textArea } from "../controls.js";
+import { button, choice, field, numberInput, question, submit, textArea } from "../controls.js";
 import { clipped, h, isolated, put, svg } from "../dom.js";
+import { Parameters } from "../parameters.js";
 
 export const title = "Map";
 export const route = null;
+export const about = "Your texts as points, by the vectors of a model.";
 const [WIDEST, NARROWEST, SHARE, MARGIN] = [720, 300, 0.72, 18]; // pixels; of the width: the height
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 // The shapes of labels, around (0, 0); with eight colours (Okabe and Ito 2008) there are 56 of them.
@@ -19,6 +21,13 @@ const SHAPES = [
 ];
 const COLORS = 8;
 
+export const there = async (api) => (await api.ask("ui/maps", {})).models.length > 0;
+
+export async function preview(box, model, api) {
+  const map = await api.ask("ui/map", {});
+  put(box, new MapView(map, new Parameters("map", ""), api, box.clientWidth).drawn);
+}
+
 export async function render(root, parameters, api) {
   const { models, texts } = await api.ask("ui/maps", {});
   if (!models.length) {
@@ -31,10 +40,10 @@ export async function render(root, parameters, api) {
   const view = new MapView(map, parameters, api, root.clientWidth);
   const query = parameters.text("query");
   const count = parameters.number("count", 8);
-  const form = controls(
+  const form = question(
     (values) => parameters.go({ ...values, point: values.query ? null : parameters.text("point") }),
-    ...[field("Model", choice("model", models, model)), field("Add a text to the map", textArea("query", query, 1))],
-    ...[field("Neighbours", numberInput("count", count, { min: 1, max: 50 })), submit("Show")],
+    ...[field("Model", choice("model", models, model)), field("Add a text to the map", textArea("query", query)), submit("Show")],
+    field("Neighbours", numberInput("count", count, { min: 1, max: 50 })),
   );
   root.append(form, view.element);
   if (query) await view.place(query);

@@ -1,29 +1,36 @@
 // Heads masked, and the answer compared with that of all heads.
 
 import { latest, OVERTAKEN } from "../api.js";
-import { choice, chosenModel, controls, field, submit, textArea } from "../controls.js";
+import { choice, chosenModel, exampleOf, field, question, submit, textArea } from "../controls.js";
 import { h, probability, put } from "../dom.js";
 import { headGrid, kindName, kindsOf } from "../heads.js";
 import { table } from "../tables.js";
+import { mainKind, readBy, smallGrid, unitOf } from "./attention.js";
 
 export const title = "Masked heads";
 export const route = "/ui/masked_heads";
-const EXAMPLE = "The animal didn't cross the street because it was too tired.";
+export const about = "How the answer changes without some heads.";
+
+export async function preview(box, model, api) {
+  const { result } = await api.ask("ui/attention", await exampleOf(api, model));
+  const kind = mainKind(result);
+  const grid = smallGrid(result.layers.filter((one) => one.kind === kind), (layer, head) => (3 * layer + head) % 7 === 0);
+  grid.classList.add("switches");
+  put(box, grid);
+}
 
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
-  const second = parameters.text("second");
-  const asked = { model: model.name, texts: text, ...(second && { second }) };
-  root.append(controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), second && field("Second text", textArea("second", second)), submit("Compare")));
-  const { result } = await api.ask("ui/attention", asked);
+  const asked = readBy(model);
+  const second = model.second ? field("Second text", textArea("second", model.second)) : h("span");
+  const form = question(({ text, second }) => parameters.go({ model: model.name, text, second }), model.field, model.textField, submit("Compare"), second);
+  root.append(form);
+  const { result } = await api.ask("ui/attention", { ...asked, unit: parameters.text("unit", "words") });
   const kinds = kindsOf(result);
-  const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : kinds[0];
-  if (kinds.length > 1) {
-    const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, masked: null }));
-    root.append(h("div", { class: "controls" }, field("Attention", kindChoice)));
-  }
+  const kind = kinds.includes(parameters.text("kind")) ? parameters.text("kind") : mainKind(result);
+  const kindChoice = choice("kind", kinds.map((one) => [one, kindName(one)]), kind, (value) => parameters.go({ kind: value, masked: null }));
+  form.lastChild.prepend(...[kinds.length > 1 && field("Attention", kindChoice), unitOf(parameters, result)].filter(Boolean));
   const layers = result.layers.filter((one) => one.kind === kind);
   const masked = new Set(headsOf(parameters.text("masked"), layers));
   const ask = latest((fields) => api.ask("ui/masked_heads", fields));
@@ -42,7 +49,7 @@ export async function render(root, parameters, api) {
     },
   );
   grid.classList.add("switches");
-  root.append(h("p", { class: "note" }, "Press a head to mask it, or to unmask it; each row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), grid, compared);
+  root.append(h("p", { class: "note" }, "Press a head to mask it, or to unmask it; each row is a layer. A masked head adds nothing to the result (Michel et al. 2019, equation 1 with ξ = 0)."), h("div", { class: "heads-and-one" }, grid, compared));
   await compare(compared, ask, asked, kind, masked);
 }
 

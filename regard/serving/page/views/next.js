@@ -1,22 +1,28 @@
 // The next token as bars under temperature, top-k and top-p; text generated token by token.
 
 import { latest, OVERTAKEN } from "../api.js";
-import { button, chosenModel, controls, field, numberInput, slider, submit, textArea } from "../controls.js";
+import { button, chosenModel, exampleOf, field, numberInput, question, slider, submit, unitChoice } from "../controls.js";
 import { clipped, h, probability, put, shown } from "../dom.js";
 
 export const title = "Next tokens";
 export const route = "/ui/next";
-const EXAMPLE = "To be, or not to";
+export const about = "The probabilities of the next token; text generated token by token.";
 const MANY = 10; // steps of one button
 
+export async function preview(box, model, api) {
+  const { result } = await api.ask("ui/next", await exampleOf(api, model, true));
+  put(box, bars({ ...result, next: result.next.slice(0, 6).map((one) => ({ ...one, token: one.text })) }, [], () => {}).querySelector(".bars"));
+}
+
 export async function render(root, parameters, api) {
-  const model = await chosenModel(root, parameters, api, route);
+  const model = await chosenModel(root, parameters, api, route, true);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
-  const start = controls((values) => parameters.go({ ...values, chosen: null }), model.field, field("Text", textArea("text", text)), submit("Start"));
+  const { text } = model;
+  const settings = filters(parameters, () => step(chosenOf(parameters)));
   const drawn = h("section", { "aria-live": "polite" });
-  root.append(start, filters(parameters, () => step(chosenOf(parameters))), drawn);
-  const ask = latest(async (chosen) => (await api.ask("ui/next", { model: model.name, texts: text, ...options(parameters), chosen })).result);
+  const start = ({ text }) => parameters.go({ model: model.name, text, chosen: null });
+  root.append(question(start, model.field, model.textField, submit("Start"), settings, unitChoice("Show tokens as", parameters, {}, [["words", "text"], ["tokens", "vocabulary entries"]])), drawn);
+  const ask = latest(async (chosen) => inUnit((await api.ask("ui/next", { model: model.name, texts: text, ...options(parameters), chosen })).result, parameters));
   // Show what follows these tokens, and draw so many more, until something else is pressed.
   async function step(chosen, more = 0) {
     parameters.set({ chosen: chosen.join(",") });
@@ -27,6 +33,13 @@ export async function render(root, parameters, api) {
     if (more > 0 && result.ended === false) await step([...chosen, result.drawn], more - 1);
   }
   await step(chosenOf(parameters));
+}
+
+// The answer with its tokens as they are shown: as text, or with the markers of the vocabulary.
+function inUnit(result, parameters) {
+  if (parameters.text("unit") === "tokens") return result;
+  const lists = ["read", "chosen", "next"].map((name) => [name, result[name].map((one) => ({ ...one, token: one.text }))]);
+  return { ...result, ...Object.fromEntries(lists) };
 }
 
 const chosenOf = (parameters) => parameters.text("chosen").split(",").filter((one) => /^\d+$/.test(one)).map(Number);
@@ -57,18 +70,16 @@ function filters(parameters, changed) {
     const input = slider(name, parameters.number(name, none), attributes, (now) => (put(value, String(now)), move(now)));
     return h("div", { class: "slid" }, field(name.replace("_", "-"), input), value);
   };
-  return h(
-    "div",
-    { class: "controls" },
+  return [
     sliding("temperature", 1, { min: 0.1, max: 2, step: 0.05 }),
     field("top-k", number("top_k", { min: 1, step: 1, placeholder: "all" })),
     sliding("top_p", 1, { min: 0.05, max: 1, step: 0.05 }),
     field("seed", number("seed", { min: 0, step: 1, placeholder: "0" })),
-  );
+  ];
 }
 
 function written(result, chosen, step) {
-  const before = result.read.map((token) => h("span", { class: "piece" }, shown(token)));
+  const before = result.read.map(({ token }) => h("span", { class: "piece" }, shown(token)));
   const after = result.chosen.map((one, at) => {
     const keep = () => step(chosen.slice(0, at));
     const hint = `${one.token}: probability ${probability(Math.exp(one.log_prob))}. Press to go back before it.`;

@@ -6,8 +6,16 @@ import { table } from "../tables.js";
 
 export const title = "Runs";
 export const route = null;
+export const about = "The learning curves of trainings, also while they run.";
 const EVERY = 2000; // ms between two looks at a run that trains
 const QUIET = 120; // s after which a run without a result is said to be quiet
+
+export const there = async (api) => (await api.ask("ui/runs", {})).runs.length > 0;
+
+export async function preview(box, model, api) {
+  const { runs } = await api.ask("ui/runs", {});
+  put(box, picture((await api.ask("ui/curves", { name: runs[0].name })).picture));
+}
 
 export async function render(root, parameters, api) {
   const { runs, comparisons } = await api.ask("ui/runs", {});

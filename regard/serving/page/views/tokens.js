@@ -1,20 +1,23 @@
 // Tokenization step by step: the merges, longest matches or segmentations of each word.
 
-import { chosenModel, controls, field, submit, textArea } from "../controls.js";
-import { clipped, h, isolated, shown } from "../dom.js";
+import { chosenModel, exampleOf, question, submit } from "../controls.js";
+import { clipped, h, isolated, put, shown } from "../dom.js";
 import { table } from "../tables.js";
 
 export const title = "Tokens";
 export const route = "/ui/tokens";
-const EXAMPLE = "The tokenization of unbelievable words";
+export const about = "How the words of a text become tokens.";
+
+export async function preview(box, model, api) {
+  const { result } = await api.ask("ui/tokens", await exampleOf(api, model));
+  put(box, h("p", {}, pieces(result.words.flatMap((word) => word.tokens))));
+}
 
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
   if (!model) return;
-  const text = parameters.text("text", EXAMPLE);
-  const form = controls((values) => parameters.go(values), model.field, field("Text", textArea("text", text)), submit("Show"));
-  root.append(form);
-  const { result } = await api.ask("ui/tokens", { model: model.name, texts: text });
+  root.append(question((values) => parameters.go(values), model.field, model.textField, submit("Show")));
+  const { result } = await api.ask("ui/tokens", { model: model.name, texts: model.text });
   const all = result.words.flatMap((word) => word.tokens);
   root.append(
     h("p", {}, `The tokenizer (${result.tokenizer}) makes ${all.length} tokens of ${result.words.length} words.`),
