@@ -66,8 +66,10 @@ def test_embed_as_json_has_the_text_and_its_number(model, known):
 
 
 def test_embed_per_word_writes_a_line_for_each_word(model):
-    wanted = runs.load(model).embed(TEXTS, per="word", layers="sum", pooling="first")
-    flags = ("--per", "word", "--layers", "sum", "--pooling", "first")
+    wanted = runs.load(model).embed(
+        TEXTS, granularity="word", layers=[1, 2], combine="sum", pooling="first"
+    )
+    flags = ("--granularity", "word", "--layers", "1,2", "--combine", "sum", "--pooling", "first")
     out = done(model, *flags, stdin=lines(TEXTS))
     rest = iter(out.splitlines())
     for vectors in wanted:  # an empty line ends each text
@@ -117,10 +119,11 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (("--layers", "lsat"), "Did you mean 'last'"),
+        (("--layers", "last"), "--layers must be numbers with commas between them"),
+        (("--combine", "max"), "--combine must be concat, sum, mean, or numbers"),
         (("--layers", "7"), "This model has no layer 7"),
         (("--out", "v.txt"), "--out must end in .npy"),
-        (("--out", "v.npy", "--per", "word"), "--per word is for lines"),
+        (("--out", "v.npy", "--granularity", "word"), "--granularity word is for lines"),
         (("--out", "v.npy", "--json"), "--json is for lines"),
     ],
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeVar
 
 from typer import Option
 
@@ -26,17 +26,23 @@ if TYPE_CHECKING:
     Vectors = np.ndarray | Sequence[np.ndarray]  # one for each text
 
 
-LAYERS = (
-    "Use these layers: first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or a "
-    "mix such as mix:0,0.5,1."
-)
+LAYERS = "Use these layers, such as -1 or -4,-3,-2,-1; 0 is the embeddings, -1 the last layer."
+COMBINE = ("concat", "sum", "mean")
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class VectorOptions:
     """What a vector is made of."""
 
-    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "last"
+    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "-1"
+    combine: Annotated[
+        str,
+        Option(
+            metavar="COMBINE",
+            help="Combine several layers: concat, sum, mean, or their weights, such as 0.5,0.5.",
+        ),
+    ] = "concat"
     pooling: Annotated[
         str | None,
         Option(
@@ -44,10 +50,10 @@ class VectorOptions:
             help="Pool the states of tokens by mean, first, last or max; default: the folder's.",
         ),
     ] = None
-    per: Annotated[
-        Literal["text", "word", "token"],
-        Option(help="Compute a vector for each text, word or token."),
-    ] = "text"
+    granularity: Annotated[
+        Literal["sentence", "word", "token"],
+        Option(help="Compute a vector for each sentence (a whole text), word or token."),
+    ] = "sentence"
     normalize: Annotated[
         bool | None, Option(help="Scale vectors to length 1 or not; default: as the folder says.")
     ] = None
@@ -61,12 +67,30 @@ class VectorOptions:
         Raises:
             ConfigError: vectors of words or tokens are asked for.
         """
-        if self.per != "text":
+        if self.granularity != "sentence":
             raise ConfigError(
-                f"--out writes a vector for each text: --per {self.per} is for lines."
+                "--out writes a vector for each text: --granularity "
+                f"{self.granularity} is for lines."
             )
-        defaults = VectorOptions()
-        return {k: v for k, v in asdict(self).items() if v != getattr(defaults, k)}
+        defaults = VectorOptions().options()
+        return {name: value for name, value in self.options().items() if value != defaults[name]}
+
+    def options(self) -> dict[str, Any]:
+        """As `embed` of a task takes them."""
+        layers = _numbers_in(self.layers, int, "--layers must be")
+        combine: str | list[float] = self.combine
+        if self.combine not in COMBINE:
+            kinds = f"--combine must be {', '.join(COMBINE)}, or"
+            combine = _numbers_in(self.combine, float, kinds)
+        return asdict(self) | {"layers": layers, "combine": combine}
+
+
+def _numbers_in(text: str, kind: Callable[[str], Number], must_be: str) -> list[Number]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        problem = f"numbers with commas between them, but is {text!r}."
+        raise ConfigError(f"{must_be} {problem}") from None
 
 
 @with_flags("vectors", VectorOptions)
@@ -94,9 +118,9 @@ def embed(
 
     The order is that of the lines, and an empty line has a vector, too.
 
-    Lines from a pipe are processed as they arrive, in constant memory. With --per word or token, a
-    line is the word, a tab and its vector, and an empty line follows each text. The correlation of
-    cosines with human judgements: regard evaluate MODEL --data PAIRS.
+    Lines from a pipe are processed as they arrive, in constant memory. With --granularity word or
+    token, a line is the word, a tab and its vector, and an empty line follows each text. The
+    correlation of cosines with human judgements: regard evaluate MODEL --data PAIRS.
 
     With --workers the arguments are files, and --out is a folder with a part for each shard.
     """
@@ -111,7 +135,7 @@ def embed(
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     say_hint(hint_at_file(texts))
-    embedder = VectorBatches.of(task.text_encoder(), **asdict(vectors))
+    embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
     with _writer(out, vectors, as_json, embedder.width) as writer:
         counts = Counter[str]()
         for chunk in chunks_of(texts):

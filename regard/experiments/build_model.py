@@ -72,7 +72,7 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
         return model
     options = section.features.model_dump()
     _check_layers(options, "model.features")
-    options["choice"] = options.pop("layers")
+    options["feature_layers"] = options.pop("layers")
     encoder = headed(model).encoder
     try:
         return Features.over(encoder, name_of(encoder), options)

@@ -10,7 +10,7 @@ from typing import Any
 from regard.errors import ConfigError
 from regard.experiments.lora import LoraSection
 from regard.models import MODELS, model_class
-from regard.models.config import Count, Probability, Size
+from regard.models.config import CombineFeatures, Count, FeatureLayers, Probability, Size
 from regard.models.features import FeaturesConfig
 from regard.models.protocols import Model
 from regard.recipe import (
@@ -127,8 +127,11 @@ def _options_of_model(model: type[Model], size: str) -> type[Options]:
 class FeaturesSection(Options):
     """[model.features]: the folder's encoder is frozen, and a biLSTM on top of it is trained."""
 
-    layers: str = FeaturesConfig.choice
-    """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix (learned)."""
+    layers: FeatureLayers = None
+    """The number of a layer or several: 0 is the embeddings, -1 the last. None: the last four."""
+    combine: CombineFeatures = FeaturesConfig.combine
+    """How several layers become one vector; a list has their weights. "mix" learns the weights of
+    all layers."""
     d_model: Size = FeaturesConfig.d_model
     lstm_layers: Size = FeaturesConfig.lstm_layers
     d_words: Count = FeaturesConfig.d_words

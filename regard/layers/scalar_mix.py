@@ -1,6 +1,6 @@
-"""Features from the layers of an encoder: one layer, a sum, a concatenation, a scalar mix.
+"""Features from the layers of an encoder: one layer, or several that are combined.
 
-    choice = choice_of("concat-last-4")
+    choice = choice_of([-4, -3, -2, -1], combine="concat")
     feature = choice(encoder.states(texts))       (B, T, 4 D); only four layers are in memory
 
 Layers are numbered as in BERT's paper (section 5.3, table 7): 0 is the embeddings, 1 to L are the
@@ -10,19 +10,20 @@ layers after the last one that it needs.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.suggest import nearest
+from regard.schema import joined_with_or
 
+Combine = Literal["concat", "sum", "mean"]
+COMBINE = get_args(Combine)
 States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
 
 
@@ -43,55 +44,39 @@ class SingleLayer:
     number: int
 
     def __call__(self, states: States) -> Tensor:
-        if self.number >= 0:
-            layers = list(islice(states, self.number, self.number + 1))
-        else:
-            last = deque(states, maxlen=-self.number)
-            layers = list(last)[:1] if len(last) == -self.number else []
-        if not layers:
+        return _numbered(states, [self.number])[0]
+
+    def width(self, d_model: int) -> int:
+        return d_model
+
+
+@dataclass(frozen=True)
+class CombinedLayers:
+    """Several layers: one after another ("concat"), their sum or mean, or a sum with weights.
+
+    numbers: as in `SingleLayer`.
+    """
+
+    numbers: tuple[int, ...]
+    combine: Combine | tuple[float, ...]
+
+    def __call__(self, states: States) -> Tensor:
+        layers = _numbered(states, self.numbers)
+        if self.combine == "concat":
+            return torch.cat(layers, -1)
+        if len(widths := {layer.size(-1) for layer in layers}) > 1:
             raise ConfigError(
-                f"This model has no layer {self.number}. Layers are counted from 0, the "
-                "embeddings, or from the end: -1 is the last."
+                "These layers cannot be added up: they are "
+                f'{" and ".join(map(str, sorted(widths)))} wide. Use combine="concat".'
             )
-        return layers[0]
+        weights = [1.0] * len(layers) if isinstance(self.combine, str) else self.combine
+        total = layers[0] * weights[0]
+        for layer, weight in zip(layers[1:], weights[1:], strict=True):
+            total = total + weight * layer
+        return total / len(layers) if self.combine == "mean" else total
 
     def width(self, d_model: int) -> int:
-        return d_model
-
-
-@dataclass(frozen=True)
-class SumOfLayers:
-    """The sum of the last `count` layers; None: of all layers above the embeddings."""
-
-    count: int | None = None
-
-    def __call__(self, states: States) -> Tensor:
-        next(states)
-        if self.count is not None:
-            layers = iter(_last(states, self.count))
-        else:
-            layers = states
-        total = next(layers)
-        for state in layers:
-            total = total + state
-        return total
-
-    def width(self, d_model: int) -> int:
-        return d_model
-
-
-@dataclass(frozen=True)
-class ConcatLayers:
-    """The last `count` layers concatenated, the lowest first: (B, T, `count` * D)."""
-
-    count: int
-
-    def __call__(self, states: States) -> Tensor:
-        next(states)
-        return torch.cat(_last(states, self.count), -1)
-
-    def width(self, d_model: int) -> int:
-        return self.count * d_model
+        return len(self.numbers) * d_model if self.combine == "concat" else d_model
 
 
 class ScalarMix(nn.Module):
@@ -121,7 +106,7 @@ class ScalarMix(nn.Module):
             if total.dim() and state.size(-1) != total.size(-1):
                 raise ConfigError(
                     f"The layers of this model cannot be mixed: they are {total.size(-1)} and "
-                    f"{state.size(-1)} wide. Choose one of them, such as `last`."
+                    f"{state.size(-1)} wide. Choose one of them, such as layers=-1."
                 )
             if count < len(weights):
                 total = total + weights[count].to(state.device) * state
@@ -138,57 +123,64 @@ class ScalarMix(nn.Module):
         return d_model
 
 
-CHOICES: dict[str, LayerChoice] = {
-    "first": SingleLayer(0),
-    "last": SingleLayer(-1),
-    "second-to-last": SingleLayer(-2),
-    "sum": SumOfLayers(),
-    "sum-last-4": SumOfLayers(4),
-    "concat-last-4": ConcatLayers(4),
-}
-MIX = "mix:"  # followed by scalars, with commas between
+def choice_of(
+    layers: int | Sequence[int] | LayerChoice = -1, combine: str | Sequence[float] = "concat"
+) -> LayerChoice:
+    """The choice of one layer, or of several layers and how they become one vector.
 
-
-def choice_of(layers: str | int | LayerChoice) -> LayerChoice:
-    """The choice of a name of `CHOICES`, of the number of a layer, or of scalars, `mix:1,0,-2`.
+    Args:
+        layers: a number or several, as in `SingleLayer`; or a choice, such as a trained mix.
+        combine: "concat", "sum", "mean", or a weight for each of several layers.
 
     Raises:
-        ConfigError: there is no such choice.
+        ConfigError: these are no numbers, or `combine` is none of these.
     """
-    if isinstance(layers, int):
-        return SingleLayer(layers)
+    weights = None if isinstance(combine, str) else tuple(combine)
+    if weights is None and combine not in COMBINE:
+        raise ConfigError(
+            f"`combine` must be {joined_with_or(COMBINE)}, or a weight for each layer, but is "
+            f"{combine!r:.80}."
+        )
     if callable(layers):
         return layers
-    if not isinstance(layers, str):
-        raise ConfigError(f"Choose layers by a name, a number or a mix, not by {layers!r:.80}.")
-    if layers in CHOICES:
-        return CHOICES[layers]
-    if layers.startswith(MIX):
-        return _mix(layers.removeprefix(MIX))
-    if layers.removeprefix("-").isdecimal():
-        return SingleLayer(int(layers))
-    raise ConfigError(
-        f"There is no choice of layers {layers!r}. {nearest(layers, [*CHOICES, MIX])} The number "
-        "of a layer and scalars of a mix (mix:0,0.5,1: one for the embeddings and each layer) are "
-        "choices too."
-    )
-
-
-def _mix(scalars: str) -> ScalarMix:
-    try:
-        numbers = [float(scalar) for scalar in scalars.split(",")]
-    except ValueError:
-        numbers = [math.nan]
-    if not bool(torch.tensor(numbers).isfinite().all()):
+    numbers = layers if isinstance(layers, Sequence) else [layers]
+    if isinstance(layers, str) or not numbers or {*map(type, numbers)} != {int}:
         raise ConfigError(
-            f"A mix needs numbers with commas between, such as mix:0,0.5,1, but has {scalars!r}."
+            "`layers` must be the number of a layer or several: 0 is the embeddings, -1 the last "
+            f"layer, [-4, -3, -2, -1] the last four. It is {layers!r:.80}."
         )
-    return ScalarMix.of(numbers)
+    if weights is None:
+        if len(numbers) == 1:
+            return SingleLayer(numbers[0])
+        return CombinedLayers(tuple(numbers), cast(Combine, combine))
+    if len(weights) != len(numbers) or not torch.tensor(weights).isfinite().all():
+        raise ConfigError(
+            f"`combine` must have a finite weight for each of the {len(numbers)} layers, but is "
+            f"{list(weights)!r:.80}."
+        )
+    return CombinedLayers(tuple(numbers), weights)
 
 
-def _last(states: States, count: int) -> list[Tensor]:
-    """The last `count` states; no more are in memory at a time."""
-    last = deque(states, maxlen=count)
-    if len(last) < count:
-        raise ConfigError(f"This model has {len(last)} layers: it has no last {count}.")
-    return list(last)
+def _numbered(states: States, numbers: Sequence[int]) -> list[Tensor]:
+    """The states of these numbers; states after the last of them are not computed."""
+    if min(numbers) >= 0:
+        states = islice(states, max(numbers) + 1)
+    found: dict[int, Tensor] = {}
+    last: deque[Tensor] = deque(maxlen=max(0, -min(numbers)))
+    count = 0
+    for state in states:
+        if count in numbers:
+            found[count] = state
+        last.append(state)
+        count += 1
+    found |= {number: last[number] for number in numbers if -len(last) <= number < 0}
+    if missing := [number for number in numbers if number not in found]:
+        raise _no_layer(missing[0], count - 1)
+    return [found[number] for number in numbers]
+
+
+def _no_layer(number: int, count: int) -> ConfigError:
+    return ConfigError(
+        f"This model has no layer {number}, but {count} layers. They are counted from 1, 0 is the "
+        "embeddings; from the end -1 is the last."
+    )

@@ -40,6 +40,24 @@ Dilations = Annotated[
 ]
 
 
+LayerNumber = Annotated[int, Field(ge=-MOST_LAYERS, le=MOST_LAYERS)]
+FeatureLayers = (
+    LayerNumber
+    | Annotated[
+        tuple[LayerNumber, ...],
+        BeforeValidator(_as_tuple),
+        Field(min_length=1, max_length=MOST_LAYERS),
+    ]
+    | None
+)
+"""The layers whose states are features; 0: the embeddings, -1: the last."""
+CombineFeatures = (
+    Literal["concat", "sum", "mean", "mix"]
+    | Annotated[tuple[float, ...], BeforeValidator(_as_tuple), Field(max_length=MOST_LAYERS)]
+)
+"""How several layers become one vector; numbers: the weights of a sum."""
+
+
 def _as_tuples(value: Any) -> Any:
     """Lists in a list as tuples in a tuple."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value

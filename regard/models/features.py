@@ -2,10 +2,10 @@
 
     ids -> frozen encoder -> a choice of its layers -> [words; choice] -> biLSTM -> hidden
 
-Nothing of the encoder is learned. Its layers are chosen as `regard.layers.scalar_mix` names them,
-or mixed with weights that are learned ("mix", Peters et al. 2018, eq. 1). Where `d_words` asks for
-them, learned vectors of the tokens stand beside the features, as ELMo's paper puts the two together
-([x_k; ELMo_k], section 3.3).
+Nothing of the encoder is learned. Its layers are chosen and combined as in
+`regard.layers.scalar_mix`, or mixed with weights that are learned ("mix", Peters et al. 2018,
+eq. 1). Where `d_words` asks for them, learned vectors of the tokens stand beside the features, as
+ELMo's paper puts the two together ([x_k; ELMo_k], section 3.3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.scalar_mix import LayerChoice, ScalarMix, choice_of
 from regard.layers.task_heads import mean_of_tokens
 from regard.models.check_config import config_of
-from regard.models.config import Count, Probability, Size, TokenId
+from regard.models.config import (
+    CombineFeatures,
+    Count,
+    FeatureLayers,
+    Probability,
+    Size,
+    TokenId,
+)
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
 
@@ -35,7 +42,8 @@ class FeaturesConfig:
     """The defaults are those of the paper's experiment.
 
     encoder: the name of its model.  base_model: its configuration.
-    choice: of its layers: "mix", or one of `regard.layers.scalar_mix`.
+    feature_layers, combine: see `regard.layers.scalar_mix.choice_of`; None: the last four layers.
+        A "mix" has learned weights of all layers.
     d_model: of the biLSTM, both directions together.  lstm_layers: its layers.
     d_words: of a learned vector for each token of the vocabulary, and one for all words outside of
         it; 0: none.
@@ -45,7 +53,8 @@ class FeaturesConfig:
     vocab_size: Size
     encoder: str = "bert"
     base_model: Mapping[str, Any] = field(default_factory=dict)
-    choice: str = "concat-last-4"
+    feature_layers: FeatureLayers = None
+    combine: CombineFeatures = "concat"
     d_model: Size = 768
     lstm_layers: Size = 2
     d_words: Count = 0
@@ -78,6 +87,20 @@ class FeaturesConfig:
         return config_of(kind.Config, values, "config.json", section="base_model")
 
 
+def _choice_of(config: FeaturesConfig, layers: int) -> LayerChoice:
+    """What the biLSTM reads of an encoder of so many layers.
+
+    Raises:
+        ConfigError: a learned mix is to read some layers alone.
+    """
+    if config.combine != "mix":
+        numbers = (-4, -3, -2, -1) if config.feature_layers is None else config.feature_layers
+        return choice_of(numbers, config.combine)
+    if config.feature_layers is not None:
+        raise ConfigError('combine = "mix" learns weights of all layers. Leave `layers` out.')
+    return ScalarMix(layers)
+
+
 class NoVectors(nn.Module):
     """Instead of vectors of words, where there are none beside the features."""
 
@@ -100,8 +123,7 @@ class Features(nn.Module, Encoder):
 
         self.config, inner = config, config.inner()
         self.encoder: Any = model_class(config.encoder)(inner).requires_grad_(False).eval()
-        mixed = config.choice == "mix"
-        self.choice: LayerChoice = ScalarMix(inner.layers) if mixed else choice_of(config.choice)
+        self.choice: LayerChoice = _choice_of(config, inner.layers)
         width = self.choice.width(inner.d_model) + config.d_words
         self.words: nn.Module = NoVectors()
         if config.d_words:
@@ -126,7 +148,7 @@ class Features(nn.Module, Encoder):
         """The features of an encoder with its weights; `name` is that of its model.
 
         Args:
-            options: `choice` and the others of `FeaturesConfig` that are not of the encoder.
+            options: those of `FeaturesConfig` that are not of the encoder.
         """
         base_model = asdict(encoder.config)
         own_options = {key: base_model.pop(key) for key in ("vocab_size", "pad")}

@@ -67,7 +67,7 @@ def _with_texts(task: Task, items: list[Any], found: list[list[Hypothesis]]) -> 
 def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
-    if options.get("per", "text") == "text":
+    if options.get("granularity", "sentence") == "sentence":
         return [{"vector": vector.tolist()} for vector in vectors]
     return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
 

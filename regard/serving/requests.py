@@ -96,12 +96,14 @@ class TextsWithLimit(Texts):
 class Embed(TextsWithLimit):
     """As `embed` of a task."""
 
-    layers: str = "last"
-    """first, last, second-to-last, sum, sum-last-4, concat-last-4, a number, or mix:0,0.5,1."""
+    layers: int | Listed[int] = -1
+    """The number of a layer or several: 0 is the embeddings, -1 the last."""
+    combine: str | Listed[float] = "concat"
+    """How several layers become one vector: concat, sum, mean, or the weight of each."""
     pooling: str | None = None
     """mean, first, last, max; the folder's own where not given."""
-    per: Literal["text", "word", "token"] = "text"
-    """What a vector represents."""
+    granularity: Literal["sentence", "word", "token"] = "sentence"
+    """What a vector represents; sentence: a whole text."""
     normalize: bool | None = None
     """Vectors of length 1; as the folder says where not given."""
 

@@ -78,7 +78,7 @@ ROUTES = {
             "embed",
             requests.Embed,
             work_maker(calls.embed),
-            {"texts": [CAT, "the dog ran"], "per": "text"},
+            {"texts": [CAT, "the dog ran"], "granularity": "sentence"},
         ),
         Route(
             "/classify",

@@ -1,7 +1,7 @@
 """Vectors of texts, words and tokens from an encoder.
 
 task.embed(texts)                                        (N, D), a vector per text
-task.embed(texts, layers="concat-last-4", per="word")    for each text the vectors of its words
+task.embed(texts, layers=-2, granularity="word")         for each text the vectors of its words
 for vector in task.embed_stream(lines): ...              any number of texts in constant memory
 
 Texts pass in chunks, sorted by length inside, in small batches: a batch whose states fit into the
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, islice
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, get_args
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from regard.tasks import inputs
 from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
 from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.method_options import EmbedOptions, Per, Precision
+from regard.tasks.method_options import EmbedOptions, Granularity, Precision
 from regard.tasks.predictions import TextMatch
 from regard.tasks.task import Task
 from regard.text.templates import EncoderInput
@@ -102,8 +102,8 @@ class EmbedsTexts(Task, ABC):
         """Vectors of texts in float32.
 
         Args:
-            texts: a list of strings, or one; with per="word" also lists of words. The words of a
-                string are those of `regard.text.word_spans`.
+            texts: a list of strings, or one; with granularity="word" also lists of words. The words
+                of a string are those of `regard.text.word_spans`.
             too_long: what happens to texts longer than the model reads.
             options: see `EmbedOptions`.
 
@@ -137,16 +137,16 @@ class EmbedsTexts(Task, ABC):
     ) -> Any:
         """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
 
-        options: as of `embed` without `per`; vectors are always normalized.
+        options: as of `embed` without `granularity`; vectors are always normalized.
 
         Raises:
-            ConfigError: `per` is another than "text", or as of `embed`.
+            ConfigError: `granularity` is another than "sentence", or as of `embed`.
             RegardError: as of `embed`.
         """
-        if options.get("per", "text") != "text":
+        if (granularity := options.get("granularity", "sentence")) != "sentence":
             raise ConfigError(
-                f'Cosines are those of texts: `per` must be "text", but is {options["per"]!r}. For '
-                "vectors of words or tokens use `embed`."
+                'Cosines are those of texts: `granularity` must be "sentence", but is '
+                f"{granularity!r}. For vectors of words or tokens use `embed`."
             )
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
         options = {**options, "normalize": True}
@@ -321,25 +321,25 @@ def _words_within_limit(item: EncoderInput, sizes: Sequence[int], input_format: 
 
 
 def unit_of(
-    per: Per, pooling: str | None, normalize: bool | None, of_folder: Pooling
+    granularity: Granularity, pooling: str | None, normalize: bool | None, of_folder: Pooling
 ) -> TextVectors | WordVectors | TokenVectors:
     """What a vector represents, and how it is pooled.
 
     Raises:
         ConfigError: there is no such unit or pooling.
     """
-    if per == "text":
+    if granularity == "sentence":
         text_pooling = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
         return TextVectors(
             text_pooling if normalize is None else replace(text_pooling, normalize=normalize)
         )
-    if per == "token":
+    if granularity == "token":
         if pooling is not None:
             raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
         return TokenVectors(bool(normalize))
-    if per != "word":
-        hint = nearest(str(per), ("text", "word", "token"))
-        raise ConfigError(f"`per` cannot be {per!r}. {hint}")
+    if granularity != "word":
+        hint = nearest(str(granularity), get_args(Granularity))
+        raise ConfigError(f"`granularity` cannot be {granularity!r}. {hint}")
     if pooling is not None and pooling not in WORD_POOLINGS:
         hint = nearest(pooling, WORD_POOLINGS)
         raise ConfigError(f"Subwords of a word have no pooling {pooling!r}. {hint}")
@@ -392,8 +392,8 @@ class VectorBatches:
         return cls(
             source.encoder,
             source.input_format,
-            choice_of(options.get("layers", "last")),
-            unit_of(options.get("per", "text"), pooling, normalize, source.pooling),
+            choice_of(options.get("layers", -1), options.get("combine", "concat")),
+            unit_of(options.get("granularity", "sentence"), pooling, normalize, source.pooling),
             precision,
             batch_budget(source.encoder) if budget is None else budget,
         )

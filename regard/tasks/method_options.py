@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict
 from regard.layers.scalar_mix import LayerChoice
 from regard.tasks.batching import TooLong
 
-Per = Literal["text", "word", "token"]
+Granularity = Literal["sentence", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -50,22 +50,25 @@ class DecodingOptions(TypedDict, total=False):
 class EmbedOptions(TypedDict, total=False):
     """The options of `embed`.
 
-    layers: "first" (the embeddings), "last" (the default), "second-to-last", "sum" (of all layers
-        above the embeddings), "sum-last-4", "concat-last-4", the number of a layer (0: the
-        embeddings), "mix:…" with the scalars of a mix, or a `ScalarMix` that was trained.
+    layers: the number of a layer or several: 0 is the embeddings, -1 (the default) the last; or a
+        `ScalarMix` that was trained.
+    combine: how several layers become one vector: "concat" (the default), "sum", "mean", or a list
+        with the weight of each.
     pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
         "mean", "first", "last", "max"; of a text also the other kinds of
         `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
         otherwise the mean.
-    per: what a vector represents: "text" (the default), "word", or "token" (special ones, too).
+    granularity: what a vector represents: "sentence" (the default: a whole text), "word", or
+        "token" (special ones, too).
     normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
     max_tokens_per_batch: tokens in a batch, padding included.
     """
 
-    layers: str | int | LayerChoice
+    layers: int | Sequence[int] | LayerChoice
+    combine: str | Sequence[float]
     pooling: str | None
-    per: Per
+    granularity: Granularity
     normalize: bool | None
     precision: Precision
     max_tokens_per_batch: int | None

@@ -75,8 +75,8 @@ def _parts(module: nn.Module) -> tuple[Elmo, ScalarMix]:
         if isinstance(encoder.choice, ScalarMix):
             return encoder.encoder, encoder.choice
         raise ConfigError(
-            f"This model reads the layers {encoder.config.choice!r}, which have no weights. Train "
-            'it with layers = "mix" of [model.features].'
+            "The layers that this model reads have no learned weights. Train it with "
+            'combine = "mix" in [model.features].'
         )
     raise ConfigError(f"{type(encoder).__name__} is no ELMo, whose layers have weights for a task.")
 

@@ -175,7 +175,7 @@ def test_a_new_model_is_estimated_with_and_without_data(tmp_path):
 
 
 def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path):
-    features = '[model.features]\nlayers = "last"\nd_model = 8\nlstm_layers = 1\n'
+    features = "[model.features]\nlayers = -1\nd_model = 8\nlstm_layers = 1\n"
     found = estimate(write(tmp_path, "tagging", start, more=features), measure=False)
     encoder = theirs(start, "TokenClassification", 3)["encoder"]
     recurrent = torch.nn.LSTM(D, 4, bidirectional=True)

@@ -6,37 +6,27 @@ import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.layers.scalar_mix import CHOICES, ScalarMix, choice_of
+from regard.layers.scalar_mix import ScalarMix, choice_of
 
 STATES = torch.randn(7, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # embeddings, 6 layers
 FORMULAS = {
-    "first": STATES[0],
-    "last": STATES[6],
-    "second-to-last": STATES[5],
-    "sum": STATES[1:].sum(0),
-    "sum-last-4": STATES[3:].sum(0),
-    "concat-last-4": torch.cat(list(STATES[3:]), -1),
-    0: STATES[0],
-    4: STATES[4],
-    "4": STATES[4],
-    -1: STATES[6],
-    "-7": STATES[0],
-    "mix:0,0,0,0,0,0,0": STATES.mean(0),
-    "mix:1,-1,0.5,0,0,2,3": torch.einsum(
-        "l,lbtd->btd", torch.tensor([1, -1, 0.5, 0, 0, 2, 3]).softmax(0), STATES
-    ),
+    (0, "concat"): STATES[0],
+    (4, "sum"): STATES[4],
+    (-1, "concat"): STATES[6],
+    ((-7,), "concat"): STATES[0],
+    ((-4, -3, -2, -1), "concat"): torch.cat(list(STATES[3:]), -1),
+    ((-4, -3, -2, -1), "sum"): STATES[3:].sum(0),
+    (tuple(range(7)), "mean"): STATES.mean(0),
+    ((5, -1, 0, 5), "concat"): torch.cat([STATES[5], STATES[6], STATES[0], STATES[5]], -1),
+    ((0, -2, 3), (1.0, -1.0, 0.5)): STATES[0] - STATES[5] + 0.5 * STATES[3],
 }
 
 
-@pytest.mark.parametrize("name", FORMULAS, ids=str)
-def test_a_layer_choice_equals_its_formula(name):
-    choice = choice_of(name)
-    torch.testing.assert_close(choice(iter(STATES)), FORMULAS[name])
-    assert choice.width(4) == FORMULAS[name].size(-1)
-
-
-def test_every_layer_choice_is_tested():
-    assert set(CHOICES) < set(FORMULAS)
+@pytest.mark.parametrize(("layers", "combine"), FORMULAS, ids=str)
+def test_a_layer_choice_equals_its_formula(layers, combine):
+    choice = choice_of(layers, combine)
+    torch.testing.assert_close(choice(iter(STATES)), FORMULAS[layers, combine])
+    assert choice.width(4) == FORMULAS[layers, combine].size(-1)
 
 
 def test_choosing_a_layer_computes_no_later_ones():
@@ -47,9 +37,9 @@ def test_choosing_a_layer_computes_no_later_ones():
             computed.append(number)
             yield state
 
-    choice_of("first")(states())
+    choice_of(0)(states())
     assert computed == [0]
-    choice_of(2)(states())
+    choice_of([2, 1], "sum")(states())
     assert computed == [0, 0, 1, 2]
 
 
@@ -68,22 +58,28 @@ def test_a_scalar_mix_learns_its_weights_and_gamma():
 
 
 @pytest.mark.parametrize(
-    "name, message",
+    "options, message",
     [
-        ("second-last", "Did you mean 'second-to-last'"),
-        (7, "no layer 7"),
-        ("--1", "There is no choice of layers .--1."),
-        (-8, "no layer -8"),
-        *((f"mix:1,{odd}", "A mix needs numbers") for odd in ("x", "", "nan", "-inf", "1e40")),
-        ("mix:1,2", "A mix of 2 scalars does not fit this model, which has its embeddings and 6"),
+        ((7,), "no layer 7, but 6 layers"),
+        ((-8,), "no layer -8, but 6 layers"),
+        (([1, 9], "sum"), "no layer 9, but 6 layers"),
+        (("last",), "`layers` must be the number of a layer or several"),
+        (([1, True],), "`layers` must be the number of a layer or several"),
+        (([],), "`layers` must be the number of a layer or several"),
+        (([1, 2], "max"), "`combine` must be concat, sum or mean, or a weight for each layer"),
+        (([1, 2], [1.0]), "`combine` must have a finite weight for each of the 2 layers"),
+        (([1, 2], [1.0, float("nan")]), "`combine` must have a finite weight"),
+        ((ScalarMix.of([1.0, 2.0]),), "A mix of 2 scalars does not fit this model"),
     ],
+    ids=str,
 )
-def test_an_invalid_layer_choice_raises_an_error(name, message):
+def test_an_invalid_layer_choice_raises_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
-        choice_of(name)(iter(STATES))
+        choice_of(*options)(iter(STATES))
 
 
-@pytest.mark.parametrize("name", ["sum-last-4", "concat-last-4"])
-def test_a_choice_of_more_layers_than_there_are_raises_an_error(name):
-    with pytest.raises(ConfigError, match="has 3 layers: it has no last 4"):
-        choice_of(name)(iter(STATES[:4]))
+def test_layers_of_different_widths_are_concatenated_and_not_added_up():
+    states = [torch.ones(1, 2, 3), torch.ones(1, 2, 5)]
+    assert choice_of([0, 1])(iter(states)).shape == (1, 2, 8)
+    with pytest.raises(ConfigError, match='they are 3 and 5 wide. Use combine="concat"'):
+        choice_of([0, 1], "sum")(iter(states))

@@ -50,11 +50,17 @@ def theirs(model: Features) -> nn.LSTM:
     return lstm
 
 
-@pytest.mark.parametrize("choice", ["first", "sum", "concat-last-4", "mix"])
-def test_features_equal_a_torch_bilstm_over_the_chosen_layers(choice):
+@pytest.mark.parametrize(
+    ("layers", "combine"), [(0, "concat"), ((1, 4), "sum"), (None, "concat"), (None, "mix")]
+)
+def test_features_equal_a_torch_bilstm_over_the_chosen_layers(layers, combine):
     inner = encoder().eval()
-    model = Features.over(inner, "bert", dict(choice=choice, d_model=6)).eval()
-    known = choice_of("mix:0,0,0,0,0" if choice == "mix" else choice)
+    options = dict(feature_layers=layers, combine=combine, d_model=6)
+    model = Features.over(inner, "bert", options).eval()
+    if combine == "mix":  # it starts as the mean of all layers
+        known = choice_of(range(5), "mean")
+    else:
+        known = choice_of((-4, -3, -2, -1) if layers is None else layers, combine)
     feature, hidden = model.states(TEXTS)
     wanted = known(inner.states(TEXTS))
     torch.testing.assert_close(feature, wanted)
@@ -65,7 +71,7 @@ def test_features_equal_a_torch_bilstm_over_the_chosen_layers(choice):
 
 
 def test_the_encoder_of_features_is_frozen_and_without_dropout():
-    model = Features.over(encoder(), "bert", dict(choice="mix", d_model=6, dropout=0.0)).train()
+    model = Features.over(encoder(), "bert", dict(combine="mix", d_model=6, dropout=0.0)).train()
     assert model.training and not model.encoder.training
     hidden = model.encode(TEXTS)
     assert torch.equal(hidden, model.encode(TEXTS))
@@ -76,8 +82,8 @@ def test_the_encoder_of_features_is_frozen_and_without_dropout():
 
 
 def test_an_unknown_choice_or_head_raises_an_error():
-    with pytest.raises(ConfigError, match="Did you mean 'concat-last-4'"):
-        Features.over(encoder(), "bert", dict(choice="concat-4"))
+    with pytest.raises(ConfigError, match="learns weights of all layers. Leave `layers` out"):
+        Features.over(encoder(), "bert", dict(combine="mix", feature_layers=-1))
     with pytest.raises(ConfigError, match="has no head 'masked_lm'"):
         Features.over(encoder(), "bert", {}).new_head("masked_lm")
 
@@ -95,7 +101,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     inner = EncoderWithHeads(Bert(Bert.Config(len(special) + len(set(words)), **SIZES)), {})
     runs.save(Embedder(inner, Tokenizer.load(tmp_path)), "start")
     (tmp_path / "r.toml").write_text(
-        'task = "tagging"\n[model]\npath = "start"\n[model.features]\nlayers = "mix"\n'
+        'task = "tagging"\n[model]\npath = "start"\n[model.features]\ncombine = "mix"\n'
         'd_model = 16\nlstm_layers = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
         "[training]\nepochs = 30\n[training.optimizer]\nlearning_rate = 0.02\n"
     )
@@ -110,7 +116,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     for name, weight in inner.encoder.state_dict().items():
         assert torch.equal(weight, trained.encoder.state_dict()[name]), name
     assert trained.config.base_model["layers"] == 4 and trained.choice.scalars.abs().max() > 0
-    mixed = task.embed("anna likes rome", layers="first", per="token")
-    known = runs.load("start").embed("anna likes rome", layers=trained.choice, per="token")
+    mixed = task.embed("anna likes rome", layers=0, granularity="token")
+    known = runs.load("start").embed("anna likes rome", layers=trained.choice, granularity="token")
     torch.testing.assert_close(torch.tensor(mixed), torch.tensor(known))
-    assert asdict(trained.config)["choice"] == "mix"
+    assert asdict(trained.config)["combine"] == "mix"

@@ -219,9 +219,9 @@ TINY: dict[str, list[dict]] = {
         dict(KIM, vectors="multichannel"),
     ],
     "features": [
-        dict(base_model=BERT, choice="mix", d_model=8, dropout=0.3),
-        dict(base_model=ELMO, encoder="elmo", choice="mix", d_model=8, d_words=3, dropout=0.3),
-        dict(base_model=GPT, encoder="gpt2", choice="second-to-last", d_model=8, lstm_layers=1,
+        dict(base_model=BERT, combine="mix", d_model=8, dropout=0.3),
+        dict(base_model=ELMO, encoder="elmo", combine="mix", d_model=8, d_words=3, dropout=0.3),
+        dict(base_model=GPT, encoder="gpt2", feature_layers=-2, d_model=8, lstm_layers=1,
              dropout=0.3),
     ],
 }  # fmt: skip

@@ -124,7 +124,7 @@ def test_generated_texts_equal_those_of_python(service, path, name, options):
         assert scores == pytest.approx([each.score for each in hypotheses], rel=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": "first", "normalize": True}])
+@pytest.mark.parametrize("options", [{}, {"layers": 0, "normalize": True}])
 def test_vectors_equal_those_of_python(service, options):
     expected = task_of(service, "embedding").embed(TEXTS, **options)
     body = {"model": "embedding", "texts": TEXTS, **options}
@@ -133,8 +133,8 @@ def test_vectors_equal_those_of_python(service, options):
 
 
 def test_vectors_of_words_come_with_them(service):
-    expected = task_of(service, "embedding").embed(TEXTS[0], per="word")
-    body = {"model": "embedding", "texts": TEXTS[0], "per": "word"}
+    expected = task_of(service, "embedding").embed(TEXTS[0], granularity="word")
+    body = {"model": "embedding", "texts": TEXTS[0], "granularity": "word"}
     found = result(service, "/embed", body)["result"]
     assert found["labels"] == list(expected.labels)
     assert found["vectors"] == near(expected.tolist())

@@ -487,7 +487,7 @@ def test_another_input_model_or_option_is_named(encoder, classifier, tmp_path, m
     source = written(tmp_path / "in.txt", sentences(20))
     embed(encoder, source, tmp_path / "out")
     refused: list[tuple[str, Path, dict[str, object]]] = [
-        ("`layers` was not given, and is 'first' now", encoder, {"layers": "first"}),
+        ("`layers` was not given, and is 0 now", encoder, {"layers": 0}),
         ("the model was .*encoder.*classifier", classifier, {}),
         ("`threads` was 1, and is 2 now", encoder, {"threads": 2}),
     ]
@@ -873,16 +873,16 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
 
     source, out = written(tmp_path / "in.txt", sentences(5)), tmp_path / "out"
     given = ("embed", encoder, source, "--workers", 1, "--executor", "threads")
-    done = call(*given, "--out", out, "--json", "--layers", "first")
+    done = call(*given, "--out", out, "--json", "--layers", "0")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout) == {"out": str(out), "shards": 1, "rows": 5, "failed": 0}
-    known = regard.load(encoder).embed(sentences(5), layers="first")
+    known = regard.load(encoder).embed(sentences(5), layers=0)
     np.testing.assert_allclose(iter_results(out).vectors(), known, atol=2e-6)
     wrong = [
         ((*given,), "--workers writes a folder of parts. Name it: --out FOLDER"),
         (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
-        ((*given, "--out", out, "--per", "word"), "--per word is for lines"),
+        ((*given, "--out", out, "--granularity", "word"), "--granularity word is for lines"),
         ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
         (("tag", encoder, source, "--workers", 1, "--executor", "threads", "--out", tmp_path / "t"),
          "`tag` tags the words of a text, but"),

@@ -116,10 +116,10 @@ def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_pat
     forward, backward = task.evaluate(LINES)
     assert forward.value < before / 3 and backward.value < before / 3
     assert run.scores["forward_perplexity"] > 1
-    vectors = task.embed(["the cat", "unseen words"], per="word")
+    vectors = task.embed(["the cat", "unseen words"], granularity="word")
     assert [v.shape for v in vectors] == [(2, 16), (2, 16)]
     assert vectors[1].labels == ("unseen", "words")
-    np.testing.assert_allclose(task.embed("the cat", per="word"), vectors[0], atol=1e-6)
+    np.testing.assert_allclose(task.embed("the cat", granularity="word"), vectors[0], atol=1e-6)
 
 
 class Stopped(Exception):
@@ -169,7 +169,7 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     assert not torch.equal(tuned.module.encoder.embedding.weight, start.embedding.weight)
     features = text.replace(
         "[training]\n",
-        '[model.features]\n    layers = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
+        '[model.features]\n    combine = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
         "    d_words = 6\n    [training]\n",
     )
     (tmp_path / "features.toml").write_text(features)

@@ -85,13 +85,13 @@ def drawn(count: int, words: list[str], most: int = 12) -> list[str]:
 def test_vectors_of_many_texts_equal_those_of_each(two_threads, threads, family, tmp_path):
     task = runs.load(folder(tmp_path / family, family, "Model"))
     texts = drawn(60, "a dog runs in the old park who sleeps".split())
-    for per in ("text", "word"):
-        together = task.embed(texts, per=per)
+    for per in ("sentence", "word"):
+        together = task.embed(texts, granularity=per)
         assert len(threads) == 2
         threads.clear()
         with one_thread():
             for text, found in zip(texts, together, strict=True):
-                np.testing.assert_allclose(found, task.embed(text, per=per), atol=1e-5)
+                np.testing.assert_allclose(found, task.embed(text, granularity=per), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", BY_SCORES)

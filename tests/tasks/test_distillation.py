@@ -420,7 +420,7 @@ def test_a_teacher_with_another_vocabulary_raises_an_error_where_tokens_are_comp
     task = planned(here, recipe.format(options=""))  # vectors of texts can be compared
     texts = (here / "texts.txt").read_text().splitlines()
     found = {tuple(row.tolist()) for row in task.parts.train.targets.round(decimals=3)}
-    wanted = regard.load("teacher").embed(texts, too_long="truncate", per="text")
+    wanted = regard.load("teacher").embed(texts, too_long="truncate", granularity="sentence")
     wanted = {tuple(row) for row in torch.tensor(wanted).round(decimals=3).tolist()}
     assert len(found & wanted) > len(found) // 2  # those within 12 tokens by both tokenizers
 

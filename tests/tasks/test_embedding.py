@@ -28,14 +28,12 @@ TEXTS = ["a dog runs", "who sleeps in the very old park ?", "", "ball", "the cat
 WORDS = [["the", "dog"], [], ["goodness", "cheaply", "park"]]
 # of embeddings and two layers; the tiny models have no last four
 FORMULAS = {
-    "first": lambda states: states[0],
-    "last": lambda states: states[2],
-    "second-to-last": lambda states: states[1],
-    "sum": lambda states: states[1] + states[2],
-    1: lambda states: states[1],
-    "mix:1,0,-1": lambda states: torch.einsum(
-        "l,lbtd->btd", torch.tensor([1.0, 0, -1]).softmax(0), torch.stack(states)
-    ),
+    (0, "concat"): lambda states: states[0],
+    (-1, "concat"): lambda states: states[2],
+    (-2, "sum"): lambda states: states[1],
+    ((1, 2), "sum"): lambda states: states[1] + states[2],
+    ((2, 0), "concat"): lambda states: torch.cat([states[2], states[0]], -1),
+    ((0, 1, 2), (1.0, 0.5, -1.0)): lambda states: states[0] + 0.5 * states[1] - states[2],
 }
 
 
@@ -62,19 +60,19 @@ def their_states(path: Path, text: str) -> tuple[torch.Tensor, ...]:
 # ---- layers
 
 
-@pytest.mark.parametrize("layers", FORMULAS, ids=str)
+@pytest.mark.parametrize(("layers", "combine"), FORMULAS, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_vectors_of_tokens_equal_those_of_transformers(folders, tasks, family, layers):
+def test_vectors_of_tokens_equal_those_of_transformers(folders, tasks, family, layers, combine):
     texts = [text for text in TEXTS if text]
-    found = tasks[family].embed(texts, layers=layers, per="token")
+    found = tasks[family].embed(texts, layers=layers, combine=combine, granularity="token")
     for text, vectors in zip(texts[:2], found, strict=False):
-        wanted = FORMULAS[layers](their_states(folders[family], text))[0].numpy()
+        wanted = FORMULAS[layers, combine](their_states(folders[family], text))[0].numpy()
         np.testing.assert_allclose(vectors, wanted, atol=1e-5, rtol=1e-4)
     assert all(vectors.dtype == np.float32 for vectors in found)
 
 
 def test_vectors_of_tokens_have_the_tokens_as_labels(tasks):
-    [vectors] = tasks["bert"].embed(["the zoo ?"], per="token")
+    [vectors] = tasks["bert"].embed(["the zoo ?"], granularity="token")
     assert vectors.labels[0] == "[CLS]" and vectors.labels[1] == "the"
     assert vectors.labels[-2:] == ("?", "[SEP]") and len(vectors.labels) == len(vectors)
     assert vectors[1:].labels == ()
@@ -82,13 +80,14 @@ def test_vectors_of_tokens_have_the_tokens_as_labels(tasks):
 
 def test_embed_takes_a_trained_scalar_mix(tasks):
     mix = ScalarMix.of([1.0, 0.0, -1.0], gamma=3.0)
-    known = tasks["bert"].embed(TEXTS, layers="mix:1,0,-1")
+    weights = torch.tensor([1.0, 0.0, -1.0]).softmax(0).tolist()
+    known = tasks["bert"].embed(TEXTS, layers=[0, 1, 2], combine=weights)
     np.testing.assert_allclose(tasks["bert"].embed(TEXTS, layers=mix), 3 * known, atol=1e-5)
 
 
 def test_a_choice_of_more_layers_than_there_are_raises_an_error(tasks):
-    with pytest.raises(ConfigError, match="has 2 layers: it has no last 4"):
-        tasks["bert"].embed(TEXTS, layers="concat-last-4")
+    with pytest.raises(ConfigError, match="no layer -4, but 2 layers"):
+        tasks["bert"].embed(TEXTS, layers=[-4, -3, -2, -1])
 
 
 # ---- texts
@@ -144,20 +143,20 @@ def test_an_unknown_option_raises_an_error_that_gives_the_nearest(tasks):
         tasks["bert"].embed(TEXTS, poling="mean")
 
 
-@pytest.mark.parametrize("per", ["text", "word", "token"])
+@pytest.mark.parametrize("per", ["sentence", "word", "token"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_batch_does_not_change_vectors(tasks, family, per):
     task = tasks[family]
-    together = task.embed(TEXTS, per=per)
+    together = task.embed(TEXTS, granularity=per)
     for budget in (1, 7):
         for one, other in zip(
-            together, task.embed(TEXTS, per=per, max_tokens_per_batch=budget), strict=True
+            together, task.embed(TEXTS, granularity=per, max_tokens_per_batch=budget), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-5)
     for text, vectors, streamed in zip(
-        TEXTS, together, task.embed_stream(TEXTS, per=per), strict=True
+        TEXTS, together, task.embed_stream(TEXTS, granularity=per), strict=True
     ):
-        np.testing.assert_allclose(task.embed(text, per=per), vectors, atol=1e-5)
+        np.testing.assert_allclose(task.embed(text, granularity=per), vectors, atol=1e-5)
         np.testing.assert_array_equal(streamed, vectors)
 
 
@@ -167,7 +166,7 @@ def test_a_stream_reads_at_most_a_chunk_ahead(tasks):
     stream = tasks["bert"].embed_stream(texts)
     assert next(stream).shape == (16,)
     assert next(read) <= 4096
-    words = tasks["bert"].embed_stream(zip(*[texts] * 2, strict=True), per="word")
+    words = tasks["bert"].embed_stream(zip(*[texts] * 2, strict=True), granularity="word")
     before = next(read)
     assert next(words).labels == ("ball", "ball") and next(read) - before <= 600
 
@@ -193,9 +192,11 @@ def test_a_stream_tokenizes_the_next_texts_in_another_thread(tasks, monkeypatch)
 @pytest.mark.parametrize("family", ENCODERS)
 def test_quantized_weights_give_close_vectors(folders, tasks, family, weights, some_kernels):
     task = runs.load(folders[family], quantize=weights)
-    for per in ("text", "word", "token"):
-        wide = np.concatenate([np.atleast_2d(v) for v in tasks[family].embed(TEXTS, per=per)])
-        quantized = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, per=per)])
+    for per in ("sentence", "word", "token"):
+        wide = np.concatenate(
+            [np.atleast_2d(v) for v in tasks[family].embed(TEXTS, granularity=per)]
+        )
+        quantized = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, granularity=per)])
         assert np.abs(wide - quantized).max() < 0.1 * wide.std()
     together = task.embed(TEXTS)
     for text, vector in zip(TEXTS, together, strict=True):
@@ -204,7 +205,7 @@ def test_quantized_weights_give_close_vectors(folders, tasks, family, weights, s
 
 def test_an_empty_list_of_texts_has_no_vectors(tasks):
     assert tasks["bert"].embed([]).shape == (0, 16)
-    assert tasks["bert"].embed([], per="word") == []
+    assert tasks["bert"].embed([], granularity="word") == []
 
 
 def test_embed_keeps_the_training_mode_and_uses_no_dropout(folders):
@@ -230,12 +231,16 @@ def test_similarity_equals_the_cosine(tasks):
     assert tasks["bert"].similarity(*TEXTS[:2]) == pytest.approx(wanted[0, 1], abs=1e-5)
 
 
-@pytest.mark.parametrize("per", ["word", "token", "sentence"])
+@pytest.mark.parametrize("per", ["word", "token", "text"])
 def test_cosines_are_of_texts_alone(tasks, per):
     for call in (tasks["bert"].similarity, tasks["bert"].search):
-        with pytest.raises(ConfigError, match=f"`per` must be \"text\", but is '{per}'"):
-            call(TEXTS[0], TEXTS, per=per)
-        np.testing.assert_equal(call(TEXTS[0], TEXTS, per="text"), call(TEXTS[0], TEXTS))
+        with pytest.raises(
+            ConfigError, match=f"`granularity` must be \"sentence\", but is '{per}'"
+        ):
+            call(TEXTS[0], TEXTS, granularity=per)
+        np.testing.assert_equal(
+            call(TEXTS[0], TEXTS, granularity="sentence"), call(TEXTS[0], TEXTS)
+        )
 
 
 # ---- words
@@ -250,7 +255,7 @@ POOLED = {
 @pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family, pooling):
-    found = tasks[family].embed(WORDS, per="word", pooling=pooling)
+    found = tasks[family].embed(WORDS, granularity="word", pooling=pooling)
     assert [vectors.labels for vectors in found] == [tuple(words) for words in WORDS]
     assert found[1].shape == (0, 16)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders[family])
@@ -264,7 +269,7 @@ def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family,
 
 
 def test_embed_splits_a_string_into_words(tasks):
-    [vectors] = tasks["bert"].embed(["Who sleeps, the dog?"], per="word", normalize=True)
+    [vectors] = tasks["bert"].embed(["Who sleeps, the dog?"], granularity="word", normalize=True)
     assert vectors.labels == ("Who", "sleeps", ",", "the", "dog", "?")
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
@@ -276,10 +281,10 @@ def test_texts_that_are_too_long_raise_an_error_or_are_truncated(tasks):
     texts = ["ball", *repeat("the old dog runs in the park " * 20, 2)]
     with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
         tasks["bert"].embed(texts)
-    for per in ("text", "token", "word"):
+    for per in ("sentence", "token", "word"):
         with pytest.warns(UserWarning, match="2 of 3 texts were cut to 64 tokens"):
-            found = tasks["bert"].embed(texts, per=per, too_long="truncate")
-        if per != "text":
+            found = tasks["bert"].embed(texts, granularity=per, too_long="truncate")
+        if per != "sentence":
             assert len(found[1]) == {"token": 64, "word": 62}[per]
             assert len(found[1].labels) == len(found[1])
 
@@ -295,10 +300,10 @@ def test_the_error_of_a_stream_has_the_number_of_the_text(tasks):
     "options, message",
     [
         ({"pooling": "meen"}, "There is no pooling 'meen'. Did you mean 'mean'"),
-        ({"pooling": "cls", "per": "word"}, "Subwords of a word have no pooling 'cls'"),
-        ({"pooling": "mean", "per": "token"}, "nothing that `pooling` could pool"),
-        ({"per": "sentence"}, "`per` cannot be 'sentence'"),
-        ({"layers": [1, 2]}, "by a name, a number or a mix, not by .1, 2."),
+        ({"pooling": "cls", "granularity": "word"}, "Subwords of a word have no pooling 'cls'"),
+        ({"pooling": "mean", "granularity": "token"}, "nothing that `pooling` could pool"),
+        ({"granularity": "text"}, "`granularity` cannot be 'text'"),
+        ({"layers": "last"}, "`layers` must be the number of a layer or several"),
         ({"precision": "float16"}, "must be float32 or bfloat16"),
     ],
 )
@@ -312,7 +317,7 @@ def test_values_that_are_no_text_raise_an_error(tasks):
         tasks["bert"].embed([5])
     for wrong in (5, ["the", 5]):
         with pytest.raises(RegardError, match="Give a text, or its words as a list"):
-            tasks["bert"].embed([wrong], per="word")
+            tasks["bert"].embed([wrong], granularity="word")
 
 
 # ---- the task

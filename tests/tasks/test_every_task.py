@@ -51,7 +51,7 @@ ODD = [
 ]  # fmt: skip
 FLAGS = {
     "predict": [[], ["--too-long", "truncate"], ["--scores"], ["--beams", "2", "--n-best", "2"]],
-    "embed": [[], ["--too-long", "truncate"], ["--per", "word"], ["--pooling", "max"]],
+    "embed": [[], ["--too-long", "truncate"], ["--granularity", "word"], ["--pooling", "max"]],
     "generate": [["--max-tokens", "3"], ["--max-tokens", "3", "--too-long", "truncate"]],
     "look": [[], ["--inputs"], ["--token", "cat"], ["--head", "2"], ["--mask-heads", "1:1"]],
 }
@@ -392,7 +392,7 @@ def test_outputs_that_are_not_finite_raise_an_error(folders, name):
             calls.append(lambda task=task: task.evaluate(DATA[name]))
         if not task.decodes:
             calls.append(lambda task=task, text=text: task.predict([text], return_proba=True))
-            calls.append(lambda task=task: task.embed(["the cat"], per="word"))
+            calls.append(lambda task=task: task.embed(["the cat"], granularity="word"))
         for call in calls:
             try:
                 found = repr(call())

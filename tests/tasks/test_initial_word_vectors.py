@@ -98,7 +98,7 @@ def test_words_without_a_vector_have_the_mean_square_of_the_others():
 def test_vectors_stand_beside_the_features_of_a_frozen_encoder():
     start, _ = train({"name": "bert", **MODELS_OF_WORDS["bert"]}, out="start")
     features = {"path": str(start.folder / "model"), "features": {"d_words": 4, "d_model": 6}}
-    features["features"]["layers"] = "last"
+    features["features"]["layers"] = -1
     run, _ = train(
         features, tokenizer=None, word_vectors="vectors.txt", freeze_word_vectors=True, out="over"
     )
@@ -207,13 +207,13 @@ def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
         f"{word} {tag}\n" for word, tag in zip("Bo met Di".split(), "BOB", strict=True)
     )
     Path("tags.conll").write_text(f"{sentence}\n" * 8)
-    features = {"layers": "mix", "d_model": 4}
+    features = {"combine": "mix", "d_model": 4}
     options: dict = dict(task="crf-tagging", train="tags.conll", tokenizer=None)
     options["data"] = {"scheme": "none"}
     if name.startswith("bilstm"):
         with pytest.raises(ConfigError, match="cannot be mixed: they are 8 and 6 wide"):
             train({"path": str(start.folder / "model"), "features": features}, out="no", **options)
-        features["layers"] = "last"
+        features |= {"layers": -1, "combine": "concat"}
     run, _ = train(
         {"path": str(start.folder / "model"), "features": features},
         out="over",

@@ -64,7 +64,9 @@ def bert(words, kind=None):
 
 
 def features(words):
-    over = Features.over(bert(words).encoder, "bert", dict(choice="sum", d_model=16, lstm_layers=1))
+    over = Features.over(
+        bert(words).encoder, "bert", dict(combine="sum", d_model=16, lstm_layers=1)
+    )
     return EncoderWithHeads(over, {"tags": over.new_head("tags", 3)})
 
 

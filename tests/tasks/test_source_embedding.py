@@ -59,13 +59,16 @@ def test_vectors_are_those_of_the_encoder_in_transformers(kind, tmp_path):
     for options, wanted in (
         ({}, [layers[-1].mean(0) for layers in states]),
         ({"pooling": "first"}, [layers[-1][0] for layers in states]),
-        ({"layers": "first"}, [layers[0].mean(0) for layers in states]),
+        ({"layers": 0}, [layers[0].mean(0) for layers in states]),
         ({"layers": 1}, [layers[1].mean(0) for layers in states]),
-        ({"layers": "sum"}, [sum(layers[1:]).mean(0) for layers in states]),
+        (
+            {"layers": list(range(1, len(states[0]))), "combine": "sum"},
+            [sum(layers[1:]).mean(0) for layers in states],
+        ),
     ):
         found = layout.in_their_order(torch.from_numpy(task.embed(given, **options)))
         torch.testing.assert_close(found, torch.stack(wanted), atol=1e-5, rtol=0, msg=str(options))
-    for rows, layers in zip(task.embed(given, per="token"), states, strict=True):
+    for rows, layers in zip(task.embed(given, granularity="token"), states, strict=True):
         found = layout.in_their_order(torch.from_numpy(np.array(rows)))
         torch.testing.assert_close(found, layers[-1], atol=1e-5, rtol=0)
     assert np.abs(task.embed(given[0]) - task.embed(given)[0]).max() < 1e-6

@@ -57,14 +57,14 @@ def test_the_steps_end_with_what_a_task_reads(elmo):
 
 def test_features_show_the_mix_that_their_task_learned(elmo):
     model, input_format = elmo
-    options = dict(choice="mix", d_model=8, lstm_layers=1)
+    options = dict(combine="mix", d_model=8, lstm_layers=1)
     features = Features.over(model, "elmo", options)
     with torch.no_grad():
         features.choice.scalars.copy_(torch.tensor([3.0, 0.0, -1.0]))
     shown = elmo_steps(EncoderWithHeads(features, {}), GREEN[0], "green", input_format)
     assert shown.numbers["shares"].argmax() == 0
-    other = Features.over(model, "elmo", {**options, "choice": "last"})
-    with pytest.raises(ConfigError, match="have no weights"):
+    other = Features.over(model, "elmo", {**options, "combine": "sum", "feature_layers": -1})
+    with pytest.raises(ConfigError, match="no learned weights"):
         elmo_steps(other, GREEN[0], "green", input_format)
 
 

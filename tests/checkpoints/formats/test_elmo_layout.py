@@ -106,7 +106,7 @@ def test_the_character_layers_equal_the_published_equations(tmp_path):
     x = gate * np.maximum(new, 0) + (1 - gate) * x
     wanted = x @ tensors["CNN_proj/W_proj"] + tensors["CNN_proj/b_proj"]
     task = regard.load(tmp_path / "elmo")
-    (vector,) = task.embed(["zoé"], per="word", layers="first")
+    (vector,) = task.embed(["zoé"], granularity="word", layers=0)
     np.testing.assert_allclose(vector[0], np.concatenate([wanted, wanted]), atol=2e-6)
     assert not model.embedding.weight[0].any()
 
@@ -225,13 +225,13 @@ def test_odd_sentences_have_finite_vectors_that_equal_those_of_each_alone(tmp_pa
         *("", " ", "one", "word " * 200, "x" * 5000, odd.decode("utf-16"), "a\u00a0b \u2028 c"),
         *("\x01\x02 \x7f", "the cat sat"),
     ]  # fmt: skip
-    found = task.embed(texts, per="word")
+    found = task.embed(texts, granularity="word")
     assert [len(one) for one in found[:5]] == [0, 0, 1, 200, 1]
     for text, vectors in zip(texts, found, strict=True):
         assert np.isfinite(vectors).all() and vectors.shape[1] == 10
-        np.testing.assert_allclose(task.embed([text], per="word")[0], vectors, atol=1e-6)
+        np.testing.assert_allclose(task.embed([text], granularity="word")[0], vectors, atol=1e-6)
     # Of a word only the first 48 bytes are read.
-    np.testing.assert_allclose(task.embed(["x" * 48], per="word")[0], found[4], atol=1e-6)
+    np.testing.assert_allclose(task.embed(["x" * 48], granularity="word")[0], found[4], atol=1e-6)
 
 
 def test_options_of_training_are_ignored_and_261_characters_are_the_same(tmp_path):
@@ -307,14 +307,15 @@ def test_a_published_folder_is_opened_saved_and_opened_again(tmp_path):
     (folder / "vocab.txt").write_text("</S>\n<S>\n<UNK>\nthe\ncat\n")
     task = regard.load(folder)
     texts = ["the zebra sat", "", "naïve \U0001f600"]
-    vectors = task.embed(texts, layers="mix:0,1,2")
+    options = dict(layers=[0, 1, 2], combine=[0.0, 1.0, 2.0])
+    vectors = task.embed(texts, **options)
     assert vectors.shape == (3, 10) and np.isfinite(vectors).all()
-    np.testing.assert_allclose(task.embed(texts[0], layers="mix:0,1,2"), vectors[0], atol=1e-6)
+    np.testing.assert_allclose(task.embed(texts[0], **options), vectors[0], atol=1e-6)
     from regard.experiments.runs import save
 
     save(task, tmp_path / "saved")
     again = regard.load(tmp_path / "saved")
-    np.testing.assert_array_equal(again.embed(texts, layers="mix:0,1,2"), vectors)
+    np.testing.assert_array_equal(again.embed(texts, **options), vectors)
 
 
 def test_a_folder_without_weights_is_no_elmo(tmp_path):
