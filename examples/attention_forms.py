@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.experiments.compare import compare
+from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ def main(
     """Train a model with each form of attention, and compare them."""
     folder = out.with_name(f"{out.name}-recipes")
     folder.mkdir(parents=True, exist_ok=True)
-    found = compare([variant(form, folder) for form in forms], overrides, out=out)
+    found = compare_files([variant(form, folder) for form in forms], overrides, out=out)
     found.picture().show()
     return found
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import regard
 from regard.data import read
-from regard.experiments.compare import compare
+from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
 from regard.text import Tokenizer, train
 
@@ -57,7 +57,7 @@ def main(
     folder = (out.parent / f"{out.name}-data").resolve()
     tokenizer = prepare(text, source, folder)
     recipes = [variant(name, folder, tokenizer) for name in models]
-    found = compare(recipes, overrides, seeds=seeds, out=out)
+    found = compare_files(recipes, overrides, seeds=seeds, out=out)
     found.picture().show()
     for run in sorted(out.glob("lstm-seed*")):
         task = regard.load(run)

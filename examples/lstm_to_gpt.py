@@ -33,7 +33,7 @@ from regard import recipe as recipes
 from regard.data import MinimalPair, encode_texts, read, read_minimal_pairs
 from regard.data.files import lines
 from regard.experiments import runs
-from regard.experiments.compare import compare
+from regard.experiments.compare import compare_files
 from regard.experiments.estimate import estimate
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.language_modeling import TextGenerator
@@ -170,7 +170,7 @@ def main(
 def trained_models(data: Path, out: Path, overrides: Sequence[str]) -> dict[str, Path]:
     """The runs of all models by name; those after `-flops` have had as many FLOPs as GPT."""
     recipes = {name: variant(name, data) for name in MODELS}
-    compare([*recipes.values()], overrides, out=out / "compare")
+    compare_files([*recipes.values()], overrides, out=out / "compare")
     folders = {name: out / "compare" / f"{name}-seed1" for name in MODELS}
     for name, own in (("xlnet", XLNET), ("bert", BERT)):
         folders[name] = trained(variant(name, data), [*own, *overrides], out / name)

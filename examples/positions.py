@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.experiments.compare import compare
+from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,7 @@ def main(
     """Train a model with each kind of positions, and compare them."""
     folder = out.with_name(f"{out.name}-recipes")
     folder.mkdir(parents=True, exist_ok=True)
-    found = compare([variant(kind, folder) for kind in kinds], overrides, out=out)
+    found = compare_files([variant(kind, folder) for kind in kinds], overrides, out=out)
     found.picture().show()
     return found
 

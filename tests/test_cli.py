@@ -693,7 +693,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         asked.update(recipes=recipes, overrides=overrides, **options)
         return Found()
 
-    monkeypatch.setattr(module, "compare", compare)
+    monkeypatch.setattr(module, "compare_files", compare)
     recipes = [workdir / "seq2seq.toml", workdir / "transformer.toml"]
     flags = ["--seeds", "1,2", "--out", tmp_path, "--workers", "2", "-q", "--json"]
     words = [*recipes, "training.max_steps=3", *flags]

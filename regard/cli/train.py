@@ -247,7 +247,7 @@ def compare(
 
     Prints a table and writes a report.
     """
-    from regard.experiments.compare import compare as run
+    from regard.experiments.compare import compare_files as run
 
     overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
     paths = [one for one in recipes if one not in overrides]

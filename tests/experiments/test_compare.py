@@ -22,7 +22,7 @@ from in_this_process import InThisProcess
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.experiments import compare as comparing
 from regard.experiments import runs
-from regard.experiments.compare import compare
+from regard.experiments.compare import compare, compare_files
 from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import Comparison, Outcome
 from regard.experiments.compare.worker import measure, peak_memory
@@ -89,7 +89,7 @@ def runs_in_this_process():
     """Runs one after another, which need not import everything again."""
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparing, "executor", lambda on, workers: InThisProcess())
+        patched.setattr(comparing, "make_executor", lambda on, workers: InThisProcess())
         yield
 
 
@@ -120,7 +120,7 @@ def outcome(quality: float, **changes: object) -> Outcome:
         curves={"valid/bleu": [(10, 1.0), (20, quality)], "valid/loss": [(20, quality)]},
         steps=2,
         tokens=20,
-        save_seconds=4.0,
+        seconds=4.0,
         parameters=100,
         flops=1e6,
         memory=1000,
@@ -186,7 +186,7 @@ def test_results_that_were_written_are_read_as_they_were(done, tmp_path):
 
 def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):
     def again(*given: str) -> None:
-        compare(recipes[:1], given, out=out, progress=False)
+        compare_files(recipes[:1], given, out=out, progress=False)
 
     folder = tmp_path / "copy"
     shutil.copytree(done.recipes[0].parent, folder)
@@ -338,7 +338,7 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
         'train = "train.txt"\nvalid = "valid.txt"\ntest = "test.txt"\n'
         '[model]\nname = "lstm-lm"\nd_model = 4\n[training]\ntokens = 200\n'
     )
-    measure(tmp_path / "run", str(tmp_path / "lm.toml"), (), "none")
+    measure(tmp_path / "run", str(tmp_path / "lm.toml"), (), False)
     one = Outcome.read(tmp_path / "run")
     assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
     assert one.quality > 1 and one.goal[:2] == ["loss", "min"] and one.flops > 0
@@ -447,15 +447,40 @@ def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     del ballast
 
 
-def test_the_folder_of_a_run_is_no_recipe_and_the_error_says_what_to_do(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/recipe.toml").write_text("")
-    for recipes in ([tmp_path / "run"], [tmp_path / "run", tmp_path / "other.toml"]):
-        with pytest.raises(ConfigError, match="is a run, and `compare` trains recipes") as said:
-            compare(recipes, out=tmp_path / "out")
-        assert f"regard compare {tmp_path}/run/recipe.toml OTHER.toml" in str(said.value)
-        assert f"regard evaluate {tmp_path}/run" in str(said.value)
-    assert not (tmp_path / "out").exists()
+ROWS = [(f"{word} is the {number}", "yes" if number % 2 else "no")
+        for number, word in enumerate(WORDS * 3)]  # fmt: skip
+TABLE = {"text": [text for text, _ in ROWS], "label": [label for _, label in ROWS]}
+SMALL = {"name": "bilstm", "d_model": 8, "layers": 1}
+
+
+def test_keywords_models_and_runs_are_compared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = dict(task="classification", train=TABLE, valid=TABLE, epochs=1, learning_rate=1e-2)
+    tokenizer = {"kind": "words", "vocab_size": 20}
+    wide = {"model": SMALL | {"d_model": 12}, "name": "wide", "tokenizer": tokenizer}
+    encoder = {"name": "bert", "d_model": 8, "d_ff": 8, "heads": 2, "layers": 1}
+    runs.train(model=encoder, tokenizer=tokenizer, out="start", progress=False, **options)
+    with runs_in_this_process():
+        given = [wide, {"model": SMALL, "tokenizer": tokenizer}, "start/model"]
+        found = compare(given, out="three", progress=False, **options)
+        assert [*found.outcomes] == ["wide", "bilstm", "start"]
+        assert found.outcomes["wide"][0].parameters > found.outcomes["bilstm"][0].parameters
+        assert repr(found).startswith("Comparison('three': valid accuracy wide ")
+        with pytest.raises(ConfigError, match="other data"):
+            compare(
+                [wide], out="three", **options | {"valid": {**TABLE, "label": ["no"] * len(ROWS)}}
+            )
+        # finished runs are scored as they are, however long each was trained
+        other = runs.train(
+            model="start/model", out="other", progress=False, **options | {"epochs": 2}
+        )
+        before = {path: path.stat().st_mtime_ns for path in other.folder.glob("checkpoints/*")}
+        both = compare(["start", other], out="both", progress=False)
+    assert [*both.outcomes] == ["start", "other"]
+    assert both.outcomes["other"][0].goal[2] == other.result.best
+    assert both.outcomes["other"][0].memory is None
+    assert before == {path: path.stat().st_mtime_ns for path in other.folder.glob("checkpoints/*")}
+    assert Comparison.read(Path("both")).table() == both.table()
 
 
 SCORED = {  # by its task: an option outside the data on which the validation score depends

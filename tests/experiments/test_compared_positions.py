@@ -43,7 +43,7 @@ def test_kinds_and_overrides_reach_the_comparison(tmp_path, monkeypatch):
         asked.update(recipes=[path.name for path in recipes], overrides=overrides, out=out)
         return Compared()
 
-    monkeypatch.setattr(module, "compare", compare)
+    monkeypatch.setattr(module, "compare_files", compare)
     module.main(["shaw", "t5"], ["training.tokens=600"], tmp_path / "out")
     assert asked == {
         "recipes": ["shaw.toml", "t5.toml"],

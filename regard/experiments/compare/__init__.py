@@ -16,16 +16,23 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobResult, make_executor
 from regard.executors.protocol import ExecutorOptions
-from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
+from regard.experiments.compare.conditions import check_same_run
+from regard.experiments.compare.entries import (
+    Compared,
+    Entry,
+    entries_of,
+    in_files,
+    shared_conditions,
+)
 from regard.experiments.compare.results import (
     COMPARISON,
     OUTCOME,
@@ -33,10 +40,10 @@ from regard.experiments.compare.results import (
     Outcome,
     run_name,
 )
-from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
+from regard.experiments.compare.shared_tokenizer import shared_tokenizer
 from regard.experiments.compare.workers import display, run_jobs
+from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import read_recipe
-from regard.experiments.runs import name_of_run
 from regard.file_writing import locked, write_json
 
 FUNCTION = "regard.experiments.compare.worker:measured_run"
@@ -58,7 +65,56 @@ class ComparedRun:
 
 
 def compare(
-    recipes: Sequence[str | Path],
+    recipes: Sequence[Compared],
+    *,
+    seeds: Sequence[int] = (1,),
+    out: str | Path = "runs/compare",
+    executor: str | ExecutorOptions = "local",
+    workers: int = 1,
+    gpus: int = 0,
+    progress: bool = True,
+    **options: Unpack[RecipeOptions],
+) -> Comparison:
+    """Train each recipe with each seed, measure, and write comparison.json and report.html.
+
+        compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3))
+        compare(["runs/first", "runs/second"])
+        compare([{"model": {"name": "bilstm"}}, {"model": "path/to/minilm", "learning_rate": 5e-5}],
+                task="classification", train=dataframe, valid=other, epochs=3)
+
+    Args:
+        recipes: the models of the comparison. Each is a recipe, the keywords of `regard.train`, the
+            name or the folder of a model, or a run or its folder, which is scored and not trained
+            again; an unfinished one is continued.
+        seeds: each is a run of every recipe; the spread over them is shown.
+        out: the folder; finished runs in it are not repeated.
+        executor: where runs are processes: "local", "slurm", "ray", or one with its options.
+        workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
+            the machine's cores; other numbers of threads give other last bits.
+        gpus: how many GPUs of its own each run has; 0: it finds those that there are.
+        progress: whether the progress is shown.
+        options: as of `regard.train`, for every recipe.
+
+    Raises:
+        ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
+            another process is comparing in it.
+        RegardError: a run has failed; the others are kept.
+        Interrupted: after Ctrl-C; the runs in progress are saved.
+    """
+    files = in_files(recipes, options, Path(out))
+    return compare_files(
+        files,
+        seeds=seeds,
+        out=out,
+        executor=executor,
+        workers=workers,
+        gpus=gpus,
+        progress=progress,
+    )
+
+
+def compare_files(
+    paths: Sequence[str | Path],
     overrides: Sequence[str] = (),
     *,
     seeds: Sequence[int] = (1,),
@@ -68,36 +124,19 @@ def compare(
     gpus: int = 0,
     progress: bool = True,
 ) -> Comparison:
-    """Train each recipe with each seed, measure, and write comparison.json and report.html.
-
-    Args:
-        recipes: files, at least one; each is a model of the comparison.
-        overrides: `dotted.name=value`, for every recipe.
-        seeds: each is a run of every recipe; the spread over them is shown.
-        out: the folder; finished runs in it are not repeated.
-        executor: where runs are processes: "local", "slurm", "ray", or one with its options.
-        workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
-            the machine's cores; other numbers of threads give other last bits.
-        gpus: how many GPUs of its own each run has; 0: it finds those that there are.
-        progress: whether the progress is shown.
-
-    Raises:
-        ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
-            another process is comparing in it.
-        RegardError: a run has failed; the others are kept.
-        Interrupted: after Ctrl-C; the runs in progress are saved.
-    """
+    """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
     runs_on = make_executor(executor, workers)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
-    named = _named(recipes, overrides)
-    shared = _shared(named)
+    entries = entries_of(paths, overrides)
+    shared = shared_conditions(entries)
     with locked(out, "comparing in"), closing(display(progress)) as shown:
-        given = with_shared_tokenizer(next(iter(named.values()))[1], overrides, shared, out)
+        recipes = [one.recipe for one in entries.values() if one.run is None]
+        with_tokenizer = shared_tokenizer(recipes, shared, out)
         runs = {
-            name: [_run(path, (*given, f"seed={n}"), out / run_name(name, n)) for n in seeds]
-            for name, (path, _) in named.items()
+            name: _runs_of(name, entry, with_tokenizer(entry.recipe, overrides), seeds, out)
+            for name, entry in entries.items()
         }
         every = [run for of_model in runs.values() for run in of_model]
         for run in every:
@@ -114,6 +153,20 @@ def compare(
     return found
 
 
+def _runs_of(
+    name: str, entry: Entry, overrides: Sequence[str], seeds: Sequence[int], out: Path
+) -> list[ComparedRun]:
+    """The run of each seed; of a run that there is, itself."""
+    if entry.run is not None:
+        return [ComparedRun(entry.run, entry.recipe, (str(entry.path), ()))]
+    given = [(*overrides, f"seed={seed}") for seed in seeds]
+    path, folders = entry.path, [out / run_name(name, seed) for seed in seeds]
+    return [
+        ComparedRun(folder, read_recipe(path, of_seed), (str(path), of_seed))
+        for folder, of_seed in zip(folders, given, strict=True)
+    ]
+
+
 def _check_done(result: JobResult) -> None:
     """Raises RegardError where a run has failed."""
     if result.error:
@@ -122,44 +175,3 @@ def _check_done(result: JobResult) -> None:
             f"the run in {folder} has failed: {result.error}\n"
             "Finished runs are kept: the same command continues from there."
         )
-
-
-def _named(recipes: Sequence[str | Path], overrides: Sequence[str]) -> dict[str, tuple[Path, Any]]:
-    """The recipes and their files, by the names of their runs."""
-    named: dict[str, tuple[Path, Any]] = {}
-    for path in map(Path, recipes):
-        _check_no_run(path)
-        recipe = read_recipe(path, overrides)
-        name = name_of_run(path, recipe.name)
-        if name in named:
-            raise ConfigError(
-                f"{named[name][0]} and {path} are both named {name!r}. Give one of them another "
-                "`name`."
-            )
-        named[name] = path, recipe
-    if not named:
-        raise ConfigError("`recipes` must name at least one recipe, but is empty.")
-    return named
-
-
-def _check_no_run(path: Path) -> None:
-    """Raises ConfigError for the folder of a run, which is no recipe; it says what to do."""
-    if (path / "recipe.toml").exists():
-        raise ConfigError(
-            f"{path} is a run, and `compare` trains recipes under equal conditions. Its own recipe "
-            f"can be one of them: regard compare {path / 'recipe.toml'} OTHER.toml. Scores and "
-            f"curves of the run alone are in {path / 'report.html'}; regard evaluate {path} scores "
-            "it again."
-        )
-
-
-def _shared(named: Mapping[str, tuple[Path, Any]]) -> dict[str, Any]:
-    """The conditions, which are those of every recipe."""
-    checksums: dict[str, str] = {}
-    conditions = {name: conditions_of(recipe, checksums) for name, (_, recipe) in named.items()}
-    check_equal(conditions)
-    return next(iter(conditions.values()))
-
-
-def _run(path: Path, overrides: tuple[str, ...], folder: Path) -> ComparedRun:
-    return ComparedRun(folder, read_recipe(path, overrides), (str(path), overrides))

@@ -38,6 +38,22 @@ def conditions_of(recipe: Any, checksums: dict[str, str]) -> dict[str, Any]:
     return {**shared, **scored, "budget": budget, "validation": asdict(options.validation)}
 
 
+def scored_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those on which the scores of a model depend that was trained in whatever way."""
+    data = conditions["data"]
+    split = (
+        {"train", "split_seed", "stratified", "group"} if _is_split(data.get("valid")) else set()
+    )
+    kept = {name: data[name] for name in data if name in {"valid", "test", *split}}
+    without = ("budget", "validation", "tokenizer", "data")
+    return {**{n: one for n, one in conditions.items() if n not in without}, "data": kept}
+
+
+def _is_split(valid: Any) -> bool:
+    """Whether the validation data are a part of the training data."""
+    return isinstance(valid, float | dict)
+
+
 def _options(recipe: Any, names: Sequence[str]) -> dict[str, Any]:
     """The values of options by their dotted names."""
     whole = recipe.model_dump(mode="json")

@@ -16,6 +16,7 @@ from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json
 from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
+from regard.visual.page import fragment
 from regard.visual.picture import Picture, PictureRow
 from regard.visual.report import RunReport
 from regard.visual.table import Table
@@ -36,7 +37,8 @@ class Outcome:
 
     scores: on the test data, each with its signature.  goal: the validation score that chose the
     weights, "max" or "min", and the best value.  curves: (items seen, value) by the names of
-    metrics.jsonl.  seconds: spent in steps.  memory: peak bytes of the process.  samples:
+    metrics.jsonl.  seconds: spent in steps.  memory: peak bytes of the process; None
+    where another one has trained.  samples:
     (source, output, reference) of the first test examples.  items: what `tokens` counts, such as
     "examples".
     """
@@ -49,7 +51,7 @@ class Outcome:
     seconds: float
     parameters: int
     flops: float
-    memory: int
+    memory: int | None
     precision: str
     threads: int
     samples: list[tuple[str, str, str]]
@@ -130,6 +132,16 @@ class Comparison:
         seeds = tuple(dict.fromkeys(run.seed for run in found.runs))
         return cls(folder, found.conditions, seeds, outcomes)
 
+    def __repr__(self) -> str:
+        rows = (f"{row['model']} {row['quality']['mean']:.4g}" for row in self.table())
+        return f"Comparison({str(self.folder)!r}: {self.quality} {', '.join(rows)})"
+
+    def __str__(self) -> str:
+        return self.picture().text(width=160).rstrip()
+
+    def _repr_html_(self) -> str:
+        return fragment(self.picture().body())
+
     @property
     def better(self) -> str:
         """Whether a higher ("max") or a lower ("min") quality is better."""
@@ -182,7 +194,7 @@ class Comparison:
             "runs": [
                 {"model": name, "seed": seed, **asdict(one)}
                 for name, runs in self.outcomes.items()
-                for seed, one in zip(self.seeds, runs, strict=True)
+                for seed, one in zip(self.seeds, runs, strict=False)  # of a run that there was: one
             ],
         }
 
@@ -203,7 +215,7 @@ class Comparison:
             **(about or {}),
             "budget": ", ".join(
                 f"{limit:,} {first.items if name == 'tokens' else name}"
-                for name, limit in self.conditions["budget"].items()
+                for name, limit in self.conditions.get("budget", {}).items()
             ),
             "seeds": ", ".join(map(str, self.seeds)),
             "precision": ", ".join(self._precisions()),
@@ -273,7 +285,7 @@ def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
         "tokens": mean(one.tokens for one in runs),
         "tokens_per_second": mean(one.tokens / one.seconds for one in runs),
         "flops": mean(one.flops for one in runs),
-        "memory": max(one.memory for one in runs),
+        "memory": max((one.memory for one in runs if one.memory is not None), default=None),
         "seconds": mean(one.seconds for one in runs),
         "precision": ", ".join(sorted({one.precision for one in runs})),
     }

@@ -32,6 +32,7 @@ from regard.training import Result
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
 from regard.training.progress import Progress, Status
+from regard.training.result import RESULT
 
 SAMPLES = 12  # of the test data, in the report
 POLL_INTERVAL = 1.0  # seconds between two checks whether another process has ended
@@ -64,11 +65,12 @@ def measure(
 ) -> Outcome:
     """Train in this folder, or resume it; then test, and write the outcome into it."""
     wait_for_other_process(folder)
+    finished = (folder / RESULT).exists()
     if (folder / "recipe.toml").exists():
         result = resume(folder, progress=progress).result
     else:
         result = train_recipe(read(path, overrides), folder, progress=progress).result
-    memory = peak_memory()
+    memory = None if finished else peak_memory()
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     task: Any = load(folder)
     recipe: Any = read_recipe(folder / "recipe.toml")

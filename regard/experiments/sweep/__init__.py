@@ -32,7 +32,7 @@ from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
 from regard.experiments.compare.results import OUTCOME, Outcome, run_name
-from regard.experiments.compare.shared_tokenizer import with_shared_tokenizer
+from regard.experiments.compare.shared_tokenizer import shared_tokenizer
 from regard.experiments.compare.workers import Display, display, run_jobs
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.experiments.sweep.methods import FinishedStage, SweepStage
@@ -95,7 +95,8 @@ def sweep(
     checked = _check_stage(settings, settings.method.next([]))
     with locked(settings.folder, "sweeping in"), closing(display(progress)) as shown:
         state = SweepState(settings.folder, settings.facts())
-        given = with_shared_tokenizer(settings.recipe, settings.overrides, checked, settings.folder)
+        with_tokenizer = shared_tokenizer([settings.recipe], checked, settings.folder)
+        given = with_tokenizer(settings.recipe, settings.overrides)
         made = _Sweep(settings, tuple(given), state, runs_on, shown, gpus)
         made.check_models(settings.method.next([]))
         for line in settings.lines():
