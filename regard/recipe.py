@@ -45,6 +45,8 @@ from regard.schema import data_error, joined_with_or, read_bytes, type_error_mes
 from regard.suggest import nearest
 
 COMMAND_LINE = "command line"
+# where recipes are named: those of the current folder, and those that come with the package
+RECIPE_FOLDERS = (Path("recipes"), Path(__file__).parent / "recipes")
 _DEEPEST = 20  # nested lists and sections
 LARGEST = 4 * 2**20  # bytes of a recipe; one of a run lists its data files
 MOST_PROBLEMS = 20  # in one error
@@ -141,8 +143,8 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
         if not _variable(name) and not (info.context or {}).get("keep_unset"):
             state = "empty" if name in os.environ else "not set"
             raise ValueError(
-                f"needs the environment variable {name}, which is {state}. "
-                f"Set it with: export {name}=..."
+                f"is {value!r}, but the environment variable {name} is {state}. "
+                f"Set it with: export {name}=PATH"
             )
     expanded = _VARIABLE.sub(lambda found: _variable(found[1] or found[2]) or found[0], value)
     if not expanded.strip():  # would be the recipe's folder
@@ -273,24 +275,42 @@ class RawRecipe:
         return (f"{file}:{line}" if line else file) + also
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> RawRecipe:
-    """Read a TOML recipe.
+def recipe_file(recipe: str | Path) -> Path:
+    """The file of a recipe: of a name NAME `recipes/NAME.toml` here, else that of the package."""
+    path = Path(recipe)
+    if path.suffix == ".toml" or path.parent != Path() or path.is_file():
+        return path
+    files = (folder / f"{path}.toml" for folder in RECIPE_FOLDERS)
+    return next((file for file in files if file.is_file()), path)
 
+
+def recipe_files() -> dict[str, Path]:
+    """The files of all recipes that can be named, by their names."""
+    files = [file for folder in reversed(RECIPE_FOLDERS) for file in folder.glob("*.toml")]
+    return dict(sorted((file.stem, file) for file in files))
+
+
+def read(recipe: str | Path, overrides: Sequence[str] = ()) -> RawRecipe:
+    """Read a recipe.
+
+    recipe: a TOML file, or a name; see `recipe_file`.
     overrides: `dotted.name=value`, as on the command line.
 
     Raises:
         DataError: there is no such file, or it is not TOML.
         ConfigError: an override has another form.
     """
-    path = Path(path)
+    path = recipe_file(recipe)
     try:
         if path.is_dir():
             raise IsADirectoryError
         data = read_bytes(path, max_bytes=LARGEST, error=data_error(path))
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        beside = sorted(other.name for other in path.parent.glob("*.toml"))
-        hint = nearest(path.name, beside) if beside else ""
+        others = sorted(other.name for other in path.parent.glob("*.toml"))
+        if not path.suffix:
+            others += recipe_files()
+        hint = nearest(path.name, others) if others else ""
         raise DataError(path, None, "there is no such recipe.", hint) from None
     except IsADirectoryError:
         raise DataError(path, None, "is a folder; a recipe is a TOML file.") from None

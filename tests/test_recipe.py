@@ -114,8 +114,8 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
         "train.tsv",
         "${NOT_SET}/a",
         5,
-        "`data.train` needs the environment variable NOT_SET, which is not set. "
-        "Set it with: export NOT_SET=...",
+        "`data.train` is '${NOT_SET}/a', but the environment variable NOT_SET is not set. "
+        "Set it with: export NOT_SET=PATH",
     ),
 ]
 
@@ -130,9 +130,9 @@ def test_an_empty_path_is_not_the_folder_of_the_recipe(empty):
 @pytest.mark.parametrize("path", ["$EMPTY", "${EMPTY}", "$EMPTY/train.tsv", "a/${EMPTY}.tsv"])
 def test_an_empty_environment_variable_is_an_error_as_one_that_is_not_set(path, value, monkeypatch):
     monkeypatch.setenv("EMPTY", value)
-    words = "`data.train` needs the environment variable EMPTY, which is empty. "
+    words = f"`data.train` is {path!r}, but the environment variable EMPTY is empty. "
     found = refusal(TEXT.replace("train.tsv", path))
-    assert found == f"small.toml:5: {words}Set it with: export EMPTY=..."
+    assert found == f"small.toml:5: {words}Set it with: export EMPTY=PATH"
 
 
 @pytest.mark.parametrize(("old", "new", "line", "words"), WRONG)

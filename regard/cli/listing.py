@@ -23,7 +23,6 @@ TABLES = {
     "tasks": ("regard.tasks", "TASKS"),
     "decoding": ("regard.decoding", "METHODS"),
 }
-INSTALLED = Path(__file__).parents[1] / "recipes"  # those that come with the package
 What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 
 
@@ -41,7 +40,7 @@ def list_(
     ],
     folder: Annotated[
         Path | None,
-        Option(help="The folder of the recipes or runs; default: recipes/ or runs/ here."),
+        Option(help="List the recipes or runs of this folder; default: runs/, and all recipes."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -51,8 +50,7 @@ def list_(
     if what == "runs":
         rows = _runs(folder or Path("runs"))
     elif what == "recipes":
-        here = Path("recipes")
-        rows = _recipes(folder or (here if here.is_dir() else INSTALLED))
+        rows = _recipes(folder)
     elif what == "tokenizers":
         from regard.text import KINDS
 
@@ -83,20 +81,25 @@ def _about(where: str | type, of_function: bool, package: str = "") -> str:
     return (ast.get_docstring(tree) or "").split("\n")[0]
 
 
-def _recipes(folder: Path) -> list[dict[str, Any]]:
-    """The recipes of a folder, each with the first sentence of its first comment."""
+def _recipes(folder: Path | None) -> list[dict[str, Any]]:
+    """The recipes of a folder, or those that can be named, with their first comment's sentence."""
+    from regard.recipe import recipe_files
     from regard.schema import data_error, read_text
 
-    _check_exists(folder)
+    if folder is None:
+        files = recipe_files()
+    else:
+        _check_exists(folder)
+        files = {str(path): path for path in sorted(folder.glob("*.toml"))}
     rows = []
-    for path in sorted(folder.glob("*.toml")):
+    for name, path in files.items():
         comment: list[str] = []
         for line in read_text(path, error=data_error(path)).splitlines():
             if not line.startswith("# "):
                 break
             comment.append(line[2:])
         about = re.split(r"(?<!\bal)\. |: ", " ".join(comment))[0].rstrip(".")
-        rows.append({"name": str(path), "about": about})
+        rows.append({"name": name, "about": about, "file": str(path)})
     return rows
 
 

@@ -274,7 +274,7 @@ def test_the_estimate_says_that_memory_is_too_small(monkeypatch, tmp_path):
 
 def test_an_unset_environment_variable_in_a_recipe_raises_an_error(monkeypatch):
     monkeypatch.delenv("WMT14", raising=False)
-    with pytest.raises(ConfigError, match="needs the environment variable WMT14"):
+    with pytest.raises(ConfigError, match="the environment variable WMT14 is not set"):
         read_recipe(RECIPES / "wmt14-transformer-base.toml")
 
 

@@ -95,11 +95,11 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
     assert "Did you mean 'tagging'?" in refused("init", "taging")
 
 
-def test_the_wheel_holds_the_recipes_and_the_page_of_the_web_ui(tmp_path):
+def test_the_wheel_holds_the_recipes_the_demo_s_data_and_the_page_of_the_web_ui(tmp_path):
     """What is installed lists them: a wheel is built, unpacked and asked."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("regard", "recipes"):
+    for name in ("regard", "recipes", "examples"):
         shutil.copytree(
             ROOT / name,
             tmp_path / name,
@@ -120,6 +120,13 @@ def test_the_wheel_holds_the_recipes_and_the_page_of_the_web_ui(tmp_path):
         cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
         capture_output=True, text=True,
     ).stdout  # fmt: skip
-    found = {Path(row["name"]) for row in json.loads(said)}
-    assert {path.name for path in found} == {path.name for path in (ROOT / "recipes").iterdir()}
-    assert all(path.is_relative_to(installed) for path in found)
+    found = {row["name"]: Path(row["file"]) for row in json.loads(said)}
+    assert set(found) == {path.stem for path in (ROOT / "recipes").iterdir()}
+    assert all(path.is_relative_to(installed) for path in found.values())
+    estimated = subprocess.run(
+        [sys.executable, "-m", "regard.cli", "train", "demo-lstm", "--dry-run", "--json"],
+        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert "trained on the data" in estimated  # those of the demo are in the wheel, too
+    assert (installed / "regard/examples/tatoeba/README.md").exists()  # with their licence
