@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -10,7 +11,7 @@ from typing import Any
 
 from regard.errors import MissingExtra
 from regard.layers.quantized import WeightType
-from regard.serving.models import names_of
+from regard.serving.models import named_folders
 from regard.serving.options import ServerOptions
 from regard.tasks.folders import load
 from regard.tasks.task import Task
@@ -50,20 +51,24 @@ def serve(
         from regard.serving.server import serve as run
     except ImportError as error:
         raise MissingExtra(error.name or "starlette", "serve", "`regard.serve`") from None
+    if isinstance(models, Mapping):
+        served: dict[str, Any] = dict(models)
+    else:
+        folders = [models] if isinstance(models, str | PathLike) else models
+        served = dict(named_folders([os.fspath(folder) for folder in folders]))
     page = ServedPage()
     if ui:
+        from regard.serving.ui.examples import Examples
         from regard.serving.ui.maps import TextMaps
         from regard.serving.ui.routes import ui_page
         from regard.serving.ui.runs import RunFolders
         from regard.serving.ui.sources import UISources
 
-        page = ui_page(UISources(RunFolders(()), TextMaps(None, None)))
-    if not isinstance(models, Mapping):
-        folders = [models] if isinstance(models, str | PathLike) else models
-        models = names_of([Path(folder) for folder in folders])
+        own = {name: Path(one) for name, one in served.items() if not isinstance(one, Task)}
+        page = ui_page(UISources(RunFolders(), TextMaps(), Examples(own)))
 
     def loaded(model: Any) -> Any:
         return model if isinstance(model, Task) else load(model, quantize=quantize, device=device)
 
     options = ServerOptions(host, port, api_key)
-    run(models, loaded, options, lambda message: print(message, file=sys.stderr), page)
+    run(served, loaded, options, lambda message: print(message, file=sys.stderr), page)
