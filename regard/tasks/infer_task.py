@@ -153,8 +153,32 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
         return "embedding", {}
     outputs = outputs_of(model.heads[kind])
     task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
-    named = kind in ("classes", "tags", "crf") and task != "regression"
+    if task == "regression":
+        activation = cross_encoder_activation(config)
+        return task, {} if activation is None else {"activation": activation}
+    named = kind in ("classes", "tags", "crf")
     return task, {"labels": labels_of(config, outputs)} if named else {}
+
+
+def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
+    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
+    config.json names another; None for a model that is none.
+
+    Raises:
+        ConfigError: it names another activation.
+    """
+    section = config.get("sentence_transformers")
+    old_name = config.get("sbert_ce_default_activation_function")
+    named = section.get("activation_fn") if isinstance(section, Mapping) else None
+    if section is None and old_name is None:
+        return None
+    kind = str(named or old_name or "Sigmoid").rpartition(".")[2].lower()
+    if kind not in ("sigmoid", "identity"):
+        raise ConfigError(
+            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
+            f"but is {named or old_name!r}."
+        )
+    return kind
 
 
 def source_prefix(config: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,6 +36,11 @@ from regard.tasks.texts import (
 from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
+# of cross-encoders -> the class that sentence-transformers names
+ACTIVATIONS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "identity": "torch.nn.modules.linear.Identity",
+}
 METRICS = TextMetrics("regression", known=("pearson", "spearman"), default=("pearson", "spearman"))
 
 
@@ -53,6 +58,7 @@ class TextRegressor(EncoderTask):
     """A number for a text, or for a pair.
 
     glue, metrics: see `OneTargetData` and `MetricsSection`.
+    activation: of the score of a cross-encoder of sentence-transformers; None: it is none.
     """
 
     name = "regression"
@@ -68,9 +74,11 @@ class TextRegressor(EncoderTask):
         *,
         glue: str = "",
         metrics: Sequence[str] = (),
+        activation: Literal["identity", "sigmoid"] | None = None,
         **options: Unpack[TextOptions],
     ):
         super().__init__(module, tokenizer, **options)
+        self.activation = activation
         self.metrics = replace(METRICS, glue=glue, names=tuple(metrics))
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
@@ -131,7 +139,12 @@ class TextRegressor(EncoderTask):
     ) -> list[NumberPrediction]:
         """The number of each text or pair."""
         scores = self.text_scores(self.encoded(texts, too_long))
-        return [NumberPrediction(value) for value in scores[:, 0].tolist()]
+        return [NumberPrediction(value) for value in self._numbers(scores)]
+
+    def _numbers(self, scores: Tensor) -> list[float]:
+        """The numbers that the head's scores (N, 1) stand for."""
+        numbers = scores[:, 0].sigmoid() if self.activation == "sigmoid" else scores[:, 0]
+        return numbers.tolist()
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows of one text or two and their target, and the targets (N,)."""
@@ -145,12 +158,16 @@ class TextRegressor(EncoderTask):
         columns: of texts and number in a table, where their names do not say which they are.
         """
         scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
-        return self.metrics.scores(scores[:, 0].tolist(), targets.tolist())
+        return self.metrics.scores(self._numbers(scores), targets.tolist())
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        return {**text_settings(self), **self.metrics.settings()}
+        activation = {} if self.activation is None else {"activation": self.activation}
+        return {**text_settings(self), **self.metrics.settings(), **activation}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
-        return published_labels(self.module.labels[:1] or ("LABEL_0",), "regression")
+        fields = published_labels(self.module.labels[:1] or ("LABEL_0",), "regression")
+        if self.activation is not None:
+            fields["sentence_transformers"] = {"activation_fn": ACTIVATIONS[self.activation]}
+        return fields

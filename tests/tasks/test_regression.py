@@ -142,3 +142,38 @@ def test_a_glue_task_or_option_of_classification_raises_an_error(workdir):
         train('data.glue="rte"')
     with pytest.raises(RegardError, match=r"\[objective\] has no `label_smoothing`"):
         train("objective.label_smoothing=0.1")
+
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sbert_ce_default_activation_function": SIGMOID},
+        {"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.1.0"}},
+        {"sentence_transformers": {"version": "4.1.0"}},
+        {"sentence_transformers": {"activation_fn": IDENTITY}},
+    ],
+)
+def test_a_cross_encoder_applies_its_activation(workdir, fields):
+    theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
+    start = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=1)
+    config = json.loads((start / "config.json").read_text())
+    (start / "config.json").write_text(json.dumps(config | fields))
+    expected = theirs.CrossEncoder(str(start), device="cpu").predict(PAIRS)
+    task = runs.load(start)
+    assert task.predict(PAIRS) == pytest.approx(expected.tolist(), abs=1e-5)
+    task.save(workdir / "saved")
+    again = theirs.CrossEncoder(str(workdir / "saved"), device="cpu").predict(PAIRS)
+    assert again == pytest.approx(expected, abs=1e-5)
+    assert runs.load(workdir / "saved").predict(PAIRS) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_another_activation_of_a_cross_encoder_raises_an_error(workdir):
+    start = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=1)
+    config = json.loads((start / "config.json").read_text())
+    other = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Tanh"}
+    (start / "config.json").write_text(json.dumps(config | other))
+    with pytest.raises(ConfigError, match="must be Sigmoid or Identity of torch"):
+        runs.load(start)

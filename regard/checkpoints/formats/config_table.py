@@ -55,8 +55,9 @@ SILENT = (
     *("tf_legacy_loss", "torchscript", "use_bfloat16", "use_cache", "xla_device"),
     # of their generation
     *("max_length", "task_specific_params"),
-    # the names of labels, which tasks read
+    # the names of labels and the activation of a cross-encoder, which tasks read
     *("_num_labels", "id2label", "label2id", "num_labels", "problem_type"),
+    *("sentence_transformers", "sbert_ce_default_activation_function"),
 )
 # The same, where they have these values, which older releases always write.
 SILENT_VALUES: dict[str, tuple[Any, ...]] = {
