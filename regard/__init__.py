@@ -6,7 +6,7 @@ are imported when first used: `import regard` loads neither torch nor numpy.
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_names.py compares
     from regard.errors import CheckpointError as CheckpointError
