@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from regard import resume, sweep
+from regard import resume
 from regard.errors import RegardError
 from regard.executors import EXECUTORS, Job, JobListener, JobResult
+from regard.experiments.sweep import sweep_file
 from regard.lazy import imported
 from regard.training.result import RESULT, read_result
 
@@ -65,11 +66,11 @@ def shorten(data: Path, out: Path) -> list[str]:
 
 def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object]:
     """What halving and the grid have chosen and spent."""
-    found = sweep(
+    found = sweep_file(
         RECIPE,
         overrides,
-        over=OVER,
-        by="successive-halving",
+        param_space=OVER,
+        strategy="successive-halving",
         seeds=[seed],
         out=out,
         executor="here",

@@ -19,7 +19,7 @@ from regard.executors.protocol import ExecutorOptions
 def sweep(
     recipe: RecipeName,
     overrides: Overrides = None,
-    over: Annotated[
+    param_space: Annotated[
         list[str] | None,
         Option(
             metavar="NAME=VALUES",
@@ -27,17 +27,17 @@ def sweep(
             "1e-4..1e-2:5; may be repeated.",
         ),
     ] = None,
-    by: Annotated[
+    strategy: Annotated[
         str,
         Option(
-            metavar="METHOD",
+            metavar="STRATEGY",
             help="Choose the trials by grid, random, successive-halving or ray-tune:SEARCHER.",
         ),
     ] = "grid",
     trials: Annotated[
         int | None, Option(help="Draw N random combinations of values; default: 16.")
     ] = None,
-    rungs: Annotated[
+    num_rungs: Annotated[
         int, Option(help="Stop the worse half of the trials N times (successive halving).")
     ] = 2,
     seeds: Annotated[
@@ -60,15 +60,15 @@ def sweep(
 
     After an interruption, the same command continues.
     """
-    from regard.experiments.sweep import sweep as run
+    from regard.experiments.sweep import sweep_file as run
 
     found = run(
         recipe,
         overrides or (),
-        over=_values_by_name(over or ()),
-        by=by,
+        param_space=_values_by_name(param_space or ()),
+        strategy=strategy,
         trials=trials,
-        rungs=rungs,
+        num_rungs=num_rungs,
         seeds=numbers_of(seeds),
         draw_seed=draw_seed,
         out=out,
@@ -83,23 +83,24 @@ def sweep(
     say(f"the report: {found.folder / 'report.html'}")
 
 
-def _values_by_name(over: Sequence[str]) -> dict[str, str]:
+def _values_by_name(texts: Sequence[str]) -> dict[str, str]:
     """The values of each option.
 
     Raises:
         ConfigError: a text is not NAME=VALUES, or two have the same name.
     """
     found: dict[str, str] = {}
-    for text in over:
+    for text in texts:
         name, equals, values = map(str.strip, text.partition("="))
         if not equals or not name or not values:
             raise ConfigError(
-                f"`--over` must be NAME=VALUES, such as model.d_model=128,256, but is {text!r}."
+                "`--param-space` must be NAME=VALUES, such as model.d_model=128,256, but is "
+                f"{text!r}."
             )
         if name in found:
             raise ConfigError(
-                f"`--over {name}` is given twice. Give all values at once: "
-                f"--over {name}={found[name]},{values}"
+                f"`--param-space {name}` is given twice. Give all values at once: "
+                f"--param-space {name}={found[name]},{values}"
             )
         found[name] = values
     return found

@@ -134,7 +134,7 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
             )
             raise ConfigError(message)
     for name in [name for name in raw.keywords if name not in top and name in tables]:
-        section = _section_with(name, schema)
+        section = section_with(name, schema)
         _set_option(tables, [*section.split("."), name], tables.pop(name))
     if raw.path is None:
         for section, what in _REQUIRED_SECTIONS.items():
@@ -150,7 +150,7 @@ _REQUIRED_SECTIONS = {
 }
 
 
-def _section_with(name: str, schema: Any) -> str:
+def section_with(name: str, schema: Any) -> str:
     """The dotted name of the section that has an option; of several sections the outermost.
 
     Raises:

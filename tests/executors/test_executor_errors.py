@@ -97,7 +97,7 @@ def test_a_wrong_executor_is_the_only_thing_that_is_said_and_nothing_is_written(
     if command == "train" and chosen[0] != "ray":
         pytest.skip("a training runs here or on a Ray cluster")
     words = {
-        "sweep": [folder / "lm.toml", "--over", RATE],
+        "sweep": [folder / "lm.toml", "--param-space", RATE],
         "compare": [folder / "lm.toml"],
         "train": [folder / "lm.toml"],
     }.get(command, [folder / "model", folder / "train.txt", "--workers", "1"])

@@ -33,7 +33,7 @@ class Gang:
 )
 def test_lost_processes_are_told_from_those_that_end_with_them(results, lost):
     jobs = [Job("a:b", {"folder": "x"}, f"process {rank}") for rank in range(2)]
-    shown = ray_training.display("none")
+    shown = ray_training.display(False)
     assert ray_training._run_processes(Gang([results]), jobs, shown) == lost
 
 
@@ -41,7 +41,7 @@ def test_an_error_of_the_training_is_no_lost_process():
     jobs = [Job("a:b", {"folder": "x"}, f"process {rank}") for rank in range(2)]
     results = [(None, "recipe.toml:3: wrong"), (None, "its process was lost", True)]
     with pytest.raises(ValueError, match="recipe.toml:3: wrong"):
-        ray_training._run_processes(Gang([results]), jobs, ray_training.display("none"))
+        ray_training._run_processes(Gang([results]), jobs, ray_training.display(False))
 
 
 def test_other_places_and_folders_raise_errors_before_anything_starts(tmp_path):

@@ -507,5 +507,9 @@ def test_scores_that_depend_on_an_option_need_one_value_of_it(task, tmp_path):
         compare(files, out=tmp_path / "out", progress=False)
     with pytest.raises(ConfigError, match=told):
         sweep(
-            files[0], over={option: [value, other]}, by="grid", out=tmp_path / "s", progress=False
+            files[0],
+            param_space={option: [value, other]},
+            strategy="grid",
+            out=tmp_path / "s",
+            progress=False,
         )

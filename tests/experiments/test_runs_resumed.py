@@ -198,7 +198,7 @@ def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypa
     def run(out: Path) -> None:
         compare([whole / "small.toml"], out=out, progress=False)
 
-    monkeypatch.setattr(comparing, "executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(comparing, "make_executor", lambda on, workers: InThisProcess())
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
     count = writes_of(lambda: run(out))
     for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:

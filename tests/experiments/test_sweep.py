@@ -18,13 +18,13 @@ import pytest
 from in_this_process import InThisProcess
 from typer.testing import CliRunner
 
-from regard import sweep
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, JobListener, JobResult
 from regard.experiments import runs
 from regard.experiments import sweep as sweeping
 from regard.experiments.compare import worker as compare_worker
+from regard.experiments.sweep import Choice, LogUniform, Uniform, sweep, sweep_file
 from regard.experiments.sweep.methods import (
     FinishedStage,
     SuccessiveHalving,
@@ -63,7 +63,7 @@ eval_steps = 5
 """
 RATE = "training.optimizer.learning_rate"
 OVER = {RATE: [0.003, 0.03], "model.dropout": "0.0,0.5"}
-HALVING = {"by": "successive-halving", "rungs": 1, "seeds": (1, 2), "progress": False}
+HALVING = {"strategy": "successive-halving", "num_rungs": 1, "seeds": (1, 2), "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +79,15 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
 
 
 @pytest.fixture(scope="module")
 def halved(folder) -> SweepResults:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+        patched.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
         out = folder / "halved"
-        return sweep(folder / "lm.toml", over=OVER, out=out, **HALVING)
+        return sweep(folder / "lm.toml", param_space=OVER, out=out, **HALVING)
 
 
 # -------------------------------------------------------------------------------- what is searched
@@ -113,6 +113,13 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
     assert axis_of("x", text, real) == found
 
 
+def test_ranges_and_choices_of_python_say_their_scale():
+    assert axis_of("x", LogUniform(2, 4), True) == Range(2, 4, False, log=True)
+    assert axis_of("x", {"min": 1e-4, "max": 1.0}, True) == Range(1e-4, 1.0, False, log=False)
+    assert axis_of("x", Choice((1e-4, 1e-2)), True) == axis_of("x", (1e-4, 1e-2), True)
+    assert axis_of("x", [1e-4, 1e-2], True) == ValueList((1e-4, 1e-2))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -132,6 +139,8 @@ def test_a_text_is_a_list_or_a_range(text, real, found):
         (3, "must be a range"),
         ("2020-01-01", "cannot have the value datetime.date"),
         ([{1, 2}], "cannot have the value {1, 2}"),
+        ({"min": 0, "max": 1, "log": True}, "for `log` positive ones"),
+        (Uniform(2, 1), "from a lower to a higher"),
     ],
 )
 def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
@@ -179,7 +188,7 @@ def test_a_text_with_two_dots_is_a_range_of_two_numbers_a_path_or_an_error_with_
             found = axis_of("model.dropout", text, True)
         except ConfigError as error:
             refused += 1
-            assert "`over` model.dropout" in str(error) and repr(text)[:50] in str(error)
+            assert "`param_space` model.dropout" in str(error) and repr(text)[:50] in str(error)
             assert "1e-4..1e-2 (any value between the two)" in str(error)
         else:
             assert not points and isinstance(found, Range)
@@ -249,7 +258,7 @@ def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_pa
     given = [f"{name}={value}" for name, value in best.values.items()]
     given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')
     whole = runs.train_recipe(
-        read(folder / "lm.toml", given), out=tmp_path / "run", seed=1, progress=False
+        read(folder / "lm.toml", [*given, "seed=1"]), out=tmp_path / "run", progress=False
     ).folder
     for file in ("model/model.safetensors", "recipe.toml"):
         assert (halved.run / file).read_bytes() == (whole / file).read_bytes()
@@ -288,19 +297,19 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
     out = folder / "stopped"
 
     def again() -> SweepResults:
-        return sweep(folder / "lm.toml", over=OVER, out=out, **HALVING)
+        return sweep(folder / "lm.toml", param_space=OVER, out=out, **HALVING)
 
     for jobs in (3, 6):
-        monkeypatch.setattr(sweeping, "executor", lambda on, workers, n=jobs: Stopping(n))
+        monkeypatch.setattr(sweeping, "make_executor", lambda on, workers, n=jobs: Stopping(n))
         with pytest.raises(Interrupted, match="The same command continues"):
             again()
-    monkeypatch.setattr(sweeping, "executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
     found, whole = again().facts(), halved.facts()
     for one in (found, whole):
         del one["run"]
     assert found == whole
     with pytest.raises(ConfigError, match=r"was started with other settings:\n  draw_seed: was 1"):
-        sweep(folder / "lm.toml", over=OVER, draw_seed=2, out=out, **HALVING)
+        sweep(folder / "lm.toml", param_space=OVER, draw_seed=2, out=out, **HALVING)
 
 
 # ------------------------------------------------------------------------------------ Ray Tune
@@ -335,7 +344,7 @@ def test_a_searcher_of_ray_tune_suggests_what_it_would_if_it_were_called_itself(
     assert sum(len(one.stage.trials) for one in finished) == 24
     with pytest.raises(ConfigError, match="Did you mean 'optuna'"):
         RayTuneSearch(Space(axes), "optun", 4, 1, 1)
-    with pytest.raises(ConfigError, match="use --by random"):
+    with pytest.raises(ConfigError, match="use --strategy random"):
         RayTuneSearch(Space(axes), "random", 4, 1, 1)
 
 
@@ -344,10 +353,10 @@ def test_a_searcher_of_ray_tune_suggests_what_it_would_if_it_were_called_itself(
 
 def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
     over = {RATE: [0.01, 1e38]}
-    found = sweep(
+    found = sweep_file(
         folder / "lm.toml",
         ["training.optimizer.name=sgd"],
-        over=over,
+        param_space=over,
         out=folder / "failing",
         progress=True,
     )
@@ -356,10 +365,10 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
     assert found.facts()["trials"][1]["error"] and "failed" in str(found)
     assert "trial-02-seed1 has failed" in capsys.readouterr().err
     with pytest.raises(RegardError, match="every trial has failed"):
-        sweep(
+        sweep_file(
             folder / "lm.toml",
             ["training.optimizer.name=sgd"],
-            over={RATE: [1e38]},
+            param_space={RATE: [1e38]},
             out=folder / "all",
             progress=False,
         )
@@ -383,7 +392,7 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
     ("over", "told"),
     [
         ({"model.d_modl": [4]}, "has no `d_modl`. Did you mean 'd_model'?"),
-        ({"learning_rate": [0.1]}, f"write the full name, such as {RATE}"),
+        ({"learning_rat": [0.1]}, "no section has an option `learning_rat`"),
         (
             {"model.d_model": [4, 0]},
             "trial-02 (model.d_model=0): command line: `model.d_model` must",
@@ -392,13 +401,13 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
         ({RATE: [0.1, -1]}, "`learning_rate` of the optimizer options must be positive"),
         ({"training.tokens": [320, 640]}, "budget.tokens: 320 in the recipe, 640 in trial-02"),
         ({"seed": [1, 2]}, "Give several"),
-        ({RATE: (0.1, 1.0)}, "which a grid needs"),
+        ({"learning_rate": Uniform(0.1, 1.0)}, "a grid needs values"),
         ({}, "must name at least one option"),
     ],
 )
 def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_path, over, told):
     with pytest.raises(ConfigError) as refused:
-        sweep(folder / "lm.toml", over=over, out=tmp_path / "out", progress=False)
+        sweep(folder / "lm.toml", param_space=over, out=tmp_path / "out", progress=False)
     assert told in str(refused.value)
     assert not (tmp_path / "out").exists()
 
@@ -406,13 +415,19 @@ def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_pat
 def test_options_that_contradict_each_other_are_found_before_anything_runs(folder, tmp_path):
     given = ['model={name="gpt", d_model=6, layers=1, heads=2, max_length=5}']
     with pytest.raises(ConfigError, match=r"trial-02 \(model.heads=4\).*heads"):
-        sweep(folder / "lm.toml", given, over={"model.heads": [2, 4]}, out=tmp_path, progress=False)
+        sweep_file(
+            folder / "lm.toml",
+            given,
+            param_space={"model.heads": [2, 4]},
+            out=tmp_path,
+            progress=False,
+        )
     assert not list(tmp_path.glob("trial*"))
 
 
 def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder, tmp_path):
-    over = ["--over", f"{RATE}=1e-3..1e-1", "--over", "model.dropout=0..1"]
-    more = ["--by", "successive-halving", "--trials", "3", "--rungs", "1", "--json"]
+    over = ["--param-space", f"{RATE}=1e-3..1e-1", "--param-space", "model.dropout=0..1"]
+    more = ["--strategy", "successive-halving", "--trials", "3", "--num-rungs", "1", "--json"]
     command = ["sweep", str(folder / "lm.toml"), *over, *more, "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
@@ -427,8 +442,10 @@ def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder,
         "in total at most 720 tokens, 75% of training all trials to the end",
     ):
         assert told in done.stderr
-    wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), "--over", "model.d_model"])
+    wrong = CliRunner().invoke(
+        app, ["sweep", str(folder / "lm.toml"), "--param-space", "model.d_model"]
+    )
     assert wrong.exit_code == 2 and "must be NAME=VALUES" in wrong.stderr
-    twice = ["--over", "model.d_model=4,8", "--over", "model.d_model=16"]
+    twice = ["--param-space", "model.d_model=4,8", "--param-space", "model.d_model=16"]
     wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), *twice])
-    assert wrong.exit_code == 2 and "--over model.d_model=4,8,16" in wrong.stderr
+    assert wrong.exit_code == 2 and "--param-space model.d_model=4,8,16" in wrong.stderr

@@ -1,7 +1,7 @@
 """Sweeps: one recipe with many values of its options, trained for equal budgets, ranked.
 
-    found = regard.sweep("recipe.toml", over={"training.optimizer.learning_rate": (1e-4, 1e-2),
-                                              "model.d_model": [128, 256]}, by="successive-halving")
+    space = {"learning_rate": LogUniform(1e-4, 1e-2), "model.d_model": [128, 256]}
+    found = regard.sweep("recipe.toml", param_space=space, strategy="successive-halving")
     found.best.values, found.run
 
     OUT/
@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from regard.checkpoints.filling import on_meta
 from regard.errors import RegardError
@@ -31,29 +31,34 @@ from regard.executors import Job, make_executor
 from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
+from regard.experiments.compare.entries import in_files
 from regard.experiments.compare.results import OUTCOME, Outcome, run_name
 from regard.experiments.compare.shared_tokenizer import shared_tokenizer
 from regard.experiments.compare.workers import Display, display, run_jobs
+from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.experiments.sweep.methods import FinishedStage, SweepStage
 from regard.experiments.sweep.results import SweepResults, Trial, ordered
 from regard.experiments.sweep.settings import SweepSettings, checked_settings
-from regard.experiments.sweep.space import Values
+from regard.experiments.sweep.space import Choice, LogUniform, Uniform, Values
 from regard.experiments.sweep.state import ERROR, SweepState
 from regard.file_writing import locked, write_json
 
+__all__ = ["Choice", "LogUniform", "Uniform", "sweep", "sweep_file"]
+
 FUNCTION = "regard.experiments.sweep.trial:trained_until"
-HINT = "All trials must have these in common: do not sweep over them (`over`, --over)."
+HINT = (
+    "All trials must have these in common: do not sweep over them (`param_space`, --param-space)."
+)
 
 
 def sweep(
-    recipe: str | Path,
-    overrides: Sequence[str] = (),
+    recipe: str | Path | None = None,
     *,
-    over: Mapping[str, Any],
-    by: str = "grid",
+    param_space: Mapping[str, Any],
+    strategy: str = "grid",
     trials: int | None = None,
-    rungs: int = 2,
+    num_rungs: int = 2,
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
     out: str | Path | None = None,
@@ -61,6 +66,7 @@ def sweep(
     workers: int = 1,
     gpus: int = 0,
     progress: bool = True,
+    **options: Unpack[RecipeOptions],
 ) -> SweepResults:
     """Train a recipe with many values of its options, and rank them by their validation scores.
 
@@ -68,18 +74,19 @@ def sweep(
     reported with its reason, and the other trials continue.
 
     Args:
-        recipe, overrides: as of `regard.train`, a file and `dotted.name=value`.
-        over: for each option, by its dotted name, a list of values or a range (low, high); or
-            either as the command line has it, "1e-4..1e-2" (see `regard.experiments.sweep.space`).
-        by: "grid", "random", "successive-halving" or "ray-tune:SEARCHER".
+        recipe, options: as of `regard.train`.
+        param_space: for each option, by its name, a `Uniform`, a `LogUniform`, a `Choice` or a list
+            of values (see `regard.experiments.sweep.space`). The name is dotted where several
+            sections have the option.
+        strategy: "grid", "random", "successive-halving" or "ray-tune:SEARCHER".
         trials: how many configurations are drawn; None: 16, or all where there are fewer.
-        rungs: how often successive halving stops the worse half; the last time at 1/4 of the
+        num_rungs: how often successive halving stops the worse half; the last time at 1/4 of the
             budget, before that at 1/8, and so on.
         seeds: each is a run of every trial; trials are compared by the mean of their scores.
         draw_seed: the seed of the random configurations.
         out: the folder; None: runs/NAME-sweep.
-        on, workers, gpus: where runs are processes, how many at once, and the GPUs of each, as of
-            `regard.experiments.compare.compare`.
+        executor, workers, gpus: where runs are processes, how many at once, and the GPUs of each,
+            as of `regard.compare`.
         progress: whether the progress is shown.
 
     Raises:
@@ -88,9 +95,46 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
+    if recipe is None or options:
+        name = options.get("name") or (Path(recipe).stem if recipe else options.get("task", ""))
+        out = Path("runs") / f"{name}-sweep" if out is None else Path(out)
+        (recipe,) = in_files([{} if recipe is None else recipe], options, out)
+    return sweep_file(
+        recipe,
+        param_space=param_space,
+        strategy=strategy,
+        trials=trials,
+        num_rungs=num_rungs,
+        seeds=seeds,
+        draw_seed=draw_seed,
+        out=out,
+        executor=executor,
+        workers=workers,
+        gpus=gpus,
+        progress=progress,
+    )
+
+
+def sweep_file(
+    recipe: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    param_space: Mapping[str, Any],
+    strategy: str = "grid",
+    trials: int | None = None,
+    num_rungs: int = 2,
+    seeds: Sequence[int] = (1,),
+    draw_seed: int = 1,
+    out: str | Path | None = None,
+    executor: str | ExecutorOptions = "local",
+    workers: int = 1,
+    gpus: int = 0,
+    progress: bool = True,
+) -> SweepResults:
+    """As `sweep`, of a file with the NAME=VALUE of a command line."""
     runs_on = make_executor(executor, workers)  # before Ray Tune imports Ray
     settings = checked_settings(
-        recipe, overrides, over, by, trials, rungs, seeds, draw_seed, workers, out
+        recipe, overrides, param_space, strategy, trials, num_rungs, seeds, draw_seed, workers, out
     )
     checked = _check_stage(settings, settings.method.next([]))
     with locked(settings.folder, "sweeping in"), closing(display(progress)) as shown:

@@ -81,7 +81,7 @@ class RayTuneSearch:
         kind = SEARCH_ALG_IMPORT[self.searcher]()
         if not issubclass(kind, Searcher):
             raise ConfigError(
-                f"{self.searcher!r} of Ray Tune does not use the scores of trials: use --by "
+                f"{self.searcher!r} of Ray Tune does not use the scores of trials: use --strategy "
                 "random, which needs no Ray."
             )
         given = {one: self.seed for one in SEEDS if one in inspect.signature(kind).parameters}

@@ -13,6 +13,7 @@ from regard.data.in_memory import is_path
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.experiments import runs
 from regard.experiments.compare.conditions import BUDGET
+from regard.experiments.keywords import section_with
 from regard.experiments.recipe_options import open_recipe, read_recipe, schema_of
 from regard.experiments.sweep.methods import (
     AllAtOnce,
@@ -23,9 +24,7 @@ from regard.experiments.sweep.methods import (
 )
 from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.space import Space, Values, axis_of
-from regard.experiments.template import sections_with
-from regard.recipe import check_name, takes, toml_value
-from regard.schema import joined_with_or
+from regard.recipe import check_name, names_in, takes, toml_value
 from regard.suggest import nearest
 
 RAY_TUNE = "ray-tune"
@@ -48,7 +47,7 @@ class SweepSettings:
     overrides: tuple[str, ...]
     recipe: Any
     space: Space
-    by: str
+    strategy: str
     method: SweepMethod
     seeds: tuple[int, ...]
     draw_seed: int
@@ -90,10 +89,10 @@ class SweepSettings:
     def facts(self) -> dict[str, Any]:
         """The settings that must be the same when the sweep continues."""
         return {
-            "over": {name: str(axis) for name, axis in self.space.axes.items()},
-            "by": self.by,
+            "param_space": {name: str(axis) for name, axis in self.space.axes.items()},
+            "strategy": self.strategy,
             "plan": [[str(until), count] for until, count in self.method.plan()],
-            "workers": self.workers if self.by.startswith(RAY_TUNE) else None,
+            "workers": self.workers if self.strategy.startswith(RAY_TUNE) else None,
             "seeds": [*self.seeds],
             "draw_seed": self.draw_seed,
             "recipe": self.recipe.model_dump(mode="json"),
@@ -102,7 +101,7 @@ class SweepSettings:
     def about(self) -> dict[str, str]:
         """The settings that the report shows."""
         return {
-            "by": self.by,
+            "strategy": self.strategy,
             **{name: str(axis) for name, axis in self.space.axes.items()},
             "seeds": ", ".join(map(str, self.seeds)),
             "budget of a run": self._budget(Fraction(1)),
@@ -142,10 +141,10 @@ def _part(until: Fraction) -> str:
 def checked_settings(
     recipe: str | Path,
     overrides: Sequence[str],
-    over: Mapping[str, Any],
-    by: str,
+    param_space: Mapping[str, Any],
+    strategy: str,
     trials: int | None,
-    rungs: int,
+    num_rungs: int,
     seeds: Sequence[int],
     draw_seed: int,
     workers: int,
@@ -157,61 +156,75 @@ def checked_settings(
         ConfigError: an argument is wrong, an option does not exist, or its values are neither a
             list nor a range.
     """
-    check_at_least(1, trials=trials, rungs=rungs)
+    check_at_least(1, trials=trials, num_rungs=num_rungs)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
-    if not over:
-        raise ConfigError("`over` must name at least one option, such as model.d_model=128,256.")
+    if not param_space:
+        raise ConfigError(
+            "`param_space` must name at least one option, such as model.d_model=128,256."
+        )
     if not is_path(recipe) or (out is not None and not is_path(out)):
         raise ConfigError(f"`recipe` and `out` must be paths, but are {recipe!r:.40}, {out!r:.40}.")
     path = Path(recipe)
     raw, checked = open_recipe(path, overrides)
     schema = schema_of(raw)
     axes = {}
-    for name, given in over.items():
-        _check_name(schema, name)
+    for given_name, given in param_space.items():
+        name = _full_name(schema, given_name)
         real = any(takes(schema, name, value) for value in PROBES)
         axes[name] = axis_of(name, given, real)
     space = Space(axes)
     name = runs.name_of_run(path, checked.name)
     folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
-    method = _method(by, space, trials, rungs, draw_seed, workers)
+    method = _method(strategy, space, trials, num_rungs, draw_seed, workers)
     return SweepSettings(
-        path, tuple(overrides), checked, space, by, method, tuple(seeds), draw_seed, workers, folder
+        path,
+        tuple(overrides),
+        checked,
+        space,
+        strategy,
+        method,
+        tuple(seeds),
+        draw_seed,
+        workers,
+        folder,
     )
 
 
-def _check_name(schema: Any, name: str) -> None:
-    """Raises ConfigError for names that are no options to be swept."""
+def _full_name(schema: Any, name: str) -> str:
+    """The dotted name of an option to be swept, which may be given by its last part.
+
+    Raises:
+        ConfigError: there is no such option, or several sections have it; or it is the seed.
+    """
     if name == "seed":
         raise ConfigError(
             "`seed` is no option to sweep over. Give several seeds: --seeds 1,2,3 (`seeds` in "
             "Python)."
         )
-    if "." not in name and (found := sections_with(name)):
-        raise ConfigError(
-            f"`over` {name}: write the full name, such as {joined_with_or(found[:3])}."
-        )
+    if "." not in name and name not in names_in(schema, ""):
+        name = f"{section_with(name, schema)}.{name}"
     check_name(schema, name)
+    return name
 
 
 def _method(
-    by: str, space: Space, trials: int | None, rungs: int, draw_seed: int, workers: int
+    strategy: str, space: Space, trials: int | None, num_rungs: int, draw_seed: int, workers: int
 ) -> SweepMethod:
     """Raises ConfigError: there is no such method, or an option is without effect."""
-    if by == "grid":
+    if strategy == "grid":
         if trials is not None:
             raise ConfigError(
                 "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
-                "use --by random."
+                "use --strategy random."
             )
         return AllAtOnce(numbered(space.grid()))
     drawn = trials or DEFAULT_TRIALS
-    if by == "random":
+    if strategy == "random":
         return AllAtOnce(numbered(space.drawn(drawn, draw_seed)))
-    if by == "successive-halving":
-        return SuccessiveHalving(numbered(space.drawn(drawn, draw_seed)), rungs)
-    name, colon, searcher = by.partition(":")
+    if strategy == "successive-halving":
+        return SuccessiveHalving(numbered(space.drawn(drawn, draw_seed)), num_rungs)
+    name, colon, searcher = strategy.partition(":")
     if name == RAY_TUNE and colon:
         return RayTuneSearch(space, searcher, drawn, draw_seed, workers)
-    raise ConfigError(f"`by` {by!r} is not a method of sweeping. {nearest(by, METHODS)}")
+    raise ConfigError(f"`strategy` {strategy!r} is unknown. {nearest(strategy, METHODS)}")

@@ -1,11 +1,14 @@
 """What a sweep searches: for each option a list of values, or a range from which they are drawn.
 
-    128,256           these values
-    1e-4..1e-2        any value between the two
-    1e-4..1e-2:5      five values at equal distances on that scale, with both ends
+    in Python                        on the command line
+    Choice([128, 256]), [128, 256]   128,256        these values
+    LogUniform(1e-4, 1e-2)           1e-4..1e-2     any value between the two
+    Uniform(0.0, 0.5)                0.0..0.5
+                                     1e-4..1e-2:5   five values at equal distances, with both ends
 
-A range whose ends are positive and differ by a factor of 10 or more is searched on a logarithmic
-scale, others on a linear scale. Values of an option that must be an integer are integers.
+A range of the command line whose ends are positive and differ by a factor of 10 or more is searched
+on a logarithmic scale, others on a linear scale. {"min": 1e-4, "max": 1e-2, "log": True} is the
+same as LogUniform(1e-4, 1e-2). Values of an option that must be an integer are integers.
 """
 
 from __future__ import annotations
@@ -43,6 +46,26 @@ Values = dict[str, Json]  # of the swept options, by their dotted names
 
 
 @dataclass(frozen=True)
+class Uniform:
+    """Any value from `min` to `max`: equal differences are equally probable."""
+
+    min: float
+    max: float
+
+
+@dataclass(frozen=True)
+class LogUniform(Uniform):
+    """Any value from `min` to `max`: equal factors are equally probable."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these values."""
+
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True)
 class ValueList:
     """A list of values."""
 
@@ -58,15 +81,21 @@ class ValueList:
 
 @dataclass(frozen=True)
 class Range:
-    """Every value from `low` to `high`, both included; `whole`: whole numbers alone."""
+    """Every value from `low` to `high`, both included; `whole`: whole numbers alone.
+
+    log: whether equal factors, not equal differences, are equally probable; None: as the ends say.
+    """
 
     low: float
     high: float
     whole: bool
+    log: bool | None = None
 
     @property
     def logarithmic(self) -> bool:
-        """Whether equal factors, not equal differences, are equally probable."""
+        """`log`, decided."""
+        if self.log is not None:
+            return self.log
         return self.low > 0 and self.high >= LOGARITHMIC * self.low
 
     def at(self, share: float) -> float:
@@ -124,8 +153,8 @@ class Space:
         for name in self.axes:
             if name not in lists:
                 raise ConfigError(
-                    f"`--over {name}` is a range without a number of points, which a grid needs. "
-                    "Write LOW..HIGH:5 for five points, or use --by random."
+                    f"`{name}` is a range, and a grid needs values. List them, write LOW..HIGH:5 "
+                    'for five points, or draw them: strategy="random" (--strategy random).'
                 )
         return [dict(zip(lists, one, strict=True)) for one in product(*lists.values())]
 
@@ -154,21 +183,27 @@ def axis_of(name: str, given: Any, real: bool) -> Axis:
     """A range or a list, as the command line or Python has it.
 
     Args:
-        given: "1e-4..1e-2", "128,256"; or a pair (1e-4, 1e-2), a range, or a list or an array of
-            values.
+        given: a `Uniform`, a `LogUniform`, a mapping with "min" and "max", a `Choice`, a list or an
+            array of values; or a text, "1e-4..1e-2" or "128,256".
         real: whether the option takes numbers that are not whole.
 
     Raises:
         ConfigError: it is neither.
     """
-    given = _plain(given)
+    if isinstance(given, Uniform):
+        log = isinstance(given, LogUniform)
+        return axis_of(name, {"min": given.min, "max": given.max, "log": log}, real)
+    given = _plain(given.values if isinstance(given, Choice) else given)
     if isinstance(given, str):
         return _from_text(name, given, real)
-    if isinstance(given, tuple) and len(given) == 2 and all(map(_is_number, given)):
-        return _range(name, given[0], given[1], real, given)
+    if isinstance(given, Mapping) and {"min", "max"} <= {*given} <= {"min", "max", "log"}:
+        low, high, log = given["min"], given["max"], bool(given.get("log"))
+        if not (_is_number(low) and _is_number(high)) or log and low <= 0:
+            raise _malformed(name, given, "must have two numbers, for `log` positive ones")
+        return _range(name, low, high, real, given, log)
     if isinstance(given, Sequence) and given:
         return _choices(name, given, given)
-    raise _malformed(name, given, "must be a range, (low, high), or a list of values")
+    raise _malformed(name, given, "must be a range, such as LogUniform(1e-4, 1e-2), or a list")
 
 
 def _plain(given: Any) -> Any:
@@ -177,6 +212,8 @@ def _plain(given: Any) -> Any:
         return given.tolist()
     if isinstance(given, list | tuple):
         return type(given)(map(_plain, given))
+    if isinstance(given, Mapping):
+        return {name: _plain(one) for name, one in given.items()}
     return given
 
 
@@ -248,16 +285,18 @@ def _choices(name: str, values: Sequence[Any], given: object) -> ValueList:
 
 
 def _malformed(name: str, given: object, expected: str) -> ConfigError:
-    return ConfigError(f"`over` {name} {expected}, but is {given!r:.80}. {EXAMPLES}")
+    return ConfigError(f"`param_space` {name} {expected}, but is {given!r:.80}. {EXAMPLES}")
 
 
-def _range(name: str, low: Any, high: Any, real: bool, given: object) -> Range:
+def _range(
+    name: str, low: Any, high: Any, real: bool, given: object, log: bool | None = None
+) -> Range:
     if not low < high:
         raise _malformed(name, given, "must be a range from a lower to a higher number")
     fractions = [end for end in (low, high) if end != int(end)]
     if not real and fractions:
         raise _malformed(name, given, f"must be an integer, not {fractions[0]!r}")
-    return Range(low, high, whole=not real)
+    return Range(low, high, not real, log)
 
 
 def _is_number(value: object) -> bool:
