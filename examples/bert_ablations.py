@@ -33,7 +33,7 @@ import regard
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_folder
 from regard.data.files import lines
-from regard.text import train
+from regard.text import Tokenizer
 from regard.visual import Curves, Series
 
 RECIPE = Path(__file__).resolve().parents[1] / "recipes/bert-ablations.toml"
@@ -108,7 +108,7 @@ def prepare(reviews: Path, questions: Path, folder: Path) -> None:
         (folder / f"{part}.txt").write_text(text, encoding="utf-8")
     trec.main(str(questions), str(folder / "trec"))
     of_lines = [sentence for document in documents[:REVIEWS:3] for sentence in document]
-    tokenizer = train("wordpiece", of_lines, SUBWORDS, lowercase=True)
+    tokenizer = Tokenizer.train(of_lines, "wordpiece", SUBWORDS, lowercase=True)
     roles = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
     tokenizer.with_roles(roles).save(folder / "tokenizer")
 

@@ -22,7 +22,7 @@ import regard
 from regard.data import read
 from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
-from regard.text import Tokenizer, train
+from regard.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes/long-memory.toml"
@@ -77,7 +77,7 @@ def prepare(text: str, source: Path, folder: Path) -> Tokenizer:
             write_articles(source, folder)
         kind, size = ("words", 10_003) if text == "ptb" else ("bpe", 3_000)
         lines = (folder / "train.txt").read_text(encoding="utf-8").splitlines()
-        train(kind, lines, size).save(folder / "tokenizer")
+        Tokenizer.train(lines, kind, size).save(folder / "tokenizer")
     return Tokenizer.load(folder / "tokenizer")
 
 

@@ -38,7 +38,7 @@ from regard.experiments.estimate import estimate
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.minimal_pairs import minimal_pair_scores
-from regard.text import Tokenizer, train
+from regard.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE, BERT_RECIPE = ROOT / "recipes/lstm-to-gpt.toml", ROOT / "recipes/bert-small.toml"
@@ -209,7 +209,7 @@ def prepare(reviews: Path, folder: Path) -> Tokenizer:
         documents = "\n\n".join("\n".join(review) for review in texts["train"])
         (folder / "documents.txt").write_text(documents, encoding="utf-8")
         train_sentences = [sentence for review in texts["train"][::5] for sentence in review]
-        tokenizer = train("bpe", train_sentences, 8000)
+        tokenizer = Tokenizer.train(train_sentences, "bpe", 8000)
         roles = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
         tokenizer.with_roles(roles).save(folder / "tokenizer")
     return Tokenizer.load(folder / "tokenizer")

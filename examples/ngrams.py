@@ -14,13 +14,13 @@ from regard.checkpoints.formats.arpa import write_arpa
 from regard.data import encode_texts
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.language_modeling import TextGenerator
-from regard.text import train as train_tokenizer
+from regard.text import Tokenizer
 
 
 def main(train: str, test: str, order: str = "5", arpa: str = "") -> None:
     """Count, evaluate, and write the model where a file is named."""
     lines = Path(train).read_text(encoding="utf-8").splitlines()
-    tokenizer = train_tokenizer("words", lines, 1 << 20)
+    tokenizer = Tokenizer.train(lines, "words", 1 << 20)
     pad, bos, eos = tokenizer.required_ids("pad", "bos", "eos")
     ids = encode_texts(lines, tokenizer, after=[eos]).ids
     model = KneserNey.fit(ids, KneserNeyConfig(tokenizer.vocab_size, int(order), pad, bos, eos))

@@ -1,8 +1,7 @@
 """Text -> tokens: seven kinds of tokenizer, trained here or read from published files.
 
-    from regard import text
-    tokenizer = text.train("byte-bpe", lines, vocab_size=8000)
-    tokenizer = text.Tokenizer.load("runs/demo/model")
+    tokenizer = Tokenizer.train(lines, "byte-bpe", vocab_size=8000)
+    tokenizer = Tokenizer.load("runs/demo/model")
 
 Adding a kind is one file with a `train` function and one line in `KINDS`.
 

@@ -353,6 +353,18 @@ class Tokenizer:
             (folder / name).unlink(missing_ok=True)
 
     @classmethod
+    def train(
+        cls, texts: Iterable[str], kind: str = "bpe", vocab_size: int = 8000, **options: Any
+    ) -> Tokenizer:
+        """Train a tokenizer; `regard.text.training.train` has the options and errors.
+
+        Tokenizer.train(open("texts.txt"), kind="bpe", vocab_size=8000)
+        """
+        train = imported("regard.text.training:train")
+        trained: Tokenizer = train(kind, texts, vocab_size, **options)
+        return trained
+
+    @classmethod
     def load(cls, path: str | Path, **options: Any) -> Tokenizer:
         """Read a folder or a file; for formats and options see `regard.text.published.load`."""
         from regard.text.published import load

@@ -9,7 +9,7 @@ import torch
 
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.serving.ui.lessons.lesson import Control, Lesson, Link
-from regard.text import train
+from regard.text import Tokenizer
 from regard.visual import lecture_examples
 from regard.visual.cell_text import CellText
 from regard.visual.character_properties import text_properties
@@ -42,7 +42,7 @@ def distances(length: int = 16, clip_distance: int = 4) -> Picture:
 
 def five_dropouts(seed: int = 5) -> Picture:
     """The dropouts in one pass of a small random AWD-LSTM."""
-    tokenizer = train("words", LOVED, 20)
+    tokenizer = Tokenizer.train(LOVED, "words", 20)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sizes: dict[str, Any] = dict(d_model=8, d_hidden=12, layers=2)

@@ -12,7 +12,7 @@ from regard.models.elmo import Elmo
 from regard.serving.ui.lessons import attention, decoding, layers, texts
 from regard.serving.ui.lessons.lesson import Control, Lesson, Link
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
-from regard.text import train
+from regard.text import Tokenizer
 from regard.visual import contextual_vectors, vocabulary_statistics
 from regard.visual.picture import Illustration, Note, Picture
 from regard.visual.table import Table
@@ -62,7 +62,7 @@ def contextual_words(steps: int = 60, seed: int = 0) -> Picture:
     """The word in three sentences, read by an ELMo trained with so many steps."""
     kinds = (COLOURS, BEGINNERS, POLITICS)
     sentences = [" ".join(words).strip() for kind in kinds for words in product(*kind)]
-    tokenizer = train("words", sentences, 60)
+    tokenizer = Tokenizer.train(sentences, "words", 60)
     sizes: dict[str, Any] = dict(
         d_model=32, d_cell=32, filters=((1, 8), (2, 8), (3, 16)), word_length=12, dropout=0.0
     )
@@ -95,7 +95,7 @@ def vocabulary(size: int = 400) -> Picture:
     """The statistics of a WordPiece vocabulary, trained on the texts of the other lessons."""
     lessons = (*texts.LESSONS, *layers.LESSONS, *attention.LESSONS, *decoding.LESSONS)
     read = [paragraph for lesson in lessons for paragraph in (*lesson.text, *lesson.tasks)]
-    tokenizer = train("wordpiece", read, size)
+    tokenizer = Tokenizer.train(read, "wordpiece", size)
     return vocabulary_statistics(
         tokenizer.vocab(), f"A vocabulary of {tokenizer.vocab_size} tokens"
     )
