@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.attention.capture import listening
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, check_at_least, shown
@@ -489,6 +490,9 @@ class VectorBatches:
     def _of_batch(self, encoded: EncodedTexts, batch: InputBatch) -> tuple[list[int], Any]:
         """The indices of the texts of a batch, and what the unit makes of each."""
         device, numbers = device_of(self.encoder), batch.numbers.tolist()
+        if listening.get() is not None:
+            rows = [encoded.inputs[i].ids for i in numbers]
+            self.encoder.label_texts(rows, self.input_format.tokenizer.label)
         bfloat16 = self.precision == "bfloat16"
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)

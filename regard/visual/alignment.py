@@ -49,7 +49,7 @@ class AlignedToken:
     chosen: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Alignment(Heatmap):
     """Weights (T, S) and, for each row, its window and its choice; make it with `alignment_of`."""
 

@@ -19,7 +19,7 @@ GAP, LINE = 180, 24  # pixels between the columns, and of a token
 LABEL_CELLS = 18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionArcs(Picture):
     """`weights` (T, S) from `queries` (left) to `keys` (right); make it with `of`.
 

@@ -72,6 +72,13 @@ class AttentionRecord:
         if not self._names:
             raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")
 
+    def __repr__(self) -> str:
+        return f"<AttentionRecord of {len(self.passes)} forward passes: plot() draws their heads>"
+
+    def _repr_html_(self) -> str | None:
+        """In a notebook: every recorded head."""
+        return self.plot()._repr_html_() if self.passes else None
+
     def wants(self, point: CapturePoint) -> bool:
         """Whether the point is one of this model."""
         return id(point) in self._names

@@ -44,7 +44,7 @@ class BeamNode:
             raise ConfigError(f"`state` must be one of {STATES}, but is {self.state!r}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BeamTree(Picture):
     """The nodes of a search, parents before children. Make it with `of`."""
 

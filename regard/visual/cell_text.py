@@ -26,7 +26,7 @@ MARKS = " .:-=+*#%@"
 Glyph = tuple[str, float | None]  # what stands in a column or two, and its value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CellText(Picture):
     """`pieces` of text, each with its value in [-1, 1]; None: no token covers it."""
 

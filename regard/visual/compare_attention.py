@@ -18,7 +18,7 @@ from regard.visual.page import page, sections
 from regard.visual.picture import Picture
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionComparison(Picture):
     """A row of pictures for each layer, a column for each model; make it with `of`.
 

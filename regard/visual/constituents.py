@@ -22,7 +22,7 @@ MOST_CELLS = 18  # of a word or a label
 CAPITALS = 1.25  # the width of a label in that of other text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TreePicture(Picture):
     """A constituency tree. Make it with `of`.
 

@@ -42,7 +42,7 @@ class Series:
         return [(x, y) for x, y in self.points if math.isfinite(x) and math.isfinite(y)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Curves(Picture):
     """A chart with linear axes; points that are not finite are left out."""
 

@@ -24,7 +24,7 @@ LONGEST = 24  # columns of a token
 FULL = 220  # pixels of the longest bar
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Distribution(Picture):
     """Tokens with probabilities, largest first; the `others` further ones have `rest` in sum."""
 

@@ -122,7 +122,7 @@ class Panel:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadGrid(Picture):
     """Attention of one or several texts; `select` chooses panels, `head` and `arcs` one head.
 
@@ -141,6 +141,13 @@ class HeadGrid(Picture):
                 "`panels` must hold at least one layer of attention, but is empty. "
                 "Run the model inside `with regard.look(model) as attention:`."
             )
+
+    def __repr__(self) -> str:
+        layers = {(panel.kind, panel.layer): len(panel.heads) for panel in self.panels}
+        kinds = ", ".join(dict.fromkeys(KINDS.get(kind, kind) for kind, _ in layers))
+        texts = len({panel.example for panel in self.panels})
+        counts = {"layers": len(layers), "heads": sum(layers.values()), "texts": texts}
+        return f"<HeadGrid of {kinds}: {', '.join(f'{name} {n}' for name, n in counts.items())}>"
 
     @classmethod
     def of(cls, passes: Sequence[ForwardPass], title: str = "", view: str = "matrix") -> Self:

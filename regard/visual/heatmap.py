@@ -23,7 +23,7 @@ MAX_RECTANGLES = 2500  # above this the cells are one image, without tooltips
 LABEL_CELLS = 18
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Heatmap(Picture):
     """`weights` (T, S) with labels of `rows` (T) and `columns` (S); make it with `of`."""
 

@@ -29,7 +29,7 @@ SIDE, GAP, ROW = 112, 10, 6  # pixels of a photograph, between two, and photogra
 DARKEST = 0.15  # of the brightness, where the weight is 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttendedRegions(Picture):
     """The photograph itself, and once for each word.
 

@@ -22,7 +22,7 @@ WIDTH, LEFT, LINE = 1100, 84, 26  # pixels of a line of tokens, of the names of 
 TINTED = ("tokens", "segments")  # rows with a colour for each segment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inputs(Picture):
     """A column for each token; make it with `of`. `mask` is 0 where there is padding."""
 

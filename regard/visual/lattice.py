@@ -16,7 +16,7 @@ CHARACTER_WIDTH, ROW_HEIGHT, MARGIN = 46.0, 30.0, 12.0
 LEGEND = "each box: a subword and its log-probability; orange: the most probable segmentation"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lattice(Picture):
     """All segmentations of one word by the unigram language model (Kudo 2018, figure 1).
 

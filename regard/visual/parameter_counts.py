@@ -106,7 +106,7 @@ class CountedSize:
 ROW, WIDE = 22, 430  # pixels of a row, and of the axis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelSizes(Picture):
     """A dot for each count, and a ring for what is printed; the axis is logarithmic."""
 

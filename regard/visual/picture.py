@@ -119,6 +119,11 @@ class Picture(ABC):
             plain = self.text(console.width).encode(console.encoding, errors="replace")
             console.print(plain.decode(console.encoding), markup=False, highlight=False)
 
+    def __repr__(self) -> str:
+        """Its kind and its title, not its numbers."""
+        title = f" {self.title!r}" if self.title else ""
+        return f"<{type(self).__name__}{title}: show() draws it, save(path) writes it>"
+
     def _repr_html_(self) -> str:
         return fragment(self.body())
 
@@ -127,7 +132,7 @@ class Picture(ABC):
         yield self.terminal(options.max_width, color)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Note(Picture):
     """Lines of text between pictures; a line that starts with two spaces is a formula."""
 
@@ -159,7 +164,7 @@ class Note(Picture):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PictureColumn(Picture):
     """Pictures under one another, as one."""
 
@@ -181,7 +186,7 @@ class PictureColumn(Picture):
         return page(self.title, heading + self.body())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PictureRow(PictureColumn):
     """Pictures beside one another; in a terminal under one another."""
 
@@ -192,7 +197,7 @@ class PictureRow(PictureColumn):
         return f'<div class="rg-row">{super().body()}</div>'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PictureChoice(PictureColumn):
     """Pictures of which a page shows one, to be chosen by its name; elsewhere all are shown.
 
@@ -218,7 +223,7 @@ class PictureChoice(PictureColumn):
         return f'<form method="dialog" class="rg-picture-choice">{body}</form>'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Illustration(PictureColumn):
     """Pictures under one another, and the `numbers` that they show."""
 

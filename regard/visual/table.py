@@ -18,7 +18,7 @@ from regard.visual.picture import Picture
 LONG = 16  # columns of a text that may be broken into lines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table(Picture):
     """`head` names the columns, each of `rows` has as many cells; row `best` is emphasized."""
 

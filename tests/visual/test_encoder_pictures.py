@@ -22,6 +22,7 @@ from regard.decoding.start import start
 from regard.errors import ConfigError, TextError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 from regard.visual import (
     AttentionComparison,
@@ -480,3 +481,14 @@ def test_next_tokens_are_those_of_the_full_pass(tmp_path):
     values, ids = judge.topk(3)
     assert picture.tokens == tuple(made.token(i) for i in ids.tolist())
     assert picture.probabilities == pytest.approx(values.tolist(), abs=1e-6)
+
+
+def test_attention_names_the_tokens_from_which_vectors_are_computed(input_format):
+    task = Embedder(bert(), input_format.tokenizer)
+    with regard.look(task) as attention:
+        task.embed(["It ran.", "The animal was tired because it ran."])
+    texts = {panel.queries for panel in attention.plot(layer=1).by_words().panels}
+    long = ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
+    assert texts == {("[CLS]", "it", "ran", ".", "[SEP]"), long}
+    assert "layers 1, heads 4, texts 2" in repr(attention.plot(layer=1))
+    assert attention._repr_html_() == attention.plot()._repr_html_()

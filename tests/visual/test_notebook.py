@@ -18,7 +18,7 @@ STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)
 def shown(monkeypatch) -> list[str]:
     """What the output has shown, one HTML text after the other."""
     found: list[str] = []
-    output = SimpleNamespace(step=found.append)
+    output = SimpleNamespace(update=found.append)
 
     def display(html: str, display_id: bool) -> SimpleNamespace:
         found.append(html)

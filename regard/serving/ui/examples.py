@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ NEUTRAL = (
     "She put the keys on the table and forgot them.",
     "The old man the boats.",
 )
-LONGEST = 300  # characters of an example
+LINES = 3  # of a language model's data
+SHORTEST, LONGEST = 40, 300  # characters of a line, of an example
 
 
 class Examples:
@@ -57,13 +59,21 @@ def _validation_texts(task: Task, folder: Path) -> list[tuple[str, ...]]:
     runs = [one for one in (folder, folder.resolve().parent) if (one / "recipe.toml").is_file()]
     try:
         recipe = read_recipe(runs[0] / "recipe.toml") if runs else None
-        inputs = [] if recipe is None else [*task.attention_inputs(recipe)]
+        inputs = [] if recipe is None else [*_lines(task, recipe), *task.attention_inputs(recipe)]
         inputs = [one for one in inputs if not task.over_limit([one])]
         excerpt = None if inputs or recipe is None else task.attention_excerpt(recipe)
     except (RegardError, OSError):  # the data has been moved, for instance
         return []
     found = [_texts(one) for one in (*inputs, *([] if excerpt is None else [excerpt]))]
     return [texts for texts in found if any(texts) and sum(map(len, texts)) <= LONGEST]
+
+
+def _lines(task: Task, recipe: Any) -> list[str]:
+    """The beginnings of some validation lines, for a language model."""
+    if task.name != "language-modeling":
+        return []
+    lines = (line for line in recipe.data.records("valid").texts() if len(line) >= SHORTEST)
+    return [line[:LONGEST].strip() for line in islice(lines, LINES)]
 
 
 def _texts(inputs: Any) -> tuple[str, ...]:

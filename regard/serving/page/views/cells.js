@@ -18,7 +18,8 @@ export async function preview(box, model, api) {
 export async function render(root, parameters, api) {
   const model = await chosenModel(root, parameters, api, route);
   if (!model) return;
-  const { text } = model;
+  const text = parameters.has("text") ? model.text : model.examples.map(([one]) => one).join("\n"); // more than one line
+  model.textField.querySelector("textarea").value = text;
   const layer = parameters.number("layer", 1);
   const number = parameters.number("cell", 1);
   const layers = h("div");
