@@ -102,6 +102,11 @@ class CrossValidation:
         facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
         return RunReport(self.folder.name, facts, pictures=[("Scores", self.table())])
 
+    def __repr__(self) -> str:
+        mean, sd = self.mean, self.sd
+        scores = ", ".join(f"{name} {mean[name]:.4g} ± {sd[name]:.2g}" for name in mean)
+        return f"CrossValidation({str(self.folder)!r}: {scores})"
+
     def __str__(self) -> str:
         return self.table().text(width=160).rstrip()
 

@@ -26,6 +26,9 @@ class FileResults:
     folder: Path
     manifest: ShardManifest
 
+    def __repr__(self) -> str:
+        return f"FileResults({str(self.folder)!r}: {self.manifest.task.method}, {len(self):,} rows)"
+
     @property
     def files(self) -> list[Path]:
         """The part of each shard, in order."""

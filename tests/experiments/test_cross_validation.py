@@ -84,6 +84,7 @@ def test_mean_and_standard_deviation_equal_numpy_s():
     assert written == found.facts()
     assert written["scores"]["loss"]["folds"] == list(found.scores["loss"])
     assert f"{found.mean['loss']:.4g}" in str(found) and f"{found.sd['loss']:.4g}" in str(found)
+    assert f"loss {found.mean['loss']:.4g} ± " in repr(found)
     for page in (found._repr_html_(), (found.folder / "report.html").read_text()):
         assert "<table" in page and f"{found.mean['loss']:.4g}" in page and "fold 3" in page
 

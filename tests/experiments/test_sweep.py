@@ -254,6 +254,7 @@ def test_halving_promotes_the_better_half_of_those_that_have_not_failed():
 
 def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_path):
     assert [float(one.until) for one in halved.trials] == [1, 1, 0.25, 0.25]
+    assert f"4 trials, the best {halved.best.values}, valid loss " in repr(halved)
     best = halved.best
     given = [f"{name}={value}" for name, value in best.values.items()]
     given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')

@@ -437,6 +437,9 @@ def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_p
     with pytest.raises(DataError, match=f"in.txt{ending}: cannot be decompressed"):
         embed(encoder, source, tmp_path / "out", shard_bytes=9000)
     found = iter_results(tmp_path / "out")
+    assert repr(found).startswith("FileResults(") and f": {found.manifest.task.method}, " in repr(
+        found
+    )
     known = regard.load(encoder).embed(sentences(2000)[: len(found)])
     assert 10 < len(found) < 2000
     np.testing.assert_allclose(found.vectors(), known, atol=2e-6)

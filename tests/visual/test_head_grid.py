@@ -133,6 +133,7 @@ def test_recorded_heads_have_the_tokens_as_labels():
         label(words, said)
         transformer(source, Sequences.full(target))
     heads = attention.plot()
+    assert attention._repr_html_() == heads._repr_html_()
     assert len(heads.panels) == 2 * (2 + 3 + 3)
     by = {(panel.kind, panel.layer, panel.example): panel for panel in heads.panels}
     short = by["cross", 3, 1]

@@ -184,6 +184,12 @@ class SweepResults:
         title = f"Sweep over {', '.join(self.options.values())}"
         return RunReport(title, self.about, comparison=self.picture(), links=links)
 
+    def __repr__(self) -> str:
+        best = self.trials[0]
+        score = "" if best.score is None else f", valid {self.goal[0]} {best.score:.4g}"
+        trials = f"{len(self.trials)} trials, the best {best.values}{score}"
+        return f"SweepResults({str(self.folder)!r}: {trials})"
+
     def __str__(self) -> str:
         return self.table().text(width=160).rstrip()
 
