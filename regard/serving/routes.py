@@ -35,6 +35,11 @@ def gives_predictions(task: Task) -> bool:
     return not task.decodes
 
 
+def reads_texts(task: Task) -> bool:
+    """Whether the task reads texts, not questions with their choices."""
+    return not task.has("choose")
+
+
 has_attention = on_first_call("regard.visual.attention_maps:has_attention")
 continues_texts = on_first_call("regard.serving.openai:continues_texts")
 
@@ -83,10 +88,11 @@ ROUTES = {
         Route(
             "/classify",
             "The label or labels of texts, with probabilities.",
-            "classify",
+            "predict_proba",
             requests.Predict,
             work_maker(calls.predict),
             {"texts": [CAT, "the dog ran"]},
+            reads_texts,
         ),
         Route(
             "/tag",

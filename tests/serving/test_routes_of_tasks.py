@@ -14,7 +14,7 @@ from served import ask, ask_together, near
 
 from regard.serving.openapi import openapi
 from regard.serving.routes import GETS, ROUTES
-from regard.tasks.task import METHODS
+from regard.tasks.methods import METHODS
 from regard.visual.attention_of_text import attention_of_text
 from regard.visual.image_regions import attended_regions
 
@@ -53,7 +53,7 @@ def test_tags_of_texts_and_of_words_equal_those_of_the_task(service):
     task = task_of(service, "tagging")
     found = result(service, "/tag", {"model": "tagging", "texts": [TEXTS[0], TEXTS[1].split()]})
     tags = [one["tags"] for one in found["results"]]
-    assert tags == [task.tag(TEXTS[0]), task.tag(TEXTS[1].split())]
+    assert tags == task.tag([TEXTS[0], TEXTS[1].split()])
 
 
 @pytest.mark.parametrize("name", ["classification", "translation", "language-modeling-gpt2"])
