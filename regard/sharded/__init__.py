@@ -24,7 +24,7 @@ __all__, __getattr__ = names_of(
     {
         "driver": "ShardedSummary WorkerOptions compute_files",
         "manifest": "ShardedTask",
-        "mapping": "map",
-        "reading": "iter_results",
+        "file_predictions": "predict_files",
+        "reading": "FileResults iter_results",
     },
 )
