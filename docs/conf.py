@@ -3,7 +3,7 @@
     make docs
 
 The pages are plain Markdown, which code hosts show as well. So the order of the site is read from
-the tables of index.md, and its source folder is that of the repository, where `../README.md` is a
+the lists of index.md, and its source folder is that of the repository, where `../README.md` is a
 link in both. Nothing is fetched, neither when the site is built nor when it is read.
 """
 
@@ -73,17 +73,30 @@ def setup(app: Sphinx) -> None:
 
 
 def add_toctrees(app: Sphinx, name: str, source: list[str]) -> None:
-    """After each section of index.md, a table of contents with the pages of its table."""
+    """The example of the README in index.md, and a table of contents after each of its lists."""
     if name == root_doc:
-        source[0] = re.sub(r"(?m)^## .*\n(?:(?!## ).*\n)*", with_toctree, source[0])
+        text = source[0].replace("<!-- the example of README.md -->", readme_example())
+        source[0] = re.sub(r"(?m)^## .*\n(?:(?!## ).*\n)*", with_toctree, text)
+    elif name == "docs/reference/index":
+        source[0] += toctree("", [f"../api/{page}" for page in GENERATED])
+
+
+def readme_example() -> str:
+    """The first Python program of the README, and its output where that follows."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = re.search(r"(?m)^```python.*?^```\n(?:\n```text.*?^```\n)?", text, re.S)
+    return program[0] if program else ""
 
 
 def with_toctree(section: re.Match[str]) -> str:
+    pages = re.findall(r"^- \[[^]]*\]\(([^)]*)\.md\)", section[0], re.M)
     title = section[0].partition("\n")[0].removeprefix("## ")
-    pages = re.findall(r"^\| \[[^]]*\]\(([^)]*)\.md\)", section[0], re.M)
-    pages += [f"api/{one}" for one in GENERATED] if title == "Reference" else []
-    toctree = ["```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""]
-    return "\n".join([section[0], *toctree])
+    return section[0] + toctree(title, pages)
+
+
+def toctree(title: str, pages: list[str]) -> str:
+    caption = [f":caption: {title}"] if title else []
+    return "\n".join(["", "```{toctree}", ":hidden:", *caption, "", *pages, "```", ""])
 
 
 def restructure(
