@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import regard
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
 from regard.sharded.parts import FORMATS, format_of
+from regard.tasks.search_index import SearchIndex
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))
 
@@ -85,11 +89,11 @@ def test_embed_per_word_writes_a_line_for_each_word(model):
 
 def test_embed_writes_an_array_file(model, known, tmp_path):
     for texts in (TEXTS * 400, [TEXTS[0]]):  # more than a chunk; a header over a longer one
-        assert done(model, "--out", tmp_path / "v.npy", stdin=lines(texts)) == ""
+        assert done(model, "--out", tmp_path / "v.npy", "--force", stdin=lines(texts)) == ""
         found = np.load(tmp_path / "v.npy")
         assert found.dtype == np.float32 and found.shape == (len(texts), 16)
         np.testing.assert_allclose(found, np.resize(known, found.shape), atol=1e-5)
-    done(model, "--out", tmp_path / "v.npy", stdin="")
+    done(model, "--out", tmp_path / "v.npy", "--force", stdin="")
     assert np.load(tmp_path / "v.npy").shape == (0, 16)
     assert [file.name for file in tmp_path.iterdir()] == ["v.npy"]
 
@@ -107,9 +111,10 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
     assert "standard input:2: has 72 tokens" in run.stderr
     assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
     assert np.load(tmp_path / "v.npy").shape == (1, 16)
-    done(model, "--out", tmp_path / "v.npy", stdin=lines(TEXTS))
+    done(model, "--out", tmp_path / "v.npy", "--force", stdin=lines(TEXTS))
     before = (tmp_path / "v.npy").read_bytes()
-    assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
+    run = embed(model, "--out", tmp_path / "v.npy", "--force", stdin=lines(texts))
+    assert run.exit_code == 2 and "has 72 tokens" in run.stderr
     assert (tmp_path / "v.npy").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
     run = embed(model, "--too-long", "truncate", stdin=lines(texts))
     assert run.exit_code == 0 and len(run.stdout.splitlines()) == 3
@@ -122,7 +127,6 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
         (("--layers", "last"), "--layers must be numbers with commas between them"),
         (("--combine", "max"), "--combine must be concat, sum, mean, or numbers"),
         (("--layers", "7"), "This model has no layer 7"),
-        (("--out", "v.txt"), "--out must end in .npy"),
         (("--out", "v.npy", "--granularity", "word"), "--granularity word is for lines"),
         (("--out", "v.npy", "--json"), "--json is for lines"),
     ],
@@ -200,6 +204,82 @@ def test_search_prints_cosine_number_and_text(model):
     assert "`top_k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
     assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
     assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
+
+
+def test_an_index_finds_what_a_search_of_the_texts_finds(model, tmp_path):
+    texts = [*TEXTS, "", "who runs ?", 'a "quoted" \\ text\u2028here']
+    (tmp_path / "texts.txt").write_text(lines(TEXTS))
+    table = "id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(TEXTS))
+    (tmp_path / "texts.csv").write_text(table)
+    for query in ("a cat", "the dog runs"):
+        found = runs.load(model).search(query, TEXTS, 2)
+        wanted = "".join(f"{one.score:.4f}\t{one.index}\t{one.text}\n" for one in found)
+        for name in ("texts.txt", "texts.csv"):
+            out = tmp_path / f"{name}-index"
+            if not out.exists():
+                facts = json.loads(done(model, tmp_path / name, "--out", out, "--json"))
+                assert facts == {"folder": str(out), "texts": 3, "width": 16}
+            assert search("--index", out, query, "-n", 2).stdout == wanted
+    index = SearchIndex.build(str(model), texts, layers=[0])
+    index.save(tmp_path / "first")
+    opened = SearchIndex.load(tmp_path / "first")
+    assert list(opened.texts) == texts and opened.facts == index.facts
+    task = runs.load(model)
+    for query in texts[:2]:
+        found = opened.search(query, 6)
+        assert [one.index for one in found] == [
+            one.index for one in task.search(query, texts, 6, layers=[0])
+        ]
+    assert opened.search(["a cat", "dog"], 1) == [opened.search(q, 1) for q in ("a cat", "dog")]
+    assert regard.search(tmp_path / "first", "a cat", top_k=1) == opened.search("a cat", 1)
+
+
+def test_an_index_of_another_model_or_none_is_an_error(model, tmp_path):
+    copied, out = tmp_path / "model", tmp_path / "index"
+    shutil.copytree(model, copied)
+    done(copied, "--out", out, stdin=lines(TEXTS))
+    weights = load_file(copied / "model.safetensors")
+    name = next(name for name, value in weights.items() if value.is_floating_point())
+    weights[name] = weights[name] + 0.5
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    run = search("--index", out, "a cat")
+    assert run.exit_code == 2 and f"the weights of {copied} have changed" in run.stderr
+    assert search("--index", out, "--model", model, "a cat").exit_code == 0
+    assert "holds no index" in search("--index", copied, "a cat").stderr
+    assert "give the query alone" in search("--index", out, "a cat", "a text").stderr
+    assert "Give a model and a query" in search(model).stderr
+    memory = SearchIndex.build(runs.load(model), TEXTS)
+    memory.save(tmp_path / "memory")
+    assert "Name it: --model MODEL" in search("--index", tmp_path / "memory", "a cat").stderr
+
+
+def test_nothing_is_overwritten_without_force(model, tmp_path):
+    (tmp_path / "texts.txt").write_text(lines(TEXTS))
+    (tmp_path / "texts.tsv").write_text(lines(["text", *TEXTS]))
+    texts, table = tmp_path / "texts.txt", tmp_path / "texts.tsv"
+    calls = {
+        "vectors.npy": ["embed", model, "a dog"],
+        "index": ["embed", model, texts],
+        "small": ["quantize", model],
+        "tokenizer": ["tokenizer", "train", texts, "--vocab-size", 60],
+        "recipe.toml": ["init", "tagging"],
+    }
+    for name, words in calls.items():
+        out = tmp_path / name
+        words = [*words, *(() if words[0] == "init" else ("--out",)), out]
+        run = [CliRunner().invoke(app, list(map(str, words))) for _ in range(2)]
+        assert [one.exit_code for one in run] == [0, 2], run[0].stderr
+        assert "is there already" in run[1].stderr and "--force" in run[1].stderr
+        before = {f: f.stat().st_mtime_ns for f in [out, *out.rglob("*")] if f.is_file()}
+        assert CliRunner().invoke(app, [*map(str, words), "--force"]).exit_code == 0
+        after = {f: f.stat().st_mtime_ns for f in [out, *out.rglob("*")] if f.is_file()}
+        assert before.keys() == after.keys() and before != after
+    run = CliRunner().invoke(app, ["embed", str(model), str(texts), "--out", str(model), "--force"])
+    assert run.exit_code == 2 and "which is read" in run.stderr and table.exists()
+    (tmp_path / "mine").mkdir()
+    words = ["embed", str(model), str(texts), "--out", str(tmp_path / "mine"), "--force"]
+    assert "does not remove" in CliRunner().invoke(app, words).stderr
+    assert not [*tmp_path.glob(".*")]
 
 
 @pytest.mark.parametrize("verb", ["embed", "predict", "translate", "tag", "generate"])

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeV
 
 from typer import Option
 
-from regard.cli.console import emit, load_task, say_hint, say_truncated, to_json
-from regard.cli.input_texts import chunks_of, hint_at_file
-from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong, with_flags
+from regard.cli.console import emit, load_task, say_hint, say_truncated, show, to_json
+from regard.cli.input_texts import TABLES, chunks_of, hint_at_file
+from regard.cli.options import (
+    AsJson,
+    Device,
+    ModelFolder,
+    Quantize,
+    Texts,
+    TooLong,
+    column_names,
+    with_flags,
+)
+from regard.cli.outputs import Force, check_out, replaced
 from regard.cli.sharding import ShardedWork, Sharding, with_vector_sharding
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, RegardError, TextError
@@ -93,6 +103,20 @@ def _numbers_in(text: str, kind: Callable[[str], Number], must_be: str) -> list[
         raise ConfigError(f"{must_be} {problem}") from None
 
 
+Columns = Annotated[
+    str | None,
+    Option(metavar="COLUMN", help="The column of texts in the files of an index or of --workers."),
+]
+Out = Annotated[
+    Path | None,
+    Option(
+        metavar="PATH",
+        help="Write FILE.npy, an array; or a folder: an index for regard search, and with "
+        "--workers the parts.",
+    ),
+]
+
+
 @with_flags("vectors", VectorOptions)
 @with_vector_sharding
 def embed(
@@ -101,14 +125,9 @@ def embed(
     too_long: TooLong = "error",
     quantize: Quantize = None,
     device: Device = None,
-    columns: Annotated[
-        str | None,
-        Option(metavar="COLUMN", help="With --workers: the column of the files that holds texts."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Option(metavar="PATH", help="Write the vectors as an array; with --workers a folder."),
-    ] = None,
+    columns: Columns = None,
+    out: Out = None,
+    force: Force = False,
     as_json: AsJson = False,
     *,
     vectors: VectorOptions,
@@ -122,18 +141,24 @@ def embed(
     token, a line is the word, a tab and its vector, and an empty line follows each text. The
     correlation of cosines with human judgements: regard evaluate MODEL --data PAIRS.
 
-    With --workers the arguments are files, and --out is a folder with a part for each shard.
+    With --out FOLDER the arguments are files, text or tables, and the folder is an index: the texts
+    with their vectors. With --workers it has a part for each shard.
     """
     if sharding is not None:
         work = ShardedWork(model, "embed", too_long, quantize, device, vectors.of_texts())
         return sharding.run(work, texts, columns, out, as_json)
-    if columns:
-        raise ConfigError("--columns is for the files that --workers reads. Leave it out.")
+    is_index = out is not None and out.suffix != ".npy"
+    if columns and not is_index:
+        raise ConfigError("--columns is for the files of an index (--out FOLDER) or of --workers.")
+    check_out(out, force)
     task = load_task(model, quantize, device)
     from regard.tasks.embedder import VectorBatches
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
+    if out is not None and is_index:
+        listed = _texts_of(task, texts, columns)
+        return _write_index(task, model, listed, quantize, too_long, vectors, out, force, as_json)
     say_hint(hint_at_file(texts))
     embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
     with _writer(out, vectors, as_json, embedder.width) as writer:
@@ -141,6 +166,57 @@ def embed(
         for chunk in chunks_of(texts):
             _embed(embedder, chunk, writer, counts, too_long)
         say_truncated(counts, embedder.input_format.max_length or 0)
+
+
+def _texts_of(task: Any, files: Sequence[str] | None, columns: str | None) -> list[str]:
+    """The texts of an index: those of files, or the lines of standard input.
+
+    Raises:
+        ConfigError: an argument is no file, or the names do not tell which column holds texts.
+        DataError: a file cannot be read.
+    """
+    if not files or list(files) == ["-"]:
+        return [text for chunk in chunks_of(None) for text in chunk.texts]
+    from regard.cli.predict_file import chunks_of_table
+    from regard.data import read
+    from regard.data.files import check_file, ending
+
+    names, found = column_names(columns), list[str]()
+    if len(names) > 1:
+        raise ConfigError(f"--columns must name the one column with texts, but is {columns}.")
+    for file in map(Path, files):
+        check_file(file)
+        if ending(str(file)) in TABLES:
+            for chunk in chunks_of_table(file, names, task):
+                found += [text for (text,) in chunk.texts]
+        else:
+            found += read(file).texts()
+    return found
+
+
+def _write_index(
+    task: Any,
+    model: Path,
+    texts: list[str],
+    quantize: Any,
+    too_long: Any,
+    vectors: VectorOptions,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write an index, and say what it holds."""
+    from regard.tasks.search_index import SearchIndex
+
+    options = vectors.of_texts()
+    if options.pop("normalize", True) is False:
+        raise ConfigError("--no-normalize has no effect on an index: vectors there have length 1.")
+    made = {"source": model, "quantize": quantize, "too_long": too_long}
+    index = SearchIndex.build(task, texts, **made, **options)
+    with replaced(out, force, model):
+        index.save(out)
+    facts = {"folder": out, "texts": len(texts), "width": index.vectors.shape[1]}
+    show(facts, f"{out}: an index of {len(texts):,} texts", as_json)
 
 
 def _embed(
@@ -209,8 +285,6 @@ class ArrayWriter:
     HEADER = 128  # bytes
 
     def __init__(self, path: Path, width: int):
-        if path.suffix != ".npy":
-            raise ConfigError(f"--out must end in .npy, but is {path}.")
         self.path, self.width, self.rows = path, width, 0
         self.partial = path.with_name(f".{path.name}.part")
 

@@ -10,6 +10,7 @@ from typer import Option
 
 from regard.cli.console import say, show
 from regard.cli.options import AsJson, ModelFolder
+from regard.cli.outputs import Force, replaced
 
 if TYPE_CHECKING:
     from regard.exporting import Exported
@@ -34,6 +35,7 @@ def export(
         bool,
         Option(help="Open it with its runtime and compare the outputs (default), or do not."),
     ] = True,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model for another runtime, with its tokenizer.
@@ -43,8 +45,11 @@ def export(
     the tokenizer or a head.
     """
     from regard.exporting import export as exported
+    from regard.exporting import target_of
 
-    made = exported(model, to, out, quantize=quantize, check=check)
+    target = target_of(model, to) if out is None else out
+    with replaced(target, force, model):
+        made = exported(model, to, target, quantize=quantize, check=check)
     show(asdict(made), _said(made), as_json)
     for note in made.notes:
         say(f"{made.runtime}: {note}")

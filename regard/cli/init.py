@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument
 
 from regard.cli.console import emit
-from regard.errors import ConfigError
+from regard.cli.outputs import Force, check_out
 
 
 def init(
@@ -19,6 +19,7 @@ def init(
         Path | None,
         Argument(metavar="FILE", help="The recipe that is written; default: TASK.toml."),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Write a recipe with every option of a task and its default."""
     from regard.experiments.template import recipe_template, trained_tasks
@@ -27,7 +28,6 @@ def init(
     begun = [name for name in trained_tasks() if name.startswith(task)]
     task = begun[0] if len(begun) == 1 else task
     text, out = recipe_template(task), out or Path(f"{task}.toml")
-    if out.exists():
-        raise ConfigError(f"{out} is there already. Name another file: regard init {task} FILE")
+    check_out(out, force)
     write_text(out, text)
     emit(f"{out}: set its paths, then: regard train {out} --dry-run\n")

@@ -20,6 +20,7 @@ from regard.cli.options import (
     with_decoding,
     with_flags,
 )
+from regard.cli.outputs import Force, check_out
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class PictureOutput:
     png: Annotated[
         Path | None, Option(metavar="FILE", help="Save the picture that the terminal shows.")
     ] = None
+    force: Force = False
     as_json: AsJson = False
 
     def check(self) -> None:
@@ -159,10 +161,12 @@ class PictureOutput:
 
         Raises:
             ConfigError: one has another ending than its kind of file.
+            CheckpointError: one is there already, without --force.
         """
         for path, suffix in ((self.html, ".html"), (self.png, ".png")):
             if path is not None and path.suffix != suffix:
                 raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
+            check_out(path, self.force)
 
     def write(self, picture: Picture, page: Picture, facts: Mapping[str, Any]) -> None:
         """Write the files that are asked for; then print the facts as JSON, or the picture."""

@@ -10,6 +10,7 @@ from typer import Context, Option
 
 from regard.cli import console, options
 from regard.cli.input_texts import chunks_of, hint_at_file
+from regard.cli.outputs import Force, check_out
 from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.errors import ConfigError
 from regard.tasks.line_predictor import LinePredictor, Result
@@ -48,18 +49,17 @@ def predict(
     file: Table = None,
     columns: TableColumns = None,
     out: Out = None,
+    force: Force = False,
     *,
     decoding: dict[str, Any],
     sharding: Sharding | None,
 ) -> None:
     """Predict for texts with any model: one line in, one line out.
 
-    It translates, classifies, tags, answers or continues.
-
-    Lines from a pipe are processed as they arrive. A tab separates the two texts of a pair, such as
-    a question and its context. The result of an empty line is empty. With --scores or --n-best
-    each hypothesis is a line: the number of its text from 0, its score and its text, separated by
-    tabs.
+    It translates, classifies, tags, answers or continues. Lines from a pipe are processed as they
+    arrive. A tab separates the two texts of a pair, such as a question and its context. The result
+    of an empty line is empty. With --scores or --n-best each hypothesis is a line: the number of
+    its text from 0, its score and its text, separated by tabs.
 
     --file reads the texts from columns of a table. --out is a copy of it with further columns:
     prediction, and scores or probabilities. --workers computes it with several processes.
@@ -70,6 +70,7 @@ def predict(
     verb = context.info_name or "predict"
     if file is not None:
         out = _check_table(file, out, texts, scores or as_json, decoding)
+        check_out(out, force)
     if sharding is not None:
         _check_one_output(scores, decoding)
         work = ShardedWork(model, verb, too_long, quantize, device, decoding)

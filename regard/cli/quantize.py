@@ -9,7 +9,7 @@ from typer import Option
 
 from regard.cli.console import show
 from regard.cli.options import AsJson, ModelFolder
-from regard.file_writing import check_new
+from regard.cli.outputs import Force, check_out, replaced
 
 
 def quantize(
@@ -18,6 +18,7 @@ def quantize(
     dtype: Annotated[
         Literal["int8", "bfloat16"], Option(help="The type of the weights that are written.")
     ] = "int8",
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a copy of a model with quantized weights.
@@ -27,11 +28,12 @@ def quantize(
     Every command but train reads the folder. The file is the same for every machine; on one without
     a compiler the model computes in float32.
     """
-    check_new(out)  # before torch is imported, and again by the library
+    check_out(out, force)
     from regard.checkpoints.hub import folder_of
     from regard.tasks import folders
 
-    folder = folders.quantize(model, out, dtype)
+    with replaced(out, force, folder_of(model)):
+        folder = folders.quantize(model, out, dtype)
     before, after = _size_of(folder_of(model)), _size_of(folder)
     facts = {"folder": folder, "dtype": dtype, "bytes": after, "bytes_before": before}
     text = f"{folder}: {dtype}, {after / 1e6:,.1f} MB of weights instead of {before / 1e6:,.1f}"

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import load_task, say_hint, show
+from regard.cli.console import load_task, no_garbage_collection, say_hint, show
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import AsJson, Device, ModelFolder, Quantize, Texts, TooLong
+from regard.cli.options import AsJson, Device, Quantize, TooLong, existing
+from regard.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from regard.tasks.search_index import SearchIndex
 
 
 def search(
-    model: ModelFolder,
-    query: Annotated[str, Argument(help="The text that all others are compared with.")],
-    texts: Texts = None,
+    words: Annotated[
+        list[str],
+        Argument(
+            metavar="[MODEL] QUERY [TEXT]",
+            help="A model, the query, and the texts that are searched, by default the lines of "
+            "standard input; with --index the query alone.",
+        ),
+    ],
+    index: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="Search this index, which regard embed --out has written."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        Option(metavar="MODEL", help="With --index: the model of the index, if it has moved."),
+    ] = None,
     top_k: Annotated[int, Option("--top-k", "-n", help="Print the N most similar texts.")] = 10,
     too_long: TooLong = "error",
     quantize: Quantize = None,
@@ -24,17 +43,57 @@ def search(
 ) -> None:
     """Print the texts that are most similar to a query.
 
-    A line is a cosine, the number of a text and the text, best first.
-
-    Texts are arguments or lines of standard input, numbered from 0. Cosines are of the vectors that
-    regard embed prints.
+    A line is a cosine, the number of a text and the text, best first. Texts are numbered from 0.
+    Cosines are of the vectors that regard embed prints.
     """
-    query = checked_argument(query)
+    if index is not None:
+        if len(words) != 1 or quantize is not None:
+            raise ConfigError(
+                "With --index give the query alone: the texts, the model and its weights are those "
+                "of the index."
+            )
+        check_index(index)
+        query = checked_argument(words[0])
+        best = load_index(index, model, device).search(query, top_k, too_long=too_long)
+    else:
+        if model is not None:
+            raise ConfigError("--model is for --index. Without an index the model comes first.")
+        best = _best(words, top_k, too_long, quantize, device)
+    lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)
+    show([asdict(one) for one in best], "\n".join(lines), as_json)
+
+
+def _best(
+    words: Sequence[str], top_k: int, too_long: str, quantize: str | None, device: str | None
+) -> list[Any]:
+    """The best of the texts of the command line or of standard input."""
+    if len(words) < 2:
+        raise ConfigError("Give a model and a query: regard search MODEL QUERY [TEXT ...]")
+    model, query, texts = existing(Path(words[0])), checked_argument(words[1]), words[2:]
     task = load_task(model, quantize, device)
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
     say_hint(hint_at_file(texts))
-    found = [text for chunk in chunks_of(texts) for text in chunk.texts]
-    best = task.search(query, found, top_k, too_long=too_long)
-    lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)
-    show([asdict(one) for one in best], "\n".join(lines), as_json)
+    listed = [text for chunk in chunks_of(texts) for text in chunk.texts]
+    found: list[Any] = task.search(query, listed, top_k, too_long=too_long)
+    return found
+
+
+def check_index(folder: Path) -> None:
+    """Check that a folder holds an index, before torch is imported.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if not (folder / "index.json").is_file():
+        raise CheckpointError(
+            f"{folder} holds no index. Make one: regard embed MODEL FILE --out {folder}"
+        )
+
+
+@no_garbage_collection()
+def load_index(folder: Path, model: Path | None = None, device: str | None = None) -> SearchIndex:
+    """The index of a folder, with its model."""
+    from regard.tasks.search_index import SearchIndex
+
+    return SearchIndex.load(folder, model, device)

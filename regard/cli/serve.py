@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from regard.cli.console import load_task, no_garbage_collection, say
 from regard.cli.options import Device, Quantize, existing, with_flags
+from regard.cli.search import check_index, load_index
 from regard.errors import ConfigError, MissingExtra
 from regard.schema import read_text
 
@@ -53,6 +54,15 @@ class ServerFlags:
     ] = 256
     quantize: Quantize = None
     device: Device = None
+
+
+Indexes = Annotated[
+    list[str] | None,
+    Option(
+        metavar="[NAME=]FOLDER",
+        help="Serve this index and its model at /search; may be repeated.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,7 @@ def serve(
             "the name of its folder.",
         ),
     ] = None,
+    index: Indexes = None,
     *,
     web: WebUi,
     flags: ServerFlags,
@@ -131,11 +142,17 @@ def serve(
     web.check()
     from regard.serving.models import named_folders
 
-    folders = {name: existing(folder) for name, folder in named_folders(models or ()).items()}
+    folders = named_folders([*(models or ()), *(index or ())])
+    indexes = set(named_folders(index or ()).values())
+    for folder in folders.values():
+        if folder in indexes:
+            check_index(folder)
+        else:
+            existing(folder)
     if not folders and not web.ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
     _check_extra()
-    _run(folders, flags, web.page(folders))
+    _run(folders, indexes, flags, web.page(folders))
 
 
 def _check_extra() -> None:
@@ -151,8 +168,13 @@ def _check_extra() -> None:
         raise MissingExtra(error.name or "starlette", "serve", "`regard serve`") from None
 
 
-def _run(folders: dict[str, Path], flags: ServerFlags, page: ServedPage) -> None:
-    """Serve the models of folders until the process is told to end."""
+def _run(
+    folders: dict[str, Path], indexes: Collection[Path], flags: ServerFlags, page: ServedPage
+) -> None:
+    """Serve the models of folders until the process is told to end.
+
+    indexes: those of the folders that hold an index.
+    """
     from regard.serving.options import ServerOptions
 
     options = ServerOptions(
@@ -166,7 +188,11 @@ def _run(folders: dict[str, Path], flags: ServerFlags, page: ServedPage) -> None
     with no_garbage_collection():
         from regard.serving.server import serve as run
 
-    load = partial(load_task, quantize=flags.quantize, device=flags.device)
+    def load(folder: Path) -> Any:
+        if folder in indexes:
+            return load_index(folder, device=flags.device)
+        return load_task(folder, quantize=flags.quantize, device=flags.device)
+
     run(folders, load, options, say, page)
 
 

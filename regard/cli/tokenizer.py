@@ -14,6 +14,7 @@ from regard.cli.console import emit, say, say_hint, show, to_json
 from regard.cli.help_texts import Command, Group, with_values
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Texts, column_names
+from regard.cli.outputs import Force, check_out, replaced
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,16 +65,19 @@ def train(
             metavar="COLUMNS", help="The columns of tables that hold texts, such as 0,1 or en,de."
         ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a tokenizer on the texts of files."""
+    check_out(out, force)
     from regard.data import read
     from regard.text.training import train as train_tokenizer
 
     names = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     texts = (text for file in files for text in read(file, names).texts())
     made = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
-    made.save(out)
+    with replaced(out, force):
+        made.save(out)
     facts = {
         "folder": out,
         "kind": made.kind,

@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from regard.cli.console import say, show, show_drawn
 from regard.cli.options import AsJson, Device, Quiet, with_executor, with_flags
+from regard.cli.outputs import Force, replaced
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
@@ -176,6 +177,7 @@ def find_lr(
     out: Annotated[
         Path | None, Option(help="The folder of the chart; default: runs/NAME-find-lr.")
     ] = None,
+    force: Force = False,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -193,7 +195,8 @@ def find_lr(
     name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
     folder = out or Path("runs") / f"{name}-find-lr"
     raw = read(recipe, overrides or ())
-    found = find_lr_of_recipe(raw, start, end, steps, folder, device, not quiet)
+    with replaced(folder, force):
+        found = find_lr_of_recipe(raw, start, end, steps, folder, device, not quiet)
     show(found.facts(), str(found), as_json)
     say(f"the chart: {folder / 'find-lr.html'}")
 

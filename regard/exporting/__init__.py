@@ -64,7 +64,7 @@ def export(
         MissingExtra: the package that writes the format is not installed.
     """
     runtime = _runtime(to, quantize)
-    target = _target(Path(folder), runtime.ending) if out is None else Path(out)
+    target = target_of(Path(folder), to) if out is None else Path(out)
     check_new(target)
     from regard.tasks.folders import load_float32
 
@@ -97,8 +97,9 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
     return made
 
 
-def _target(folder: Path, ending: str) -> Path:
-    """Where a folder is exported to by default: beside it."""
+def target_of(folder: Path, to: str) -> Path:
+    """Where a folder is exported to by default: next to it, with the ending of the runtime."""
+    ending = _runtime(to, None).ending
     if folder.name in ("", ".."):  # such as "."
         folder = folder.resolve()
     of_run = folder.name == "model" and (folder.parent / "recipe.toml").exists()

@@ -11,7 +11,7 @@ import binascii
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from regard.decoding.hypothesis import Hypothesis
     from regard.serving.generation import Continued
     from regard.tasks.captioning import Captioner
+    from regard.tasks.search_index import SearchIndex
     from regard.tasks.task import Task
     from regard.visual.image_regions import AttendedRegions
 
@@ -70,6 +71,12 @@ def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     if options.get("granularity", "sentence") == "sentence":
         return [{"vector": vector.tolist()} for vector in vectors]
     return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
+
+
+def search(searched: Task | SearchIndex, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The best texts for each query, as `regard search --json` prints them."""
+    found = searched.search(items, **options)
+    return [[asdict(match) for match in matches] for matches in found]
 
 
 def fill(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from regard.serving.problems import Problem
 
 if TYPE_CHECKING:
     from regard.serving.generation import ServedBatch
+    from regard.tasks.search_index import SearchIndex
     from regard.tasks.task import Task
 
 
@@ -46,6 +47,7 @@ def named_folders(models: Sequence[str]) -> dict[str, Path]:
 class ServedModel:
     """A model under its name.
 
+    index: the texts that its route /search searches; None: each request has its texts.
     batch: where its prompts are continued together; None: its task continues none, or its states
         do not join others.
     created: when it was loaded, in seconds since 1970.
@@ -54,6 +56,7 @@ class ServedModel:
     name: str
     task: Task
     batch: ServedBatch | None = None
+    index: SearchIndex | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 

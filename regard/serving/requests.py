@@ -108,6 +108,21 @@ class Embed(TextsWithLimit):
     """Vectors of length 1; as the folder says where not given."""
 
 
+class Search(Request):
+    """As `search` of a task or of an index."""
+
+    ITEMS: ClassVar[str] = "query"
+
+    query: str | Listed[str]
+    """One query, or a list of queries."""
+    texts: Listed[str] | None = None
+    """What is searched; without them the index that is served."""
+    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    """How many texts are found."""
+    too_long: Literal["error", "truncate"] = "error"
+    """Texts beyond the model's limit."""
+
+
 class TextsOrPairs(Request):
     """Texts, or pairs of texts."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.lazy import on_first_call
 from regard.serving import calls, requests, tokens
-from regard.serving.work import work_maker
+from regard.serving.work import search_work, work_maker
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -84,6 +84,14 @@ ROUTES = {
             requests.Embed,
             work_maker(calls.embed),
             {"texts": [CAT, "the dog ran"], "granularity": "sentence"},
+        ),
+        Route(
+            "/search",
+            "The texts of an index, or of the request, that are most similar to a query.",
+            "search",
+            requests.Search,
+            search_work,
+            {"query": "a cat", "texts": [CAT, "the dog ran"], "top_k": 1},
         ),
         Route(
             "/classify",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.serving.calls import Call, continuations, decode
+from regard.errors import ConfigError
+from regard.serving.calls import Call, continuations, decode, search
 from regard.serving.requests import Decoding, Request
 
 if TYPE_CHECKING:
@@ -69,6 +70,26 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
         )
 
     return work
+
+
+def search_work(served: ServedModel, request: Request) -> Work:
+    """The search of the texts of a request, or of those of the index that is served.
+
+    Raises:
+        ConfigError: there are neither texts nor an index.
+    """
+    searched = served.index
+    if "texts" in request.options():
+        searched = None
+    elif searched is None:
+        raise ConfigError(
+            "`texts` is missing: this model is served without an index (--index FOLDER)."
+        )
+
+    def best(task: Task, queries: list[Any], options: dict[str, Any]) -> Sequence[Any]:
+        return search(searched or task, queries, options)
+
+    return work_maker(best)(served, request)
 
 
 def continued(

@@ -1,4 +1,4 @@
-"""`regard.evaluate` and `regard.search`: a method of a model that may still be in its folder."""
+"""`regard.evaluate` and `regard.search`, for what is in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 from regard.data import read
 from regard.data.in_memory import is_path
+from regard.errors import ConfigError
 from regard.tasks.folders import load
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.predictions import TextMatch
+from regard.tasks.search_index import FACTS, SearchIndex
 from regard.tasks.task import Task
 
 Model = str | PathLike[str] | Task
@@ -42,13 +44,33 @@ def evaluate(model: Model, data: Any, *, columns: Sequence[int | str] = (), **op
 
 
 def search(
-    model: Model, query: str, texts: Sequence[str], top_k: int = 5, **options: Any
+    model: Model | SearchIndex,
+    query: str,
+    texts: Sequence[str] | None = None,
+    top_k: int = 5,
+    **options: Any,
 ) -> list[TextMatch]:
     """The texts most similar to a query by the cosine of their vectors, the best first.
 
-    options: further arguments of the method `search`.
+        regard.search("path/to/model", "a query", texts)
+        regard.search("index", "a query")       # the folder of a `SearchIndex`
+
+    Args:
+        model: a model, or an index; either may be a folder.
+        texts: what is searched; an index has its own.
+        options: further arguments of the method `search`.
+
+    Raises:
+        ConfigError: texts are missing, or are given beside those of an index.
     """
-    found: list[TextMatch] = as_task(model).search(query, texts, top_k, **options)
+    if isinstance(model, str | PathLike) and (Path(model) / FACTS).exists():
+        model = SearchIndex.load(Path(model))
+    if isinstance(model, SearchIndex) != (texts is None):
+        raise ConfigError("Give the texts to search, or an index, which has its own texts.")
+    if isinstance(model, SearchIndex):
+        found: list[TextMatch] = model.search(query, top_k, **options)
+    else:
+        found = as_task(model).search(query, texts, top_k, **options)
     return found
 
 

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task  # noqa: E402
 from served import service_of, start  # noqa: E402
 
+from regard.tasks.search_index import SearchIndex  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
@@ -17,6 +19,7 @@ def folders(tmp_path_factory):
     return every_task.make(tmp_path_factory.mktemp("models"))
 
 
+SEARCHED = ("a cat", "the warm sun", "who sat on the mat")  # the texts of an index
 SERVED = (
     *("classification", "multi-label-classification", "regression", "tagging", "translation"),
     *("question-answering", "multiple-choice", "fill-mask", "parsing", "captioning"),
@@ -27,7 +30,9 @@ SERVED = (
 @pytest.fixture(scope="session")
 def service(folders):
     """A running service with many models."""
-    made = service_of({name: folders[name] for name in SERVED})
+    index = folders["embedding"].parent / "index"
+    SearchIndex.build(folders["embedding"], SEARCHED).save(index)
+    made = service_of({**{name: folders[name] for name in SERVED}, "index": index})
     thread = start(made)
     yield made
     made.engine.stop()

@@ -23,6 +23,7 @@ from regard.serving.guards import Guard
 from regard.serving.loading import served_model
 from regard.serving.models import ServedModels
 from regard.tasks.folders import load
+from regard.tasks.search_index import FACTS, SearchIndex
 
 LEAVES = {"type": "http.disconnect"}
 
@@ -53,10 +54,15 @@ def service_of(
     """A service with the models of folders, whose engine does not run yet."""
     counters = RequestCounters()
     models = {
-        name: served_model(name, load(folder), counters, prefix_bytes)
+        name: served_model(name, opened(folder), counters, prefix_bytes)
         for name, folder in folders.items()
     }
     return Service(Engine(most, counters), counters, models=ServedModels(models), **options)
+
+
+def opened(folder: Path) -> Any:
+    """The model of a folder, or the index."""
+    return SearchIndex.load(folder) if (folder / FACTS).exists() else load(folder)
 
 
 def start(service: Service) -> threading.Thread:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,20 @@ def test_vectors_of_words_come_with_them(service):
     found = result(service, "/embed", body)["result"]
     assert found["labels"] == list(expected.labels)
     assert found["vectors"] == near(expected.tolist())
+
+
+def test_a_search_finds_what_the_task_finds_in_texts_and_in_an_index(service):
+    task, index = task_of(service, "embedding"), service.models.all["index"].index
+    for name, texts in (("embedding", TEXTS), ("index", None)):
+        searched = list(index.texts) if texts is None else texts
+        body = {"model": name, "top_k": 2, **({} if texts is None else {"texts": texts})}
+        expected = [asdict(one) for one in task.search("a cat", searched, 2)]
+        assert result(service, "/search", {**body, "query": "a cat"})["result"] == near(expected)
+        several = result(service, "/search", {**body, "query": ["the sun", "a cat"]})["results"]
+        assert several[1] == near(expected) and len(several[0]) == 2
+    refused = ask(service, "/search", {"model": "embedding", "query": "a cat"})
+    assert refused.status == 400 and "--index FOLDER" in refused.message
+    assert ask(service, "/search", {"model": "index", "query": "a", "top_k": 0}).status == 422
 
 
 def test_embeddings_equal_those_of_the_task_as_numbers_and_as_base64(service):

@@ -1,0 +1,192 @@
+"""Texts with their vectors in a folder, which is searched without embedding the texts again.
+
+index = SearchIndex.build("path/to/model", texts)
+index.search("a query", top_k=5)                # [TextMatch(index, score, text), ...]
+index.save("index")
+SearchIndex.load("index").search("a query")     # opens the model as well
+
+    index.json      the model, the SHA-256 of its weights, the options of its vectors
+    vectors.npy     (N, D) float32, of length 1
+    texts.jsonl     a text in each line
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+
+from regard.errors import CheckpointError, ConfigError, check_at_least
+from regard.file_writing import creating, write_json
+from regard.layers.quantized import WeightType
+from regard.plain_json import to_json
+from regard.schema import read_json, read_text
+from regard.tasks import inputs
+from regard.tasks.batching import TooLong
+from regard.tasks.embedder import EmbedsTexts, best_matches, products
+from regard.tasks.folders import load
+from regard.tasks.task import Task
+
+FACTS, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
+LARGEST_TEXTS = 2**34  # bytes of the file of texts
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """The content of index.json.
+
+    model: the folder or the name of the model; "" where it was only in memory.
+    quantize: as of `regard.load`, for the model that made the vectors.
+    sha256: of the weights and the tokenizer of that model.
+    options: of its `embed`.
+    """
+
+    model: str
+    quantize: WeightType | None
+    sha256: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchIndex:
+    """Texts with their vectors, and the model that embeds queries.
+
+    vectors: (N, D) float32, of length 1.
+    """
+
+    model: EmbedsTexts
+    texts: Sequence[str]
+    vectors: np.ndarray
+    facts: IndexFacts = field(repr=False)
+
+    @classmethod
+    def build(
+        cls,
+        model: str | Path | Task,
+        texts: Any,
+        *,
+        source: str | Path = "",
+        quantize: WeightType | None = None,
+        device: str | None = None,
+        too_long: TooLong = "error",
+        **options: Any,
+    ) -> Self:
+        """Embed texts.
+
+        Args:
+            model: a folder or a name, or what `regard.load` gave.
+            texts: a list of texts.
+            source: the folder or the name that a loaded model came from, and will be opened again
+                from; "": whoever opens the index has to name the model.
+            quantize, device: as of `regard.load`; a loaded model has them already.
+            too_long, options: as of `embed`; vectors have length 1.
+
+        Raises:
+            ConfigError: the model gives no vectors of texts, or as of `embed`.
+            RegardError: a text is longer than the model reads and `too_long` is "error".
+        """
+        if not isinstance(model, Task):
+            source, model = model, load(model, quantize=quantize, device=device)
+        embeds, listed = _embedding(model), inputs.as_list(texts)
+        vectors = embeds.embed(listed, too_long=too_long, **{**options, "normalize": True})
+        if source and Path(source).exists():
+            source = Path(source).absolute()
+        facts = IndexFacts(str(source), quantize, checksum(model), options)
+        return cls(embeds, listed, vectors, facts)
+
+    def search(self, query: Any, top_k: int = 10, *, too_long: TooLong = "error") -> Any:
+        """The `top_k` texts with the largest cosines, best first; of a list of queries a list.
+
+        Raises:
+            ConfigError: `top_k` is below 1.
+            RegardError: a query is not a text, or is longer than the model reads.
+        """
+        check_at_least(1, top_k=top_k)
+        queries = [query] if isinstance(query, str) else inputs.as_list(query)
+        options = {**self.facts.options, "normalize": True}
+        cosines = products(self.model.embed(queries, too_long=too_long, **options), self.vectors)
+        found = [best_matches(row, self.texts, top_k) for row in cosines]
+        return found[0] if isinstance(query, str) else found
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index into a new folder.
+
+        Raises:
+            CheckpointError: there is such a folder already, or it cannot be written.
+        """
+        with creating(Path(folder)) as temporary:
+            temporary.mkdir()
+            np.save(temporary / VECTORS, self.vectors)
+            with (temporary / TEXTS).open("w", encoding="utf-8") as file:
+                file.writelines(to_json(text) + "\n" for text in self.texts)
+            write_json(temporary / FACTS, self.facts.__dict__)
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, model: str | Path | Task | None = None, device: str | None = None
+    ) -> Self:
+        """Open an index and its model.
+
+        Args:
+            model: the model, if it is no longer where it was when the index was made.
+            device: of the model.
+
+        Raises:
+            CheckpointError: the folder holds no index, or the model has changed since then.
+            ConfigError: the index does not know where its model is.
+        """
+        folder = Path(folder)
+        if not (folder / FACTS).is_file():
+            raise CheckpointError(
+                f"{folder} holds no index: it has no {FACTS}. Make one with regard embed MODEL "
+                f"FILE --out {folder}"
+            )
+        facts = read_json(folder / FACTS, IndexFacts)
+        source = model if model is not None else facts.model
+        if not source:
+            raise ConfigError(
+                f"{folder} was made by a model that was only in memory. Name it: --model MODEL, "
+                "or `model` in Python."
+            )
+        if isinstance(source, Task):
+            task = source
+        else:
+            task = load(source, quantize=facts.quantize, device=device)
+        if checksum(task) != facts.sha256:
+            named = "this model" if isinstance(source, Task) else source
+            raise CheckpointError(
+                f"{folder} was made by another model: the weights of {named} have changed since "
+                "then, or they are another model's. Make the index again: regard embed MODEL FILE "
+                f"--out {folder} --force"
+            )
+        vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
+        lines = read_text(folder / TEXTS, max_bytes=LARGEST_TEXTS, error=CheckpointError)
+        texts = [json.loads(line) for line in lines.split("\n")[:-1]]
+        if vectors.ndim != 2 or len(texts) != len(vectors):
+            raise CheckpointError(
+                f"{folder} is damaged: it has {len(texts):,} texts and vectors of the shape "
+                f"{vectors.shape}."
+            )
+        return cls(_embedding(task), texts, vectors, facts)
+
+
+def checksum(task: Task) -> str:
+    """SHA-256 of the weights and of the tokenizer."""
+    total = hashlib.sha256(task.tokenizer.fingerprint().encode())
+    for name, value in sorted(task.module.state_dict().items()):
+        if isinstance(value, torch.Tensor):
+            total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            plain = value.detach().cpu().contiguous().reshape(-1)
+            total.update(plain.view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def _embedding(task: Task) -> EmbedsTexts:
+    task.require("embed", "this model", f"A model of {task.name} gives no vectors of texts.")
+    return cast(EmbedsTexts, task)
