@@ -152,7 +152,7 @@ def test_a_search_finds_what_the_task_finds_in_texts_and_in_an_index(service):
         assert several[1] == near(expected) and len(several[0]) == 2
     refused = ask(service, "/search", {"model": "embedding", "query": "a cat"})
     assert refused.status == 400 and "--index FOLDER" in refused.message
-    assert ask(service, "/search", {"model": "index", "query": "a", "top_k": 0}).status == 422
+    assert ask(service, "/search", {"model": "index", "query": "a", "top_k": 0}).status == 400
 
 
 def test_embeddings_equal_those_of_the_task_as_numbers_and_as_base64(service):
@@ -240,6 +240,7 @@ def test_each_model_lists_the_routes_that_it_answers(service):
     assert data.keys() == service.models.all.keys()
     assert data["tagging"]["routes"] == [
         "/embed",
+        "/search",
         "/tag",
         "/predict",
         "/look",
@@ -257,7 +258,8 @@ def test_a_route_that_a_model_lacks_is_an_error_that_names_those_it_has(service)
     answered = ask(service, "/translate", {"model": "tagging", "texts": TEXTS})
     assert answered.status == 404
     assert (
-        "does not have the route /translate. Its routes: /embed, /tag, /predict" in answered.message
+        "does not have the route /translate. Its routes: /embed, /search, /tag, /predict"
+        in answered.message
     )
 
 
