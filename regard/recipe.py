@@ -39,6 +39,7 @@ from pydantic import (
     create_model,
 )
 
+from regard import habit_names
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
 from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
@@ -184,6 +185,16 @@ class RawRecipe:
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
     run: dict[str, Any] = dataclasses.field(default_factory=dict)
     keywords: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        values = {key: _readings(text)[0] for key, text in self.overrides.items()}
+        tables, own = habit_names.of_recipe(self.tables, values)
+        overrides = {
+            key: self.overrides[key] if values.get(key) == value else toml_value(value)
+            for key, value in own.items()
+        }
+        object.__setattr__(self, "tables", tables)
+        object.__setattr__(self, "overrides", overrides)
 
     def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
         """The string at the dotted `key`, which must be one of `allowed`."""

@@ -1,16 +1,24 @@
-"""The nearest known name, for error messages."""
+"""The nearest known names, in spelling and in meaning, for error messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from regard.habit_names import near_in_meaning
+
+MOST = 4  # names that are offered
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'Did you mean …?', or the list of all names where none is near."""
     known = list(known)
     close = [one for one in get_close_matches(name, known, n=1) if not _is_longer(name, one)]
-    return f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(known)}."
+    meant = [one for one in near_in_meaning(name, known) if one not in close]
+    if offered := [*close, *meant][:MOST]:
+        *others, last = map(repr, offered)
+        return f"Did you mean {', '.join(others) + ' or ' if others else ''}{last}?"
+    return f"Known are: {', '.join(known)}."
 
 
 def _is_longer(name: str, known: str) -> bool:

@@ -28,8 +28,8 @@ class Data(recipe.Options):
 class Training:
     updates: int = 1000
     rate: float = 1e-3
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    bf16: bool = False
+    shape: Literal["constant", "cosine", "linear"] = "constant"
+    fast: bool = False
     clip: Annotated[float, Field(gt=0)] | None = None
     budget: int | list[int] = 4096
 
@@ -93,7 +93,7 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
     ("100", '"many"', 13, WHOLE + ' "many".'),
     ("100", "1.5", 13, WHOLE + " 1.5."),
     ("100", "true", 13, WHOLE + " true."),
-    ("updates", "bf16", 13, "`training.bf16` must be true or false, but is 100."),
+    ("updates", "fast", 13, "`training.fast` must be true or false, but is 100."),
     ("updates = ", "clip = -", 13, "`training.clip` must be greater than 0, but is -100."),
     (
         "updates = 100",
@@ -103,9 +103,9 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
     ),
     (
         "updates = 100",
-        "schedule = 'cosin'",
+        "shape = 'cosin'",
         13,
-        "`training.schedule` must be 'constant', 'cosine' or 'linear', but is \"cosin\". "
+        "`training.shape` must be 'constant', 'cosine' or 'linear', but is \"cosin\". "
         "Did you mean 'cosine'?",
     ),
     ("d_model = 64", "", 7, "`model.d_model` is missing; it has no default."),
@@ -172,8 +172,8 @@ def test_overrides_are_read_with_the_options_own_type():
         TEXT,
         "training.updates=5",
         "training.rate=1",
-        "training.bf16=true",
-        "training.schedule=cosine",
+        "training.fast=true",
+        "training.shape=cosine",
         "training.budget=[1, 2]",
         "data.columns=[2,0]",
         "name=2024",
@@ -185,8 +185,8 @@ def test_overrides_are_read_with_the_options_own_type():
 
 
 def test_a_section_given_whole_replaces_that_of_the_file():
-    options = check(TEXT, "training={rate = 2, schedule = 'linear'}", "training.bf16=true")
-    assert options.training == Training(rate=2.0, schedule="linear", bf16=True)
+    options = check(TEXT, "training={rate = 2, shape = 'linear'}", "training.fast=true")
+    assert options.training == Training(rate=2.0, shape="linear", fast=True)
     assert check(TEXT, "training={}").training == Training()
 
 

@@ -22,6 +22,7 @@ import tree  # noqa: E402
 STATIONS = (
     *(
         "errors",
+        "habit_names",
         "suggest",
         "lazy",
         "schema",

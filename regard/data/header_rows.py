@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from operator import contains
 
 from regard.data.files import ENDINGS, ending
-from regard.data.in_memory import TARGETS, TEXTS
 from regard.data.readers import Row, RowReader
 from regard.errors import DataError
+from regard.habit_names import TARGETS, TEXTS
 
 # What columns of texts, of targets, and of words with their tags are often called.
 OF_TEXTS = {name for names in TEXTS for name in names} | {

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
+from regard.habit_names import SOURCES, TARGETS, TEXTS
 
 DOCUMENT = "text"  # the field of the files of `write_documents`
 LONGEST_PATH = 1024  # characters of a string that may be the path of a file
@@ -197,14 +198,6 @@ def _with_names(row: Any) -> Any:
     return dict(row._asdict()) if hasattr(row, "_asdict") else row
 
 
-# Names of columns by which targets and texts are found.
-TARGETS = ("label", "labels", "class", "target", "score")
-TEXTS = (
-    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
-    *(("text1", "text2"), ("question", "sentence"), ("text",), ("sentence",)),
-)
-
-
 def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | int, ...]:
     """The columns of the texts, then that of the target, found by their names.
 
@@ -222,7 +215,11 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
         count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
         return tuple(index for index in range(count) if index not in excluded)
     targets = [name for name in names if name in TARGETS]
+    if {*targets} == {"label", "label_text"}:  # the same labels, as numbers and as texts
+        targets, names = ["label_text"], [name for name in names if name != "label"]
     texts = next((columns for columns in TEXTS if {*columns} <= {*names}), ())
+    if pair := next((columns for columns in SOURCES if {*columns} <= {*names}), None):
+        return pair
     if len(targets) == 1 and (texts or len(names) == 2):
         rest = tuple(name for name in names if name not in targets)
         return (*(texts or rest), *targets)

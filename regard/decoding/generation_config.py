@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from regard import habit_names
 from regard.decoding.beam import Beam
 from regard.decoding.loop import TokenMethod
 from regard.decoding.method import Method
@@ -290,6 +291,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
         ConfigError: an unknown name, a value out of range, names of different methods, or
             `min_tokens` above the limit.
     """
+    named = habit_names.decoding(named)
     if "method" in named:
         raise ConfigError(
             "There is no option `method`: the options choose it. `beams` is beam search, "
@@ -300,7 +302,6 @@ def with_options(method: Method, /, **named: Any) -> Any:
         raise ConfigError(
             "`stop` is an option of `generate` of language models, which continue a prompt."
         )
-    named = {name: value for name, value in named.items() if value is not None}
     values, dropped = method.settings(), set[str]()
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])

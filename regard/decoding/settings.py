@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from regard import habit_names
 from regard.decoding.constraints import (
     BadWords,
     ForcedEnd,
@@ -80,6 +81,7 @@ def options(method: str | None = None, **named: Any) -> Any:
         ConfigError: an unknown name, a value out of range, names of different methods, or
             `min_tokens` above `max_tokens`.
     """
+    named = habit_names.decoding(named)
     built = method_of(method, **named)
     check_least(named.get("min_tokens"), named.get("max_tokens") or DEFAULT_MAX_TOKENS)
     return built
@@ -87,7 +89,7 @@ def options(method: str | None = None, **named: Any) -> Any:
 
 def method_of(method: str | None = None, **named: Any) -> Any:
     """As `options`, for options that change those of another method: its limit may be another."""
-    named = {name: value for name, value in named.items() if value is not None}
+    named = habit_names.decoding(named)
     method = method or _method_of(named)
     _check_names(named, method)
     values = {NAMES.get(name, name): value for name, value in named.items()}

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from regard import habit_names
 from regard.data.in_memory import (
     DOCUMENT,
     column_names,
@@ -60,9 +61,9 @@ def recipe_from_keywords(path: str | Path | None, keywords: Mapping[str, Any]) -
         )
     raw = parse("") if path is None else read(path)
     tables = {**raw.tables}
-    for name, value in keywords.items():
-        if value is not None:
-            tables[name] = _merged(tables.get(name), _recipe_value(name, value))
+    given = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
+    for name, value in given.items():
+        tables[name] = _merged(tables.get(name), _recipe_value(name, value))
     if isinstance(tables.get("model"), str):
         tables["model"] = {"path": tables["model"]}
     if path is None and not isinstance(tables.get("model", {}), Mapping):
@@ -72,7 +73,7 @@ def recipe_from_keywords(path: str | Path | None, keywords: Mapping[str, Any]) -
             'Give the model: model="a folder or ORG/NAME", or one with random weights, '
             'model={"name": "bert"}.'
         )
-    return replace(raw, tables=tables, keywords=tuple(keywords))
+    return replace(raw, tables=tables, keywords=tuple(given))
 
 
 def _recipe_value(name: str, value: Any) -> Any:
@@ -171,7 +172,7 @@ def section_with(name: str, schema: Any) -> str:
 def _set_option(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for section in path[:-1]:
         tables[section] = tables = {**tables.get(section, {})}
-    tables[path[-1]] = value
+    tables[path[-1]] = _merged(tables.get(path[-1]), value)
 
 
 # -------------------------------------------------------------------------------- data in memory

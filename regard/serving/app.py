@@ -28,6 +28,7 @@ from regard.serving.openapi import openapi
 from regard.serving.page_files import HEADERS
 from regard.serving.problems import Problem, problem_of
 from regard.serving.request_targets import in_origin_form
+from regard.serving.requests import Request
 from regard.serving.routes import GETS, Route
 from regard.serving.served_page import RouteWithoutModel, ServedPage
 from regard.serving.streams import EventStream, GrowingTexts
@@ -280,6 +281,8 @@ def fields_of(body: bytes, route: Route | RouteWithoutModel) -> Any:
     value = parse_json(text, BODY, problem)  # type: ignore[arg-type]
     if not isinstance(value, dict):
         raise problem(f"{BODY} must be a JSON object, such as {to_json(route.example)}.")
+    if issubclass(route.request, Request):
+        value = route.request.own_names(value)
     return checked(value, route.request, BODY, problem)  # type: ignore[arg-type]
 
 

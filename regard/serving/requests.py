@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from regard import habit_names
 from regard.errors import ConfigError
 
 Count = Annotated[int, Field(ge=1)]
@@ -34,6 +36,8 @@ class Request(BaseModel):
         defer_build=True,  # validators are built by the first request, not by the import
     )
     ITEMS: ClassVar[str] = "texts"
+    own_names: ClassVar[Callable[[dict[str, Any]], dict[str, Any]]] = dict
+    """From the fields of a body to fields with our names."""
 
     model: str | None = None
     """A name of /v1/models; may be left out where one model is served."""
@@ -95,6 +99,8 @@ class TextsWithLimit(Texts):
 
 class Embed(TextsWithLimit):
     """As `embed` of a task."""
+
+    own_names = habit_names.embedding
 
     layers: int | Listed[int] = -1
     """The number of a layer or several: 0 is the embeddings, -1 the last."""
@@ -218,6 +224,8 @@ class Fill(TextsWithLimit):
 
 class Decoding(Request):
     """How to decode, where it differs from the model's own settings."""
+
+    own_names = habit_names.decoding
 
     beams: Outputs | None = None
     """Beam search with this many beams."""

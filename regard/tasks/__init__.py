@@ -12,6 +12,7 @@ import dataclasses
 from typing import Any
 
 from regard.errors import ConfigError
+from regard.habit_names import REGISTERED
 from regard.lazy import entry
 from regard.models import MODELS
 
@@ -89,3 +90,4 @@ def register(name: str, kind: type) -> None:
     if issubclass(kind, Task):
         kind.name = name
     table[name] = kind
+    REGISTERED.add(name)

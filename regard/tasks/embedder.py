@@ -17,13 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, islice
-from typing import Any, Self, Unpack, get_args
+from typing import Any, Self, Unpack, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard import habit_names
 from regard.attention.capture import listening
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
@@ -379,6 +380,7 @@ class VectorBatches:
         Raises:
             ConfigError: there is no such option, or it has an unknown value.
         """
+        options = cast(EmbedOptions, habit_names.embedding(options))
         option_names = EmbedOptions.__annotations__
         if unknown := next((name for name in options if name not in option_names), None):
             raise ConfigError(

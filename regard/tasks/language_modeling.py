@@ -15,7 +15,7 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor
 
-from regard import decoding
+from regard import decoding, habit_names
 from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
@@ -340,7 +340,9 @@ class TextGenerator(EmbedsTexts):
         Raises:
             ConfigError: a wrong option, or `stop` for a model that reads backward.
         """
-        method, stops = decoding.with_options(self.method, **options), checked_stops(stop)
+        options = habit_names.decoding({"stop": stop, **options})
+        stops = checked_stops(options.pop("stop", None))
+        method = decoding.with_options(self.method, **options)
         if stops:
             self._check_forward("end a text with a stop sequence")
         return method_with_stops(method, self.tokenizer, stops)

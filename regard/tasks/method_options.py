@@ -21,6 +21,7 @@ class DecodingOptions(TypedDict, total=False):
     too_long: what happens to an input that is longer than the model reads.
     stop: stop sequences, of language models.
     source_language, target_language: of a model that translates between several.
+    num_beams and so on: the names of transformers (`regard.habit_names`).
     The others: docs/concepts/decoding.md.
     """
 
@@ -45,6 +46,12 @@ class DecodingOptions(TypedDict, total=False):
     stop: Sequence[str] | str | None
     source_language: str | None
     target_language: str | None
+    num_beams: int
+    num_return_sequences: int
+    max_new_tokens: int
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    do_sample: bool
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -63,6 +70,7 @@ class EmbedOptions(TypedDict, total=False):
     normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
     max_tokens_per_batch: tokens in a batch, padding included.
+    output_value and so on: the names of sentence-transformers (`regard.habit_names`).
     """
 
     layers: int | Sequence[int] | LayerChoice
@@ -72,3 +80,7 @@ class EmbedOptions(TypedDict, total=False):
     normalize: bool | None
     precision: Precision
     max_tokens_per_batch: int | None
+    output_value: Literal["sentence_embedding", "token_embeddings"]
+    batch_size: int
+    show_progress_bar: bool
+    convert_to_numpy: bool

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, Unpack, overload
 
+from regard import habit_names
 from regard.errors import ConfigError, NotSupportedError
 from regard.lazy import imported
 from regard.schema import joined_with_or
@@ -336,11 +337,12 @@ def results_of(ranked: Sequence[Sequence[str]], options: Mapping[str, Any]) -> l
     """Of the texts that are generated for each input, best first, the best; or all of them where
     the options ask for several.
     """
-    several = any((options.get(name) or 1) > 1 for name in SEVERAL)
+    own = habit_names.decoding(options)
+    several = any(own.get(name, 1) > 1 for name in SEVERAL)
     return [list(texts) if several else texts[0] for texts in ranked]
 
 
-SEVERAL = ("n_best", "samples", "num_return_sequences")
+SEVERAL = ("n_best", "samples")
 OF_EVERY_TASK = ("predict", "save", "to")
 # method -> what it does, the first sentence of its docstring
 METHODS = {

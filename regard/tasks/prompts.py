@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from regard import decoding
+from regard import decoding, habit_names
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextTooLong
 from regard.tasks.batching import TooLong, check_too_long
@@ -26,9 +26,10 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
     Raises:
         ConfigError: `max_tokens` is larger than the context.
     """
-    if limit is None or options.get("max_tokens") is None:
+    most_tokens = habit_names.decoding(options).get("max_tokens")
+    if limit is None or most_tokens is None:
         return limit
-    most = decoding.options(max_tokens=options["max_tokens"]).max_tokens
+    most = decoding.options(max_tokens=most_tokens).max_tokens
     if not isinstance(most, int):
         return limit
     if most > limit:
@@ -59,7 +60,7 @@ def fitted_prompts(
     if long and too_long == "error":
         more, shorten = "", "Shorten the prompt"
         if capacity != limit:
-            more = f" and up to {options['max_tokens']} more are asked for (max_tokens)"
+            more = f" and up to {limit + 1 - capacity} more are asked for (max_tokens)"
             shorten = "Shorten the prompt, or lower `max_tokens`"
         count = len(prompts[long[0]])
         problem = f"has {count:,} tokens{more}, but this model's context is {limit:,}."

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, cast
@@ -151,14 +150,15 @@ class QuestionAnswerer(encoding.EncoderTask):
             ConfigError: the model is not an encoder.
             DataError: no answer has a token.
         """
-        data, answers, config = recipe.data, recipe.answers, cast(Any, model.config)
+        data, answers, encoder = recipe.data, recipe.answers, encoding.headed(model)
         searches = answers.start_n_top is not None
-        if searches and "start_n_top" in asdict(config):  # of XLNet; others have no such head
-            model = with_options(model, {"start_n_top": answers.start_n_top})
-        encoder = encoding.headed(model)
         kind = SpanSearch.kind if searches else answer_head(encoder).kind
+        module = encoder.with_head(kind, 2)
+        if searches:
+            options = {"start_n_top": answers.start_n_top}
+            module = cast(EncoderWithHeads, with_options(module, options))
         task = cls(
-            encoder.with_head(kind, 2),
+            module,
             tokenizer,
             max_length=data.max_length,
             doc_stride=data.doc_stride,

@@ -211,7 +211,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(training=3), "`training` is a section: write training={...}, but it is 3"),
         (dict(data="rows.csv"), "`data` is a section"),
         (dict(data=FRAME), "`data` must be text, a number, a list or a mapping|`data`"),
-        (dict(tokenizer="bert"), "`tokenizer` is a section"),
+        (dict(tokenizer="bert"), "`tokenizer.kind` is 'bert', which is no kind of tokenizer"),
         (dict(recipe=FRAME), "The first argument is the path of a recipe, but is <DataFrame>"),
         (dict(out=5), "`out` must be the path of a folder"),
         (dict(out="start/config.json/run"), "start/config.json is a file"),

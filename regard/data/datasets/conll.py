@@ -17,6 +17,7 @@ from regard.data.header_rows import OF_TAGS, OF_WORDS, header_error
 from regard.data.readers import Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
+from regard.habit_names import TAGS, WORDS
 
 _DOCUMENT = "-DOCSTART-"
 
@@ -42,7 +43,8 @@ def read_conll(
     speech, 2 chunks. Tags are not changed.
 
     data: a file of columns; a `.jsonl` file of objects {"words": […], "tags": […]}; or such
-        mappings or pairs (words, tags) to loop over
+        mappings or pairs (words, tags) to loop over. In a mapping the words may be called tokens,
+        and the tags ner_tags and so on (`regard.habit_names`)
     words, tags: the columns of both, from 0, or from the end below 0
     header: whether the first line of a file of columns holds their names, and no word; None: it
         does not, and one that looks like a header is an error
@@ -138,7 +140,13 @@ def _columns(count: int) -> str:
 
 def _from_item(item: object, location: Location) -> TaggedSentence:
     if isinstance(item, Mapping):
-        item = tuple(field_value(item, key, location) for key in ("words", "tags"))
+        mapping = item
+        item = tuple(
+            field_value(
+                mapping, next((name for name in known if name in mapping), known[0]), location
+            )
+            for known in (WORDS, TAGS)
+        )
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         raise DataError(*location, "must be a pair: a list of words and a list of tags.")
     if any(isinstance(part, str) or not isinstance(part, Sequence) for part in item):

@@ -1,0 +1,500 @@
+"""Names that people know from other libraries, and what they are called here.
+
+    regard.train(task="text-classification", model={"name": "bert-base"}, lr=5e-5, ...)
+    model.translate(text, num_beams=4, max_new_tokens=40)
+
+The names are those of transformers, sentence-transformers, datasets, fastai and torch. They are
+accepted wherever ours are: in recipes, as keywords, as NAME=VALUE on the command line and over
+HTTP. Both names of an option together are an error, since one of the values would have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ConfigError
+
+
+def _names(**by_option: str) -> dict[str, str]:
+    """Other names, separated by spaces, by ours -> ours by the others."""
+    return {other: ours for ours, others in by_option.items() for other in others.split()}
+
+
+def _inside(section: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {other: f"{section}.{ours}" for other, ours in names.items()}
+
+
+# ------------------------------------------------------------------------------- options
+
+DECODING = _names(
+    beams="num_beams beam_size",
+    n_best="nbest num_hypotheses",
+    length_penalty="lenpen",
+    no_repeat_ngram="no_repeat_ngram_size",
+    min_tokens="min_new_tokens",
+    max_tokens="max_new_tokens",
+    max_length_a="max_len_a",
+    max_length_b="max_len_b",
+    eos="eos_token_id",
+    stop="stop_strings",
+)
+SAMPLING = ("temperature", "top_k", "top_p", "samples", "seed")
+# Option of a recipe, by another name: its dotted name here.
+OPTIONS = {
+    **_inside(
+        "training",
+        _names(
+            epochs="num_train_epochs n_epoch n_epochs num_epochs max_epochs",
+            gradient_accumulation_steps="accumulate_grad_batches",
+            logging_steps="log_every_n_steps",
+            activation_checkpointing="gradient_checkpointing",
+            precision="bf16 fp16",
+        ),
+    ),
+    **_inside(
+        "training.optimizer",
+        _names(
+            learning_rate="lr lr_max",
+            weight_decay="wd",
+            eps="adam_epsilon",
+            max_grad_norm="clip_grad_norm gradient_clip_val",
+            name="optim",
+        ),
+    ),
+    **_inside(
+        "training.schedule",
+        _names(name="lr_scheduler_type", warmup="warmup_ratio warmup_steps num_warmup_steps"),
+    ),
+    **_inside(
+        "training.validation",
+        _names(
+            eval_steps="evaluation_steps val_check_interval", patience="early_stopping_patience"
+        ),
+    ),
+    **_inside("objective", _names(label_smoothing="label_smoothing_factor")),
+    **_inside(
+        "data",
+        _names(
+            train="train_dataset train_data train_file train_df",
+            valid="eval_dataset valid_dataset validation_file eval_file valid_df validation_data",
+            test="test_dataset test_file test_df test_data",
+            batch_size="per_device_train_batch_size train_batch_size bs",
+            max_length="max_seq_length max_seq_len max_source_length",
+            sequence_length="bptt seq_len seq_length",
+            source_language="src_lang source_lang",
+            target_language="tgt_lang target_lang",
+        ),
+    ),
+    **_inside(
+        "model",
+        _names(
+            d_model="hidden_size n_embd hidden_dim embed_dim",
+            d_ff="intermediate_size ffn_dim encoder_ffn_dim n_inner dim_feedforward",
+            heads="num_attention_heads encoder_attention_heads num_heads n_head nhead",
+            layers="num_hidden_layers num_layers n_layer n_layers",
+            decoder_layers="num_decoder_layers",
+            encoder_layers="num_encoder_layers",
+            decoder_d_ff="decoder_ffn_dim",
+            decoder_heads="decoder_attention_heads",
+            max_length="max_position_embeddings n_positions n_ctx",
+            tied="tie_word_embeddings tie_weights",
+            d_embedding="embedding_size",
+            head_dim="d_kv",
+            key_value_heads="num_key_value_heads",
+            activation="hidden_act activation_function",
+            norm_eps="layer_norm_eps layer_norm_epsilon rms_norm_eps",
+            init_range="initializer_range",
+            segments="type_vocab_size",
+            dropout="hidden_dropout_prob resid_pdrop dropout_rate",
+            attention_dropout="attention_probs_dropout_prob attn_pdrop",
+            embedding_dropout="embd_pdrop",
+            head_dropout="classifier_dropout",
+            cell="rnn_type cell_type",
+        ),
+    ),
+    **_inside("decoding", DECODING),
+}
+EMBEDDING = _names(normalize="normalize_embeddings", granularity="output_value")
+# Options of sentence-transformers' `encode` that change no vector.
+EMBEDDING_WITHOUT_EFFECT = ("batch_size", "show_progress_bar", "convert_to_numpy")
+
+
+def _bfloat16(wanted: Any) -> Any:
+    return "bfloat16" if wanted is True else None
+
+
+def _float16(wanted: Any) -> Any:
+    if wanted is not True:
+        return None
+    raise ConfigError(
+        "`fp16`: there is no training in float16 here, but in bfloat16, which needs no scaled "
+        'gradients. Write precision = "bfloat16".'
+    )
+
+
+def _chosen(**values: str) -> Callable[[Any], Any]:
+    return lambda value: values.get(str(value), value)
+
+
+# Other name of an option -> its value here; None: the option is not given.
+VALUES: dict[str, Callable[[Any], Any]] = {
+    "bf16": _bfloat16,
+    "fp16": _float16,
+    "optim": _chosen(adamw_torch="adamw", adamw_torch_fused="adamw", adamw_hf="adamw"),
+    "lr_scheduler_type": _chosen(constant_with_warmup="constant", inverse_sqrt="inverse-sqrt"),
+    "rnn_type": lambda value: str(value).lower(),
+    "cell_type": lambda value: str(value).lower(),
+    "output_value": _chosen(sentence_embedding="sentence", token_embeddings="token"),
+}
+BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.999}  # and transformers' defaults
+
+# ------------------------------------------------------------------------ tasks and models
+
+TASKS = {
+    other.replace("_", "-"): ours
+    for ours, others in {
+        "tagging": "ner token-classification pos named-entity-recognition pos-tagging",
+        "classification": "text-classification sequence-classification sentiment-analysis",
+        "multi-label-classification": "multi-label",
+        "language-modeling": "causal-lm text-generation clm causal-language-modeling lm",
+        "text-to-text": "seq2seq-lm text2text-generation",
+        "masked-language-modeling": "masked-lm mlm",
+        "permutation-language-modeling": "plm",
+        "embedding": "feature-extraction sentence-similarity sentence-embedding",
+        "question-answering": "qa extractive-qa extractive-question-answering",
+        "captioning": "image-to-text image-captioning",
+        "dialogue": "conversational chat",
+        "translation": "machine-translation nmt mt",
+        "parsing": "constituency-parsing",
+    }.items()
+    for other in others.split()
+}
+PAIR_TASKS = ("translation", "summarization", "text-to-text", "dialogue", "sequence-parsing")
+CELLS = {"lstm": {}, "gru": {"cell": "gru"}, "rnn": {"cell": "rnn"}}  # of `lstm-lm`
+BY_NAME = (*CELLS, "bilstm", "transformer")  # models of which no published weights have the name
+# The sizes that a name may end with: bert-base, t5-3b.
+SIZES = {
+    "bert": "tiny mini small medium base large",
+    "roberta": "base large",
+    "xlm-roberta": "base large",
+    "mpnet": "base",
+    "segabert": "base large",
+    "xlnet": "base large",
+    "electra": "small base large",
+    "albert": "base large xlarge xxlarge",
+    "bigbird": "base large",
+    "distilbert": "base",
+    "bart": "base large",
+    "t5": "small base large 3b 11b",
+    "transformer": "tiny base big",
+    "transformer-xl": "base large",
+}
+MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
+    **{f"{name}-{size}": (name, size) for name, sizes in SIZES.items() for size in sizes.split()},
+    "gpt2-small": ("gpt2", "124M"),
+    "gpt2-medium": ("gpt2", "355M"),
+    "gpt2-large": ("gpt2", "774M"),
+    "gpt2-xl": ("gpt2", "1558M"),
+    "openai-gpt": ("gpt", ""),
+    "big-bird": ("bigbird", ""),
+    "xlmr": ("xlm-roberta", ""),
+}
+
+
+REGISTERED: set[str] = set()  # names that a user has given to models and tasks
+
+
+def task_name(name: str) -> str:
+    """The name of a task here; a name that is not in the table stays, but for underscores."""
+    return name if name in REGISTERED else TASKS.get(_plain(name), name.replace("_", "-"))
+
+
+def model_options(name: str, task: str) -> dict[str, str]:
+    """The options of [model] that a name of a model stands for: {"name": "bert", "size": "base"}.
+
+    A name that is not in the table stays, but for underscores.
+    """
+    if name in REGISTERED:
+        return {"name": name}
+    plain = _plain(name)
+    if plain in CELLS and task == "language-modeling":
+        return {"name": "lstm-lm"} | CELLS[plain]
+    if plain == "lstm" and task:
+        return {"name": "lstm-seq2seq" if task in PAIR_TASKS else "bilstm"}
+    known, size = MODELS.get(plain, (name.replace("_", "-"), ""))
+    return {"name": known} | ({"size": size} if size else {})
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+# ------------------------------------------------------------------------------- columns
+
+# Names of columns of tables by which they are found; of several names the first that is there.
+WORDS = ("words", "tokens")
+TAGS = ("tags", "ner_tags", "pos_tags", "chunk_tags", "labels")
+TARGETS = ("label_text", "label", "labels", "class", "target", "score", "stars")
+TEXTS = (
+    *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
+    *(("text1", "text2"), ("text_a", "text_b"), ("question", "sentence"), ("text",)),
+    *(("sentence",), ("review",), ("content",)),
+)
+SOURCES = (  # of texts from which others are generated, and these
+    *(("document", "summary"), ("article", "highlights"), ("dialogue", "summary")),
+    *(("text", "summary"), ("source", "target"), ("src", "tgt"), ("input", "output")),
+)
+
+# ---------------------------------------------------------------------------- translating
+
+DATA = ("train", "valid", "test")  # options whose mappings are columns of data
+DEEPEST = 20  # sections in one another; deeper ones are an error elsewhere
+
+
+def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a recipe, or keywords, with our names and values.
+
+    A text for the sections [tokenizer], [optimizer] and [schedule] is their kind or name.
+
+    Raises:
+        ConfigError: two names of one option are given.
+    """
+    moved: dict[str, tuple[str, Any]] = {}
+    own = _own(tables, "", moved)
+    for key, (other, value) in moved.items():
+        *sections, option = key.split(".")
+        table = own
+        for section in sections:
+            inner = table.setdefault(section, {})
+            if not isinstance(inner, dict):  # the folder of a model
+                inner = table[section] = {"path": inner}
+            table = inner
+        if option in table:
+            raise _twice(other, option)
+        table[option] = value
+    return own
+
+
+def of_recipe(
+    tables: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tables and overrides, values by dotted names, with our names, also of task and model.
+
+    Raises:
+        ConfigError: two names of one option are given, in the tables or in the overrides.
+    """
+    own, changed = recipe(tables), dict[str, Any]()
+    for key, value in overrides.items():
+        for name, converted in _as_override(key, value).items():
+            if name != key and name in changed:
+                raise _twice(key, name)
+            changed[name] = converted
+    for names in (own, changed):
+        if isinstance(names.get("task"), str):
+            names["task"] = task_name(names["task"])
+    task = str(changed.get("task", own.get("task", "")))
+    model, new = own.get("model"), changed.get("model.name")
+    if isinstance(model, dict) and isinstance(model.get("name"), str):
+        own["model"] = _named_model(model, task)
+    if isinstance(new, str):
+        changed |= {f"model.{key}": value for key, value in model_options(new, task).items()}
+    return own, changed
+
+
+def _named_model(model: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """[model] with our name, and the size or the cell that the other name says.
+
+    Raises:
+        ConfigError: it has another size or cell.
+    """
+    options = model_options(model["name"], task)
+    for option in options.keys() & model.keys() - {"name"}:
+        if model[option] not in ("", options[option]):
+            raise ConfigError(
+                f"The model {model['name']!r} has the {option} {options[option]!r}, and "
+                f"`{option}` is {model[option]!r}. Leave it out."
+            )
+    return {**model, **options}
+
+
+def _as_override(key: str, value: Any) -> dict[str, Any]:
+    """The value of a dotted name by our dotted name, or by those of its parts."""
+    *sections, name = key.split(".")
+    nested: dict[str, Any] = {name: value}
+    for section in reversed(sections):
+        nested = {section: nested}
+    own = recipe(nested)
+    return {key: value} if own == nested else dict(_leaves(own, ""))
+
+
+def _leaves(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value
+
+
+def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any]]) -> Any:
+    """The options of a section that have our names; the others are put into `moved`."""
+    own: dict[str, Any] = {}
+    if section == "decoding":
+        table = decoding(table)
+    for name, value in table.items():
+        key = f"{section}.{name}" if section else name
+        if name in BETAS and section in ("", "training", "training.optimizer"):
+            betas = [table.get(beta, default) for beta, default in BETAS.items()]
+            _move(name, betas, "training.optimizer.betas", table, moved)
+        elif (target := _target(name, section)) is not None:
+            converted = VALUES[name](value) if name in VALUES else value
+            if converted is not None:
+                _move(name, converted, target, table, moved)
+        elif isinstance(value, Mapping) and name not in DATA and key.count(".") < DEEPEST:
+            own[name] = _own(value, key, moved)
+        elif isinstance(value, str) and key.removeprefix("training.") in ("optimizer", "schedule"):
+            own[name] = {"name": value}
+        elif isinstance(value, str) and key == "tokenizer":
+            own[name] = {"path" if "/" in value or Path(value).exists() else "kind": value}
+        elif key == "model" and value in BY_NAME and not Path(value).exists():
+            own[name] = {"name": value}
+        else:
+            own[name] = value
+    return own
+
+
+def _target(name: str, section: str) -> str | None:
+    """Our dotted name of an option by another name in a section; None: it is no other name."""
+    target = OPTIONS.get(name)
+    if target is None:
+        return None
+    root, _, option = target.partition(".")
+    if section == "model.base_model" and root == "model":
+        return f"{section}.{option}"
+    return target if section.partition(".")[0] in ("", root) else None
+
+
+def _move(
+    other: str, value: Any, target: str, table: Mapping[str, Any], moved: dict[str, Any]
+) -> None:
+    option = target.rpartition(".")[2]
+    if option in table:
+        raise _twice(other, option)
+    before = moved.get(target)
+    if before is not None and not {before[0], other} <= BETAS.keys():
+        raise _twice(before[0], other)
+    moved[target] = other, value
+
+
+def _twice(first: str, second: str) -> ConfigError:
+    return ConfigError(f"`{first}` and `{second}` mean the same. Leave one of them out.")
+
+
+def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of decoding with our names; None means not given.
+
+    Raises:
+        ConfigError: two names of one option are given.
+    """
+    named = {name: value for name, value in named.items() if value is not None}
+    own = _renamed(named, DECODING)
+    if (count := own.pop("num_return_sequences", None)) is not None:
+        option = "n_best" if "beams" in own else "samples"
+        if option in own:
+            raise _twice("num_return_sequences", option)
+        own[option] = count
+    if own.pop("do_sample", False) and not own.keys() & {*SAMPLING}:
+        own["temperature"] = 1.0
+    if (tokens := own.pop("prompt_lookup_num_tokens", None)) is not None:
+        own |= {"assistant_model": "ngram", "num_assistant_tokens": tokens}
+    return own
+
+
+def embedding(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `embed` with our names. Raises as `decoding`."""
+    kept = {name: one for name, one in named.items() if name not in EMBEDDING_WITHOUT_EFFECT}
+    return _renamed(kept, EMBEDDING)
+
+
+def _renamed(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    first: dict[str, str] = {}  # by which name each of our options was given
+    for name, value in named.items():
+        option = names.get(name, name)
+        if (before := first.setdefault(option, name)) != name:
+            raise _twice(before, name)
+        own[option] = VALUES[name](value) if name in VALUES and name != option else value
+    return own
+
+
+# ------------------------------------------------------------------------------- meaning
+
+# Ours -> words that other names of the same, or of something near, have.
+MEANT = {
+    "learning_rate": "lr rate eta",
+    "epochs": "epoch epochs",
+    "max_steps": "step steps iterations iters updates",
+    "max_grad_norm": "clip clipping gradient grad",
+    "optimizer": "optimizer optim",
+    "schedule": "scheduler schedule warmup decay",
+    "warmup": "warmup",
+    "batch_size": "batch minibatch",
+    "max_tokens_per_batch": "batch",
+    "max_length": "length seq context truncation",
+    "sequence_length": "window chunk seq",
+    "columns": "column columns field fields",
+    "train": "train training dataset data",
+    "valid": "validation eval dev",
+    "test": "heldout",
+    "out": "output dir directory folder save",
+    "seed": "random rng",
+    "patience": "patience early",
+    "eval_steps": "evaluation eval strategy",
+    "save_steps": "save checkpoint",
+    "save_total_limit": "save checkpoints limit",
+    "precision": "fp16 bf16 half amp mixed dtype",
+    "progress": "verbose tqdm quiet bar",
+    "device": "cuda gpu cpu",
+    "d_model": "hidden width dim units embd",
+    "d_ff": "intermediate ffn mlp feedforward",
+    "d_embedding": "embedding emb",
+    "layers": "depth blocks layer",
+    "heads": "head attention",
+    "dropout": "drop pdrop",
+    "beams": "beam",
+    "samples": "sampling sequences",
+    "temperature": "sampling sample",
+    "max_tokens": "new tokens",
+    "vocab_size": "vocabulary vocab",
+    "path": "pretrained checkpoint",
+    "lstm-lm": "lstm gru rnn recurrent",
+    "lstm-seq2seq": "lstm gru rnn recurrent seq2seq",
+    "bilstm": "lstm gru rnn recurrent",
+    "rnnsearch": "gru bahdanau",
+    "gpt2": "gpt causal decoder",
+    "bert": "encoder",
+    "classification": "classify classifier sentiment category topic nli entailment intent",
+    "multi-label-classification": "multilabel labels",
+    "tagging": "tag tagger entity entities chunking pos",
+    "translation": "translate translator",
+    "summarization": "summarize summary headline",
+    "language-modeling": "generation generate lm causal",
+    "masked-language-modeling": "masked mask pretraining",
+    "text-to-text": "generation seq2seq t5",
+    "embedding": "similarity embed sentence retrieval",
+    "regression": "similarity score sts rating",
+    "question-answering": "answer squad reading span",
+    "parsing": "parser tree constituency",
+    "accuracy": "acc correct",
+    "f1": "fscore score",
+    "macro-f1": "macro",
+    "pearson": "correlation",
+    "spearman": "correlation",
+}
+
+
+def near_in_meaning(name: str, known: Iterable[str]) -> list[str]:
+    """The known names with a meaning that a word of `name` has."""
+    words = {*name.lower().replace("-", "_").split("_")}
+    return [one for one in known if words & {*MEANT.get(one, "").split()}]

@@ -1,0 +1,214 @@
+"""Names of other libraries: each in the table means something here, and what ours means."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from regard import decoding, habit_names
+from regard.data.in_memory import infer_columns
+from regard.errors import ConfigError
+from regard.experiments.keywords import recipe_from_keywords
+from regard.experiments.recipe_options import NO_OPTIONS, FineTuneSection, checked_recipe
+from regard.models import MODELS, model_class
+from regard.recipe import names_in, parse, sections_of, with_section
+from regard.suggest import nearest
+from regard.tasks import TASKS, register, task_class
+from regard.tasks.method_options import DecodingOptions, EmbedOptions
+from regard.training import TrainingOptions
+
+LANGUAGE = dict(task="language-modeling", train="a.txt", valid="b.txt", epochs=1)
+
+
+def options_that_exist() -> set[str]:
+    """The dotted names of the options of all recipes."""
+    found = {f"model.{name}" for name in FineTuneSection.model_fields}
+    for kind in map(task_class, TASKS):
+        if kind.Recipe is not None:
+            schema = with_section(kind.Recipe, "training", TrainingOptions)
+            for section in sections_of(schema):
+                found |= {f"{section}.{name}" for name in names_in(schema, section)}
+    for name in MODELS:
+        fields = dataclasses.fields(model_class(name).Config)
+        found |= {f"model.{field.name}" for field in fields if field.name not in NO_OPTIONS}
+    return found
+
+
+def test_every_other_name_means_an_option_and_is_none_itself():
+    known = options_that_exist() | {f"decoding.{name}" for name in DecodingOptions.__annotations__}
+    ours = {name.rpartition(".")[2] for name in known}
+    assert {*habit_names.OPTIONS.values()} <= known
+    assert not habit_names.OPTIONS.keys() & ours - {*DecodingOptions.__annotations__}
+    assert {*habit_names.EMBEDDING.values()} <= EmbedOptions.__annotations__.keys()
+    names = {*habit_names.OPTIONS, *habit_names.DECODING, *habit_names.EMBEDDING}
+    assert habit_names.VALUES.keys() <= names
+
+
+def test_every_other_name_of_a_task_or_a_model_means_one():
+    assert {*habit_names.TASKS.values()} <= TASKS.keys()
+    assert not habit_names.TASKS.keys() & {name for name in TASKS if "-" not in name}
+    for name, size in habit_names.MODELS.values():
+        assert size in {"", *model_class(name).SIZES}
+    for name in TASKS:  # question_answering
+        assert habit_names.task_name(name.replace("-", "_")) == name
+    for name in MODELS:
+        assert habit_names.model_options(name.replace("-", "_"), "")["name"] == name
+    offered = {*habit_names.MEANT}
+    assert offered & TASKS.keys() and offered & MODELS.keys()
+
+
+def test_a_recipe_with_the_names_of_transformers_equals_one_with_ours():
+    theirs = parse(
+        'task = "token-classification"\ntokenizer = "wordpiece"\n'
+        '[model]\nname = "bert-tiny"\nhidden_size = 16\nnum_hidden_layers = 1\n'
+        "num_attention_heads = 2\nintermediate_size = 8\nmax_position_embeddings = 32\n"
+        '[data]\ntrain_file = "a.conll"\nper_device_train_batch_size = 4\nmax_seq_length = 20\n'
+        "[training]\nnum_train_epochs = 2\nlr = 1e-4\nwarmup_ratio = 0.1\nbf16 = true\n"
+        'lr_scheduler_type = "linear"\nadam_beta2 = 0.9\noptimizer = "adamw"\n',
+        ["n_layer=3", "training.wd=0.5"],
+    )
+    ours = parse(
+        'task = "tagging"\n[tokenizer]\nkind = "wordpiece"\n'
+        '[model]\nname = "bert"\nsize = "tiny"\nd_model = 16\nlayers = 3\nheads = 2\nd_ff = 8\n'
+        'max_length = 32\n[data]\ntrain = "a.conll"\nbatch_size = 4\nmax_length = 20\n'
+        '[training]\nepochs = 2\nprecision = "bfloat16"\n'
+        '[training.optimizer]\nname = "adamw"\nlearning_rate = 1e-4\nbetas = [0.9, 0.9]\n'
+        'weight_decay = 0.5\n[training.schedule]\nname = "linear"\nwarmup = 0.1\n'
+    )
+    assert checked_recipe(theirs) == checked_recipe(ours)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "model"),
+    [
+        ("causal-lm", "lstm", {"name": "lstm-lm"}),
+        ("language-modeling", "gru", {"name": "lstm-lm", "cell": "gru"}),
+        ("translation", "lstm", {"name": "lstm-seq2seq"}),
+        ("ner", "lstm", {"name": "bilstm"}),
+        ("text-classification", "bert-base", {"name": "bert", "size": "base"}),
+        ("causal-lm", "gpt2-medium", {"name": "gpt2", "size": "355M"}),
+        ("masked-lm", "big_bird", {"name": "bigbird"}),
+    ],
+)
+def test_the_name_of_a_model_depends_on_the_task(task, name, model):
+    assert parse(f'task = "{task}"\n[model]\nname = "{name}"\n').tables["model"] == model
+    other = parse(f'task = "{task}"\n', [f"model.name={name}"]).overrides
+    assert other == {f"model.{key}": f'"{value}"' for key, value in model.items()}
+
+
+def test_keywords_of_a_file_and_of_python_are_told_apart():
+    raw = parse('task = "language-modeling"\n[training.optimizer]\nlearning_rate = 1.0\n')
+    assert raw.tables["training"]["optimizer"] == {"learning_rate": 1.0}
+    raw = recipe_from_keywords(None, {**LANGUAGE, "model": "lstm", "lr": 0.1, "optimizer": "sgd"})
+    assert raw.tables["model"] == {"name": "lstm-lm"}
+    assert raw.tables["training"] == {"optimizer": {"learning_rate": 0.1}}
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        dict(lr=1.0, learning_rate=2.0),
+        dict(lr=1.0, lr_max=2.0),
+        dict(lr=1.0, training={"optimizer": {"learning_rate": 2.0}}),
+        dict(warmup_ratio=0.1, warmup_steps=4),
+        dict(model={"hidden_size": 4, "d_model": 4}),
+        dict(adam_beta1=0.9, betas=(0.9, 0.9)),
+    ],
+    ids=str,
+)
+def test_two_names_of_one_option_are_an_error_that_names_both(keywords):
+    with pytest.raises(ConfigError, match="`.*` and `.*` mean the same"):
+        habit_names.recipe(keywords)
+
+
+def test_float16_is_an_error_that_names_bfloat16():
+    with pytest.raises(ConfigError, match='Write precision = "bfloat16"'):
+        parse("[training]\nfp16 = true\n")
+    assert parse("[training]\nfp16 = false\n").tables == {"training": {}}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (dict(num_beams=4, num_return_sequences=2), dict(beams=4, n_best=2)),
+        (dict(num_beams=2, max_new_tokens=9), dict(beams=2, max_tokens=9)),
+        (dict(min_new_tokens=2, no_repeat_ngram_size=3), dict(min_tokens=2, no_repeat_ngram=3)),
+        (dict(do_sample=True), dict(temperature=1.0)),
+        (dict(do_sample=True, top_k=5, num_return_sequences=3), dict(top_k=5, samples=3)),
+        (dict(do_sample=False, num_beams=3), dict(beams=3)),
+        (
+            dict(prompt_lookup_num_tokens=3),
+            dict(assistant_model="ngram", num_assistant_tokens=3),
+        ),
+    ],
+    ids=str,
+)
+def test_options_of_generation_equal_ours(theirs, ours):
+    assert decoding.options(**theirs) == decoding.options(**ours)
+    method = decoding.options(max_tokens=50)
+    assert decoding.with_options(method, **theirs) == decoding.with_options(method, **ours)
+
+
+def test_vectors_and_texts_with_the_names_of_others_equal_those_with_ours():
+    import every_task
+
+    task = every_task.MAKERS["embedding"]()
+    texts = ["the cat sleeps", "a dog"]
+    theirs = task.embed(texts, normalize_embeddings=True, batch_size=1, show_progress_bar=False)
+    assert (theirs == task.embed(texts, normalize=True)).all()
+    writer = every_task.MAKERS["translation"]()
+    found = writer.generate(texts, num_beams=3, num_return_sequences=2, max_new_tokens=3)
+    assert found == writer.generate(texts, beams=3, n_best=2, max_tokens=3)
+    assert [len(several) for several in found] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (("text", "label", "label_text"), ("text", "label_text")),
+        (("idx", "sentence1", "sentence2", "label"), ("sentence1", "sentence2", "label")),
+        (("premise", "hypothesis", "label"), ("premise", "hypothesis", "label")),
+        (("id", "dialogue", "summary", "topic"), ("dialogue", "summary")),
+        (("article", "highlights", "id"), ("article", "highlights")),
+    ],
+    ids=str,
+)
+def test_columns_are_found_by_the_names_of_published_data(names, columns):
+    assert infer_columns([dict.fromkeys(names, "x")]) == columns
+
+
+def test_sentences_of_published_data_have_tokens_and_tags():
+    from regard.data import read_conll
+
+    rows = [
+        {"id": "0", "tokens": ["Anna", "ran"], "pos_tags": ["N", "V"], "ner_tags": ["B-P", "O"]}
+    ]
+    assert [tuple(row) for row in read_conll(rows)] == [(("Anna", "ran"), ("B-P", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "offered"),
+    [
+        ("lstm", MODELS, ("lstm-lm", "lstm-seq2seq")),
+        ("sentiment", TASKS, ("classification",)),
+        ("output_dir", ("task", "out", "seed"), ("out",)),
+        ("acc", ("accuracy", "f1"), ("accuracy",)),
+        ("gradient_clipping", ("max_grad_norm", "betas"), ("max_grad_norm",)),
+    ],
+)
+def test_an_unknown_name_offers_what_is_near_in_meaning(name, known, offered):
+    said = nearest(name, known)
+    assert said.startswith("Did you mean") and all(repr(one) in said for one in offered)
+
+
+def test_a_name_that_a_user_registers_is_no_other_name(monkeypatch):
+    monkeypatch.setattr(habit_names, "REGISTERED", set())
+    monkeypatch.setattr("regard.tasks.REGISTERED", habit_names.REGISTERED)
+
+    class Ner(task_class("tagging")):
+        pass
+
+    register("ner", Ner)
+    assert habit_names.task_name("ner") == "ner"
+    del TASKS["ner"]
