@@ -400,7 +400,7 @@ def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: value for name, value in named.items() if value is not None}
     own = _renamed(named, DECODING)
     if (count := own.pop("num_return_sequences", None)) is not None:
-        option = "n_best" if "beams" in own else "samples"
+        option = "n_best" if own.keys() & {"beams", "n_best"} else "samples"
         if option in own:
             raise _twice("num_return_sequences", option)
         own[option] = count
