@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NEUTRAL = (
     "The animal didn't cross the street because it was too tired.",
     "She put the keys on the table and forgot them.",
-    "The old man the boats.",
+    "Tokenizers split unbelievably rare words, such as tokenization.",
 )
 LINES = 3  # of a language model's data
 SHORTEST, LONGEST = 40, 300  # characters of a line, of an example

@@ -133,7 +133,7 @@ export function map({ matrix, queries, keys }, name, relative, follow, room = RO
   const [rows, columns] = [queries.length, keys.length];
   const heat = h("canvas", { class: "heat", role: "img", tabindex: "0", "aria-label": `${name}: ${rows} by ${columns} weights. Arrow keys choose one, Enter follows its row.` });
   drawMatrix(heat, matrix, rows, columns, ramp(), relative);
-  const cell = Math.max(Math.min(1, room / Math.max(columns, rows)), Math.min(30, Math.floor(room / Math.max(columns, rows))));
+  const cell = Math.max(Math.min(1, room / Math.max(columns, rows)), Math.min(40, Math.floor(room / Math.max(columns, rows))));
   heat.style.width = `${columns * cell}px`;
   heat.style["aspect-ratio"] = `${columns} / ${rows}`;
   if (Math.max(rows, columns) <= room) heat.classList.add("crisp");
