@@ -269,7 +269,7 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
         test = [one for one in test if len(task.tokenizer.encode(one).ids) <= LONGEST][:SENTENCES]
         nats = -sum(pseudo(test))
     else:
-        nats = task.evaluate(read(test, format="lines")).nats
+        nats = task.evaluate(read(test, format="lines")).named[0].nats
     words = sum(len(line.split()) + 1 for line in test)
     size = sum(len(line.encode()) + 1 for line in test)
     score = minimal_pair_scores(task, pairs, pseudo)

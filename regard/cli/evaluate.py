@@ -185,12 +185,12 @@ def _predictions(
     if len(files) > 1:
         raise ConfigError(f"{task.name} is scored on one file, but is given {len(files)}.")
     if files:
-        return task.evaluate(task.rows_to_evaluate(files, columns)), files
+        return [*task.evaluate(task.rows_to_evaluate(files, columns)).named], files
     run, recipe = _recipe(model)
     if part == "valid" and recipe.data.splits_train and not recipe.data.of_documents:
-        return task.evaluate(recipe.data.records(part)), [Path(recipe.data.train)]
+        return [*task.evaluate(recipe.data.records(part)).named], [Path(recipe.data.train)]
     files, _ = _data_of(run, recipe, part)
-    return task.evaluate(recipe.data.records(part)), files
+    return [*task.evaluate(recipe.data.records(part)).named], files
 
 
 def _outputs(
@@ -227,7 +227,8 @@ def _likelihood(
     if columns:
         _no_columns("running text has none")
     if not last_word:
-        return [task.evaluate(read(file, format=task.format), **options) for file in files]
+        texts = (read(file, format=task.format) for file in files)
+        return [score for text in texts for score in task.evaluate(text, **options).named]
     return [score for file in files for score in task.lambada(_passages(file))]
 
 

@@ -306,7 +306,6 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])
     named_alone = method_of(**named)  # raises the errors of the names and values themselves
-    named = _with_our_names(named, isinstance(named_alone, Beam) or isinstance(method, Beam))
     sampling, beam, draft = (
         any(name in named for name in names) for names in METHOD_OPTIONS.values()
     )
@@ -334,13 +333,6 @@ def with_options(method: Method, /, **named: Any) -> Any:
     check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
     made = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
     return _with_ends_of(method, made) if isinstance(method, TokenMethod) else made
-
-
-def _with_our_names(named: Mapping[str, Any], beam: bool) -> dict[str, Any]:
-    """Options by our names, also where they are given by those of generation_config.json."""
-    several = {"num_return_sequences": "n_best" if beam else "samples"}
-    ours = {theirs: name for name, theirs in NAMES.items()} | several
-    return {ours.get(name, name): value for name, value in named.items()}
 
 
 def _with_ends_of(method: TokenMethod, made: Any) -> Any:

@@ -54,7 +54,7 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training has warned of truncated texts before
-        found = task.evaluate(recipe.data.records("valid"))[0].report
+        found = task.evaluate(recipe.data.records("valid")).report
     if found is None:
         return []
     table = found.table()

@@ -14,6 +14,7 @@ from regard.training import Result
 from regard.training.metrics_log import read_events
 
 if TYPE_CHECKING:
+    from regard.metrics.score import Scores
     from regard.tasks.task import Task
     from regard.visual.picture import PictureColumn
 
@@ -80,7 +81,7 @@ class Run:
 
         return training_curves(self.history)
 
-    def evaluate(self, data: Any, **options: Any) -> Any:
+    def evaluate(self, data: Any, **options: Any) -> Scores:
         """The scores of the model on other data: a reader, or data in memory.
 
         If a table has the columns that the recipe names (`columns`), these are read.

@@ -42,7 +42,7 @@ _names, __getattr__ = names_of(
         "labels": "Accuracy F1 MacroF1 Matthews",
         "perplexity": "Perplexity PerplexityMeter Protocol",
         "rouge": "ROUGE",
-        "score": "Metric Score",
+        "score": "Metric Score Scores",
         "squad": "SQuAD SQuAD2 SquadScore",
         "tags": "Span convert_tags spans",
         "text": "BLEU CHRF bleu chrf",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, Protocol
@@ -115,6 +115,56 @@ class NamedScore(Protocol):
     def value(self) -> float: ...
     @property
     def signature(self) -> str: ...
+
+
+class Scores(Mapping[str, float]):
+    """What `evaluate` returns: the value of each score by its name.
+
+        scores["accuracy"]          0.94
+        scores.named[0].signature   how it was measured
+
+    named: the scores with their signatures, in order.
+    outputs: the texts that were scored, of a task that generates texts.
+    """
+
+    def __init__(self, named: Iterable[NamedScore], outputs: Sequence[str] = ()):
+        self.named, self.outputs = tuple(named), outputs
+
+    def __getitem__(self, name: str) -> float:
+        """The value of the score of this name.
+
+        Raises:
+            KeyError: there is none; the names are named.
+        """
+        for score in self.named:
+            if score.name == name:
+                return score.value
+        raise KeyError(f"{name!r} is none of the scores: {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([score.name for score in self.named])
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    def __str__(self) -> str:
+        """The scores with their signatures, one a line."""
+        return "\n".join(map(str, self.named))
+
+    def __repr__(self) -> str:
+        return f"Scores({', '.join(f'{name}={value:.4g}' for name, value in self.items())})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a table; below it the scores of each label, where there are such."""
+        rows = [(one.name, f"{one.value:.4g}", one.signature) for one in self.named]
+        table = ScoreTable("", "", ("score", "value", "signature"), rows)._repr_html_()
+        return table + (self.report._repr_html_() if self.report is not None else "")
+
+    @property
+    def report(self) -> ScoreReport | None:
+        """The same predictions scored label by label, where the task does so."""
+        first = self.named[0] if self.named else None
+        return first.report if isinstance(first, Score) else None
 
 
 class Metric(Protocol):

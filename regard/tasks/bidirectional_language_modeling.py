@@ -31,7 +31,8 @@ from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import chunks_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import Perplexity, Protocol
+from regard.metrics import Perplexity, Protocol, Scores
+from regard.metrics.score import NamedScore
 from regard.models.elmo import Elmo
 from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
@@ -342,7 +343,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     def evaluate(
         self, rows: RowReader | Iterable[str], *, state: StateKind | None = None
-    ) -> list[Perplexity]:
+    ) -> Scores:
         """The perplexity of a text, one sentence a line, in either direction.
 
         Every word is predicted, and the end of a sentence (backward: its beginning).
@@ -366,7 +367,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
             protocol = Protocol("token", tokenization, state=f"|state:{state}", direction=name)
             scores.append(Perplexity(total, text.count, protocol, unknown))
             check_likelihood(total, scores[-1].value)
-        return scores
+        return Scores(scores)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The lines of a file."""
@@ -388,16 +389,16 @@ class BidirectionalLanguageModel(EmbedsTexts):
             for _ in recipe.data.records("test").texts():
                 pass
 
-    def test(self, recipe: BidirectionalRecipe) -> list[Perplexity]:
+    def test(self, recipe: BidirectionalRecipe) -> Sequence[NamedScore]:
         """The perplexities of a recipe's test data, nothing where it names none."""
-        return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
+        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
 
     def samples(self, recipe: BidirectionalRecipe) -> list[tuple[str, ...]]:
         """The first words of some validation lines, and their perplexities in both directions."""
         lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
         short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
         scored = ((line, self.evaluate([line], state="zeros")) for line in short)
-        return [(line, *(f"{score.value:.1f}" for score in scores)) for line, scores in scored]
+        return [(line, *(f"{score:.1f}" for score in scores.values())) for line, scores in scored]
 
     def _data(self) -> SentenceStreams:
         if self.data is None:

@@ -10,6 +10,7 @@ from typing import Any
 from regard.data import read
 from regard.data.in_memory import is_path
 from regard.errors import ConfigError
+from regard.metrics.score import Scores
 from regard.tasks.folders import load
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.predictions import TextMatch
@@ -20,7 +21,9 @@ Model = str | PathLike[str] | Task
 """A model, or a run, a folder or a name on the hub that holds one."""
 
 
-def evaluate(model: Model, data: Any, *, columns: Sequence[int | str] = (), **options: Any) -> Any:
+def evaluate(
+    model: Model, data: Any, *, columns: Sequence[int | str] = (), **options: Any
+) -> Scores:
     """The scores of a model on data, as its method `evaluate` gives them.
 
         regard.evaluate("runs/reviews", "test.csv")

@@ -34,7 +34,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError
-from regard.metrics import BLEU, CIDEr, Metric, Score
+from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.tasks.batching import (
@@ -336,8 +336,8 @@ class Captioner(TextToText):
         *,
         columns: Sequence[int | str] = (),
         **options: Any,
-    ) -> tuple[list[Score], list[str]]:
-        """Scores of the captions of images against all rows of each image; and these captions.
+    ) -> Scores:
+        """Scores of the captions of images against all rows of each image.
 
         pairs: rows of an image file and a caption.  columns: of both in a table.
         """
@@ -347,7 +347,7 @@ class Captioner(TextToText):
         if not captions:
             raise DataError(rows.file_of(0), None, "has no row: there is nothing to score.")
         texts = self.generate(list(captions), **options)
-        return self.scores(texts, list(captions.values())), texts  # type: ignore[arg-type]
+        return Scores(self.scores(texts, list(captions.values())), texts)  # type: ignore[arg-type]
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The rows of a table; images are in its folder."""

@@ -21,7 +21,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
 from regard.data.header_rows import header_hint, header_remarks
 from regard.errors import ConfigError, DataError
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
@@ -221,7 +221,7 @@ class TextClassifier(EncoderTask):
 
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """The metrics of the predictions for rows of one text or two and their label.
 
         The first score has a `ClassReport`.
@@ -231,7 +231,7 @@ class TextClassifier(EncoderTask):
         scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
         report = self._report(scores, targets)
         metric_scores = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
-        return [replace(metric_scores[0], report=report), *metric_scores[1:]]
+        return Scores([replace(metric_scores[0], report=report), *metric_scores[1:]])
 
     def classification_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.data import RowReader
 from regard.errors import ConfigError
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.tasks.batching import TooLong
 from regard.tasks.classification import LabelPrediction, TextClassifier
 from regard.tasks.inputs import as_list
@@ -71,7 +71,7 @@ class ClassifierEnsemble(Methods):
 
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[str]], *, too_long: TooLong = "truncate"
-    ) -> list[Score]:
+    ) -> Scores:
         """The metrics of the first classifier, for rows of one text or two and their label.
 
         Raises:
@@ -79,4 +79,5 @@ class ClassifierEnsemble(Methods):
         """
         texts, targets = self.tasks[0].read_to_evaluate(rows)
         labels = [self.labels[index] for index in targets.tolist()]
-        return self.tasks[0].metrics.scores(self.predict(texts, too_long=too_long), labels)
+        predicted = self.predict(texts, too_long=too_long)
+        return Scores(self.tasks[0].metrics.scores(predicted, labels))

@@ -20,7 +20,7 @@ from regard.data import RowReader, read
 from regard.decoding.steps import evaluating
 from regard.errors import DataError
 from regard.layers.pooling import Pooling
-from regard.metrics import Pearson, Score, Spearman
+from regard.metrics import Pearson, Scores, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import TooLong, device_of, watched
@@ -206,7 +206,7 @@ class Embedder(EncoderTask):
         *,
         columns: Sequence[int | str] = (),
         too_long: TooLong = "truncate",
-    ) -> list[Score]:
+    ) -> Scores:
         """Pearson's and Spearman's correlation of cosines with judgements.
 
         rows: (text, text, number).  columns: of a table.
@@ -226,7 +226,7 @@ class Embedder(EncoderTask):
         metrics = Pearson(), Spearman()
         for metric in metrics:
             metric.add(cosines, judgements)
-        return [metric.result() for metric in metrics]
+        return Scores(metric.result() for metric in metrics)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""

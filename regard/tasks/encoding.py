@@ -23,7 +23,7 @@ from regard.data.grouped_inputs import GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import Score
+from regard.metrics.score import NamedScore
 from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
@@ -403,9 +403,9 @@ class EncoderTask(EmbedsTexts):
         """
         return list(rows)
 
-    def test(self, recipe: Any) -> Sequence[Score]:
+    def test(self, recipe: Any) -> Sequence[NamedScore]:
         """See `Task`."""
-        return [] if recipe.data.test is None else self.evaluate(recipe.data.records("test"))
+        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
 
     def notes(self) -> list[str]:
         """Which examples of the data were left out or truncated, and remarks on the model."""

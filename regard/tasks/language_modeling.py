@@ -38,8 +38,8 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
 from regard.errors import ConfigError, RegardError, check_at_least
-from regard.metrics import Perplexity, Protocol, Score
-from regard.metrics.score import check_any
+from regard.metrics import Perplexity, Protocol, Score, Scores
+from regard.metrics.score import NamedScore, check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
 from regard.tasks.auxiliary_losses import AuxiliaryLoss
@@ -443,7 +443,7 @@ class TextGenerator(EmbedsTexts):
         window: int | None = None,
         stride: int | None = None,
         **state_options: Unpack[StateOptions],
-    ) -> Perplexity:
+    ) -> Scores:
         """Perplexity of a text, given as a reader or as its lines, read once from start to end.
 
         Every token is predicted, the first one from the token that precedes any line; where the
@@ -488,7 +488,7 @@ class TextGenerator(EmbedsTexts):
         check_any(count, "Perplexity")
         result = Perplexity(nats, count, protocol, unknown)
         check_likelihood(result.nats, result.value)
-        return result
+        return Scores([result])
 
     def evaluated_model(self, options: StateOptions) -> LanguageModel:
         """The model with the memory length and largest distance that evaluation is asked for.
@@ -526,9 +526,9 @@ class TextGenerator(EmbedsTexts):
             for _ in recipe.data.records("test").texts():
                 pass
 
-    def test(self, recipe: LanguageModelingRecipe) -> list[Perplexity]:
+    def test(self, recipe: LanguageModelingRecipe) -> Sequence[NamedScore]:
         """The perplexity of a recipe's test data, nothing where it names none."""
-        return [] if recipe.data.test is None else [self.evaluate(recipe.data.records("test"))]
+        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
 
     # ---- parts
 

@@ -36,7 +36,8 @@ from regard.data.sampler import EpochSampler
 from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, RegardError
-from regard.metrics import Perplexity, Protocol, Score
+from regard.metrics import Perplexity, Protocol, Score, Scores
+from regard.metrics.score import NamedScore
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.recipe import Recipe
@@ -165,7 +166,7 @@ class MaskedLanguageModel(MaskFiller):
 
     # ---- scores
 
-    def evaluate(self, texts: Documents | Sequence[str]) -> list[Score]:
+    def evaluate(self, texts: Documents | Sequence[str]) -> Scores:
         """How many of the masked tokens of documents are found, and the perplexity of these tokens.
 
         15 % of the tokens are chosen, always the same ones, in windows of the model's length.
@@ -189,10 +190,11 @@ class MaskedLanguageModel(MaskFiller):
         how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
         perplexity = Perplexity(sums["nats"], count, Protocol("token", tokens)).value
         check_likelihood(sums["nats"], perplexity)
-        return [
+        scores = [
             Score("masked accuracy", sums["found"] / count, how, count, 4),
             Score("masked perplexity", perplexity, how, count, 2),
         ]
+        return Scores(scores)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Documents:
         """The documents of files; of tables, the column that is named.
@@ -355,9 +357,9 @@ class MaskedLanguageModel(MaskFiller):
             for _ in recipe.data.records("test"):
                 pass
 
-    def test(self, recipe: Any) -> list[Score]:
+    def test(self, recipe: Any) -> Sequence[NamedScore]:
         """See `Task`; single texts, also of a model that learns pairs."""
-        return self.evaluate(recipe.data.records("test")) if recipe.data.test else []
+        return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
 
     def _masked(self, part: str) -> MaskedTexts:
         if not self.masked_texts:

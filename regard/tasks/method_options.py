@@ -42,6 +42,13 @@ class DecodingOptions(TypedDict, total=False):
     assistant_model: Any
     num_assistant_tokens: int | None
     eos: Any
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    begin_suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
+    renormalize_logits: bool | None
     too_long: TooLong
     stop: Sequence[str] | str | None
     source_language: str | None

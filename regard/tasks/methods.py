@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from regard.metrics.score import ScoreReport
+    from regard.metrics.score import ScoreReport, Scores
     from regard.tasks.batching import TooLong
     from regard.tasks.method_options import DecodingOptions, EmbedOptions
     from regard.tasks.predictions import FilledText, Prediction, TextMatch
@@ -36,11 +36,13 @@ class Methods:
     """What users call.
 
     labels: the names of what a task predicts, where it has them.
+    reads_images: whether its inputs are names of image files, not texts.
     decodes: whether it generates texts; other tasks have `_predictions`, those for a list of texts.
     """
 
     name: ClassVar[str]
     decodes: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = False
     module: Any
     labels: tuple[str, ...] = ()
     _predictions: Callable[..., Sequence[Prediction]]
@@ -65,7 +67,10 @@ class Methods:
         if self.decodes:
             if return_proba:
                 self._not_supported("predict(return_proba=True)")
-            return self.generate(texts, **options)
+            if not isinstance(texts, str) or self.reads_images:
+                return self.generate(texts, **options)
+            warn_if_file(texts)
+            return self.generate([texts], **options)[0]
         warn_if_file(texts)
         if options.get("n_best", 1) != 1 and not return_proba:
             raise ConfigError("`n_best` results of a text have scores: give return_proba=True.")
@@ -78,8 +83,14 @@ class Methods:
         """Whether this is one text for `predict`, and no list of them."""
         return isinstance(texts, str)
 
-    def evaluate(self, data: Any, **options: Any) -> Any:
-        """The scores of the predictions for data with their targets."""
+    def evaluate(self, data: Any, **options: Any) -> Scores:
+        """The scores of the predictions for data with their targets, by name.
+
+        Args:
+            data: rows of texts and their target, a table with named columns, or a reader.
+            options: `columns=["text", "label"]` names those of a table; of a task that generates
+                texts see `DecodingOptions`.
+        """
         self._not_supported("evaluate")
 
     def save(self, folder: str | Path, *, license: str | None = None) -> None:
@@ -104,6 +115,12 @@ class Methods:
 
     # ---- of classifiers, taggers and parsers
 
+    @overload
+    def predict_proba(
+        self, texts: str | tuple[str, str], *, too_long: TooLong = "error"
+    ) -> dict[str, float]: ...
+    @overload
+    def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any: ...
     def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:
         """The probability of each label: for one text a dict, for a list an array (N, labels), in
         the order of `labels`. Of questions with choices: arrays, in the order of the choices.

@@ -22,7 +22,7 @@ from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
 from regard.errors import ConfigError, DataError
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.metrics.multi_label import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -250,14 +250,15 @@ class MultiLabelClassifier(EncoderTask):
 
     def evaluate(
         self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """Micro-F1, macro-F1 and subset accuracy; the first score has a `MultiLabelReport`.
 
         rows: of one text or two and their labels, as a list or with the separator of the training
             data; or a table with a column of 0 and 1 for each label, under its name.
         columns: of texts and labels in a table, where their names do not say which they are.
         """
-        return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
+        report = self._report(*scores_and_targets(self, self.with_columns(rows, columns)))
+        return Scores(report.scores())
 
     def classification_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
         """Scores of each label, averages and calibration; rows as of `evaluate`."""

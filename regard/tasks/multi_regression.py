@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard.data import RowReader
 from regard.data.encoder_inputs import Texts
 from regard.errors import DataError
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.metrics.multi_regression import MultiRegressionReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
@@ -180,14 +180,15 @@ class MultiRegressor(EncoderTask):
 
     def evaluate(
         self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """Mean errors and correlations; the first score has a `MultiRegressionReport`.
 
         rows: of one text or two and a list of their numbers; or a table with a column for each
             number, under its name.
         columns: of texts and numbers in a table, where their names do not say which they are.
         """
-        return self._report(*scores_and_targets(self, self.with_columns(rows, columns))).scores()
+        report = self._report(*scores_and_targets(self, self.with_columns(rows, columns)))
+        return Scores(report.scores())
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and their numbers, (N, O)."""

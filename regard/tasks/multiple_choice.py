@@ -24,7 +24,7 @@ from regard.data.datasets.records import RecordReader
 from regard.data.grouped_inputs import GroupBatch, GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
-from regard.metrics import Accuracy, Score
+from regard.metrics import Accuracy, Scores
 from regard.models.gpt import GPT
 from regard.recipe import Options
 from regard.schema import parse_json
@@ -325,7 +325,7 @@ class MultipleChoice(encoding.EncoderTask):
         rows: RecordReader[ChoiceQuestion] | Iterable[Any],
         *,
         columns: Sequence[int | str] = (),
-    ) -> list[Score]:
+    ) -> Scores:
         """The accuracy of the predictions for questions whose answer is known.
 
         Raises:
@@ -342,7 +342,7 @@ class MultipleChoice(encoding.EncoderTask):
             [prediction.index for prediction in predictions],
             [question.answer for question in questions],
         )
-        return [metric.result()]
+        return Scores([metric.result()])
 
     def samples(self, recipe: ChoiceRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (context and question, predicted answer, answer)."""

@@ -33,7 +33,7 @@ from regard.layers.chart import (
     max_margin_loss,
 )
 from regard.layers.chart_head import ChartHead
-from regard.metrics import Accuracy, Score
+from regard.metrics import Accuracy, Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long, device_of
@@ -419,7 +419,7 @@ class Parser(encoding.EncoderTask):
 
     def evaluate(
         self, rows: RecordReader[ConstituencyTree] | Iterable[Any], *, columns: Sequence[Any] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """The F1 of labelled brackets, and the accuracy of tags; see `bracket_score`.
 
         rows: of `read_treebank`, or trees, or brackets.
@@ -431,7 +431,8 @@ class Parser(encoding.EncoderTask):
         tagged = Accuracy()
         for predicted, tree in zip(predicted_trees, gold, strict=True):
             tagged.add(predicted.tags, tree.tags)
-        return [bracket_score(predicted_trees, gold), *([tagged.result()] if self.tags else [])]
+        tag_scores = [tagged.result()] if self.tags else []
+        return Scores([bracket_score(predicted_trees, gold), *tag_scores])
 
     def samples(self, recipe: ParsingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (words, predicted tree, tree)."""

@@ -26,7 +26,7 @@ from regard.data.encoder_inputs import EncodedInputs, InputBatch
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import ContextWindows, EncodedContext, concatenated
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.models.encoder_with_heads import EncoderWithHeads, with_options
 from regard.recipe import Options
 from regard.tasks import encoding
@@ -389,7 +389,7 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     def evaluate(
         self, rows: RecordReader[Question] | Iterable[Any], *, columns: Sequence[int | str] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """F1 and exact match of the answers.
 
         rows: of `read_squad`, or records as it reads them. Where some questions have no answer, the
@@ -403,7 +403,8 @@ class QuestionAnswerer(encoding.EncoderTask):
                 f"{self.max_question_length:,} tokens",
                 stacklevel=2,
             )
-        return [score_of(list(self._answered(questions, "truncate")), questions, self.threshold)]
+        answers = list(self._answered(questions, "truncate"))
+        return Scores([score_of(answers, questions, self.threshold)])
 
     def samples(self, recipe: QuestionsRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (question, predicted answer, answer)."""

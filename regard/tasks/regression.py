@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.encoder_inputs import Texts
-from regard.metrics import Score
+from regard.metrics import Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
 from regard.tasks.distillation import SoftTargets, Teacher
@@ -152,13 +152,13 @@ class TextRegressor(EncoderTask):
 
     def evaluate(
         self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
-    ) -> list[Score]:
+    ) -> Scores:
         """The metrics of the predictions for rows of one text or two and their number.
 
         columns: of texts and number in a table, where their names do not say which they are.
         """
         scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
-        return self.metrics.scores(self._numbers(scores), targets.tolist())
+        return Scores(self.metrics.scores(self._numbers(scores), targets.tolist()))
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""

@@ -22,7 +22,7 @@ from regard.decoding import RelativeLimit
 from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
 from regard.decoding.hypothesis import Hypothesis
 from regard.errors import ConfigError, TextError
-from regard.metrics import Score
+from regard.metrics import Score, Scores
 from regard.models.protocols import EncoderDecoder
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long, decode_in_order
@@ -417,10 +417,8 @@ class SequenceParser(TextToText):
         predicted, gold = ([read_trees(text)[0] for text in trees] for trees in (texts, references))
         return [bracket_score(predicted, gold)]
 
-    def evaluate(
-        self, pairs: Any, *, columns: Sequence[int | str] = (), **options: Any
-    ) -> tuple[list[Score], list[str]]:
-        """The score of the predicted trees; and these trees in brackets.
+    def evaluate(self, pairs: Any, *, columns: Sequence[int | str] = (), **options: Any) -> Scores:
+        """The score of the predicted trees; `outputs` are these trees in brackets.
 
         pairs: of `read_treebank`, or trees, or brackets.
         """
@@ -430,7 +428,7 @@ class SequenceParser(TextToText):
         self._warn_if_truncated(sources)
         sentences = list(map(_without_labels, sources))
         texts = self.generate(sentences, too_long="truncate", **options)
-        return self.scores(texts, references), texts
+        return Scores(self.scores(texts, references), texts)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> TreePairs:
         """The trees of a file."""

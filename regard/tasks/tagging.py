@@ -25,7 +25,7 @@ from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import Accuracy, EntityF1, Score
+from regard.metrics import Accuracy, EntityF1, Score, Scores
 from regard.metrics.tags import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
@@ -315,7 +315,7 @@ class Tagger(encoding.EncoderTask):
         rows: RecordReader[TaggedSentence] | Iterable[Any],
         *,
         columns: Sequence[int | str] = (),
-    ) -> list[Score]:
+    ) -> Scores:
         """The score of the predicted tags.
 
         rows: of `read_conll`, or pairs (words, tags).  columns: the numbers of words and tags.
@@ -331,7 +331,7 @@ class Tagger(encoding.EncoderTask):
             )
         windows = WordWindows.of([words for words, _ in learned.sentences], self.input_format)
         counts = [len(words) for words, _ in learned.sentences]
-        return [self._score(self._best(windows, counts)[0], learned.sentences)]
+        return Scores([self._score(self._best(windows, counts)[0], learned.sentences)])
 
     def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, predicted tags, tags)."""

@@ -36,7 +36,6 @@ class Task(Methods):
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
-    reads_images: whether its inputs are names of image files, not texts.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     input_format: how texts become encoder inputs; None where the task has no encoder.
@@ -53,7 +52,6 @@ class Task(Methods):
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
-    reads_images: ClassVar[bool] = False
     score_options: ClassVar[tuple[str, ...]] = ()
     length_option: ClassVar[str] = ""
     usual: Mapping[str, float] = MappingProxyType({})

@@ -32,7 +32,8 @@ from regard.decoding.constraints import ForcedFirst
 from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics import CHRF, Accuracy, Metric, Score
+from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
+from regard.metrics.score import NamedScore
 from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options, Recipe
 from regard.tasks.batching import (
@@ -491,8 +492,8 @@ class TextToText(EmbedsTexts):
         *,
         columns: Sequence[int | str] = (),
         **options: Any,
-    ) -> tuple[list[Score], list[str]]:
-        """Scores of the texts generated for the first fields against the second; and these texts.
+    ) -> Scores:
+        """Scores of the texts generated for the first fields against the second.
 
         columns: of sources and references in a table.
         """
@@ -503,7 +504,7 @@ class TextToText(EmbedsTexts):
             warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
         rows = list(zip(sources, references, strict=True))
-        return [*self.scores(texts, references), *self.reference_scores(rows)], texts
+        return Scores([*self.scores(texts, references), *self.reference_scores(rows)], texts)
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """Scores of the references themselves, whatever is generated: none.
@@ -521,9 +522,9 @@ class TextToText(EmbedsTexts):
         if recipe.data.test:
             fields_of(recipe.data.records("test"))
 
-    def test(self, recipe: PairsRecipe) -> list[Score]:
+    def test(self, recipe: PairsRecipe) -> Sequence[NamedScore]:
         """See `Task`."""
-        return self.evaluate(recipe.data.records("test"))[0] if recipe.data.test else []
+        return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
 
     def test_samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
         """The first rows of the test data: (source, output, reference)."""

@@ -378,14 +378,13 @@ def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
 
 def probabilities_of_labels(
     task: EncoderTask, texts: Any, *, too_long: TooLong = "error"
-) -> dict[str, float] | np.ndarray:
+) -> Any:  # a dict, or an array
     """The probability of each label: of one text by label, of several an array (N, labels) in the
     order of `task.labels`.
     """
     found = task.predict(texts, return_proba=True, too_long=too_long)
     if task.is_one(texts):
-        probabilities: dict[str, float] = found.probabilities
-        return probabilities
+        return found.probabilities
     rows = [[*one.probabilities.values()] for one in found]
     return np.array(rows).reshape(-1, len(task.labels))
 

@@ -133,7 +133,7 @@ def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
     task = planned("classification", file, header=True)
     with pytest.raises(DataError, match="rows.tsv:1: has the label 'label'.* give the columns by"):
         task.evaluate(task.rows_to_evaluate([file], ()))
-    (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label")))
+    (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label"))).named
     assert score.count == len(ROWS)
 
 

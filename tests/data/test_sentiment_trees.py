@@ -112,7 +112,7 @@ def test_phrases_are_trained_on_and_sentences_are_scored(tmp_path):
     sentences = list(read_sentiment_trees(tmp_path / "valid.txt"))
     right = sum(run.predict(text) == label for text, label in sentences)
     assert run.scores["accuracy"] == right / 2
-    assert run.evaluate(read_sentiment_trees(tmp_path / "valid.txt"))[0].value == right / 2
+    assert run.evaluate(read_sentiment_trees(tmp_path / "valid.txt")).named[0].value == right / 2
 
 
 @pytest.mark.parametrize(

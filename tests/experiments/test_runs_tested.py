@@ -69,12 +69,9 @@ def test_test_scores_equal_those_of_the_opened_model(task):
     test = DATA[task][: len(DATA[task]) // 2]
     run = regard.train(**options_of(task), test=test)
     data = read_recipe(run.folder / "recipe.toml").data.records("test")
-    found = regard.load(run.folder).evaluate(data)
-    scores = (
-        found[0] if task in ENCODER_DECODERS else [found] if not isinstance(found, list) else found
-    )
-    assert run.test_scores == pytest.approx({one.name: one.value for one in scores}, rel=1e-5)
-    assert run.result.test_signatures == {one.name: one.signature for one in scores}
+    scores = regard.load(run.folder).evaluate(data)
+    assert run.test_scores == pytest.approx(dict(scores), rel=1e-5)
+    assert run.result.test_signatures == {one.name: one.signature for one in scores.named}
     assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
     *_, last = read_events(run.folder)
     assert last == {"step": run.result.step} | {

@@ -165,7 +165,7 @@ def trained(tmp_path_factory):
 
 def test_a_decoder_only_model_learns_to_translate_and_is_saved_and_loaded(trained, tmp_path):
     task = trained.model
-    assert task.evaluate(ROWS)[0][0].value > 80
+    assert task.evaluate(ROWS).named[0].value > 80
     texts = [text for text, _ in ROWS]
     regard.save(task, tmp_path / "saved")
     for again in (regard.load(trained.folder), regard.load(tmp_path / "saved")):

@@ -141,7 +141,7 @@ def test_a_task_evaluates_and_generates_with_it():
         )
         model = KneserNey.fit(ids, config)
     task = TextGenerator(model, tokenizer, format="lines", unit="word")
-    score = task.evaluate(["the cat sat down", "a dog sat"])
+    score = task.evaluate(["the cat sat down", "a dog sat"]).named[0]
     text = torch.tensor(
         [
             [

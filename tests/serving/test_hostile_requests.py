@@ -295,7 +295,7 @@ def test_an_unexpected_error_is_reported_and_the_next_request_answered(
         raise KeyError("secret")
 
     with monkeypatch.context() as patch:
-        patch.setattr(task, "predictions", broken, raising=False)
+        patch.setattr(task, "_predictions", broken, raising=False)
         answered = ask(service, "/tag", TAG)
     assert answered.status == 500 and answered.json()["error"]["type"] == "server_error"
     assert "KeyError" in capsys.readouterr().err
@@ -349,13 +349,13 @@ def test_a_request_whose_answer_takes_long_keeps_its_connection(service, monkeyp
     """The limit of its head ends with its head, also where this arrives byte by byte."""
     monkeypatch.setattr(guards, "ARRIVAL_SECONDS", 0.5)
     task = service.models.all["tagging"].task
-    predictions = task.predictions
+    predictions = task._predictions
 
     def slow(*args, **options):
         time.sleep(1.0)
         return predictions(*args, **options)
 
-    monkeypatch.setattr(task, "predictions", slow, raising=False)
+    monkeypatch.setattr(task, "_predictions", slow, raising=False)
     with (
         listening(service) as address,
         socket.create_connection(("127.0.0.1", _port(address))) as c,

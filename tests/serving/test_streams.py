@@ -169,9 +169,9 @@ def test_a_deadline_holds_while_the_engine_is_busy_with_another_request(folders,
     service = service_of({name: folders[task] for name, task in names.items()}, deadline=0.2)
     thread = start(service)
     task, busy = service.models.all["tagging"].task, threading.Event()
-    tag = task.predictions
+    tag = task._predictions
     monkeypatch.setattr(
-        task, "predictions", lambda *a, **o: (busy.wait(30), tag(*a, **o))[1], raising=False
+        task, "_predictions", lambda *a, **o: (busy.wait(30), tag(*a, **o))[1], raising=False
     )
     lm = {"model": "lm", "prompt": "the cat", "max_tokens": 5}
     endless = {**lm, "max_tokens": 100_000, "stream": True}

@@ -172,7 +172,7 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
             out=tmp_path / backward, progress=False,
         )  # fmt: skip
         task = load(run.folder)
-        found = task.evaluate(read(tmp_path / "text.txt", format="lines"))
+        found = task.evaluate(read(tmp_path / "text.txt", format="lines")).named[0]
         assert found.value == pytest.approx(run.scores["perplexity"], rel=0.05)
         losses.append(run.scores["loss"])
     assert losses[1] < losses[0] - 0.2, losses  # half of its words follow from the one after them
@@ -183,7 +183,7 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
     for call in (lambda: list(task.stream("w1")), lambda: task.lambada(["w1 w1w2"])):
         with pytest.raises(ConfigError, match="reads texts from their end"):
             call()
-    assert math.isfinite(task.evaluate(["w1 w1w2"], neural_cache=5).value)
+    assert math.isfinite(task.evaluate(["w1 w1w2"], neural_cache=5).named[0].value)
 
 
 def test_a_run_stopped_between_trigger_and_end_ends_with_the_same_bits(tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def naive_nats(task, sentence: str) -> tuple[float, float]:
 def test_perplexities_from_zeros_equal_every_word_predicted_alone():
     task = tiny()
     lines = [*LINES, "", "a zebra saw the yak"]
-    forward, backward = task.evaluate(lines, state="zeros")
+    forward, backward = task.evaluate(lines, state="zeros").named
     wanted = [naive_nats(task, line) for line in lines if line]
     count = sum(len(line.split()) + 1 for line in lines if line)
     assert forward.count == backward.count == count
@@ -97,23 +97,23 @@ def test_perplexities_from_zeros_equal_every_word_predicted_alone():
     assert math.isclose(backward.nats, sum(one for _, one in wanted), rel_tol=1e-5)
     assert forward.name == "forward perplexity" and backward.name == "backward perplexity"
     assert "state:zeros|direction:forward" in forward.signature and forward.unknown == 2
-    alone = [task.evaluate([line], state="zeros")[0].nats for line in lines if line]
+    alone = [task.evaluate([line], state="zeros").named[0].nats for line in lines if line]
     assert math.isclose(sum(alone), forward.nats, rel_tol=1e-6)
 
 
 def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences():
     task = tiny()
-    one, other = (task.evaluate(lines)[0].nats for lines in (LINES, LINES[::-1]))
+    one, other = (task.evaluate(lines).named[0].nats for lines in (LINES, LINES[::-1]))
     assert one != other
-    first = task.evaluate(LINES[:1])[0].nats
-    assert math.isclose(first, task.evaluate(LINES[:1], state="zeros")[0].nats, rel_tol=1e-6)
+    first = task.evaluate(LINES[:1]).named[0].nats
+    assert math.isclose(first, task.evaluate(LINES[:1], state="zeros").named[0].nats, rel_tol=1e-6)
 
 
 def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_path):
     before = 16.0
     run = train(recipe, max_steps=120, progress=False, out=tmp_path / "run")
     task = regard.load(tmp_path / "run")
-    forward, backward = task.evaluate(LINES)
+    forward, backward = task.evaluate(LINES).named
     assert forward.value < before / 3 and backward.value < before / 3
     assert run.scores["forward_perplexity"] > 1
     vectors = task.embed(["the cat", "unseen words"], granularity="word")
@@ -165,8 +165,8 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     task = regard.load(tmp_path / "tuned")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     start = regard.load(tmp_path / "lm").module
-    assert not torch.equal(tuned.module.encoder.mix.scalars, start.mix.scalars)
-    assert not torch.equal(tuned.module.encoder.embedding.weight, start.embedding.weight)
+    assert not torch.equal(tuned.model.module.encoder.mix.scalars, start.mix.scalars)
+    assert not torch.equal(tuned.model.module.encoder.embedding.weight, start.embedding.weight)
     features = text.replace(
         "[training]\n",
         '[model.features]\n    combine = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
@@ -174,8 +174,8 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     )
     (tmp_path / "features.toml").write_text(features)
     frozen = train(tmp_path / "features.toml", progress=False, out=tmp_path / "frozen")
-    assert torch.equal(frozen.module.encoder.encoder.embedding.weight, start.embedding.weight)
-    assert not torch.equal(frozen.module.encoder.choice.scalars, start.mix.scalars)
+    assert torch.equal(frozen.model.module.encoder.encoder.embedding.weight, start.embedding.weight)
+    assert not torch.equal(frozen.model.module.encoder.choice.scalars, start.mix.scalars)
     task = regard.load(tmp_path / "frozen")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     assert task.predict("unseen dog") == task.predict(["unseen dog"])[0]

@@ -124,7 +124,8 @@ def test_scores_are_those_of_the_captions_against_all_references(workdir):
     run = regard.train("small.toml", progress=False).folder
     task = regard.load(run)
     rows = task.rows_to_evaluate(["captions.csv"], ())
-    scores, texts = task.evaluate(rows, beams=2)
+    found = task.evaluate(rows, beams=2)
+    scores, texts = found.named, found.outputs
     assert len(texts) == 12
     assert texts == task.caption([f"{number}.png" for number in range(12)], beams=2)
     for metric, score in zip((BLEU(lowercase=True), CIDEr()), scores, strict=True):

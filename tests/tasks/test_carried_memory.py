@@ -69,7 +69,7 @@ def plain(model: TransformerXL, ids: list[int], target: int) -> float:
 ], ids=str)  # fmt: skip
 def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(tokenizer, reading):
     task, text = xl(tokenizer), lines(12, seed=7)
-    found = task.evaluate(text, **reading)
+    found = task.evaluate(text, **reading).named[0]
     ids = [tokenizer.eos_id]
     for line in text:
         ids += [*tokenizer.encode(line).ids, tokenizer.eos_id]
@@ -143,8 +143,8 @@ def test_the_neural_cache_equals_its_formula(cache, steps):
 def test_a_cache_is_an_option_of_every_model_with_a_state(tokenizer):
     task, text = xl(tokenizer), lines(12, seed=7)
     plainly, with_cache = (
-        task.evaluate(text),
-        task.evaluate(text, neural_cache=20, neural_cache_theta=0.1),
+        task.evaluate(text).named[0],
+        task.evaluate(text, neural_cache=20, neural_cache_theta=0.1).named[0],
     )
     assert plainly.nats != with_cache.nats and "|neural_cache:20,0.1,0.1|" in with_cache.signature
 
@@ -269,7 +269,7 @@ def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
     settings = json.loads((trained / "whole/model/config.json").read_text())
     assert settings["cutoffs"] == [8] and settings["regard"]["memory_length"] == 20
     task = regard.load(trained / "whole")
-    found = task.evaluate(read(trained / "valid.txt"))
+    found = task.evaluate(read(trained / "valid.txt")).named[0]
     assert "|target:6|memory:20|" in found.signature
     assert task.generate("the cat", max_tokens=30).startswith("the cat")
     assert task.embed(["the cat", "a dog"]).shape == (2, 8)

@@ -344,7 +344,7 @@ def test_metrics_by_name_equal_scikit_learn(workdir):
     }
     assert task.goal == ("macro-f1", "max") and result.best == pytest.approx(values["macro-f1"])
     assert {k: v for k, v in result.scores.items() if k != "loss"} == pytest.approx(values)
-    scores = task.evaluate(ROWS)
+    scores = task.evaluate(ROWS).named
     assert [score.value for score in scores] == pytest.approx(list(values.values()))
 
 
@@ -552,7 +552,7 @@ def test_a_report_of_classes_agrees_with_the_predictions(workdir):
     rows = [(*pair, label) for pair, (_, _, label) in zip(PAIRS, ROWS, strict=True)]
     report = task.classification_report(rows)
     right = sum(report.confusion[i][i] for i in range(3))
-    assert right / len(ROWS) == pytest.approx(task.evaluate(rows)[0].value)
+    assert right / len(ROWS) == pytest.approx(task.evaluate(rows).named[0].value)
     assert [one.label for one in report.classes] == ["no", "maybe", "yes"]
 
 

@@ -42,7 +42,7 @@ def test_probabilities_are_the_mean_of_both(two):
             mean = (first.probabilities[label] + second.probabilities[label]) / 2
             assert one.probabilities[label] == pytest.approx(mean, abs=1e-6)
         assert one.probabilities[one.label] == max(one.probabilities.values())
-    accuracy = both.evaluate(ROWS)[0]
+    accuracy = both.evaluate(ROWS).named[0]
     right = sum(
         label == expected for label, (_, expected) in zip(both.predict(texts), ROWS, strict=True)
     )

@@ -326,7 +326,7 @@ def test_values_that_are_no_text_raise_an_error(tasks):
 def test_evaluation_scores_are_correlations_of_cosines(tasks):
     pairs = list(zip(TEXTS, TEXTS[::-1], (5, 1.5, 4, 0, 2.5), strict=True))
     cosines = [tasks["bert"].similarity(a, b) for a, b, _ in pairs]
-    pearson, spearman = tasks["bert"].evaluate([(a, b, str(gold)) for a, b, gold in pairs])
+    pearson, spearman = tasks["bert"].evaluate([(a, b, str(gold)) for a, b, gold in pairs]).named
     gold = [row[2] for row in pairs]
     assert pearson.value == pytest.approx(scipy.stats.pearsonr(cosines, gold)[0], abs=1e-5)
     assert spearman.value == pytest.approx(scipy.stats.spearmanr(cosines, gold)[0], abs=1e-6)

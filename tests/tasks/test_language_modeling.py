@@ -94,7 +94,7 @@ def their_loss(theirs, ids: list[int], window: int, stride: int) -> tuple[float,
 def test_perplexity_equals_that_of_a_plain_loop_with_transformers(
     task, theirs, tokenizer, text, window, stride
 ):
-    found = task.evaluate(read(text, format="text"), window=window, stride=stride)
+    found = task.evaluate(read(text, format="text"), window=window, stride=stride).named[0]
     ids = [tokenizer.bos_id, *tokenizer.encode(text.read_text()).ids]
     nats, count = their_loss(theirs, ids, window or CONTEXT, stride or window or CONTEXT)
     assert found.count == count == len(ids) - 1
@@ -104,7 +104,7 @@ def test_perplexity_equals_that_of_a_plain_loop_with_transformers(
 
 def test_the_stride_changes_the_perplexity(task, text):
     rows = read(text, format="text")
-    values = {task.evaluate(rows, stride=stride).value for stride in (None, 6, 1)}
+    values = {task.evaluate(rows, stride=stride).named[0].value for stride in (None, 6, 1)}
     assert len(values) == 3
     with pytest.raises(
         ConfigError, match="`window` must be at most the model's context, 12, .* 13"
@@ -119,7 +119,7 @@ def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenize
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
     task = TextGenerator(model, tokenizer, format="text")
     rows = read(text, format="text")
-    whole, windows = task.evaluate(rows), task.evaluate(rows, window=5)
+    whole, windows = task.evaluate(rows).named[0], task.evaluate(rows, window=5).named[0]
     assert "window:carried" in whole.signature and "window:5|stride:5" in windows.signature
     assert whole.count == windows.count and whole.nats != windows.nats
 
@@ -129,7 +129,7 @@ def test_the_signature_says_that_a_text_was_read_in_segments(tokenizer, tmp_path
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
     task = TextGenerator(model, tokenizer, format="text")
     (tmp_path / "long.txt").write_text("the cat sat on the mat and the dog ran to the sea\n" * 300)
-    found = task.evaluate(read(tmp_path / "long.txt", format="text"))
+    found = task.evaluate(read(tmp_path / "long.txt", format="text")).named[0]
     assert re.search(r"\|window:carried\|segments:\d+\|overlap:64\|", found.signature)
 
 
@@ -138,7 +138,7 @@ def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text
     counts = {}
     for unit in ("token", "word", "character", "byte"):
         one = TextGenerator(task.module, task.tokenizer, unit=unit)
-        counts[unit] = one.evaluate(rows).count
+        counts[unit] = one.evaluate(rows).named[0].count
     assert counts["word"] == len(written.split())
     assert counts["character"] == counts["byte"] == len(written)
 
@@ -400,7 +400,7 @@ def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
     trained = run("run", "data.sequence_length=6")
     task = trained.model
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
-    found = task.evaluate(read("valid.txt", format="text"))
+    found = task.evaluate(read("valid.txt", format="text")).named[0]
     assert "window:6|stride:6" in found.signature
     # validation begins without the line break that stands before a text
     assert found.nats / found.count == pytest.approx(trained.scores["loss"], rel=0.05)
@@ -439,7 +439,7 @@ def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, wor
     run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
     task = runs.load("run")
     assert task.module.config.pad is None and task.module.config.eos == 50256
-    assert task.evaluate(read("valid.txt")).count > 0
+    assert task.evaluate(read("valid.txt")).named[0].count > 0
 
 
 # ---- from elsewhere -----------------------------------------------------------------------------

@@ -240,12 +240,12 @@ def test_evaluation_is_over_the_same_masks_and_names_them(here):
     folder = regard.train("bert.toml", progress=False).folder
     task = regard.load(folder)
     texts = ["The old cat sat on a warm mat.", "The sun was sleeping in the cat."]
-    accuracy, perplexity = task.evaluate(texts)
-    assert [accuracy.value, perplexity.value] == [one.value for one in task.evaluate(texts)]
+    accuracy, perplexity = task.evaluate(texts).named
+    assert [accuracy.value, perplexity.value] == [one.value for one in task.evaluate(texts).named]
     assert accuracy.signature == "masked:0.15|window:32|tok:wordpiece-68|count:2"
     assert 0 <= accuracy.value <= 1 < perplexity.value
     (here / "more.txt").write_text("\n\n".join(texts))
-    again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], []))
+    again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], [])).named
     assert [one.value for one in again] == [accuracy.value, perplexity.value]
 
 

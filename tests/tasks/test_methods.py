@@ -12,9 +12,12 @@ import torch
 import transformers
 
 import regard
+from regard import habit_names
+from regard.decoding.option_types import NAMES, OPTION_TYPES
 from regard.errors import ConfigError, NotSupportedError
 from regard.tasks import TASKS
 from regard.tasks.embedding import Embedder
+from regard.tasks.method_options import DecodingOptions
 from regard.tasks.methods import METHODS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -164,3 +167,10 @@ def test_an_object_is_saved_moved_and_shown(tasks, tmp_path):
     np.testing.assert_allclose(bare.embed(TEXT), model.embed(TEXT), atol=1e-6)
     assert len(repr(model)) < 120 and "Embedder" in repr(model)
     assert "<code>encode</code>" in model._repr_html_()
+
+
+def test_the_typed_options_of_decoding_are_those_that_it_has():
+    typed = {*DecodingOptions.__annotations__}
+    of_tasks = {"too_long", "stop", "source_language", "target_language"}
+    assert {*NAMES} <= typed
+    assert typed - of_tasks <= {*NAMES, *OPTION_TYPES, *habit_names.DECODING}

@@ -116,7 +116,7 @@ def n_grams(tokenizer):
 def test_the_log_likelihood_of_a_line_is_what_its_perplexity_is_made_of(make):
     task = of_lines(make)
     texts = ["the cat sat on the mat", "a dog", "the sea ran to a dog on a mat", "sat"]
-    wanted = [-task.evaluate([text]).nats for text in texts]
+    wanted = [-task.evaluate([text]).named[0].nats for text in texts]
     assert task.log_likelihoods(texts) == pytest.approx(wanted, rel=1e-5)
 
 
@@ -144,10 +144,12 @@ def test_the_perplexity_of_a_model_without_a_carried_state_needs_a_window():
     lines = ["the cat sat on a mat to the dog"] * 400
     with pytest.raises(ConfigError, match="Xlnet carries no state .* give `window`"):
         task.evaluate(lines)
-    assert "|window:32|" in task.evaluate(lines, window=32).signature
+    assert "|window:32|" in task.evaluate(lines, window=32).named[0].signature
     with pytest.raises(ConfigError, match="give `window`"):
         task.evaluate(lines[:40], neural_cache=5)
-    assert task.evaluate(lines[:3]).nats == pytest.approx(task.evaluate(lines[:3], window=40).nats)
+    assert task.evaluate(lines[:3]).named[0].nats == pytest.approx(
+        task.evaluate(lines[:3], window=40).named[0].nats
+    )
 
 
 def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_wrong():
@@ -194,7 +196,7 @@ def test_pairs_are_scored_from_the_command_line(tmp_path, family, ending):
 
 def test_a_classifier_gives_no_likelihood_and_says_so(tmp_path):
     task = regard.load(folder(tmp_path, "bert", "ForSequenceClassification"))
-    with pytest.raises(NotSupportedError, match="gives the log-likelihoods of texts, but"):
+    with pytest.raises(NotSupportedError, match="does not support `log_likelihoods`"):
         minimal_pair_scores(task, PAIRS)
 
 

@@ -119,11 +119,16 @@ def test_every_form_of_the_data_gives_the_same_targets_and_scores(start, form):
     assert run.scores == train(out="other").scores
     if named == LABELS:
         rows = list(zip(TEXTS, SETS, strict=True))
-        scores = run.evaluate(data.read(data.train, "train"))
-        assert run.evaluate(LISTS) == run.evaluate(rows) == run.evaluate(INDICATORS) == scores
+        scores = run.evaluate(data.read(data.train, "train")).named
+        assert (
+            run.evaluate(LISTS).named
+            == run.evaluate(rows).named
+            == run.evaluate(INDICATORS).named
+            == scores
+        )
         if run.model.separator:
             text = LISTS.assign(labels=[";".join(labels) for labels in SETS])
-            assert run.evaluate(text) == scores
+            assert run.evaluate(text).named == scores
 
 
 def test_an_order_of_columns_is_the_order_of_the_labels(start):
@@ -140,7 +145,7 @@ def test_pairs_of_texts_have_labels(start):
     pairs = INDICATORS.assign(sentence1=TEXTS, sentence2=TEXTS[::-1]).drop(columns=["id", "text"])
     run = train(train=pairs, target_columns=list(LABELS), both_orders=True)
     assert set(run.predict(("a dog", "a cat"))) <= {*LABELS}
-    assert run.evaluate(pairs)[0].value >= 0
+    assert run.evaluate(pairs).named[0].value >= 0
 
 
 @pytest.mark.parametrize("kind", ["list", "column"])
@@ -158,7 +163,7 @@ def test_one_label_alone_is_learned(start, kind):
 def test_rows_without_labels_have_the_target_zero(start):
     run = train(valid=LISTS[3:4])
     assert planned(run).task.parts.valid.targets.tolist() == [[0.0] * 5]
-    assert run.evaluate([("slow", [])])[2].value in (0.0, 1.0)
+    assert run.evaluate([("slow", [])]).named[2].value in (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +294,7 @@ def test_validation_scores_are_those_of_the_predictions(start):
         exact += {*one} == {*wanted}
         pairs += len({*one} & {*wanted})
     both = sum(map(len, found)) + sum(map(len, SETS))
-    scores = {score.name: score.value for score in run.evaluate(LISTS)}
+    scores = {score.name: score.value for score in run.evaluate(LISTS).named}
     assert scores["subset accuracy"] == pytest.approx(exact / 24)
     assert scores["micro-F1"] == pytest.approx(2 * pairs / both) and pairs > 8
     assert run.result.best == scores["micro-F1"]
@@ -370,7 +375,7 @@ def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
     assert "Scores of each label" in page and "macro average" in page and "(no label)" in page
     for one, error in zip(report.labels.classes, report.calibration_errors, strict=True):
         assert f"{one.precision:.3f}" in page and f"{error:.3f}" in page
-    facts = json.loads(json.dumps(run.evaluate(data.records("valid"))[0].facts()))
+    facts = json.loads(json.dumps(run.evaluate(data.records("valid")).named[0].facts()))
     assert [one["label"] for one in facts["classes"]] == list(LABELS)
     assert facts["micro"]["f1"] == facts["value"] == run.result.best
 
@@ -379,8 +384,8 @@ def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_lin
     task = train().model
     INDICATORS.to_csv("rows.csv", index=False)
     columns = ["text", *LABELS[::-1]]
-    found = task.evaluate(task.rows_to_evaluate(["rows.csv"], columns))
-    assert found == task.evaluate(LISTS)
+    found = task.evaluate(task.rows_to_evaluate(["rows.csv"], columns)).named
+    assert found == task.evaluate(LISTS).named
     with pytest.raises(ConfigError, match="columns of all labels, or of none: bad is missing"):
         task.rows_to_evaluate(["rows.csv"], ["text", *LABELS[1:]])
 

@@ -100,10 +100,14 @@ def test_every_form_of_the_data_gives_the_same_targets_and_scores(start, form):
     targets = [plan.task.target(row[-1], "", 0) for row in data.read(data.train, "train")]
     assert targets == NUMBERS
     assert run.scores == train(out="other").scores
-    scores = run.evaluate(data.read(data.train, "train"))
-    assert run.evaluate(list(zip(TEXTS, NUMBERS, strict=True))) == run.evaluate(LISTS) == scores
+    scores = run.evaluate(data.read(data.train, "train")).named
+    assert (
+        run.evaluate(list(zip(TEXTS, NUMBERS, strict=True))).named
+        == run.evaluate(LISTS).named
+        == scores
+    )
     if names == run.model.labels and not lists:
-        assert run.evaluate(COLUMNS) == scores
+        assert run.evaluate(COLUMNS).named == scores
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_scores_are_those_of_the_predictions_by_number_and_their_means(start):
         "pearson": np.mean([scipy.stats.pearsonr(*pair).statistic for pair in pairs]),
         "spearman": np.mean([scipy.stats.spearmanr(*pair).statistic for pair in pairs]),
     }
-    scores = run.evaluate(COLUMNS)
+    scores = run.evaluate(COLUMNS).named
     assert [score.value for score in scores] == pytest.approx(list(kept.values()), rel=1e-4)
     assert run.result.best == pytest.approx(kept["mse"], rel=1e-5) and run.result.best < 1
     assert [one.label for one in scores[0].report.numbers] == ["length", "count"]

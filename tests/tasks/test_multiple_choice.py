@@ -122,7 +122,7 @@ def test_loss_and_accuracy_equal_those_of_transformers(workdir):
     found = task.validate()
     assert found["accuracy"] == sum(right) / 4
     assert found["loss"] == pytest.approx(sum(losses) / 4, rel=1e-4)
-    assert task.evaluate(QUESTIONS)[0].value == sum(right) / 4
+    assert task.evaluate(QUESTIONS).named[0].value == sum(right) / 4
 
 
 def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
@@ -155,7 +155,7 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
     with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
         task, _ = train(f"data.max_length={limit}", quiet=False)
     whole = runs.load("start").tokenizer
-    for row, choice in zip(task.encode([long])[0].inputs, long.choices, strict=True):
+    for row, choice in zip(task.encoder_inputs([long])[0].inputs, long.choices, strict=True):
         assert len(row) == limit
         said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
         assert "what ball" in said and said.endswith(choice)
@@ -167,7 +167,7 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
     assert list(task.over_limit([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
     endless = ChoiceQuestion("a", "who ? " * 40, ("a cat", "b"), 0)
-    assert all(len(row) <= limit for row in task.encode([endless])[0].inputs)
+    assert all(len(row) <= limit for row in task.encoder_inputs([endless])[0].inputs)
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
         train(f"data.max_length={limit}", "data.too_long=error", out="other")
@@ -193,7 +193,7 @@ def test_the_published_dream_file_is_evaluated(workdir, shared):
     task = runs.load(start(workdir, "bert", head=True))
     part = list(islice(read_choices(file), 20))
     with pytest.warns(UserWarning, match="examples were cut to 64 tokens"):
-        (score,) = task.evaluate(part)
+        (score,) = task.evaluate(part).named
     assert score.count == 20 and 0 <= score.value <= 1
 
 

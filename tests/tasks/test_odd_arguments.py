@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +68,7 @@ def test_an_iterator_gives_what_its_list_gives(name):
     long = text if not isinstance(text, str) else f"{text} {'cat ' * 40}"
     texts = [text, text]
     options = {"max_tokens": 3} if task.decodes and name != "sequence-parsing" else {}
-    several = task.hypotheses if task.decodes else task.predictions
+    several = task.hypotheses if task.decodes else partial(task.predict, return_proba=True)
     wanted = several(texts, **options)
     assert len(wanted) == 2
     assert several(iter(texts), **options) == wanted
@@ -83,12 +83,12 @@ def test_an_iterator_gives_what_its_list_gives(name):
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_pairs_of_every_form_have_the_scores_of_their_list(name):
     task, pairs = task_named(name), [PAIR, ("who sat", "the old cat")]
-    wanted = task.evaluate(pairs, max_tokens=3)
+    wanted = task.evaluate(pairs, max_tokens=3).named
     frame = pandas.DataFrame([(1, *pair) for pair in pairs], columns=["id", "from", "to"])
-    assert task.evaluate(iter(pairs), max_tokens=3) == wanted
-    assert task.evaluate(frame, columns=["from", "to"], max_tokens=3) == wanted
+    assert task.evaluate(iter(pairs), max_tokens=3).named == wanted
+    assert task.evaluate(frame, columns=["from", "to"], max_tokens=3).named == wanted
     numbered = ((1, *pair) for pair in pairs)
-    assert task.evaluate(numbered, columns=[1, 2], max_tokens=3) == wanted
+    assert task.evaluate(numbered, columns=[1, 2], max_tokens=3).named == wanted
 
 
 def test_an_ensemble_takes_what_a_classifier_takes():
@@ -100,9 +100,9 @@ def test_an_ensemble_takes_what_a_classifier_takes():
     assert both.predict(texts) == both.predict(iter(texts)) == wanted
     assert both.predict(texts[0]) == wanted[0] and both.predict(PAIR) == task.predict(PAIR)
     frame = pandas.DataFrame(rows, columns=["text", "label"])
-    accuracy = task.evaluate(rows)[0].value
+    accuracy = task.evaluate(rows).named[0].value
     for form in (rows, iter(rows), frame):
-        assert both.evaluate(form)[0].value == accuracy
+        assert both.evaluate(form).named[0].value == accuracy
     with pytest.raises(DataError, match="has the label 'maybe', which is none of: no, perhaps"):
         both.evaluate([("the cat", "maybe")])
 
@@ -191,13 +191,13 @@ def test_labels_that_are_numbers_are_no_columns(name, first, tmp_path):
     task = type(plain)(plain.module, plain.tokenizer, labels=labels)
     lists = [[0.5, 2.0], [1.0, 3.0]] if name == "multi-regression" else [labels[:1], labels[1:]]
     rows = list(zip(["the cat", "a mat"], lists, strict=True))
-    wanted = [score.value for score in task.evaluate(rows)]
+    wanted = [score.value for score in task.evaluate(rows).named]
     file = tmp_path / "rows.tsv"
     file.write_text("".join(f"{text}\t{json.dumps(targets)}\n" for text, targets in rows))
     for columns in ((), (0, 1)):
-        found = task.evaluate(task.rows_to_evaluate([file], columns))
+        found = task.evaluate(task.rows_to_evaluate([file], columns)).named
         assert [score.value for score in found] == wanted
-    assert [score.value for score in task.evaluate(rows, columns=[0, 1])] == wanted
+    assert [score.value for score in task.evaluate(rows, columns=[0, 1]).named] == wanted
 
 
 def test_numbered_columns_of_labels_are_still_read(tmp_path):
@@ -205,8 +205,8 @@ def test_numbered_columns_of_labels_are_still_read(tmp_path):
     task = type(plain)(plain.module, plain.tokenizer, labels=["1", "2", "3"])
     file = tmp_path / "rows.tsv"
     file.write_text("the cat\t1\t0\t1\na mat\t0\t1\t0\n")
-    found = task.evaluate(task.rows_to_evaluate([file], [0, 1, 2, 3]))
-    wanted = task.evaluate([("the cat", ["1", "3"]), ("a mat", ["2"])])
+    found = task.evaluate(task.rows_to_evaluate([file], [0, 1, 2, 3])).named
+    wanted = task.evaluate([("the cat", ["1", "3"]), ("a mat", ["2"])]).named
     assert [score.value for score in found] == [score.value for score in wanted]
     named = type(plain)(plain.module, plain.tokenizer, labels=["a", "b", "c"])
     with pytest.raises(ConfigError, match="but none that holds a text"):
@@ -228,7 +228,7 @@ def test_unknown_tokens_are_counted_whatever_their_id_is(position):
     assert tokenizer.unk_id == position
     config = GPT2.Config(tokenizer.vocab_size, d_model=8, layers=1, heads=2, max_length=16)
     task = task_class("language-modeling")(GPT2(config), tokenizer)
-    assert task.evaluate(["the \u6771 cat", "\u4eac"]).unknown == 2
+    assert task.evaluate(["the \u6771 cat", "\u4eac"]).named[0].unknown == 2
 
 
 # ---- the evaluation harness ----------------------------------------------------------------

@@ -178,7 +178,7 @@ def called(draw: random.Random, folders: dict[str, Path], task: Any, columns: Co
         task.evaluate(data)
     else:
         limit = {"max_tokens": 3} if task.decodes else {}
-        method = draw.choice(["predict", "hypotheses" if task.decodes else "predictions"])
+        method = draw.choice(["predict", "hypotheses" if task.decodes else "predict"])
         getattr(task, method)(draw.choice([data, *columns.values()]), **limit)
 
 
@@ -215,7 +215,7 @@ def test_labels_that_are_scalars_of_torch_and_numpy_are_those_of_python(
             warnings.simplefilter("ignore")
             run = regard.train(train=list(zip(TEXTS, given, strict=True)), **options)
         found.append(run.predict(TEXTS))
-        assert run.evaluate(list(zip(TEXTS, given, strict=True)))[0].count == 6
+        assert run.evaluate(list(zip(TEXTS, given, strict=True))).named[0].count == 6
     assert found[0] == found[1]
 
 
@@ -223,7 +223,7 @@ def test_labels_that_are_scalars_of_torch_and_numpy_are_those_of_python(
 def test_a_scalar_in_the_place_of_texts_is_an_error(folders, value):
     for name in ("translation", "classification", "language-modeling"):
         task = regard.load(folders[name])
-        for method in ("predict", "hypotheses" if task.decodes else "predictions", "evaluate"):
+        for method in ("predict", "hypotheses" if task.decodes else "embed", "evaluate"):
             with pytest.raises(RegardError):
                 getattr(task, method)(value)
 

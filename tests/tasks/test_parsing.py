@@ -110,7 +110,7 @@ def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
     assert str(found) == "(FRAG (NP (NN cat)) (-LRB- -LRB-) (ADVP (RB up)) (-RRB- -RRB-))"
     # Brackets of a text are read as those of the treebank, and written so.
     assert task.predict("cat (up)") == str(found)
-    score, tagged = task.evaluate(read_trees(TREES))
+    score, tagged = task.evaluate(read_trees(TREES)).named
     assert score.value == tagged.value == 1 and score.errors == 0
 
 
@@ -318,7 +318,7 @@ def test_the_score_of_evaluate_is_that_of_the_predicted_trees():
     found = task.parse([tree.words for tree in gold])
     retagged = zip(found, gold, strict=True)
     metric.add([tree_of(g.words, g.tags, tree.spans()) for tree, g in retagged], gold)
-    score, tagged = task.evaluate(gold)
+    score, tagged = task.evaluate(gold).named
     assert score == metric.result() and score.counts.sentences == len(gold)
     tags = [tag for tree in found for tag in tree.tags]
     wanted = [tag for tree in gold for tag in tree.tags]

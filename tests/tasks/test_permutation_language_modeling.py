@@ -284,7 +284,7 @@ def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):
     lines = [SENTENCES[i % 3] for i in range(300)]
     trained(tmp_path / "run", 5, test=lines)  # tests the model behind training
     task, length = regard.load(tmp_path / "run"), RECIPE["data"]["sequence_length"]
-    score = task.evaluate(lines)
+    score = task.evaluate(lines).named[0]
     assert f"|window:{length}|" in score.signature
     ids = [task.tokenizer.eos_id]
     for line in lines:
@@ -296,7 +296,7 @@ def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):
             scores = task.module.head.logits(task.module(window[:, :-1]).hidden)[0].double()
         nats -= float(scores.log_softmax(-1).gather(1, window[0, 1:, None]).sum())
     assert score.nats == pytest.approx(nats, rel=1e-5)
-    assert task.evaluate(lines, window=7).value != score.value
+    assert task.evaluate(lines, window=7).named[0].value != score.value
 
 
 def test_memory_without_a_limit_raises_an_error_and_a_note_says_where_there_is_none(tmp_path):

@@ -347,10 +347,10 @@ def test_squad_2_scores_use_the_threshold(folder):
             [[answer.text for answer in one.answers] for one in questions],
             [answer.no_answer for answer in found],
         )
-        assert task.evaluate(questions)[0] == metric.result()
+        assert task.evaluate(questions).named[0] == metric.result()
     finally:
         task.threshold = 1.0
-    first = task.evaluate([questions[0]])[0]
+    first = task.evaluate([questions[0]]).named[0]
     assert first.signature.startswith("version:1.1")
 
 

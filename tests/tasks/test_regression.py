@@ -95,7 +95,7 @@ def test_scores_equal_the_correlations_of_scipy_and_the_squared_error(workdir):
         "pearson": scipy.stats.pearsonr(found, wanted)[0],
         "spearman": scipy.stats.spearmanr(found, wanted)[0],
     }
-    scores = {one.name.split()[0].lower(): one.value for one in task.evaluate(ROWS)}
+    scores = {one.name.split()[0].lower(): one.value for one in task.evaluate(ROWS).named}
     assert scores == pytest.approx(kept, abs=1e-5) and task.goal == ("pearson", "max")
     assert result.best == pytest.approx(kept["pearson"], abs=1e-5)
     task = runs.plan(runs.read_recipe("small.toml", ["model.path=run"])).task  # its head stays

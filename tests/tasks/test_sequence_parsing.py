@@ -83,7 +83,8 @@ def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
         assert linearized(one) == linearized(tree) and one.words == tree.words
         assert set(one.tags) == {"XX"}
     assert task.predict("cat (XX)") == "(FRAG (NP (XX cat)) (XX -LRB-) (ADVP (XX XX)) (XX -RRB-))"
-    scores, texts = task.evaluate(read_trees(TREES))
+    found = task.evaluate(read_trees(TREES))
+    scores, texts = found.named, found.outputs
     assert scores[0].value == 1 and scores[0].counts.sentences == len(texts) == 4
 
 

@@ -122,14 +122,14 @@ def test_entity_f1_equals_that_of_seqeval(folder):
     seqeval = pytest.importorskip("seqeval.metrics")
     task = both(folder)[0]
     tags = [[TAGS[(i * 7 + len(words)) % 5] for i in range(len(words))] for words in SENTENCES]
-    score = task.evaluate(list(zip(SENTENCES, tags, strict=True)))[0]
+    score = task.evaluate(list(zip(SENTENCES, tags, strict=True))).named[0]
     found = task.predict(SENTENCES)
     assert score.value == pytest.approx(seqeval.f1_score(tags, found))
     assert score.precision == pytest.approx(seqeval.precision_score(tags, found))
     assert score.counts.predicted > 3
     # The same entities in IOB1, as CoNLL-2003 has them, are the same to us.
     iob1 = [regard.metrics.convert_tags(one, "IOB1") for one in tags]
-    assert task.evaluate(list(zip(SENTENCES, iob1, strict=True)))[0].value == score.value
+    assert task.evaluate(list(zip(SENTENCES, iob1, strict=True))).named[0].value == score.value
 
 
 # --------------------------------------------------------------------------- long sentences
@@ -321,7 +321,7 @@ def test_tags_of_another_kind_than_entities_need_scheme_none(folder, tmp_path):
     assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
     (found,) = task.predict([["the", "cat"]])
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
-    score = task.evaluate([(["the", "cat"], ["DT", "NN"])])[0]
+    score = task.evaluate([(["the", "cat"], ["DT", "NN"])]).named[0]
     assert score.value == right / 2 and task.predict(["a b"], return_proba=True)[0].entities == ()
     with pytest.warns(UserWarning, match="tags that this model does not predict: VB"):
         task.evaluate([(["runs"], ["VB"])])

@@ -56,7 +56,7 @@ def test_a_run_has_its_folder_scores_curves_and_model(start):
     assert "<svg" in run._repr_html_() and "accuracy" in run._repr_html_()
     assert {*run.model.predict(FRAME)} <= {"yes", "no"}
     right = sum(a == b for a, b in zip(run.predict(TEXTS), LABELS, strict=True))
-    assert run.evaluate(FRAME)[0].value == pytest.approx(right / len(TEXTS))
+    assert run.evaluate(FRAME).named[0].value == pytest.approx(right / len(TEXTS))
     assert (where / "data/train.jsonl").is_file() and (where / "report.html").is_file()
     accuracy = f"valid accuracy {run.scores['accuracy']:.4g}"
     assert repr(run).startswith(f"Run({str(run.folder)!r}: ") and accuracy in repr(run)
@@ -66,9 +66,9 @@ def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
     table = FRAME.rename(columns={"text": "review", "label": "stars"}).assign(number=range(24))
     options = dict(task="classification", model=start, columns=["review", "stars"])
     run = train(train=table, valid=table, **options)
-    expected = run.model.evaluate(list(zip(TEXTS, LABELS, strict=True)))
-    assert run.evaluate(table) == run.evaluate(table.to_dict("records")) == expected
-    assert run.evaluate(table[["stars", "review"]]) == run.evaluate(FRAME) == expected
+    expected = run.model.evaluate(list(zip(TEXTS, LABELS, strict=True))).named
+    assert run.evaluate(table).named == run.evaluate(table.to_dict("records")).named == expected
+    assert run.evaluate(table[["stars", "review"]]).named == run.evaluate(FRAME).named == expected
     with pytest.raises(DataError, match="<DataFrame>:3"):
         run.evaluate(table.assign(review=[*TEXTS[:2], None, *TEXTS[3:]]))
 
@@ -84,7 +84,7 @@ def test_a_translator_is_scored_on_the_columns_that_its_training_was_told(start)
         valid=pairs,
     )
     rows = list(zip(pairs["english"], pairs["french"], strict=True))
-    assert run.evaluate(pairs) == run.model.evaluate(rows)
+    assert run.evaluate(pairs).named == run.model.evaluate(rows).named
 
 
 def test_the_report_of_a_classifier_has_scores_of_each_label_and_the_confusion(start):
@@ -137,7 +137,11 @@ def test_a_model_is_evaluated_on_the_kinds_of_labels_that_it_was_trained_on(star
         frame = FRAME.assign(label=labels * 12)
         run = train(task="classification", model=start, train=frame, valid=numpy.float32(0.25))
         pairs = list(frame.itertuples(False, None))
-        assert run.evaluate(frame) == run.evaluate(pairs) == run.evaluate(iter(pairs))
+        assert (
+            run.evaluate(frame).named
+            == run.evaluate(pairs).named
+            == run.evaluate(iter(pairs)).named
+        )
 
 
 @pytest.mark.parametrize("group", ["author", 2])
