@@ -5,7 +5,7 @@
 
 Each cell is correlated with each property over the first half of the text, and the best ones are
 chosen there. Among hundreds of cells one correlates by chance; so the correlation of the chosen
-cells over the second half, which had no part in the choice, stands beside it.
+cells over the second half, which had no part in the choice, stands next to it.
 """
 
 from __future__ import annotations

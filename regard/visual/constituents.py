@@ -1,4 +1,4 @@
-"""Constituency trees as pictures, and several trees of one sentence beside each other.
+"""Constituency trees as pictures, and several trees of one sentence side by side.
 
 TreePicture.of("(S (NP (PRP It)) (VP (VBZ works)))").show()
 n_best_picture(task.predict("I shot an elephant.", return_proba=True, n_best=3).n_best)
@@ -168,7 +168,7 @@ def _write(
 def n_best_picture(
     trees: Sequence[tuple[ConstituencyTree, float]], title: str = "the best trees"
 ) -> PictureRow:
-    """Trees of one sentence beside each other with their scores, the best first.
+    """Trees of one sentence side by side with their scores, the best first.
 
     Constituents that the best tree lacks are marked in the others.
 

@@ -65,8 +65,8 @@ def dropouts(
 _SIDES = ("before", "after")
 _ACTIVATIONS = {
     "input": "2  Input dropout: one mask for all steps of a row",
-    "hidden": "4  Hidden dropout, behind the first layer: one mask for all steps of a row",
-    "output": "5  Output dropout, behind the last layer: one mask for all steps of a row",
+    "hidden": "4  Hidden dropout, after the first layer: one mask for all steps of a sequence",
+    "output": "5  Output dropout, after the last layer: one mask for all steps of a sequence",
 }
 
 

@@ -1,4 +1,4 @@
-"""How far the gradient of a loss reaches back through time: an RNN beside an LSTM.
+"""How far the gradient of a loss reaches back through time: an RNN and an LSTM.
 
     norms = {name: gradient_norms(task.module, task.tokenizer, text, length=100)
              for name, task in {"RNN": rnn, "LSTM": lstm}.items()}
@@ -35,7 +35,7 @@ def gradient_norms(
     Args:
         model: a language model of recurrent layers.
         length: T. The text is cut into windows of T + 1 tokens, each read from a state of zeros;
-            the norms are the means over them, and tokens behind the last window are left out. None:
+            the norms are the means over them, and tokens after the last window are left out. None:
             one window, the whole text.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where each word of a caption looked: the photograph, bright where the weights are large
+"""What each word of a caption attends to: the photograph, bright where the weights are large
 (Xu et al. 2015, figures 3 and 5).
 
 task = regard.load("runs/soft")
@@ -76,7 +76,7 @@ class AttendedRegions(Picture):
         return [np.round(self.photograph * one).astype(np.uint8) for one in bright]
 
     def terminal(self, width: int, color: bool) -> Text:
-        """The region that each word looked at most, and its weight."""
+        """The region that each word attends to most, and its weight."""
         text = self._title_text(width)
         columns = self.weights.size(2)
         for word, weights in zip(self.words, self.weights, strict=True):
@@ -89,7 +89,7 @@ class AttendedRegions(Picture):
 def attended_regions(
     task: Captioner, image: str | Path, *, layer: str | None = None, **options: Any
 ) -> AttendedRegions:
-    """Where each word of the caption of an image looked; the mean of all heads.
+    """What each word of the caption of an image attends to; the mean of all heads.
 
     Args:
         layer: the attention to the regions that is shown, by its name; None: the last.

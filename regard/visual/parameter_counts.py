@@ -1,4 +1,4 @@
-"""How models have grown: their parameters on a logarithmic axis, counted and printed.
+"""How models have grown: their parameters on a logarithmic axis, counted and reported.
 
     model_sizes().save("sizes.svg")                      # the models of the lectures
     model_sizes([NamedSize("GPT-2", 2019, "gpt2", "124M", dict(vocab_size=50257))]).show()
@@ -56,8 +56,8 @@ class NamedSize:
         return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
     @property
-    def printed(self) -> float | None:
-        """The published count; None where none is printed."""
+    def reported(self) -> float | None:
+        """The published count; None where none is reported."""
         found = model_class(self.model).PUBLISHED.get(self.size, {}).get("parameters")
         return None if found is None else found[0]
 
@@ -69,7 +69,7 @@ def _vocabulary(tokens: int, **more: Any) -> dict[str, Any]:
 LECTURES = (
     NamedSize("Transformer base", 2017, "transformer", "base", _vocabulary(37_000)),
     NamedSize("Transformer big", 2017, "transformer", "big", _vocabulary(37_000)),
-    # Words enter by their characters; the output over 793,471 words is not in the printed count.
+    # Words enter by their characters; the output over 793,471 words is not in the reported count.
     NamedSize("ELMo", 2018, "elmo", "original", _vocabulary(793_471, output="none")),
     NamedSize("GPT", 2018, "gpt", "base", _vocabulary(40_478)),
     NamedSize("BERT base", 2018, "bert", "base", _vocabulary(30_522), with_pooler=True),
@@ -100,7 +100,7 @@ class CountedSize:
     name: str
     year: int
     parameters: int
-    printed: float | None
+    reported: float | None
 
 
 ROW, WIDE = 22, 430  # pixels of a row, and of the axis
@@ -108,7 +108,7 @@ ROW, WIDE = 22, 430  # pixels of a row, and of the axis
 
 @dataclass(frozen=True, repr=False)
 class ModelSizes(Picture):
-    """A dot for each count, and a ring for what is printed; the axis is logarithmic."""
+    """A dot for each count, and a ring for what is reported; the axis is logarithmic."""
 
     rows: tuple[CountedSize, ...]
     title: str = "parameters"
@@ -117,7 +117,7 @@ class ModelSizes(Picture):
     def decades(self) -> range:
         """The powers of ten around all numbers."""
         numbers = [row.parameters for row in self.rows]
-        numbers += [int(row.printed) for row in self.rows if row.printed]
+        numbers += [int(row.reported) for row in self.rows if row.reported]
         low, high = math.floor(math.log10(min(numbers))), math.ceil(math.log10(max(numbers)))
         return range(low, max(high, low + 1) + 1)
 
@@ -147,9 +147,9 @@ class ModelSizes(Picture):
             Label(left - 10, y, row.name, 12, "end"),
             Polyline(((left, y), (x, y)), "accent", 1.0, 0.35),
         ]
-        if row.printed:
-            said = f"{row.name}: printed {row.printed:,.0f}"
-            shapes += _ring(left + WIDE * self.share(row.printed), y, said)
+        if row.reported:
+            said = f"{row.name}: reported {row.reported:,.0f}"
+            shapes += _ring(left + WIDE * self.share(row.reported), y, said)
         shapes += [
             Circle(x, y, 3.2, "accent", tip),
             Label(x + 12, y, f"{row.parameters:,}", 11, fill="muted"),
@@ -173,7 +173,7 @@ def model_sizes(sizes: Iterable[NamedSize] = LECTURES, title: str = "") -> Model
     Raises:
         ConfigError: there is no such model, or no such size of it.
     """
-    rows = tuple(CountedSize(o.name, o.year, o.parameters, o.printed) for o in sizes)
+    rows = tuple(CountedSize(o.name, o.year, o.parameters, o.reported) for o in sizes)
     return ModelSizes(rows, title or "Parameters of published models")
 
 
@@ -183,8 +183,8 @@ def _ring(x: float, y: float, title: str = "") -> list[Shape]:
 
 def _legend(left: float, y: float) -> list[Shape]:
     counted = Label(left + 12, y, "counted", 11, fill="muted")
-    printed = Label(left + 96, y, "printed", 11, fill="muted")
-    return [Circle(left, y, 3.2, "accent"), counted, *_ring(left + 84, y), printed]
+    reported = Label(left + 96, y, "reported", 11, fill="muted")
+    return [Circle(left, y, 3.2, "accent"), counted, *_ring(left + 84, y), reported]
 
 
 def _round_number(power: int) -> str:

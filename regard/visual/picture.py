@@ -188,7 +188,7 @@ class PictureColumn(Picture):
 
 @dataclass(frozen=True, repr=False)
 class PictureRow(PictureColumn):
-    """Pictures beside one another; in a terminal under one another."""
+    """Pictures side by side; in a terminal under one another."""
 
     def drawing(self) -> Drawing:
         return tile((part.drawing() for part in self.parts), len(self.parts), self.title)

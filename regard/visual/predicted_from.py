@@ -33,7 +33,7 @@ Predict = Callable[[Tensor], Tensor]  # ids (1, T) -> hidden states (P, D) of th
 def prediction_contexts(
     words: Sequence[str] = WORDS, predicted: Sequence[int] = (0, 1), seed: int = 0
 ) -> Illustration:
-    """Three models beside each other: may the prediction of a word (row) read a word (column)?
+    """Three models side by side: may the prediction of a word (row) read a word (column)?
 
     The left column of pictures is 1 where a mask allows it, the right one how far the prediction of
     a small random model moves when that word is replaced.
@@ -93,7 +93,7 @@ def _changes(predict: Predict, count: int) -> Tensor:
 
 
 def _left_to_right() -> Predict:
-    """Word i is predicted behind word i - 1; the first one behind the token that begins a text."""
+    """Word i is predicted after word i - 1; the first one after the token that begins a text."""
     model = GPT2(GPT2Config(20, max_length=16, **SIZE)).eval()
     begin = torch.full((1, 1), 19)
     return lambda ids: model(torch.cat([begin, ids[:, :-1]], 1)).hidden[0]

@@ -57,20 +57,20 @@ def test_counts_are_those_of_transformers(name):
     assert one.parameters == sum(parameter.numel() for parameter in theirs.parameters())
 
 
-def test_the_chart_has_a_dot_for_each_count_and_a_ring_for_what_is_printed():
+def test_the_chart_has_a_dot_for_each_count_and_a_ring_for_what_is_reported():
     picture = model_sizes()
     assert [row.name for row in picture.rows] == [one.name for one in LECTURES]
     assert sorted(row.year for row in picture.rows) == [row.year for row in picture.rows]
     shapes = picture.drawing().shapes
     tips = [shape.title for shape in shapes if isinstance(shape, Circle) and shape.title]
-    assert "GPT-3: 174,604,259,328" in tips and "GPT-3: printed 175,000,000,000" in tips
-    assert "ELMo: 93,600,868" in tips and not any("ELMo: printed" in tip for tip in tips)
+    assert "GPT-3: 174,604,259,328" in tips and "GPT-3: reported 175,000,000,000" in tips
+    assert "ELMo: 93,600,868" in tips and not any("ELMo: reported" in tip for tip in tips)
     ticks = {shape.text: shape.x for shape in shapes if isinstance(shape, Label)}
     assert ticks["100M"] - ticks["10M"] == pytest.approx(ticks["1T"] - ticks["100B"])
     dots = {
         shape.title.split(":")[0]: shape.x
         for shape in shapes
-        if isinstance(shape, Circle) and shape.title and "printed" not in shape.title
+        if isinstance(shape, Circle) and shape.title and "reported" not in shape.title
     }
     decade = ticks["100M"] - ticks["10M"]
     distance = dots["GPT-3"] - dots["BERT base"]

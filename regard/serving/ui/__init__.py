@@ -1,4 +1,4 @@
-"""The routes that the views of the page use: those of `regard serve --ui` beside those of tasks.
+"""The routes that the views of the page use: those of `regard serve --ui` besides those of tasks.
 
     routes.py    the table: one line a route, as in `regard.serving.routes`
     requests.py  the fields of requests, typed

@@ -94,7 +94,7 @@ def _answer(task: Task, item: Any) -> dict[str, Any]:
 
 
 def _room(task: Task, text: str) -> int:
-    """How many tokens are generated: as many as fit behind a prompt, up to `MOST_TOKENS`."""
+    """How many tokens are generated: as many as fit after a prompt, up to `MOST_TOKENS`."""
     context = task.module.config.max_length
     if context is None or not task.module.continues:
         return MOST_TOKENS

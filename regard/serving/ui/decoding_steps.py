@@ -40,7 +40,7 @@ def decodes_texts(task: Task) -> bool:
 
 
 def next_tokens(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
-    """What comes next after each text and the tokens that were chosen behind it."""
+    """What comes next after each text and the tokens that were chosen after it."""
     return [_next(task, text, dict(options)) for text in items]
 
 

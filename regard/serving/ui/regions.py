@@ -1,4 +1,4 @@
-"""Images with their descriptions, and where each word of them looked."""
+"""Images with their descriptions, and what each word of them attends to."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def pictures_of_regions(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
-    """Each image once for each word of its description, bright where the word looked."""
+    """Each image once for each word of its description, bright where its weights are large."""
     return [{"picture": plain_picture(one)} for one in regions_of(task, items, options)]

@@ -69,7 +69,7 @@ class NextTokens(ShownTexts):
     """What comes next after a text."""
 
     chosen: Annotated[Ids, Field(max_length=2000)] = []
-    """Tokens that were chosen behind the text, or as the beginning of its target."""
+    """Tokens that were chosen after the text, or as the beginning of its target."""
     most: Annotated[int, Field(ge=1, le=200)] = 20
     """How many tokens to give."""
     temperature: float | None = None

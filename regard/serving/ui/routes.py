@@ -1,4 +1,4 @@
-"""What the views of the page ask for by POST: one line each, beside the routes of tasks."""
+"""What the views of the page ask for by POST: one line each, besides the routes of tasks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ UI_ROUTES = {
         ),
         Route(
             "/ui/regions",
-            "Where each word of the description of an image looked, over the image.",
+            "What each word of the description of an image attends to, over the image.",
             "",
             requests.OneImage,
             work_maker(regions.pictures_of_regions),
@@ -98,7 +98,7 @@ UI_ROUTES = {
 
 
 def ui_page(sources: UISources | None = None) -> ServedPage:
-    """The page, and what it asks beside the routes of tasks.
+    """The page, and what it asks besides the routes of tasks.
 
     sources: the files that the command names.
     """

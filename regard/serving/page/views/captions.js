@@ -1,4 +1,4 @@
-// Where each word of the description of an image looked. The image stays in the page: its address has the
+// What each word of the description of an image attends to. The image stays in the page: its address has the
 // model and the number of beams alone.
 
 import { chosenModel, field, numberInput, question, submit } from "../controls.js";
@@ -34,7 +34,7 @@ export async function render(root, parameters, api) {
   put(place, h("h2", {}, image.name), picture(result.picture));
 }
 
-// The bytes of a file in base64, which a data address has behind its comma.
+// The bytes of a file in base64, which a data address has after its comma.
 function coded(file) {
   return new Promise((done, failed) => {
     const reader = new FileReader();

@@ -52,7 +52,7 @@ def mask_kinds(length: int = 8, around: int = 2) -> Picture:
 
 
 def sparse(blocks: int = 12, window: int = 1, random: int = 2) -> Picture:
-    """BigBird's patterns beside each other."""
+    """BigBird's patterns side by side."""
     found = sparse_patterns(blocks, window, random)
     return Illustration((PictureRow(tuple(found.values())),), "Sparse attention")
 

@@ -54,7 +54,7 @@ TRANSLATIONS: Probabilities = {
 
 WORDS, TAGS = "I shot an elephant in my pajamas".split(), "PRP VBD DT NN IN PRP$ NNS".split()
 LABELS = ("S", "VP", "NP", "PP")
-# The scores of constituents by their first word, the word behind them and their label.
+# The scores of constituents by their first word, the word after them and their label.
 CONSTITUENTS = {
     (0, 7, "S"): 3.0,
     (0, 1, "NP"): 2.0,

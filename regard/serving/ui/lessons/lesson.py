@@ -47,7 +47,7 @@ class Control:
 class Link:
     """A view that shows the same of a model that is served.
 
-    route: that a model must have.  parameters: of the view's address, beside the model.
+    route: that a model must have.  parameters: of the view's address, besides the model.
     """
 
     view: str
@@ -92,7 +92,7 @@ class Lesson:
         }
 
     def values(self) -> dict[str, Any]:
-        """What its page shows beside the picture."""
+        """What its page shows besides the picture."""
         controls = [vars(control) for control in self.controls]
         links = [vars(link) for link in self.links]
         return {

@@ -131,7 +131,7 @@ LESSONS = (
         "WordPiece: the longest match",
         (
             "BERT's tokenizer takes the longest entry of its vocabulary with which a word begins, "
-            "and continues behind it in the same way; “##” marks entries that continue a word. If "
+            "and continues after it in the same way; “##” marks entries that continue a word. If "
             "some part of a word is not in the vocabulary, the whole word becomes [UNK].",
             f"The vocabulary of this lesson: {' '.join(VOCABULARY)}",
         ),
