@@ -51,7 +51,7 @@ class Selection:
     ] = None
     token: Annotated[
         str | None,
-        Option(help="Show what this word, or its index from 0, attends to, head by head."),
+        Option(help="Show what this token, or its index from 0, attends to, head by head."),
     ] = None
     tokens: Annotated[
         bool, Option("--tokens", help="Show the attention between subwords, not merged to words.")
@@ -63,10 +63,6 @@ class Selection:
         Raises:
             ConfigError: it would.
         """
-        if self.token is not None and self.tokens:
-            raise ConfigError(
-                "--tokens would be without effect on --token: the subwords of a word count as one."
-            )
         if self.token is not None and compare_with is not None:
             raise ConfigError("--token draws one model: leave --compare-with out, or --token.")
 
@@ -235,8 +231,9 @@ def look(
         picture = page = replace(both, title=title)
         facts["models"] = _numbers_of_models(both)
     elif selection.token is not None:
+        heads = replace(record.plot(), tokens=selection.tokens)
         picture, numbers = token_weights(
-            record.plot(), selection.token, selection.kind, selection.layer, selection.head
+            heads, selection.token, selection.kind, selection.layer, selection.head
         )
         page, facts = page_of(picture, title), facts | numbers
     else:

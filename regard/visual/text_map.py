@@ -21,7 +21,7 @@ from regard.tasks.embedder import best_matches, products
 from regard.tasks.predictions import TextMatch
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextMap:
     """Texts with vectors and points; make it with `of`.
 
@@ -39,6 +39,9 @@ class TextMap:
     directions: Tensor
     points: Tensor
     shares: tuple[float, float]
+
+    def __repr__(self) -> str:
+        return f"<TextMap of {len(self.texts):,} texts>"
 
     @classmethod
     def of(cls, vectors: Any, texts: Sequence[str], labels: Sequence[str] = ()) -> Self:

@@ -35,7 +35,7 @@ from regard.visual import (
     vocabulary_statistics,
 )
 from regard.visual.attention_of_text import token_weights
-from regard.visual.merge_subwords import merged, words_of
+from regard.visual.merge_subwords import merged, without_markers, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the animal did cross street because it was too tire ##d "
@@ -235,6 +235,21 @@ def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
     expected = torch.stack([columns[0], (columns[1] + columns[2]) / 2, columns[3]])
     torch.testing.assert_close(found, expected)
     assert found.sum(1).allclose(torch.ones((), dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "texts"),
+    [
+        (["[CLS]", "play", "##ing"], ["[CLS]", "play", "…ing"]),
+        (["im@@", "port", "</s>"], ["im…", "port", "</s>"]),
+        (["im", "port</w>", "</s>"], ["im…", "port", "</s>"]),
+        (["▁im", "port", "."], ["im", "…port", "."]),
+        (["Ġim", "port", "Ġc", "ar"], ["im", "…port", "c", "…ar"]),
+        (["im", "port"], ["im", "port"]),
+    ],
+)
+def test_tokens_as_text_say_where_a_word_goes_on(tokens, texts):
+    assert without_markers(tokens) == texts
 
 
 def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_format, tmp_path):

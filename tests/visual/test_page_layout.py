@@ -224,6 +224,8 @@ def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
         column = tokens[:, 4:7].sum(1)
         assert by_words.weights[3][3] == pytest.approx(column[4:7].mean().item(), abs=1e-6)
     assert grid.arcs("playing").focus == 1 and grid.by_tokens().arcs("the").focus == 3
+    subword = grid.by_tokens().token_weights(4)
+    assert subword.token == PIECES[4] and list(subword.keys) == PIECES
 
 
 MERGED = """%s<pre id="probe"></pre><script>
