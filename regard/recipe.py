@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -286,7 +287,7 @@ class RawRecipe:
         return (f"{file}:{line}" if line else file) + also
 
 
-def recipe_file(recipe: str | Path) -> Path:
+def recipe_file(recipe: str | PathLike[str]) -> Path:
     """The file of a recipe: of a name NAME `recipes/NAME.toml` here, else that of the package."""
     path = Path(recipe)
     if path.suffix == ".toml" or path.parent != Path() or path.is_file():
@@ -301,7 +302,7 @@ def recipe_files() -> dict[str, Path]:
     return dict(sorted((file.stem, file) for file in files))
 
 
-def read(recipe: str | Path, overrides: Sequence[str] = ()) -> RawRecipe:
+def read(recipe: str | PathLike[str], overrides: Sequence[str] = ()) -> RawRecipe:
     """Read a recipe.
 
     recipe: a TOML file, or a name; see `recipe_file`.
@@ -625,7 +626,7 @@ def _line_of(text: str, key: str) -> int | None:
 # ------------------------------------------------------------------------------- writing
 
 
-def write(path: str | Path, recipe: Recipe, run: Mapping[str, Any] | None = None) -> None:
+def write(path: str | PathLike[str], recipe: Recipe, run: Mapping[str, Any] | None = None) -> None:
     """Write the resolved recipe and the record of the run; `read` gives both back.
 
     The file appears whole or not at all.

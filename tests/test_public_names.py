@@ -36,6 +36,7 @@ regard.trian  # 5
 regard.load("x").predict("a")
 regard.train("r.toml", tokens=10_000, learning_rate=1e-3, model={"d_model": 64})
 regard.train(epochs="three")  # 8
+regard.load(regard.resume(regard.train("r.toml", train=[("a", "b")], lr=1e-3)))
 reveal_type(regard.train("r.toml"))
 reveal_type(regard.resume("run"))
 reveal_type(regard.compare(["a.toml"]))

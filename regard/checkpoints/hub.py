@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 
 from regard.errors import CheckpointError, RegardError
@@ -37,7 +38,7 @@ PICKLED = (
 )
 
 
-def resolve(name: str | Path, *, download: bool = True) -> Path:
+def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
     """The folder that a name stands for: a local folder, else what the hub has under ORG/NAME.
 
     download: whether the hub may be asked; if not, only the cache is used.
@@ -64,7 +65,7 @@ def resolve(name: str | Path, *, download: bool = True) -> Path:
     return _downloaded(found["repository"], found["revision"], download)
 
 
-def folder_of(path: str | Path) -> Path:
+def folder_of(path: str | PathLike[str]) -> Path:
     """The folder of weights that a run, a folder or a name on the hub stands for."""
     folder = resolve(path)
     return folder / "model" if (folder / "model" / CONFIG).exists() else folder

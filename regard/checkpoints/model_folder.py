@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -347,7 +348,7 @@ class FastaiFolder(ModelFolder):
         return closed_vocabulary(self.words, fastai.roles(list(self.words)))
 
 
-def open_folder(path: str | Path) -> ModelFolder:
+def open_folder(path: str | PathLike[str]) -> ModelFolder:
     """The model's folder of a run, the folder itself, or what the hub has under a name.
 
     Raises:
@@ -456,7 +457,7 @@ def _stored_dtype(config: Mapping[str, Any], where: Path) -> WeightType | None:
     return found
 
 
-def read_model(path: str | Path, changes: Mapping[str, Any] | None = None) -> nn.Module:
+def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = None) -> nn.Module:
     """The model of a folder or of a name on the hub, to be trained: without tokenizer and task.
 
     changes: options of its configuration that are to differ, such as `dropout`.
@@ -475,7 +476,7 @@ def read_model(path: str | Path, changes: Mapping[str, Any] | None = None) -> nn
     return folder._labelled(with_options(model, changes)) if changes else model
 
 
-def read_inference_model(path: str | Path) -> nn.Module:
+def read_inference_model(path: str | PathLike[str]) -> nn.Module:
     """The model of a folder or of a name on the hub, to decode with."""
     folder = open_folder(path)
     return (folder.quantized_model() if folder.dtype else folder.model()).eval()

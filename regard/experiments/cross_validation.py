@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Unpack
@@ -143,10 +144,10 @@ def _scores(run: Run) -> dict[str, float]:
 
 
 def cross_validate(
-    recipe: str | Path | None = None,
+    recipe: str | PathLike[str] | None = None,
     *,
     folds: int = 5,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -181,7 +182,7 @@ def cross_validate(
 def cross_validate_recipe(
     raw: RawRecipe,
     folds: int = 5,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -213,7 +214,9 @@ def cross_validate_recipe(
     return found
 
 
-def _in_files(raw: RawRecipe, folds: int, out: str | Path | None) -> tuple[RawRecipe, Path]:
+def _in_files(
+    raw: RawRecipe, folds: int, out: str | PathLike[str] | None
+) -> tuple[RawRecipe, Path]:
     """The recipe of all folds, its data in files, and the folder of the runs."""
     if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
         raise _valid_given()

@@ -11,6 +11,7 @@ import math
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
@@ -92,7 +93,7 @@ class FoundRate:
             "losses": list(self.test.losses),
         }
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | PathLike[str]) -> Path:
         """Write find-lr.html, a chart, and find-lr.json; returns the path of the chart."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -116,12 +117,12 @@ class FoundRate:
 
 
 def find_lr(
-    recipe: str | Path | None = None,
+    recipe: str | PathLike[str] | None = None,
     *,
     start_lr: float = 1e-7,
     end_lr: float = 10.0,
     num_steps: int = 100,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     **options: Unpack[RecipeOptions],
@@ -157,7 +158,7 @@ def find_lr_of_recipe(
     start_lr: float = 1e-7,
     end_lr: float = 10.0,
     num_steps: int = 100,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
 ) -> FoundRate:
@@ -192,4 +193,4 @@ def _largest_factor(schedule: ScheduleOptions) -> float:
     """The largest factor by which a schedule multiplies the rate."""
     if schedule.name != "noam":
         return 1.0
-    return noam(schedule.warmup, schedule.d_model, schedule.warmup)
+    return noam(round(schedule.warmup), schedule.d_model, schedule.warmup)

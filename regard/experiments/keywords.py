@@ -45,7 +45,9 @@ PATHS = (*PARTS, "model", "path", "word_vectors", "images", "features")  # optio
 DATA_FOLDER = "data"  # in a run's folder; holds data that were in memory
 
 
-def recipe_from_keywords(path: str | Path | None, keywords: Mapping[str, Any]) -> RawRecipe:
+def recipe_from_keywords(
+    path: str | PathLike[str] | None, keywords: Mapping[str, Any]
+) -> RawRecipe:
     """The recipe of a file, or an empty one, with the values of keywords in its tables.
 
     Data in memory stay in the place of the paths of files; `data_in_files` replaces them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")
 
 
 def read_recipe(
-    path: str | Path, overrides: Sequence[str] = (), *, keep_unset: bool = False
+    path: str | PathLike[str], overrides: Sequence[str] = (), *, keep_unset: bool = False
 ) -> Recipe:
     """A recipe with the options of its task and its model, all of them checked.
 
@@ -46,7 +47,7 @@ def read_recipe(
 
 
 def open_recipe(
-    path: str | Path, overrides: Sequence[str] = (), keep_unset: bool = False
+    path: str | PathLike[str], overrides: Sequence[str] = (), keep_unset: bool = False
 ) -> tuple[RawRecipe, Any]:
     """A recipe as it was read, which knows the line of each option, and its checked options.
 

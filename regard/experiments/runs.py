@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -43,9 +44,9 @@ __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
 
 def train(
-    recipe: str | Path | None = None,
+    recipe: str | PathLike[str] | None = None,
     *,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -87,7 +88,7 @@ def train(
 
 def train_recipe(
     raw: RawRecipe,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -110,7 +111,7 @@ def train_recipe(
 
 
 def _begin(
-    raw: RawRecipe, out: str | Path | None, device: str | None, progress: bool | Progress
+    raw: RawRecipe, out: str | PathLike[str] | None, device: str | None, progress: bool | Progress
 ) -> tuple[RawRecipe, TrainingPlan, Path]:
     """Begin a new run: see `train`. Its recipe, its plan and its folder."""
     device_for(device)  # raises an error before anything is written
@@ -165,7 +166,7 @@ def run_plan(
         return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 
-def new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
+def new_folder(raw: RawRecipe, name: str, out: str | PathLike[str] | None) -> Path:
     """The folder of a new run; `name` is that of its recipe.
 
     Raises:
@@ -185,7 +186,7 @@ def new_folder(raw: RawRecipe, name: str, out: str | Path | None) -> Path:
     return folder
 
 
-def name_of_run(path: str | Path, name: str) -> str:
+def name_of_run(path: str | PathLike[str], name: str) -> str:
     """The name that a recipe gives its run: `name`, or that of its file.
 
     Raises:
@@ -206,9 +207,9 @@ def _check_new(folder: Path) -> None:
 
 
 def resume(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
-    data_root: str | Path | None = None,
+    data_root: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -258,7 +259,7 @@ def _plan_of_run(
     folder: Path,
     raw: RawRecipe,
     recipe: Any,
-    data_root: str | Path | None,
+    data_root: str | PathLike[str] | None,
     device: str | None,
 ) -> TrainingPlan:
     """The plan of an existing run, its data at the recorded paths or under `data_root`."""

@@ -11,6 +11,7 @@ Internal: names that `regard` itself does not have may change with every version
 from __future__ import annotations
 
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ RUNTIMES: dict[str, Any] = {
 
 
 def export(
-    folder: str | Path,
+    folder: str | PathLike[str],
     to: str,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     *,
     quantize: WeightsInFile | None = None,
     check: bool = True,

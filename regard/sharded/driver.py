@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 
 from regard.data.files import split_member
@@ -82,8 +83,8 @@ class ShardedSummary:
 
 def compute_files(
     task: ShardedTask,
-    paths: Sequence[str | Path],
-    out: str | Path,
+    paths: Sequence[str | PathLike[str]],
+    out: str | PathLike[str],
     workers: WorkerOptions = WorkerOptions(),
     *,
     shard_bytes: int | None = None,
@@ -103,7 +104,7 @@ def compute_files(
     check_at_least(1, threads=task.threads, shard_bytes=shard_bytes)
     check_at_least(0, gpus=workers.gpus)
     out = Path(out).absolute()
-    manifest = begin(out, task, list(paths), shard_bytes)
+    manifest = begin(out, task, [Path(path) for path in paths], shard_bytes)
     if workers.strict:
         _check_damage(manifest)
     try:

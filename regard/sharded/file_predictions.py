@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ METHODS = ("embed", "predict", "translate", "generate", "tag")
 
 
 def predict_files(
-    model: str | Path,
+    model: str | PathLike[str],
     files: Any,
     method: str = "predict",
     *,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     workers: int = 1,
     executor: str | ExecutorOptions = "local",
     columns: str | Sequence[str] = (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class FileResults:
             yield from map(json.loads, lines)
 
 
-def iter_results(folder: str | Path) -> FileResults:
+def iter_results(folder: str | PathLike[str]) -> FileResults:
     """The results in an output folder of `regard embed`, `predict` and so on with `--workers`.
 
     Raises:

@@ -79,4 +79,4 @@ def search(
 
 def as_task(model: Model) -> Any:
     """The model itself, or the one in a folder."""
-    return model if isinstance(model, Task) else load(Path(model))
+    return model if isinstance(model, Task) else load(model)

@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
 
 
 def load(
-    path: str | Path,
+    path: str | PathLike[str],
     *,
     quantize: WeightType | None = None,
     device: str | None = None,
@@ -97,7 +98,7 @@ def load(
     return task
 
 
-def load_float32(path: str | Path) -> Task:
+def load_float32(path: str | PathLike[str]) -> Task:
     """As `load` on a CPU, with weights of half precision and quantized ones as float32.
 
     Raises:
@@ -210,7 +211,7 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
 
 def save(
     task: Task,
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     license: str | None = None,
 ) -> None:
@@ -242,7 +243,9 @@ def save(
     write_card(task, folder, _config_of(task, config, {}), CardHistory(license))
 
 
-def save_adapter(task: Task, folder: str | Path, options: AdapterOptions, base: str | Path) -> None:
+def save_adapter(
+    task: Task, folder: str | PathLike[str], options: AdapterOptions, base: str | PathLike[str]
+) -> None:
     """Write the adapters of a task's model as a folder that `peft` opens, and `load`.
 
     Beside the files of `peft` stand the tokenizer and regard.json, from which `load` knows the task
@@ -270,7 +273,9 @@ def config_of_task(task: Task) -> dict[str, Any]:
     return _config_of(task, exported(task.module)[0], {})
 
 
-def quantize(path: str | Path, out: str | Path, dtype: WeightType = "int8") -> Path:
+def quantize(
+    path: str | PathLike[str], out: str | PathLike[str], dtype: WeightType = "int8"
+) -> Path:
     """Write what a folder holds as a new folder with quantized weights, which `load` opens at once.
 
     They are those that `load(path, quantize=...)` makes, and take a quarter or half of the space.

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -92,7 +93,7 @@ class CardHistory:
         return cls(None, "\n\n".join(_of_training(training)) + "\n", results)
 
     @classmethod
-    def of_folder(cls, path: str | Path) -> Self:
+    def of_folder(cls, path: str | PathLike[str]) -> Self:
         """As the card of a folder says, from which another one is made. Of a card that a person has
         written or changed the licence alone is read.
         """
@@ -124,7 +125,7 @@ class CardForm:
     base: str | None = None
 
 
-def adapter_form(options: AdapterOptions, base: str | Path) -> CardForm:
+def adapter_form(options: AdapterOptions, base: str | PathLike[str]) -> CardForm:
     """Of low-rank adapters. base: their model, a folder, whose name is shown, or one of the hub."""
     path = Path(base)
     name = str(base)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class M2M100Tokenizer(PieceTokenizer):
         return [*self.roles.values(), *self.listed]
 
     @classmethod
-    def load(cls, path: str | Path, **options: Any) -> M2M100Tokenizer:
+    def load(cls, path: str | PathLike[str], **options: Any) -> M2M100Tokenizer:
         """Read a folder.
 
         Raises:
@@ -98,7 +99,7 @@ class M2M100Tokenizer(PieceTokenizer):
             raise DataError(settings.path, None, problem)
         return cls(files, vocab, named, source, codes, settings.max_length, listed)
 
-    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+    def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class MarianTokenizer(PieceTokenizer):
         super().__init__(files, ids_of, _decoder(ids_of, roles), "marian", roles, max_length)
 
     @classmethod
-    def load(cls, path: str | Path, **options: Any) -> MarianTokenizer:
+    def load(cls, path: str | PathLike[str], **options: Any) -> MarianTokenizer:
         """Read a folder.
 
         Raises:
@@ -97,7 +98,7 @@ class MarianTokenizer(PieceTokenizer):
 
     # ---- files
 
-    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+    def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)

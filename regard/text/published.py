@@ -20,6 +20,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,10 @@ class LoadedTokenizer:
 
 
 def load(
-    path: str | Path, *, merges: str | Path | None = None, lowercase: bool | None = None
+    path: str | PathLike[str],
+    *,
+    merges: str | PathLike[str] | None = None,
+    lowercase: bool | None = None,
 ) -> LoadedTokenizer:
     """A tokenizer from a folder or file, recognized by its name and content (see this module).
 

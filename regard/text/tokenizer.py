@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import index
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -321,7 +322,7 @@ class Tokenizer:
             content["post_processor"] = json.loads(self.post_processor.__getstate__())
         return content
 
-    def save(self, folder: str | Path, max_length: int | None = None) -> None:
+    def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, which `transformers` opens.
 
         Other files of tokenizers in the folder, which would be read with these, are removed.
@@ -365,7 +366,7 @@ class Tokenizer:
         return trained
 
     @classmethod
-    def load(cls, path: str | Path, **options: Any) -> Tokenizer:
+    def load(cls, path: str | PathLike[str], **options: Any) -> Tokenizer:
         """Read a folder or a file; for formats and options see `regard.text.published.load`."""
         from regard.text.published import load
         from regard.text.sentencepiece import is_m2m_100, is_marian

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -68,7 +69,7 @@ def compare(
     recipes: Sequence[Compared],
     *,
     seeds: Sequence[int] = (1,),
-    out: str | Path = "runs/compare",
+    out: str | PathLike[str] = "runs/compare",
     executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
@@ -114,11 +115,11 @@ def compare(
 
 
 def compare_files(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | PathLike[str]],
     overrides: Sequence[str] = (),
     *,
     seeds: Sequence[int] = (1,),
-    out: str | Path = "runs/compare",
+    out: str | PathLike[str] = "runs/compare",
     executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,

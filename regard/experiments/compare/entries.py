@@ -33,7 +33,7 @@ class Entry:
     run: Path | None = None
 
 
-def entries_of(paths: Sequence[str | Path], overrides: Sequence[str]) -> dict[str, Entry]:
+def entries_of(paths: Sequence[str | PathLike[str]], overrides: Sequence[str]) -> dict[str, Entry]:
     """The recipes and the runs, by their names.
 
     overrides: `dotted.name=value`, for the recipes.

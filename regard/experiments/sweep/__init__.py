@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -53,7 +54,7 @@ HINT = (
 
 
 def sweep(
-    recipe: str | Path | None = None,
+    recipe: str | PathLike[str] | None = None,
     *,
     param_space: Mapping[str, Any],
     strategy: str = "grid",
@@ -61,7 +62,7 @@ def sweep(
     num_rungs: int = 2,
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,
@@ -116,7 +117,7 @@ def sweep(
 
 
 def sweep_file(
-    recipe: str | Path,
+    recipe: str | PathLike[str],
     overrides: Sequence[str] = (),
     *,
     param_space: Mapping[str, Any],
@@ -125,7 +126,7 @@ def sweep_file(
     num_rungs: int = 2,
     seeds: Sequence[int] = (1,),
     draw_seed: int = 1,
-    out: str | Path | None = None,
+    out: str | PathLike[str] | None = None,
     executor: str | ExecutorOptions = "local",
     workers: int = 1,
     gpus: int = 0,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _part(until: Fraction) -> str:
 
 
 def checked_settings(
-    recipe: str | Path,
+    recipe: str | PathLike[str],
     overrides: Sequence[str],
     param_space: Mapping[str, Any],
     strategy: str,
@@ -148,7 +149,7 @@ def checked_settings(
     seeds: Sequence[int],
     draw_seed: int,
     workers: int,
-    out: str | Path | None,
+    out: str | PathLike[str] | None,
 ) -> SweepSettings:
     """The settings from the arguments of `regard.sweep`.
 
