@@ -44,9 +44,12 @@ def even_batches(
     inputs: InputArrays, pad: int | None, max_tokens: int, concurrent: int
 ) -> PaddedBatches:
     """All inputs once, longest first, in batches of at most `max_tokens`; so many of about the same
-    number of tokens that none of `concurrent` threads waits for the others at the end.
+    number of tokens that none of `concurrent` threads waits for the others at the end. Where
+    attention is captured, the inputs of a batch keep their order, by which pictures number them.
     """
     whole = inputs.longest_first(pad, max_tokens=max_tokens)
+    if captured_or_gated():
+        return replace(whole, indices=[np.sort(batch) for batch in whole.indices])
     lengths = np.stack([column.lengths for column in whole.columns]).max(0)
     if concurrent == 1 or lengths.sum() < concurrent * FEWEST_TOKENS:
         return whole
