@@ -177,11 +177,11 @@ def test_overrides_are_read_with_the_options_own_type():
         "training.budget=[1, 2]",
         "data.columns=[2,0]",
         "name=2024",
-        'task="language_modeling"',
+        'task="language-modeling"',
     )
     assert options.training == Training(5, 1.0, "cosine", True, None, [1, 2])
     assert options.data.columns == (2, 0)
-    assert (options.name, options.task) == ("2024", "language_modeling")
+    assert (options.name, options.task) == ("2024", "language-modeling")
 
 
 def test_a_section_given_whole_replaces_that_of_the_file():
@@ -255,7 +255,7 @@ def test_paths_start_at_the_recipe_and_overridden_ones_in_the_current_folder(tmp
 
 def test_an_unknown_choice_is_an_error_with_the_nearest_name():
     source = recipe.parse(TEXT, ["model.name=transfromer"], Path("small.toml"))
-    assert source.choice("task", ["translation", "language_modeling"]) == "translation"
+    assert source.choice("task", ["translation", "language-modeling"]) == "translation"
     assert source.choice("tokenizer.kind", ["bpe"], default="bpe") == "bpe"
     with pytest.raises(ConfigError, match="command line: `model.name` is .* mean 'transformer'?"):
         source.choice("model.name", ["lstm", "transformer"])
