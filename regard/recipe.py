@@ -17,13 +17,11 @@ import dataclasses
 import json
 import math
 import os
-import platform
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -45,6 +43,7 @@ from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
 from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
 from regard.suggest import nearest
+from regard.toml_text import dumps, toml_value
 
 COMMAND_LINE = "command line"
 # where recipes are named: those of the current folder, and those that come with the package
@@ -210,6 +209,8 @@ class RawRecipe:
             return str(value)
         was = "is missing" if value is None else f"is {toml_value(value)}, which is unknown"
         hint = nearest(str(value or ""), names)
+        if key == "model.name":
+            hint += " Published weights are named by `model.path`: a folder, or ORG/NAME."
         raise ConfigError(f"{self.location(key)}: `{key}` {was}. {hint}")
 
     def text_at(self, key: str) -> str:
@@ -246,7 +247,7 @@ class RawRecipe:
             raise ConfigError(_joined(message))
         tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
-            _put_override(tables, schema, key, _readings(text))
+            _put_override(tables, schema, self._full_name(schema, key), _readings(text))
         folder = self.path.absolute().parent if self.path else Path.cwd()
         try:
             # JSON's strict mode has TOML's types: lists become tuples and strings paths, but "3"
@@ -259,6 +260,12 @@ class RawRecipe:
         except ValidationError as error:
             problems = list(islice(_problems(schema, error), MOST_PROBLEMS + 1))
         raise ConfigError(_joined(f"{self.location(key)}: {what}" for key, what in problems))
+
+    def _full_name(self, schema: Any, key: str) -> str:
+        try:
+            return full_name(schema, key)
+        except ConfigError as error:
+            raise ConfigError(f"{COMMAND_LINE}: {error}") from None
 
     @contextmanager
     def locating(self, schema: Any) -> Iterator[None]:
@@ -276,7 +283,8 @@ class RawRecipe:
 
     def location(self, key: str) -> str:
         """`file:line` of the option at the dotted `key`; the file where no line is found."""
-        if key and any(f"{key}.".startswith(f"{other}.") for other in self.overrides):
+        of_key = (key.endswith(f".{o}") or f"{key}.".startswith(f"{o}.") for o in self.overrides)
+        if key and any(of_key):
             return COMMAND_LINE
         if self.path and {key.partition(".")[0], key.rpartition(".")[2]} & {*self.keywords}:
             return "keyword argument"
@@ -508,6 +516,31 @@ def _value_type(option: Any) -> Any:
     return get_args(option)[1] if get_origin(option) in (dict, Mapping) else None
 
 
+def full_name(schema: Any, name: str) -> str:
+    """The dotted name of an option, which may be given by its last part alone.
+
+    Of several sections with such an option the outermost is meant.
+
+    Raises:
+        ConfigError: no section has it, or several equally deep ones have it.
+    """
+    if "." in name or name in names_in(schema, ""):
+        return name
+    sections = [*sections_of(schema)]
+    found = [section for section in sections if name in names_in(schema, section)]
+    depth = min((section.count(".") for section in found), default=0)
+    outermost = [section for section in found if section.count(".") == depth]
+    if len(outermost) == 1:
+        return f"{outermost[0]}.{name}"
+    if outermost:
+        raise ConfigError(
+            f"`{name}` is an option of several sections: write "
+            f"{joined_with_or([f'{section}.{name}' for section in outermost])}."
+        )
+    known = [option for section in ("", *sections) for option in names_in(schema, section)]
+    raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
+
+
 def check_name(schema: Any, key: str) -> None:
     """Check that a recipe has an option at the dotted `key`.
 
@@ -554,7 +587,8 @@ def _unknown(schema: Any, key: str) -> str:
     where = f"[{section}]" if section else "a recipe"
     if name in names_in(schema, section):  # of which the key asks for a part
         return f"`{section}.{name}` is an option, not a section: `{key}` is none."
-    if others := [f"[{other}]" for other in _names(schema) if name in names_in(schema, other)]:
+    sections = [*sections_of(schema)]
+    if others := [f"[{other}]" for other in sections if name in names_in(schema, other)]:
         return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
     return f"{where} has no `{name}`. {nearest(name, names_in(schema, section))}"
 
@@ -634,58 +668,3 @@ def write(path: str | PathLike[str], recipe: Recipe, run: Mapping[str, Any] | No
     tables = recipe.model_dump(mode="json", exclude_none=True)
     text = dumps({**tables, "run": run} if run else tables)
     write_text(Path(path), text)
-
-
-def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
-    """What repeating a run takes: library versions, seed, and the checksum of each data file.
-
-    data: file -> SHA-256, as `regard.data.hash_of` gives it.
-    """
-    versions = {"python": platform.python_version()}
-    for package in ("regard", "torch", "numpy", "tokenizers", "sacrebleu"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:  # such as a checkout on the path that was never installed
-            continue
-    return {"seed": seed, "versions": versions, "data": dict(data)}
-
-
-def dumps(tables: Mapping[str, Any]) -> str:
-    """The TOML text of nested mappings; None is left out."""
-    return "\n".join(_lines(tables, ())).strip() + "\n"
-
-
-def _lines(table: Mapping[str, Any], name: tuple[str, ...]) -> Iterator[str]:
-    present = {key: value for key, value in table.items() if value is not None}
-    for key, value in present.items():
-        if not isinstance(value, Mapping):
-            yield f"{_key(key)} = {toml_value(value)}"
-    for key, value in present.items():
-        if isinstance(value, Mapping):
-            yield f"\n[{'.'.join(map(_key, (*name, key)))}]"
-            yield from _lines(value, (*name, key))
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml_value(key)
-
-
-def toml_value(value: Any) -> str:
-    """One value in TOML's notation, as an override has it.
-
-    Raises:
-        ConfigError: TOML has no such value.
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str | Path):
-        # JSON's escapes are TOML's; only DEL may stand bare in JSON and not in TOML.
-        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, Mapping):
-        items = (f"{_key(key)} = {toml_value(item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    raise ConfigError(f"a recipe cannot hold {value!r}: TOML has no {type(value).__name__}")

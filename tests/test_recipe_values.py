@@ -19,6 +19,7 @@ from regard.experiments import runs
 from regard.experiments.recipe_options import open_recipe
 from regard.suggest import nearest
 from regard.tasks.translation import TranslationRecipe
+from regard.toml_text import dumps
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 IMPOSSIBLE = [
@@ -47,7 +48,7 @@ def with_option(text: str, key: str, value: str) -> str:
     for section in sections:
         at = at.setdefault(section, {})
     at[name] = "VALUE"
-    return recipe.dumps(tables).replace('"VALUE"', value)
+    return dumps(tables).replace('"VALUE"', value)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -23,6 +23,7 @@ STATIONS = (
     *(
         "errors",
         "habit_names",
+        "toml_text",
         "suggest",
         "lazy",
         "schema",

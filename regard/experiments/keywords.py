@@ -36,9 +36,7 @@ from regard.data.in_memory import (
     write_lines,
 )
 from regard.errors import ConfigError, DataError
-from regard.recipe import RawRecipe, names_in, parse, read, section_class, sections_of
-from regard.schema import joined_with_or
-from regard.suggest import nearest
+from regard.recipe import RawRecipe, full_name, names_in, parse, read, section_class, sections_of
 
 PARTS = ("train", "valid", "test")
 PATHS = (*PARTS, "model", "path", "word_vectors", "images", "features")  # options that name files
@@ -137,8 +135,7 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
             )
             raise ConfigError(message)
     for name in [name for name in raw.keywords if name not in top and name in tables]:
-        section = section_with(name, schema)
-        _set_option(tables, [*section.split("."), name], tables.pop(name))
+        _set_option(tables, full_name(schema, name).split("."), tables.pop(name))
     if raw.path is None:
         for section, what in _REQUIRED_SECTIONS.items():
             if section not in tables:
@@ -151,24 +148,6 @@ _REQUIRED_SECTIONS = {
     "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
     "training": "Say how long the training lasts: epochs=3, for instance, or max_steps=1000.",
 }
-
-
-def section_with(name: str, schema: Any) -> str:
-    """The dotted name of the section that has an option; of several sections the outermost.
-
-    Raises:
-        ConfigError: no section has it, or several equally deep ones have it.
-    """
-    found = [section for section in sections_of(schema) if name in names_in(schema, section)]
-    depth = min((section.count(".") for section in found), default=0)
-    outermost = [section for section in found if section.count(".") == depth]
-    if len(outermost) == 1:
-        return outermost[0]
-    if outermost:
-        offered = joined_with_or([f'{one}={{"{name}": ...}}' for one in outermost])
-        raise ConfigError(f"`{name}` is an option of several sections: write {offered}.")
-    known = [*names_in(schema, ""), *(n for s in sections_of(schema) for n in names_in(schema, s))]
-    raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
 
 
 def _set_option(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -6,9 +6,11 @@ run.folder, run.scores, run.model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from os import PathLike
 from pathlib import Path
@@ -28,7 +30,7 @@ from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
 from regard.progress import showing
-from regard.recipe import RawRecipe, plain_name, record, write
+from regard.recipe import RawRecipe, plain_name, write
 from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
 from regard.text import Tokenizer
@@ -150,6 +152,20 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
         about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
         write(folder / "recipe.toml", checked, about)
     return made
+
+
+def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
+    """What repeating a run takes: library versions, seed, and the checksum of each data file.
+
+    data: file -> SHA-256, as `regard.data.hash_of` gives it.
+    """
+    versions = {"python": platform.python_version()}
+    for package in ("regard", "torch", "numpy", "tokenizers", "sacrebleu"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # such as a checkout on the path that was never installed
+            continue
+    return {"seed": seed, "versions": versions, "data": dict(data)}
 
 
 def run_plan(

@@ -20,9 +20,10 @@ from pydantic_core import PydanticUndefined
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import NO_OPTIONS, schema_of
 from regard.models import model_class
-from regard.recipe import dumps, names_in, parse, section_class, sections_of, toml_value
+from regard.recipe import names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
+from regard.toml_text import dumps, toml_value
 
 # Fields that mean the same in every model's configuration.
 USUAL_FIELDS = {

@@ -25,8 +25,8 @@ from regard.checkpoints.adapters import AdapterOptions
 from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import OURS
 from regard.file_writing import write_text
-from regard.recipe import dumps
 from regard.tasks.task import Task
+from regard.toml_text import dumps
 
 CARD = "README.md"
 HISTORY = re.compile(r"^## (Scores|Data|Training)$", re.M)

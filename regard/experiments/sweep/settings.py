@@ -10,11 +10,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from regard import habit_names
 from regard.data.in_memory import is_path
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.experiments import runs
 from regard.experiments.compare.conditions import BUDGET
-from regard.experiments.keywords import section_with
 from regard.experiments.recipe_options import open_recipe, read_recipe, schema_of
 from regard.experiments.sweep.methods import (
     AllAtOnce,
@@ -25,8 +25,9 @@ from regard.experiments.sweep.methods import (
 )
 from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.space import Space, Values, axis_of
-from regard.recipe import check_name, names_in, takes, toml_value
+from regard.recipe import check_name, full_name, takes
 from regard.suggest import nearest
+from regard.toml_text import toml_value
 
 RAY_TUNE = "ray-tune"
 METHODS = ("grid", "random", "successive-halving", f"{RAY_TUNE}:SEARCHER")
@@ -203,8 +204,7 @@ def _full_name(schema: Any, name: str) -> str:
             "`seed` is no option to sweep over. Give several seeds: --seeds 1,2,3 (`seeds` in "
             "Python)."
         )
-    if "." not in name and name not in names_in(schema, ""):
-        name = f"{section_with(name, schema)}.{name}"
+    name = full_name(schema, habit_names.OPTIONS.get(name, name))
     check_name(schema, name)
     return name
 
