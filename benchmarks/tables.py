@@ -12,7 +12,7 @@ from regard.visual.drawing import Drawing, Label, Polyline, Rect, Shape, clip, s
 from regard.visual.png import save_png
 
 AT_REST = 0.1  # cores that other programs may use in a turn at rest
-WORDS = ("condition", "quality")
+WORDS = ("configuration", "quality")
 
 
 def markdown(found: dict[str, Any], level: str = "##") -> str:
@@ -20,7 +20,7 @@ def markdown(found: dict[str, Any], level: str = "##") -> str:
     machine, ceilings = found["machine"], found["ceilings"]
     parts = [
         "; ".join(f"{name} {value}" for name, value in machine.items()) + ".\n",
-        f"{found['rounds']} rounds in turn; medians, and ratios round by round with their range"
+        f"{found['rounds']} rounds in turn; medians, and speed-ups round by round with their range"
         + (f"; {load} other programs ran meanwhile" if (load := found["load"]) else "")
         + ".\n",
         "Ceilings: "
@@ -54,7 +54,7 @@ def disturbance(work: dict[str, Any]) -> str:
         return ""
     return (
         f"Other programs used more than {AT_REST:g} of a core in {len(disturbed)} of {len(turns)} "
-        f"turns, {median(disturbed):.2f} cores in the median of these."
+        f"rounds, {median(disturbed):.2f} cores in the median of these."
     )
 
 
@@ -81,9 +81,9 @@ def _cells(row: dict[str, Any], unit: str, ceilings: dict[str, float]) -> dict[s
         met = all(median(ratios) >= row["goal"] for ratios in (rest, loaded) if ratios)
         goal = f"{row['goal']:g} " + ("✓" if met else "✗")
     return {
-        "condition": row["condition"],
+        "configuration": row["condition"],
         unit: number(shown(row, unit)),
-        "ours is faster by": _ratio(rest),
+        "speed-up of Regard": _ratio(rest),
         "under load": _ratio(loaded),
         "goal": goal,
         "of the ceiling": f"{reached:.0%} of {row['ceiling'].rsplit(' ', 1)[0]}" if reached else "",
@@ -111,7 +111,7 @@ def number(value: float) -> str:
 
 def bars(works: list[dict[str, Any]]) -> Drawing:
     """A chart for each work, one under another."""
-    return stack([_chart(work) for work in works], "speed beside the peers", gap=26)
+    return stack([_chart(work) for work in works], "speed compared with other libraries", gap=26)
 
 
 def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawing:

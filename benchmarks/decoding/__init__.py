@@ -89,7 +89,7 @@ def works(options: Options) -> Iterator[Work]:
     yield _work("a Llama of 135M, one sequence", SMOLLM2, modern, options, GOALS)
     yield _work("a Llama of 135M, 8 sequences", replace(SMOLLM2, rows=8), modern, options)
     first = replace(long, new=1)
-    yield _work("GPT-2 124M, the first token behind a prompt of 1,000", first, SHORT, options)
+    yield _work("GPT-2 124M, time to first token, prompt of 1,000 tokens", first, SHORT, options)
     if options.full:
         shapes = {
             "6 layers": replace(small, layers=6),

@@ -192,7 +192,7 @@ def test_the_report_has_medians_goals_and_left_out_conditions(tmp_path):
     tables.write(found, tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert "| peer | 0.004 | 1.50 (1.00-3.00) | 2 ✗ | 20% of copy |" in text
-    assert "more than 0.1 of a core in 1 of 3 turns, 1.50 cores" in text
+    assert "more than 0.1 of a core in 1 of 3 rounds, 1.50 cores" in text
     assert "Left out: x, why" in text
     assert "memory" not in text  # a column with nothing in it
     assert (tmp_path / "report.svg").read_text().startswith("<svg")
