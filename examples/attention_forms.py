@@ -1,7 +1,7 @@
 """Forms of attention by one recipe: python examples/attention_forms.py [FORM...] [NAME=VALUE...]
 
 The recipe is recipes/attention-forms.toml, a small LSTM translator from English to French. Each
-form of docs/concepts/attention-forms.md is trained on the same tokens, one after the other. The
+form of docs/reports/attention-forms.md is trained on the same tokens, one after the other. The
 table is printed, and runs/attention-forms/report.html shows the curves. Interrupted, it goes on
 where it was stopped.
 

@@ -22,6 +22,7 @@ from textwrap import dedent
 from types import ModuleType
 from typing import get_type_hints
 
+import regard
 from regard.registry import Operation
 
 STATIONS = (
@@ -32,9 +33,10 @@ MODULES = [
     *("regard", "regard.recipe", "regard.state"),
     *(f"regard.{station}" for station in STATIONS),
 ]
+PUBLIC = [getattr(regard, name) for name in dir(regard) if inspect.isclass(getattr(regard, name))]
 TABLES = {  # packages whose modules are many: the table, and what its classes have in common
     "regard.models": ("MODELS", ("protocols", "encoder_with_heads")),
-    "regard.tasks": ("TASKS", ("task", "folders")),
+    "regard.tasks": ("TASKS", ("task", "methods", "folders")),
 }
 
 
@@ -73,7 +75,9 @@ def directive(module: ModuleType, name: str) -> str:
     value, address = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.isclass(value):
         bases = "" if value.__bases__ == (object,) else "   :show-inheritance:\n"
-        return f".. autoclass:: {address}\n   :members:\n{bases}"
+        # A public class is indexed on the page of `regard` alone.
+        again = module is not regard and any(value is one for one in PUBLIC)
+        return f".. autoclass:: {address}\n   :members:\n{bases}" + again * "   :no-index:\n"
     if inspect.isroutine(value) or isinstance(value, Operation):
         return f".. autofunction:: {address}\n"
     said = ", ".join(f"``{key}``" for key in value) if isinstance(value, Mapping) else repr(value)
