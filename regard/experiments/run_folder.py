@@ -82,7 +82,7 @@ class Run:
         return training_curves(self.history)
 
     def evaluate(self, data: Any, **options: Any) -> Scores:
-        """The scores of the model on other data: a reader, or data in memory.
+        """The scores of the model on other data: a file, a reader, or data in memory.
 
         If a table has the columns that the recipe names (`columns`), these are read.
 
@@ -96,7 +96,9 @@ class Run:
         own = () if "columns" in options else self._columns()
         if own and {*own} <= {*column_names(data)}:
             options["columns"] = own
-        return self.model.evaluate(data, **options)
+        from regard.tasks.calls import evaluate
+
+        return evaluate(self.model, data, **options)
 
     def _columns(self) -> tuple[str, ...]:
         """The columns of texts and target, if the recipe names them; else ()."""

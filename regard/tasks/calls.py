@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from regard.data import read
-from regard.data.in_memory import is_path
+from regard.data.files import ENDINGS, ending
+from regard.data.in_memory import infer_columns, is_path
+from regard.data.readers import read_records
 from regard.errors import ConfigError
+from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.metrics.score import Scores
 from regard.tasks.folders import load
 from regard.tasks.language_modeling import TextGenerator
@@ -42,8 +47,20 @@ def evaluate(
     if is_path(data) and isinstance(task, TextGenerator):
         data = read(data, format=task.format)
     elif is_path(data):
-        data, columns = task.rows_to_evaluate([Path(data)], list(columns)), ()
+        chosen = list(columns or _columns_of(Path(data)))
+        data, columns = task.rows_to_evaluate([Path(data)], chosen), ()
     return task.evaluate(data, **({"columns": columns} if columns else {}), **options)
+
+
+def _columns_of(file: Path) -> tuple[int | str, ...]:
+    """The columns of texts and target of a table whose header has names that tell them; else ()."""
+    if ending(str(file)) not in ENDINGS:
+        return ()
+    first = [record for _, record in islice(read_records(file).records(), 1)]
+    known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
+    with suppress(ConfigError):
+        return infer_columns(first) if first and known & first[0].keys() else ()
+    return ()
 
 
 def search(

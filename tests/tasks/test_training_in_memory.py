@@ -50,8 +50,8 @@ def test_a_data_frame_trains_as_its_file_does(start):
 
 def test_a_run_has_its_folder_scores_curves_and_model(start):
     run = train(task="classification", model=start, train=FRAME, valid=0.25)
-    where, result = run
-    assert where == run.folder == Path("runs/classification") and result is run.result
+    where = run.folder
+    assert where == Path("runs/classification") and run.scores is run.result.scores
     assert {"accuracy", "loss"} <= {*run.scores}
     assert "<svg" in run._repr_html_() and "accuracy" in run._repr_html_()
     assert {*run.model.predict(FRAME)} <= {"yes", "no"}
@@ -67,6 +67,16 @@ def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
     options = dict(task="classification", model=start, columns=["review", "stars"])
     run = train(train=table, valid=table, **options)
     expected = run.model.evaluate(list(zip(TEXTS, LABELS, strict=True))).named
+    table.to_csv("table.csv", index=False)
+    FRAME.to_csv("named.csv", index=False)
+    FRAME.to_csv("plain.tsv", sep="\t", index=False, header=False)
+    assert regard.evaluate(run, "table.csv", columns=["review", "stars"]).named == expected
+    assert regard.evaluate(run.model, "named.csv").named == expected
+    assert (
+        regard.evaluate(run.folder, "plain.tsv").named
+        == run.evaluate("plain.tsv").named
+        == expected
+    )
     assert run.evaluate(table).named == run.evaluate(table.to_dict("records")).named == expected
     assert run.evaluate(table[["stars", "review"]]).named == run.evaluate(FRAME).named == expected
     with pytest.raises(DataError, match="<DataFrame>:3"):
