@@ -78,7 +78,7 @@ def works(options: Options) -> Iterator[Work]:
 
 def _beyond_torch(results: dict[str, float]) -> dict[str, str]:
     torch = results.get("import torch alone", 0.0)
-    return {name: f"{seconds - torch:+.2f} s beside torch" for name, seconds in results.items()}
+    return {name: f"{seconds - torch:+.2f} s vs. import torch" for name, seconds in results.items()}
 
 
 class Process:
