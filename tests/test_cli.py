@@ -386,7 +386,7 @@ def test_data_that_cannot_be_used_raise_an_error_that_names_them(workdir, runs, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.updatse=3", "[training] has no `updatse`. Did you mean 'steps'?"),
+        ("training.epohcs=3", "[training] has no `epohcs`. Did you mean 'epochs'?"),
         ("trainig.steps=3", "has no `trainig`. Did you mean 'training'?"),
         ("training.max_steps=many", "`training.max_steps` must be a whole number, but is"),
         ("training.max_steps", "must be name=value"),

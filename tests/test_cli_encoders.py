@@ -207,7 +207,7 @@ def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
     assert found["answer"] == picture.title and tuple(found["words"]) == picture.words
     torch.testing.assert_close(torch.tensor(found["weights"]), picture.weights)
     assert drawn.read_bytes().startswith(b"\x89PNG") and "data:image" in page.read_text()
-    assert picture.title in done(*asked, *options)
+    assert picture.title in done(*asked, *options, "--force")
     assert "no image" in refused("look", folder, page, "--regions")
 
 

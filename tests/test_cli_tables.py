@@ -163,9 +163,9 @@ def test_rows_without_a_prediction_are_listed_beside_the_table_of_workers(
     assert first["prediction"] == "" and second["prediction"]
     failed = json.loads((tmp_path / "out.csv.failed.jsonl").read_text())
     assert failed["line"] == 2 and "tokens" in failed["reason"]
-    assert "--format has no effect" in refused(*with_workers, "--format", "txt")
+    assert "--format has no effect" in refused(*with_workers, "--force", "--format", "txt")
     empty = table(tmp_path / "empty.csv", text=[])
-    assert "it has not one row" in refused(*words[:3], empty, *with_workers[4:])
+    assert "it has not one row" in refused(*words[:3], empty, *with_workers[4:], "--force")
 
 
 def test_a_pair_is_two_columns_whose_texts_may_have_tabs_and_line_breaks(folders, tmp_path):
@@ -203,7 +203,9 @@ def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch)
     assert [row["text"] for row in found] == texts
     assert [bool(row["prediction"]) for row in found] == [False, False, False, True, True]
     source = table(tmp_path / "in.jsonl", text=[""] * 5)
-    done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
+    words = ("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
+    assert "is there already" in refused(*words)
+    done(*words, "--force")
     assert rows(tmp_path / "out.csv") == [{"text": "", "prediction": ""}] * 5
 
 
@@ -246,7 +248,7 @@ def test_a_parquet_file_has_few_row_groups(folders, tmp_path, monkeypatch):
     done(*call)
     assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 1
     monkeypatch.setattr(predict_file, "ROW_GROUP", 1)
-    done(*call)
+    done(*call, "--force")
     assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 5
     assert [row["text"] for row in rows(tmp_path / "o.parquet")] == ["the cat"] * 9
 
@@ -255,7 +257,7 @@ def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(
     source = table(tmp_path / "in.csv", text=["a\nmat", "the cat", "cat " * 50])
     out = tmp_path / "out.csv"
     out.write_text("before")
-    call = ("predict", folders["classification"], "--file", source, "--out", out)
+    call = ("predict", folders["classification"], "--file", source, "--out", out, "--force")
     assert f"{source}:5: has 52 tokens" in refused(*call)
     assert out.read_text() == "before" and {*tmp_path.iterdir()} == {source, out}
     assert "1 of 3 texts were cut" in regard(*call, "--too-long", "truncate").stderr
