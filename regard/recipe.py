@@ -87,9 +87,11 @@ class Recipe(Options):
     """What every recipe has at its top; a task adds its sections as fields."""
 
     task: str
+    """The task that is trained; `regard list tasks` has all."""
     name: Annotated[str, AfterValidator(plain_name)] = ""
     """The name of the run's folder in runs/; "": that of the recipe's file."""
     seed: int = 1
+    """The seed of all random numbers of the training."""
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Recipe)

@@ -24,7 +24,7 @@ class LoraSection(Options):
     """[model.lora]: low-rank adapters and the head are trained, other weights are frozen."""
 
     rank: int = Field(default=AdapterOptions.rank, ge=1)
-    """r, the number of rows of A and of columns of B."""
+    """The rank r is the number of rows of A and of columns of B."""
     alpha: float = Field(default=AdapterOptions.alpha, gt=0)
     """The product B A is multiplied by alpha / rank."""
     dropout: float = Field(default=AdapterOptions.dropout, ge=0, lt=1)

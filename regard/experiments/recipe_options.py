@@ -134,22 +134,28 @@ class FeaturesSection(Options):
     """How several layers become one vector; a list has their weights. "mix" learns the weights of
     all layers."""
     d_model: Size = FeaturesConfig.d_model
+    """The width of the hidden states."""
     lstm_layers: Size = FeaturesConfig.lstm_layers
+    """The number of LSTM layers."""
     d_words: Count = FeaturesConfig.d_words
     """The width of learned vectors of tokens beside the features; 0: none."""
     dropout: Probability = FeaturesConfig.dropout
+    """The dropout probability."""
 
 
 class FineTuneSection(Options):
-    """[model] of a training that starts from the weights of a folder, or of a name on the hub."""
+    """[model]: training starts from the weights of a folder, or of a name on the hub."""
 
     path: ModelSource
+    """The folder of the model, or its name on the hub."""
     layers: tuple[Count, ...] | None = None
     """The layers of an encoder that are kept, from 0, such as [0, 2, 4]; None: all of them."""
     dropout: Probability | None = None
-    """None, here and in the next two options: as in the folder."""
+    """Dropout of the encoder's sub-layers; not set: as in the folder."""
     attention_dropout: Probability | None = None
+    """Dropout of attention weights; not set: as in the folder."""
     head_dropout: Probability | None = None
+    """Dropout before the new head; not set: as in the folder."""
     features: FeaturesSection | None = None
     lora: LoraSection | None = None
 

@@ -28,6 +28,8 @@ from regard.toml_text import dumps, toml_value
 # Fields that mean the same in every model's configuration.
 USUAL_FIELDS = {
     "d_model": "Width of the hidden states.",
+    "name": "The model; `regard list models` has all.",
+    "size": "A size with a name: the default of each option that is not set.",
     "d_ff": "Width inside the feed-forward layers.",
     "d_embedding": "Width of the token embeddings.",
     "heads": "Attention heads of a layer.",
@@ -130,7 +132,7 @@ def recipe_template(task: str) -> str:
     preset = _preset_options(task)
     schema = schema_of(parse(dumps(preset)))
     head = (
-        f"A recipe for {task}: set the paths, then  regard train FILE --dry-run\n"
+        f"This is a recipe for {task}. Set the paths, then run: regard train FILE --dry-run.\n"
         "Paths are relative to this file. An option after # is not set; it shows the default."
     )
     lines = [*_comment(head), "", *_section_lines(schema, "", preset)]
@@ -219,14 +221,16 @@ def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iter
         if names_in(schema, key):
             inner.append(name)
             continue
-        yield from _comment(docstrings.get(name, ""))
+        yield from _comment(sentences(docstrings.get(name, "")))
         yield from _option_lines(name, kind, preset)
         yield ""
     for name in inner:
         key = f"{section}.{name}" if section else name
         given = preset.get(name, {})
         absent = "# " if _default(kind, name) is None else ""
-        yield from _comment(_first_paragraph(section_class(schema, key)).removeprefix(f"[{key}]"))
+        about = _first_paragraph(section_class(schema, key)).removeprefix(f"[{key}]")
+        if not about.startswith("A section of a recipe:"):  # made from a model's configuration
+            yield from _comment(sentences(about.lstrip(":. ")))
         yield f"{absent}[{key}]"
         yield from _section_lines(schema, key, given)
 
@@ -239,6 +243,16 @@ def _option_lines(name: str, kind: Any, preset: Mapping[str, Any]) -> Iterator[s
         yield dumps({name: preset[name]}).rstrip()
         return
     yield f"# {name} = {_toml_default(kind, name) or '   (not set)'}"
+
+
+def sentences(text: str) -> str:
+    """A docstring as sentences: "the width; None: any" becomes "The width; not set: any." """
+    text = re.sub(r"\bNone(?=( means)?\b)", "not set", text)
+    text = re.sub(r"(^|[.] )not set", r"\1Not set", text).strip()
+    if not text:
+        return ""
+    first = text if text.startswith("sacreBLEU") else text[0].upper() + text[1:]
+    return first if first[-1] in ".)" else f"{first}."
 
 
 def _comment(text: str) -> list[str]:

@@ -54,9 +54,9 @@ from regard.text.templates import Template
 class BertConfig:
     """The defaults are the base model.
 
-    head_dropout: of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
+    head_dropout: dropout of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
     positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
-    clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
+    clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
     pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """

@@ -32,8 +32,9 @@ class ElectraConfig(BertConfig):
     """The defaults are the small model.
 
     d_embedding: the width of the embeddings.
-    head_dropout: of the heads "classes" and "tags"; None: `dropout`.
-    choice_activation, choice_dropout: of the head "multiple_choice".
+    head_dropout: dropout of the heads "classes" and "tags"; None: `dropout`.
+    choice_activation: activation function of the head "multiple_choice".
+    choice_dropout: dropout of the head "multiple_choice".
     """
 
     d_model: Size = 256

@@ -52,10 +52,11 @@ Direction = Literal["forward", "backward"]
 class ElmoConfig:
     """The defaults are the original model.
 
-    d_model: of a hidden state, both directions together.  d_cell: of the cells of one direction.
+    d_model: width of a hidden state, both directions together.
+    d_cell: width of the cells of one direction.
     filters: (width in characters, number of filters) of the character convolutions.
     word_length: characters of a word that are read, with the two that mark its ends.
-    activation: of the convolutions.
+    activation: activation function of the convolutions.
     cell_clip, projection_clip: the largest absolute value of cells and hidden states; None: any.
     residual: whether a layer above the first adds its input to its output.
     output: "own": a softmax over the vocabulary; "none": weights came without one.

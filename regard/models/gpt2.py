@@ -42,8 +42,8 @@ from regard.ops import KeyMask
 class GPT2Config:
     """The defaults are the smallest model.
 
-    d_ff: None means four times `d_model`.
-    head_dropout: of the "tags" head; None: 0.1. The "classes" and "span" heads have no dropout,
+    d_ff: width inside the feed-forward layers; None: four times `d_model`.
+    head_dropout: dropout of the "tags" head; None: 0.1. The others have none,
         and `choice_dropout` is that of the "multiple_choice" head.
     scaled: scores are divided by sqrt(K); scaled_by_layer: and by the number of the layer, from 1.
 

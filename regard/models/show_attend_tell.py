@@ -47,11 +47,11 @@ EXPECTED_SHARE = 0.5  # where a configuration names none
 
 @dataclass(frozen=True)
 class ShowAttendTellConfig:
-    """d_region: of the vector of a region.  d_model: of the LSTM.  d_embedding: of a word.
+    """d_region: width of the vector of a region.
 
     attention: "soft", "hard", "hard-expected" (regard/attention/selection.py), or "mean" of all
         regions, which is a decoder without attention.
-    expected_share, choice_seed: of hard attention, as of `Seq2SeqConfig`.
+    expected_share, choice_seed: options of hard attention, as of `Seq2SeqConfig`.
     """
 
     vocab_size: Size

@@ -49,7 +49,7 @@ class T5EncoderConfig:
     """Of the encoder, which a whole T5 has, too; the defaults are those of "small".
 
     gated: gated feed-forward layers (T5 1.1).
-    buckets: of distances; from `max_distance` on all share the last one.
+    buckets: number of ranges of distances; from `max_distance` on all share the last one.
     bias_per_layer: whether each layer has its own relative position bias (umT5).
     init_scale: what the deviations of all initial parameters are multiplied by.
     tied: of a whole T5, see `T5Config`; without effect in the encoder alone.

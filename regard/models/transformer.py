@@ -49,14 +49,15 @@ class TransformerConfig:
     positions: one of the kinds of `regard.models.position_kinds`. Source and target share absolute
         positions, but not relative ones; where those of the source are in a dependency tree, those
         of the target are sinusoidal.
-    clip_distance: of "shaw" and "dependency-relative": distances beyond it share a vector;
+    clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
     bos: the token with which the decoder starts.
     pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
-    decoder_d_ff, decoder_heads: of the decoder; None: those of the encoder.
+    decoder_d_ff: width inside the decoder's feed-forward layers; None: that of the encoder.
+    decoder_heads: attention heads of the decoder's layers; None: those of the encoder.
     scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
     output_bias: whether the output adds a bias to the logits, as published translators do.
-    source_vocab_size: of sources that have a vocabulary and an embedding of their own;
+    source_vocab_size: tokens of sources that have a vocabulary and an embedding of their own;
         `vocab_size` is then that of targets. None: they share it.
     tied: whether the embedding of targets is the output too (section 3.4).
     """

@@ -75,7 +75,7 @@ class XlnetConfig:
     reuse_len: only the hidden states of the first `reuse_len` tokens of a segment are carried,
         because segments overlap in training; None: all of them.
     memory_in_training, memory_in_evaluation: whether hidden states are carried.
-    bi_data: for the second half of each batch the distances are negated, as in the authors'
+    bi_data: distances are negated in the second half of each batch, as in the authors'
         pre-training.
     max_distance: distances above this one are set to it, on both sides; None: no limit.
     same_length: with "uni", every token sees its own and the M positions before, no more.

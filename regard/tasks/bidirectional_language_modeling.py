@@ -62,9 +62,11 @@ class SentencesData(DataSection):
     running_text: ClassVar[bool] = True
 
     train: RecipePath
+    """The file of the training data."""
     valid: RecipePath | Share | FoldOption
     """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
     test: RecipePath | None = None
+    """The file that the trained model is scored on."""
     batch_size: int = Field(default=20, ge=1)
     """Parallel streams, each read in both directions."""
     sequence_length: int = Field(default=20, ge=1)
@@ -95,7 +97,8 @@ class StateSection(Options):
     """[evaluation]"""
 
     state: StateKind = "carried"
-    """carried: from sentence to sentence, as in training. zeros: every sentence begins with zeros,
+    """With carried the state goes from sentence to sentence, as in training. With zeros every
+    sentence begins with zeros,
     so that its perplexity does not depend on what stands before it."""
 
 

@@ -68,6 +68,7 @@ class CaptioningObjective(TextToTextObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """This share of the target's probability is spread over all labels or tokens."""
     doubly_stochastic: float | None = Field(default=None, ge=0)
     """The weight of equation 14, for a model that gives its attention weights; None: 1."""
 

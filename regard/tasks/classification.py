@@ -58,6 +58,7 @@ class ClassificationObjective(TextObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """This share of the target's probability is spread over all labels or tokens."""
     class_weights: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""
     """Weights of the labels in the training loss: "balanced", the inverse of their frequency, or by
     name, 1 for others. They are scaled so that their mean over the training examples is 1."""

@@ -43,32 +43,36 @@ class TeacherSection(Options):
 
 
 class MaskedTeacherSection(TeacherSection):
-    """[teacher] of masked language modeling. The weights are those of DistilBERT's program, divided
+    """[teacher]: a trained model whose distributions the student learns. The weights are those of
+    DistilBERT's program, divided
     by its weight of the masked words' own loss, which is 1 here; the paper states none.
     """
 
     temperature: float = Field(default=2.0, gt=0)
     """Divides the logits of teacher and student."""
     soft_weight: float = Field(default=2.5, ge=0)
-    """Of the divergence from the teacher's distributions at the chosen tokens."""
+    """The weight of the divergence from the teacher's distributions at the chosen tokens."""
     cosine_weight: float = Field(default=0.5, ge=0)
-    """Of 1 - the cosine between the hidden states of both last layers, at every token."""
+    """The weight of 1 - the cosine between the hidden states of both last layers, at every
+    token."""
 
 
 class ScoresTeacherSection(TeacherSection):
-    """[teacher] of classification and regression."""
+    """[teacher]: a trained model whose scores the student learns."""
 
     temperature: float = Field(default=2.0, gt=0)
     """Divides the logits of teacher and student; without effect on numbers."""
     soft_weight: float = Field(default=0.5, ge=0, le=1)
-    """Of the loss against the teacher's scores; that against the targets has the rest of 1."""
+    """The weight of the loss against the teacher's scores; that against the targets has the rest
+    of 1."""
 
 
 class VectorsTeacherSection(TeacherSection):
-    """[teacher] of vectors of texts."""
+    """[teacher]: a trained model whose vectors the student learns."""
 
     hidden_weight: float = Field(default=0.0, ge=0)
-    """Of the mean squared differences between the hidden states of layers, those of the embeddings
+    """The weight of the mean squared differences between the hidden states of layers, those of
+    the embeddings
     included; layer l of L is compared with layer l L_teacher / L of the teacher, rounded."""
 
 

@@ -24,13 +24,15 @@ class DocumentData(DataSection):
     several_files: ClassVar[bool] = True
 
     train: Files
+    """The file of the training data."""
     valid: Files | Share = 0.05
     """Files, or a share of the training documents: the last ones; of a single document, its end."""
     test: Files | None = None
+    """The file that the trained model is scored on."""
     documents: Literal["rows", "blank-lines", "files"] | None = None
     """What a document is; None: rows of tables, and of other files what blank lines separate."""
     field: str | int | None = None
-    """Of tables: the column with the text."""
+    """The column of a table that holds the text."""
     batch_size: int = Field(default=8, ge=1)
     """Texts of a batch."""
 

@@ -27,12 +27,15 @@ class RowsData(DataSection):
     """[data] of tasks that read texts of any length, in windows."""
 
     train: RecipePath
+    """The file of the training data."""
     valid: RecipePath | Share | FoldOption | None = None
     """A file, or a share or a fold of the training data."""
     test: RecipePath | None = None
+    """The file that the trained model is scored on."""
     max_length: int = Field(default=128, ge=4)
     """Tokens of one example, special tokens included; never more than the model reads."""
     batch_size: int = Field(default=32, ge=1)
+    """The number of examples in a batch."""
     max_tokens_per_batch: int = Field(default=16384, ge=1)
     """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
     word_vectors: RecipePath | None = None
@@ -61,7 +64,7 @@ class EncoderData(RowsData):
 
 
 class MarkingTokenizer(TokenizerSection):
-    """[tokenizer]: one that is trained gets the special tokens [CLS] and [SEP]."""
+    """[tokenizer]: a tokenizer that is trained gets the special tokens [CLS] and [SEP]."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""

@@ -23,12 +23,15 @@ class ImageCaptionsData(DataSection):
     """[data]: a table with an image and one of its captions in each row."""
 
     train: RecipePath
+    """The file of the training data."""
     valid: RecipePath | Share | FoldOption
     """A table; or a share or a fold of the training images, with all their captions."""
     test: RecipePath | None = None
+    """The file that the trained model is scored on."""
     columns: tuple[int | str, ...] = ("image", "caption")
+    """The columns that are read, by number from 0 or by name."""
     format: str | None = None
-    """tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+    """The format is tsv, csv, jsonl or parquet, where the file's ending does not say it."""
     images: RecipePath | None = None
     """The folder in which the images are; None: that of the table."""
     regions: RegionKind = "efficientnet-lite0"
@@ -38,8 +41,9 @@ class ImageCaptionsData(DataSection):
     """A folder for the regions of the images, which another training then maps; None: every start
     computes them."""
     max_length: int = Field(default=64, ge=2)
-    """Of a caption, `</s>` included."""
+    """The most tokens of a caption, `</s>` included."""
     too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """What happens to examples that are longer than the model reads."""
     max_tokens_per_batch: int = Field(default=1600, ge=1)
     """Regions in a batch: 49 for each caption."""
 

@@ -48,7 +48,7 @@ class PerplexitySection(Options):
     neural_cache_theta: float | None = Field(default=None, ge=0)
     """How peaked its distribution is. None: 0.3."""
     neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
-    """Its share in the mixture with the model's distribution. None: 0.1."""
+    """The weight of the neural cache in the mixture with the model's distribution. None: 0.1."""
 
     def state_options(self) -> StateOptions:
         """The options of a model that carries a state."""

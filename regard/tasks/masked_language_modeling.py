@@ -64,7 +64,7 @@ class MaskedData(DocumentData):
     """Whether texts are pairs of sentences, half of which follow one another, as BERT reads them;
     the model learns which of them do."""
     mlm_probability: float = Field(default=0.15, gt=0, le=1)
-    """Of the tokens of a text, those that are chosen and predicted."""
+    """The share of the tokens of a text that are chosen and predicted."""
     whole_words: bool = False
     """Whether all subwords of a word are chosen together."""
     dupe_factor: int | None = Field(default=None, ge=1)
@@ -73,7 +73,7 @@ class MaskedData(DocumentData):
 
 
 class MaskTokenizer(TokenizerSection):
-    """[tokenizer]: one that is trained gets the special tokens [CLS], [SEP] and [MASK]."""
+    """[tokenizer]: a tokenizer that is trained gets the special tokens [CLS], [SEP] and [MASK]."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""

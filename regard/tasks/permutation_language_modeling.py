@@ -37,7 +37,7 @@ class PermutedTextData(TextData):
     """[data]: running text, in batches of `batch_size` segments of `sequence_length` tokens."""
 
     every: int = Field(default=6, ge=2)
-    """Of so many tokens one is predicted."""
+    """One of so many tokens is predicted."""
     longest_span: int = Field(default=5, ge=1)
     """The most consecutive tokens that are predicted; shorter spans are more frequent."""
     both_directions: bool = True
@@ -50,7 +50,7 @@ class PermutedTextData(TextData):
 
 
 class PermutationTokenizer(TokenizerSection):
-    """[tokenizer]: one that is trained gets the tokens <sep>, <cls> and <mask>."""
+    """[tokenizer]: a tokenizer that is trained gets the tokens <sep>, <cls> and <mask>."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""

@@ -51,11 +51,12 @@ class QuestionsData(RowsData):
     """[data]: files in SQuAD's format."""
 
     max_length: int = Field(default=384, ge=16)
-    """Of one window with its question and special tokens; never more than the model reads."""
+    """The most tokens of a window with its question; never more than the model reads."""
     doc_stride: int = Field(default=128, ge=0)
     """Tokens that neighbouring windows of a context share, at most half of their capacity."""
     max_question_length: int = Field(default=64, ge=1)
-    """Tokens; longer questions are truncated, and counted. At most half of a window."""
+    """The most tokens of a question; longer ones are truncated, and counted. At most half of a
+    window."""
     on_misaligned: Literal["error", "skip", "fix"] = "error"
     """What happens to answers that are not where their start says: see `read_squad`."""
 

@@ -34,11 +34,11 @@ class ReinforceObjective(Options):
     """Options of [objective] for a model that draws choices in training; None: the default."""
 
     reinforce_weight: float | None = None
-    """Of the gradient of the choices, beside that of the tokens: 0.2."""
+    """The weight of the gradient of the choices, compared with that of the tokens: 0.2."""
     choice_entropy_weight: float | None = None
-    """Of the entropy of the distribution of choices: 0.1."""
+    """The weight of the entropy of the distribution of choices: 0.1."""
     baseline_decay: float | None = None
-    """Of the moving average of the reward: 0.9."""
+    """The decay of the moving average of the reward: 0.9."""
 
 
 class HasReinforce(Protocol):

@@ -46,11 +46,11 @@ class ReplacedTokensObjective(Options):
     """[objective]"""
 
     weight: float = Field(default=50.0, gt=0)
-    """Of the discriminator's loss; that of the generator has 1."""
+    """The weight of the discriminator's loss; that of the generator has 1."""
     generator_size: float = Field(default=0.25, gt=0, le=1)
-    """Its width, feed-forward width and heads, as a share of those of the model."""
+    """The generator's width, feed-forward width and heads, as a share of the model's."""
     generator_layers: int | None = Field(default=None, ge=1)
-    """None: as many as the model has."""
+    """The number of the generator's layers; not set: as many as the model has."""
 
 
 class ReplacedTokensRecipe(MaskedRecipe):

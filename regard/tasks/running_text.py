@@ -28,11 +28,14 @@ class TextData(DataSection):
     running_text: ClassVar[bool] = True
 
     train: RecipePath
+    """The file of the training data."""
     valid: RecipePath | Share | FoldOption
     """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
     test: RecipePath | None = None
+    """The file that the trained model is scored on."""
     format: Literal["lines", "text"] = "lines"
-    """lines: every line ends in `</s>`, as in the Penn Treebank; text: line breaks are tokens."""
+    """With lines every line ends in `</s>`, as in the Penn Treebank; with text line breaks are
+    tokens."""
     batch_size: int = Field(default=20, ge=1)
     """Parallel streams, or blocks in a batch."""
     sequence_length: int = Field(default=20, ge=1)

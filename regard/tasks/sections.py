@@ -72,10 +72,12 @@ class DataSection(Options):
     several_files: ClassVar[bool] = False
 
     train: Any
+    """The file of the training data."""
     valid: Any = None
     test: Any = None
+    """The file that the trained model is scored on."""
     split_seed: int = Field(default=1, ge=0)
-    """Of `valid` as a share or a fold: which rows it takes, whatever the seed of the training."""
+    """The seed of the draw of `valid` as a share or a fold, whatever the seed of the training."""
 
     @property
     def splits_train(self) -> bool:
@@ -151,12 +153,17 @@ class TokenizerSection(Options):
     """[tokenizer]: learned from the training text, or read from `path`, which then says all."""
 
     kind: str = "bpe"
+    """The kind of the tokenizer; `regard list tokenizers` has all."""
     vocab_size: int = Field(default=8000, ge=1, le=1 << 24)
+    """The number of tokens, special tokens included."""
     path: RecipePath | None = None
+    """The folder of a tokenizer that is used as it is; not set: one is trained."""
     lowercase: bool = False
+    """Texts are lower-cased before they are split."""
     unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"
+    """Texts are normalized to this form of Unicode."""
     special_tokens: tuple[str, ...] = ()
-    """Further ones, such as the languages ">>de<<" and ">>fr<<" that sources begin with."""
+    """Further special tokens, such as languages ">>de<<" and ">>fr<<" that sources begin with."""
 
     @field_validator("kind")
     @classmethod
@@ -187,20 +194,35 @@ class DecodingSection(Options):
     """[decoding]: the method is the one that the options belong to, greedy search without any."""
 
     beams: option_types.SequenceCount | None = None
+    """Beam search keeps this many hypotheses."""
     n_best: option_types.SequenceCount | None = None
+    """The number of hypotheses that are returned for each input."""
     length_penalty: option_types.Exponent | str | None = None
+    """Hypotheses are ranked by score / length^A; "gnmt:A" is that of Wu et al. 2016."""
     early_stopping: option_types.EarlyStopping | None = None
+    """When a beam search ends: see docs/concepts/decoding.md."""
     temperature: option_types.Temperature | None = None
+    """Tokens are sampled at this temperature."""
     top_k: option_types.Count | None = None
+    """Tokens are sampled among this many most probable ones."""
     top_p: option_types.Probability | None = None
+    """Tokens are sampled among the most probable ones that together have this probability."""
     no_repeat_ngram: option_types.Count | None = None
+    """No sequence of this many tokens occurs twice in an output."""
     min_tokens: option_types.CountOrZero | None = None
+    """An output does not end before it has this many tokens."""
     max_tokens: option_types.Count | None = None
+    """An output ends after this many tokens."""
     max_length_a: option_types.Ratio | None = None
+    """An output ends after `max_length_a` times the tokens of its source, plus `max_length_b`."""
     max_length_b: option_types.Count | None = None
+    """The constant part of the limit that `max_length_a` sets."""
     seed: option_types.Seed | None = None
+    """The seed of sampling."""
     assistant_model: option_types.Name | None = None
+    """A small model, or "ngram", proposes the next tokens (speculative decoding)."""
     num_assistant_tokens: option_types.Count | None = None
+    """The number of tokens that are proposed at a time."""
 
     def build(self, default_limit: int | decoding.RelativeLimit) -> Any:
         """The decoding method; `default_limit` where the recipe sets no limit."""

@@ -91,12 +91,15 @@ class TreePairsData(DataSection):
     target_language: ClassVar[None] = None
 
     train: Files
+    """The file of the training data."""
     valid: Files | Share | FoldOption
     """A list of one file, as the others; or a share or a fold of the training data."""
     test: Files = ()
+    """The file that the trained model is scored on."""
     max_length: int = Field(default=512, ge=4)
-    """Of a sentence in tokens, and of its tree; never more than the model reads."""
+    """The most tokens of a sentence and of its tree; never more than the model reads."""
     too_long: Literal["error", "skip"] = "skip"
+    """What happens to examples that are longer than the model reads."""
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
@@ -115,6 +118,7 @@ class BracketTokenizer(TokenizerSection):
     """[tokenizer]: one that is learned from sentences gets a token for each bracket of a label."""
 
     kind: str = "words"
+    """The kind of the tokenizer; `regard list tokenizers` has all."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""

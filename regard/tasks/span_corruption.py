@@ -44,7 +44,7 @@ class SpanCorruptionData(DocumentData):
     density: float = Field(default=0.15, gt=0, lt=1)
     """The share of the tokens that are dropped."""
     mean_length: float = Field(default=3.0, ge=1)
-    """Of a dropped span, in tokens."""
+    """The mean length of a dropped span in tokens."""
 
     @property
     def noise(self) -> Noise:
@@ -77,6 +77,7 @@ class SpanCorruptionObjective(Options):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """This share of the target's probability is spread over all labels or tokens."""
 
 
 class SpanCorruptionRecipe(DecodingRecipe):

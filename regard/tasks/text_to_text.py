@@ -83,12 +83,15 @@ class PairsData(DataSection):
     several_files: ClassVar[bool] = True
 
     train: Files
+    """The file of the training data."""
     valid: Files | Share | FoldOption
     """Files, or a share or a fold of the training data."""
     test: Files = ()
+    """The file that the trained model is scored on."""
     max_length: int = Field(default=256, ge=2)
-    """Of one sentence, `</s>` included; never more than the model reads."""
+    """The most tokens of a text, `</s>` included; never more than the model reads."""
     too_long: Literal["error", "truncate", "skip"] = "skip"
+    """What happens to examples that are longer than the model reads."""
     source_prefix: str = ""
     """What stands before each source: "summarize: "."""
     source_language: str | None = None
@@ -107,10 +110,11 @@ class TextPairsData(PairsData):
     """[data]: two files of lines, or one table with `columns` for source and target."""
 
     columns: tuple[int | str, ...] = (0, 1)
+    """The columns that are read, by number from 0 or by name."""
     format: str | None = None
-    """Of one table: tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+    """The format of one table: tsv, csv, jsonl or parquet, where its ending does not say it."""
     header: bool | None = None
-    """Of one table: whether its first line holds the names of the columns; without it, it does
+    """Whether the first line of one table holds the names of the columns; without it, it does
     where `columns` are names, and one that looks like a header is an error otherwise."""
 
     def read(self, source: Any, part: str) -> RowReader:
@@ -123,13 +127,14 @@ class TextToTextObjective(ReinforceObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """This share of the target's probability is spread over all labels or tokens."""
 
 
 class TextToTextEvaluation(Options):
     """[evaluation]"""
 
     valid_sentences: int = Field(default=0, ge=0)
-    """For how many texts validation generates targets; 0 means all."""
+    """Validation generates targets for this many texts; 0 means all."""
 
 
 class PairsRecipe(DecodingRecipe):

@@ -61,9 +61,9 @@ class TextsData(EncoderData):
     columns: tuple[int | str, ...] = (0, 1)
     """One text or two, and then the label: by number from 0, or by name from a header."""
     format: str | None = None
-    """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
+    """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
-    """Of a table: whether the first line holds the names of the columns; without it, it does where
+    """Whether the first line of a table holds the names of the columns; without it, it does where
     `columns` are names, and a first line that looks like a header is an error otherwise."""
     group: int | str | None = None
     """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an

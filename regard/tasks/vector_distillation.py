@@ -31,10 +31,11 @@ class VectorsData(EncoderData):
     """[data]: texts without any target."""
 
     columns: tuple[int | str, ...] = ()
-    """Of a table: those that hold texts, each of which is a text of its own; none: all of them."""
+    """The columns of a table that hold texts, each a text of its own; none: all of them."""
     format: str | None = None
-    """tsv, csv, jsonl or parquet, where a file's ending does not say it."""
+    """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
+    """The first line holds the names of the columns."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The texts of each row of a file."""

@@ -13,7 +13,7 @@ MOST_THREADS = 1024  # a library of threads ends the process where it cannot sta
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """How a gradient changes the weights: [training.optimizer]."""
+    """[training.optimizer]: the optimizer turns gradients into changes of the weights."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = 1e-3
@@ -21,10 +21,12 @@ class OptimizerOptions:
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay of Adam's two running means (Vaswani et al. 2017 use 0.98 for the second)."""
     eps: float = 1e-9
+    """The small number that is added to Adam's denominator."""
     weight_decay: float = 0.0
-    """Matrices only: never biases, norms or embeddings. Decoupled in adamw, L2 in the others."""
+    """The decay of matrices, never of biases, norms or embeddings. Decoupled in adamw, L2 in the
+    others."""
     momentum: float = 0.0
-    """For sgd."""
+    """The momentum of sgd."""
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this norm where its norm is greater; 0 does not clip."""
     layerwise_lr_decay: float = 1.0
@@ -42,7 +44,7 @@ class OptimizerOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """How the learning rate changes: [training.schedule]. Formulas are in schedules.py."""
+    """[training.schedule]: the learning rate changes while the model is trained."""
 
     name: Literal[
         "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
@@ -53,13 +55,13 @@ class ScheduleOptions:
     min_lr_ratio: float = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
     d_model: int = 0
-    """For noam: the width of the model in equation 3."""
+    """The width of the model in equation 3, of the schedule noam."""
     constant_epochs: int = 0
-    """For step: epochs at the full rate."""
+    """The epochs at the full rate, of the schedule step."""
     gamma: float = 0.5
-    """For step: the rate is multiplied by this at every epoch after those."""
+    """The rate is multiplied by this at every epoch after those, of the schedule step."""
     div_factor: float = 32.0
-    """For slanted-triangular: the peak divided by the lowest rate."""
+    """The peak divided by the lowest rate, of the schedule slanted-triangular."""
 
     def __post_init__(self) -> None:
         steps_or_share = 0 <= self.warmup < 1 or self.warmup == int(self.warmup) >= 1
@@ -78,7 +80,7 @@ class ScheduleOptions:
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """When the model is validated, and when training stops early: [training.validation]."""
+    """[training.validation]: the model is validated now and then, and training may stop early."""
 
     eval_steps: int = 0
     """Steps between two validations; 0 validates after each epoch."""
@@ -92,7 +94,7 @@ class ValidationOptions:
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Which checkpoints are written and retained: [training.checkpoints]; the best always is."""
+    """[training.checkpoints]: these options say which checkpoints are kept; the best always is."""
 
     save_steps: int = 0
     """Steps between two checkpoints; 0: only `save_seconds` counts."""
@@ -115,8 +117,8 @@ class CheckpointOptions:
 
 @dataclass(frozen=True)
 class AveragingOptions:
-    """When the mean of the weights after each step is validated and published instead of the
-    weights themselves: [training.averaging].
+    """[training.averaging]: the mean of the weights after each step may be validated and published
+    instead of the weights themselves.
     """
 
     nonmono: int = 0
@@ -135,7 +137,9 @@ class TrainingOptions:
     """[training]. A training ends at `max_steps`, `epochs` or `tokens`, whichever comes first."""
 
     max_steps: int | None = None
+    """The number of steps after which training ends."""
     epochs: int | None = None
+    """The number of times that the training data are read."""
     tokens: int | None = None
     """Predicted tokens (those of the task's first loss) over the whole training."""
     gradient_accumulation_steps: int = 1

@@ -60,11 +60,32 @@ def test_the_recipe_of_every_task_is_estimated_once_paths_are_set(tmp_path, mode
 def test_the_comments_hold_the_defaults(tmp_path, model, task):
     text = recipe_template(task)
     assert max(map(len, text.splitlines())) < 121
+    assert all(len(line) <= 100 for line in text.splitlines() if not is_option(line))
     optional = re.sub(r"^# \[[a-z_.]+\]\n.*?(?=^\[|\Z)", "", text, flags=re.M | re.S)
     filled = re.sub(r"^# (\w+ = (?! ).+)$", r"\1", optional, flags=re.M)
     assert filled.count("\n# ") < optional.count("\n# ") - 20
     set_one, set_all = (parse(one, overrides(task, model)) for one in (text, filled))
     assert checked_recipe(set_one).model_dump() == checked_recipe(set_all).model_dump()
+
+
+def is_option(line: str) -> bool:
+    return bool(re.match(r"(# )?(\[|\w+ = )", line))
+
+
+@pytest.mark.parametrize("task", trained_tasks())
+def test_every_option_has_a_comment_of_whole_sentences(task):
+    block: list[str] = []
+    for line in recipe_template(task).splitlines()[3:]:
+        if not line:
+            block = []
+        elif not is_option(line):
+            block.append(line.removeprefix("# "))
+        elif re.match(r"(# )?\w+ = ", line):
+            comment = " ".join(block)
+            assert re.match(r"[A-Z0-9\"(]|sacreBLEU", comment), line
+            assert comment.endswith((".", ".)")), (line, comment)
+            assert not re.match(r"(Of|For|None)\b", comment), (line, comment)
+            block = []
 
 
 @pytest.mark.parametrize("task", trained_tasks())
@@ -90,7 +111,7 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done("init", "tagging")
     assert Path("tagging.toml").read_text() == recipe_template("tagging")
-    assert "Name another file" in refused("init", "tagging")
+    assert "--force" in refused("init", "tagging")
     done("init", "tagging", "other.toml")
     assert "Did you mean 'tagging'?" in refused("init", "taging")
 
