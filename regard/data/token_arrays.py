@@ -26,7 +26,7 @@ from regard.errors import ConfigError, DataError, check_at_least
 _CHUNK = 512  # rows that are encoded together: their ids fit in the cache
 _FEW = 8  # rows that are read before their lengths are looked at
 _CHARACTERS = 1 << 22  # of rows that are encoded together
-_DONE = {"skip": "row left out", "keep": "row kept", "truncate": "truncated"}
+_DONE = {"skip": "example left out", "keep": "example kept", "truncate": "truncated"}
 S = TypeVar("S")
 T = TypeVar("T")
 Chunk = list[tuple[int, Row]]
@@ -104,9 +104,9 @@ class FieldEncoder:
 
 @dataclass
 class ReadReport:
-    """How many rows were read and kept, and what was left out or changed.
+    """How many examples were read and kept, and what was left out or changed.
 
-    events: what happened ("source: empty, row left out") -> how often, and where first
+    events: what happened ("source: empty, example left out") -> how often, and where first
     unit: what the numbers of `first_line` count: lines, or questions in a file without lines
     """
 
@@ -121,7 +121,7 @@ class ReadReport:
         self.events.setdefault(event, {"count": 0, "first_line": line})["count"] += 1
 
     def __str__(self) -> str:
-        said = [f"{' and '.join(self.files)}: {self.read:,} rows read, {self.kept:,} kept"]
+        said = [f"{' and '.join(self.files)}: {self.read:,} examples read, {self.kept:,} kept"]
         for event, seen in self.events.items():
             said.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
         return "; ".join(said)

@@ -136,17 +136,17 @@ class BracketF1:
         self._target: Counter[str] = Counter()
 
     def add(
-        self, predictions: Sequence[ConstituencyTree], targets: Sequence[ConstituencyTree]
+        self, predictions: Sequence[ConstituencyTree], references: Sequence[ConstituencyTree]
     ) -> None:
         """Predicted trees and gold trees.
 
         Raises:
             RegardError: their numbers differ, or one is no tree. Then none of them is counted.
         """
-        check_equal(predictions, targets, "trees", "gold trees")
-        pairs = zip(predictions, targets, strict=True)
-        for predicted, target in [(Scored.of(one), Scored.of(other)) for one, other in pairs]:
-            self._add(predicted, target)
+        check_equal(predictions, references, "trees", "gold trees")
+        pairs = zip(predictions, references, strict=True)
+        for predicted, reference in [(Scored.of(one), Scored.of(other)) for one, other in pairs]:
+            self._add(predicted, reference)
 
     def result(self) -> BracketScore:
         """The score of all sentences.

@@ -38,15 +38,15 @@ class CIDEr:
         self._captions: list[Counts] = []
         self._references: list[list[Counts]] = []
 
-    def add(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    def add(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Captions and, of each, the references of its image: a list of them, or one.
 
         Raises:
             RegardError: not as many references as captions, or one that is no string, or none.
                 Then no caption of the batch is counted.
         """
-        check_equal(hypotheses, references, "hypotheses", "references")
-        pairs = list(zip(hypotheses, map(references_of, references), strict=True))
+        check_equal(predictions, references, "predictions", "references")
+        pairs = list(zip(predictions, map(references_of, references), strict=True))
         for number, (caption, texts) in enumerate(pairs, len(self._captions)):
             if not texts:
                 raise RegardError(f"Caption {number} has no reference.")

@@ -30,13 +30,13 @@ class Pearson:
         self._products = np.zeros((2, 2))  # sums of products of deviations from the means
         self._range = np.array([[math.inf, math.inf], [-math.inf, -math.inf]])
 
-    def add(self, predictions: Numbers, targets: Numbers) -> None:
-        """Count predictions with their targets, two arrays of one shape.
+    def add(self, predictions: Numbers, references: Numbers) -> None:
+        """Count predictions with their references, two arrays of one shape.
 
         Raises:
             RegardError: unequal shapes; a number that is not finite.
         """
-        pairs = _pair(predictions, targets)  # (2, N)
+        pairs = _pair(predictions, references)  # (2, N)
         size = pairs.shape[1]
         if not size:
             return
@@ -74,13 +74,13 @@ class Spearman:
     def __init__(self) -> None:
         self._values = array("d"), array("d")
 
-    def add(self, predictions: Numbers, targets: Numbers) -> None:
-        """Count predictions with their targets, two arrays of one shape.
+    def add(self, predictions: Numbers, references: Numbers) -> None:
+        """Count predictions with their references, two arrays of one shape.
 
         Raises:
             RegardError: unequal shapes; a number that is not finite.
         """
-        for values, new in zip(self._values, _pair(predictions, targets), strict=True):
+        for values, new in zip(self._values, _pair(predictions, references), strict=True):
             values.frombytes(new.tobytes())
 
     def result(self) -> Score:
@@ -114,12 +114,12 @@ def _score(name: str, products: np.ndarray, constant: np.ndarray, count: int) ->
     return Score(name, float(np.clip(value, -1, 1)), signature, count, 4)
 
 
-def _pair(predictions: Numbers, targets: Numbers) -> np.ndarray:
+def _pair(predictions: Numbers, references: Numbers) -> np.ndarray:
     """Both in float64, flattened: (2, N)."""
-    predicted, expected = _array(predictions, "predictions"), _array(targets, "targets")
+    predicted, expected = _array(predictions, "predictions"), _array(references, "references")
     if predicted.shape != expected.shape:
         raise RegardError(
-            "There must be as many predictions as targets, in one shape, but their shapes are "
+            "There must be as many predictions as references, in one shape, but their shapes are "
             f"{predicted.shape} and {expected.shape}."
         )
     return np.stack([predicted.ravel(), expected.ravel()])

@@ -109,19 +109,19 @@ class EntityF1:
         self._predicted: Counter[str] = Counter()
         self._target: Counter[str] = Counter()
 
-    def add(self, predictions: Sentences, targets: Sentences) -> None:
+    def add(self, predictions: Sentences, references: Sentences) -> None:
         """The tags of sentences, one for each word.
 
         Raises:
-            RegardError: predictions and targets differ in number; a tag is not in the scheme. Then
-                no sentence of the batch is counted.
+            RegardError: predictions and references differ in number; a tag is not in the scheme.
+                Then no sentence of the batch is counted.
         """
-        check_equal(predictions, targets, "sentences", "sentences of targets")
-        pairs = enumerate(zip(predictions, targets, strict=True), self.sentences)
-        for predicted, target in [self._entities(number, *pair) for number, pair in pairs]:
-            self._correct.update(span.type for span in predicted & target)
+        check_equal(predictions, references, "sentences", "sentences of references")
+        pairs = enumerate(zip(predictions, references, strict=True), self.sentences)
+        for predicted, reference in [self._entities(number, *pair) for number, pair in pairs]:
+            self._correct.update(span.type for span in predicted & reference)
             self._predicted.update(span.type for span in predicted)
-            self._target.update(span.type for span in target)
+            self._target.update(span.type for span in reference)
             self.sentences += 1
 
     def result(self) -> EntityScore:

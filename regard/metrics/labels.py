@@ -31,22 +31,24 @@ class Accuracy:
     def __init__(self) -> None:
         self.right, self.count = 0, 0
 
-    def add(self, predictions: Labels, targets: Labels) -> None:
+    def add(self, predictions: Labels, references: Labels) -> None:
         """Labels of any kind, as two lists; or two integer tensors of one shape.
 
         Raises:
-            RegardError: there are not as many predictions as targets.
+            RegardError: there are not as many predictions as references.
         """
-        if isinstance(predictions, Tensor) and isinstance(targets, Tensor):
-            _check_shapes(predictions, targets)
-            counted = targets != IGNORE
-            self.right += int(((predictions == targets) & counted).sum())
+        if isinstance(predictions, Tensor) and isinstance(references, Tensor):
+            _check_shapes(predictions, references)
+            counted = references != IGNORE
+            self.right += int(((predictions == references) & counted).sum())
             self.count += int(torch.count_nonzero(counted))
             return
-        check_equal(predictions, targets, "predictions", "targets")
-        plain = ((_as_python(p), _as_python(t)) for p, t in zip(predictions, targets, strict=True))
+        check_equal(predictions, references, "predictions", "references")
+        plain = (
+            (_as_python(p), _as_python(t)) for p, t in zip(predictions, references, strict=True)
+        )
         pairs = [pair for pair in plain if pair[1] != IGNORE]
-        self.right += sum(bool(prediction == target) for prediction, target in pairs)
+        self.right += sum(bool(prediction == reference) for prediction, reference in pairs)
         self.count += len(pairs)
 
     def result(self) -> Score:
@@ -68,18 +70,20 @@ class _Confusion:
         self.labels = None if labels is None else tuple(labels)
         self.pairs: Counter[tuple[Hashable, Hashable]] = Counter()
 
-    def add(self, predictions: Labels, targets: Labels) -> None:
-        """Labels as two lists, or two integer tensors of one shape; -100 as target: left out.
+    def add(self, predictions: Labels, references: Labels) -> None:
+        """Labels as two lists, or two integer tensors of one shape; -100 as reference is left out.
 
         Raises:
-            RegardError: there are not as many predictions as targets; a label that is not one of
+            RegardError: there are not as many predictions as references; a label that is not one of
                 the `labels` given at the start. Then nothing of the batch is counted.
         """
-        if isinstance(predictions, Tensor) and isinstance(targets, Tensor):
-            _check_shapes(predictions, targets)
-            predictions, targets = predictions.flatten().tolist(), targets.flatten().tolist()
-        check_equal(predictions, targets, "predictions", "targets")
-        pairs = Counter((_plain(p), _plain(t)) for p, t in zip(predictions, targets, strict=True))
+        if isinstance(predictions, Tensor) and isinstance(references, Tensor):
+            _check_shapes(predictions, references)
+            predictions, references = predictions.flatten().tolist(), references.flatten().tolist()
+        check_equal(predictions, references, "predictions", "references")
+        pairs = Counter(
+            (_plain(p), _plain(t)) for p, t in zip(predictions, references, strict=True)
+        )
         counted = Counter({pair: count for pair, count in pairs.items() if pair[1] != IGNORE})
         for label in {label for pair in counted for label in pair}:
             self._check(label)
@@ -212,9 +216,9 @@ def _as_python(label: Any) -> Any:
     return label.item()
 
 
-def _check_shapes(predictions: Tensor, targets: Tensor) -> None:
-    if predictions.shape != targets.shape:
+def _check_shapes(predictions: Tensor, references: Tensor) -> None:
+    if predictions.shape != references.shape:
         raise RegardError(
-            "`predictions` and `targets` must have one shape, but have "
-            f"{tuple(predictions.shape)} and {tuple(targets.shape)}."
+            "`predictions` and `references` must have one shape, but have "
+            f"{tuple(predictions.shape)} and {tuple(references.shape)}."
         )

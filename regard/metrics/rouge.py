@@ -29,15 +29,15 @@ class ROUGE:
             raise RegardError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
         self.kind, self.sum, self.count = kind, 0.0, 0
 
-    def add(self, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    def add(self, predictions: Sequence[str], references: Sequence[str]) -> None:
         """Texts and, for each, its reference.
 
         Raises:
-            RegardError: not as many references as hypotheses, or one of them is no string. Then no
+            RegardError: not as many references as predictions, or one of them is no string. Then no
                 text of the batch is counted.
         """
-        check_equal(hypotheses, references, "hypotheses", "references")
-        pairs = list(zip(hypotheses, references, strict=True))
+        check_equal(predictions, references, "predictions", "references")
+        pairs = list(zip(predictions, references, strict=True))
         for number, pair in enumerate(pairs, self.count):
             for text in pair:
                 if not isinstance(text, str):

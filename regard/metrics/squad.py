@@ -70,15 +70,15 @@ class SQuAD:
         self._sums = _Sums()
         self.missing = self.extra = 0
 
-    def add(self, predictions: Sequence[str], answers: Answers) -> None:
+    def add(self, predictions: Sequence[str], references: Answers) -> None:
         """The predicted answers, and for each question its right ones.
 
         Raises:
             RegardError: not as many predictions as questions; a prediction that is no string; a
                 question without an answer. Then no question of the batch is counted.
         """
-        check_equal(predictions, answers, "predictions", "questions")
-        pairs = list(zip(predictions, answers, strict=True))
+        check_equal(predictions, references, "predictions", "questions")
+        pairs = list(zip(predictions, references, strict=True))
         for at, (prediction, right) in enumerate(pairs):
             _check(at, prediction, right)
             if not len(right):
@@ -90,7 +90,7 @@ class SQuAD:
             self._sums.add(*_raw(prediction, right))
 
     def add_by_id(
-        self, predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]
+        self, predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]
     ) -> None:
         """All questions of a file. As the official script has it, one without a prediction scores
         0, and a prediction without a question is left out; the signature tells how many.
@@ -98,12 +98,12 @@ class SQuAD:
         Raises:
             RegardError: as `add`.
         """
-        answered = [name for name in answers if name in predictions]
-        self.add([predictions[name] for name in answered], [answers[name] for name in answered])
-        for _ in range(len(answers) - len(answered)):
+        answered = [name for name in references if name in predictions]
+        self.add([predictions[name] for name in answered], [references[name] for name in answered])
+        for _ in range(len(references) - len(answered)):
             self._sums.add(0, 0)
-        self.missing += len(answers) - len(answered)
-        self.extra += len(predictions.keys() - answers.keys())
+        self.missing += len(references) - len(answered)
+        self.extra += len(predictions.keys() - references.keys())
 
     def result(self) -> SquadScore:
         """F1 and exact match, 0 to 100.
@@ -135,7 +135,10 @@ class SQuAD2:
         self._scored: list[tuple[float, bool, bool, float, float]] = []
 
     def add(
-        self, predictions: Sequence[str], answers: Answers, no_answer: Sequence[float] | None = None
+        self,
+        predictions: Sequence[str],
+        references: Answers,
+        no_answer: Sequence[float] | None = None,
     ) -> None:
         """The predicted answers, for each question its right ones or none, and for each, where
         thresholds shall be tried, how likely it has none; the larger, the likelier.
@@ -144,12 +147,12 @@ class SQuAD2:
             RegardError: columns of unequal length; a prediction that is no string; scores for
                 "no answer" in some batches only. Then no question of the batch is counted.
         """
-        check_equal(predictions, answers, "predictions", "questions")
+        check_equal(predictions, references, "predictions", "questions")
         if no_answer is not None:
-            check_equal(no_answer, answers, "scores for no answer", "questions")
+            check_equal(no_answer, references, "scores for no answer", "questions")
         if self.total and len(predictions) and bool(self._scored) != (no_answer is not None):
             raise RegardError("Scores for no answer must be given for all questions or for none.")
-        pairs = list(zip(predictions, answers, strict=True))
+        pairs = list(zip(predictions, references, strict=True))
         for at, (prediction, right) in enumerate(pairs):
             _check(at, prediction, right)
         scores = [None] * len(pairs) if no_answer is None else list(map(float, no_answer))
@@ -159,7 +162,7 @@ class SQuAD2:
     def add_by_id(
         self,
         predictions: Mapping[str, str],
-        answers: Mapping[str, Sequence[str]],
+        references: Mapping[str, Sequence[str]],
         no_answer: Mapping[str, float] | None = None,
     ) -> None:
         """All questions of a file; predictions without a question are left out and counted.
@@ -167,18 +170,18 @@ class SQuAD2:
         Raises:
             RegardError: as `add`; a question has no prediction or no score.
         """
-        _check_complete(answers, predictions, "prediction")
-        names = list(answers)
+        _check_complete(references, predictions, "prediction")
+        names = list(references)
         if no_answer is not None:
-            _check_complete(answers, no_answer, "score for no answer")
+            _check_complete(references, no_answer, "score for no answer")
             # Of equal scores, the best threshold depends on the order, officially the file's.
-            names = [name for name in no_answer if name in answers]
+            names = [name for name in no_answer if name in references]
         self.add(
             [predictions[name] for name in names],
-            [answers[name] for name in names],
+            [references[name] for name in names],
             None if no_answer is None else [no_answer[name] for name in names],
         )
-        self.extra += len(predictions.keys() - answers.keys())
+        self.extra += len(predictions.keys() - references.keys())
 
     @property
     def total(self) -> int:

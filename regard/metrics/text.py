@@ -26,15 +26,15 @@ class _CorpusScore:
         self._sums: list[int] = []
         self._reference_counts: set[int] = set()
 
-    def add(self, hypotheses: Sequence[str], references: References) -> None:
+    def add(self, predictions: Sequence[str], references: References) -> None:
         """Detokenized sentences and, for each, its reference or references.
 
         Raises:
-            RegardError: not as many references as hypotheses; a sentence that is no string or
+            RegardError: not as many references as predictions; a sentence that is no string or
                 has no reference. Then no sentence of the batch is counted.
         """
-        check_equal(hypotheses, references, "hypotheses", "references")
-        pairs = list(zip(hypotheses, map(references_of, references), strict=True))
+        check_equal(predictions, references, "predictions", "references")
+        pairs = list(zip(predictions, map(references_of, references), strict=True))
         for number, pair in enumerate(pairs, self.count):
             _check(number, *pair)
         for pair in pairs:
@@ -103,14 +103,14 @@ class CHRF(_CorpusScore):
         super().__init__(SacreCHRF(word_order=words, lowercase=lowercase, beta=beta))
 
 
-def bleu(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
+def bleu(predictions: Sequence[str], references: References, **options: Any) -> Score:
     """BLEU of a corpus that fits into memory."""
-    return _score(BLEU(**options), hypotheses, references)
+    return _score(BLEU(**options), predictions, references)
 
 
-def chrf(hypotheses: Sequence[str], references: References, **options: Any) -> Score:
+def chrf(predictions: Sequence[str], references: References, **options: Any) -> Score:
     """chrF of a corpus that fits into memory."""
-    return _score(CHRF(**options), hypotheses, references)
+    return _score(CHRF(**options), predictions, references)
 
 
 def _score(metric: _CorpusScore, hypotheses: Sequence[str], references: References) -> Score:

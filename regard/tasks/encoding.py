@@ -527,7 +527,7 @@ def keep_short(
             problem = f"has {len(inputs[i])} tokens, more than {input_format.max_length}."
             hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
             raise DataError(report.files[0], lines[i], problem, hint)
-        done = "row left out" if data.too_long == "skip" else "truncated"
+        done = "example left out" if data.too_long == "skip" else "truncated"
         report.note(f"longer than {input_format.max_length} tokens, {done}", lines[i])
         if data.too_long == "skip":
             skipped.add(i)

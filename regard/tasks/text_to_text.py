@@ -74,7 +74,7 @@ from regard.text.languages import (
 from regard.text.templates import Template
 
 SAMPLES = 12  # rows that a run's report shows
-KEPT = "source: empty, row kept"  # an event of a report
+KEPT = "source: empty, example kept"  # an event of a report
 
 
 class PairsData(DataSection):

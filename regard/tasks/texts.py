@@ -325,7 +325,7 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
     for line, (*fields, last) in rows.numbered():
         report.read += 1
         if not any(field.strip() for field in fields):
-            report.note("empty, row left out", line)
+            report.note("empty, example left out", line)
             continue
         texts.append(tuple(fields))
         targets.append(target(last, rows.file_of(0), line))

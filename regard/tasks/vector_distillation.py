@@ -110,7 +110,7 @@ class VectorTeacher:
         for line, row in rows.numbered():
             report.read += 1
             if not (row_texts := [text for text in row if text.strip()]):
-                report.note("empty, row left out", line)
+                report.note("empty, example left out", line)
             texts += row_texts
             lines += [line] * len(row_texts)
         inputs = input_format.encode([(text,) for text in texts])

@@ -67,7 +67,7 @@ def test_columns_are_chosen_and_sentences_numbered(tmp_path):
     assert list(read.numbered()) == [(3, first), (7, last)]
     assert list(read) == [first, last]  # again
     assert str(read.report) == (
-        f"{path}: 2 rows read, 2 kept; -DOCSTART- line left out: 1 (first at line 1)"
+        f"{path}: 2 examples read, 2 kept; -DOCSTART- line left out: 1 (first at line 1)"
     )
     assert [s.tags for s in read_conll(path, tags=1)] == [("NNP", "VBZ"), (".",)]
     assert [s.words for s in read_conll(path, words=1, tags=2)] == [("NNP", "VBZ"), (".",)]

@@ -155,9 +155,11 @@ def test_rows_of_multinli_without_agreement_raise_an_error_or_are_left_out(tmp_p
     write(path, header, "-\tp\ta\tb\tneutral", "neutral\tp\tc\td\tneutral")
     with pytest.raises(DataError, match=r"matched.txt:2: has no label: the field is '-'"):
         list(read_glue("mnli", tmp_path, "dev_matched"))
-    rows = read_glue("mnli", tmp_path, "dev_matched", faults="skip")
+    rows = read_glue("mnli", tmp_path, "dev_matched", on_error="skip")
     assert list(rows) == [("c", "d", "neutral")]
-    assert "2 rows read, 1 kept; no label, row left out: 1 (first at line 2)" in str(rows.report)
+    assert "2 examples read, 1 kept; no label, example left out: 1 (first at line 2)" in str(
+        rows.report
+    )
 
 
 def test_compressed_files_and_archive_members_give_the_same_rows(tmp_path):
@@ -188,8 +190,8 @@ def test_hidden_labels_raise_an_error_unless_labels_is_false(tmp_path):
     ):
         list(read_glue("rte", path))
     assert list(read_glue("rte", path, labels=False)) == [("a", "b"), ("c", "d")]
-    with pytest.raises(DataError, match=r"no row is left\. .*no label, row left out: 2"):
-        list(read_glue("rte", path, faults="skip"))
+    with pytest.raises(DataError, match=r"no row is left\. .*no label, example left out: 2"):
+        list(read_glue("rte", path, on_error="skip"))
 
 
 def test_faulty_rows_raise_errors_or_are_left_out_and_counted(tmp_path):
@@ -198,11 +200,11 @@ def test_faulty_rows_raise_errors_or_are_left_out_and_counted(tmp_path):
     path = write(tmp_path / "train.tsv", header, good, short, wrong, good)
     with pytest.raises(DataError, match=r"train.tsv:3: has 4 fields, but should have 6\..*skip"):
         list(read_glue("qqp", path))
-    rows = read_glue("qqp", path, faults="skip")
+    rows = read_glue("qqp", path, on_error="skip")
     assert [line for line, _ in rows.numbered()] == [2, 5]
     assert str(rows.report).endswith(
-        "4 rows read, 2 kept; wrong number of fields, row left out: 1 (first at line 3); "
-        "unknown label, row left out: 1 (first at line 4)"
+        "4 examples read, 2 kept; wrong number of fields, example left out: 1 (first at line 3); "
+        "unknown label, example left out: 1 (first at line 4)"
     )
     write(path, header, wrong)
     with pytest.raises(DataError, match=r":2: has the label 'yes'; in QQP it is one of 0, 1\."):
@@ -238,8 +240,8 @@ def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
         read_glue("rte", path, "train")
     with pytest.raises(DataError, match=r"trian.tsv: does not exist\. Did you mean 'train.tsv'"):
         read_glue("rte", tmp_path / "trian.tsv")
-    with pytest.raises(ConfigError, match="`faults` must be error or skip, but is 'drop'"):
-        read_glue("rte", path, faults="drop")
+    with pytest.raises(ConfigError, match="`on_error` must be error or skip, but is 'drop'"):
+        read_glue("rte", path, on_error="drop")
 
 
 def test_glue_rows_are_encoded_without_holding_them(tmp_path):

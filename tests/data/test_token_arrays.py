@@ -131,19 +131,19 @@ def test_rows_with_an_empty_side_are_left_out_and_counted():
     examples = encode(GAPS, [SOURCE, TARGET])
     assert rows_of(examples.columns[0]) == [[10, 2], [11, 2]]
     assert examples.report.events == {
-        "source: empty, row left out": {"count": 2, "first_line": 2},
-        "target: empty, row left out": {"count": 2, "first_line": 3},
+        "source: empty, example left out": {"count": 2, "first_line": 2},
+        "target: empty, example left out": {"count": 2, "first_line": 3},
     }
     assert str(examples.report) == (
-        "<list>: 5 rows read, 2 kept; source: empty, row left out: 2 (first at line 2); "
-        "target: empty, row left out: 2 (first at line 3)"
+        "<list>: 5 examples read, 2 kept; source: empty, example left out: 2 (first at line 2); "
+        "target: empty, example left out: 2 (first at line 3)"
     )
 
 
 def test_rows_with_an_empty_side_can_be_kept_and_are_counted():
     examples = encode(GAPS, [SOURCE, TARGET], empty="keep")
     assert len(examples) == 5 and rows_of(examples.columns[1])[2] == [1, 2]
-    assert examples.report.events["target: empty, row kept"] == {"count": 2, "first_line": 3}
+    assert examples.report.events["target: empty, example kept"] == {"count": 2, "first_line": 3}
 
 
 def test_rows_with_an_empty_side_can_be_an_error(tmp_path):
@@ -155,7 +155,9 @@ def test_rows_with_an_empty_side_can_be_an_error(tmp_path):
 
 def test_no_remaining_example_raises_an_error(tmp_path):
     (tmp_path / "x.txt").write_text("\n\n")
-    with pytest.raises(DataError, match=r"no example is left.*2 rows read, 0 kept; source: empty"):
+    with pytest.raises(
+        DataError, match=r"no example is left.*2 examples read, 0 kept; source: empty"
+    ):
         encode(read(tmp_path / "x.txt"), [SOURCE])
     with pytest.raises(DataError, match="no example is left"):
         encode([], [SOURCE])
@@ -201,8 +203,8 @@ def test_rows_with_too_long_texts_are_left_out_and_counted():
     assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]]
     assert (examples.report.read, examples.report.kept) == (4, 1)
     assert examples.report.events == {
-        "source: longer than 4 tokens, row left out": {"count": 2, "first_line": 2},
-        "target: longer than 4 tokens, row left out": {"count": 2, "first_line": 3},
+        "source: longer than 4 tokens, example left out": {"count": 2, "first_line": 2},
+        "target: longer than 4 tokens, example left out": {"count": 2, "first_line": 3},
     }
 
 

@@ -175,10 +175,10 @@ def test_rows_that_are_left_out_are_counted_in_a_warning_and_the_record(workdir)
         train("small.toml", "data.max_length=15")
     (note,) = [str(one.message) for one in told]
     # The model reads 12 tokens, less than the data's own limit.
-    assert "63 rows read, 60 kept" in note
-    assert "source: longer than 12 tokens, row left out: 1 (first at line 61)" in note
-    assert "target: longer than 12 tokens, row left out: 1 (first at line 63)" in note
-    assert "source: empty, row left out: 1 (first at line 62)" in note
+    assert "63 examples read, 60 kept" in note
+    assert "source: longer than 12 tokens, example left out: 1 (first at line 61)" in note
+    assert "target: longer than 12 tokens, example left out: 1 (first at line 63)" in note
+    assert "source: empty, example left out: 1 (first at line 62)" in note
     assert read("run/recipe.toml").run["notes"] == [note]
 
 

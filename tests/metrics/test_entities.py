@@ -159,7 +159,7 @@ def test_invalid_tags_and_schemes_raise_errors():
     metric = EntityF1("IOB2")
     with pytest.raises(RegardError, match="Entity F1 of nothing"):
         metric.result()
-    with pytest.raises(RegardError, match="1 sentences and 2 sentences of targets"):
+    with pytest.raises(RegardError, match="1 sentences and 2 sentences of references"):
         metric.add([["O"]], [["O"], ["O"]])
     with pytest.raises(RegardError, match="Sentence 1 has 2 words, but 1 predicted tags"):
         metric.add([["O"], ["O"]], [["O"], ["O", "O"]])

@@ -103,7 +103,7 @@ def test_memory_grows_only_with_the_number_of_labels():
 @pytest.mark.parametrize("metric", [Accuracy, lambda: F1("1"), MacroF1, Matthews])
 def test_unequal_shapes_and_no_targets_raise_errors(metric):
     metric = metric()
-    with pytest.raises(RegardError, match="1 predictions and 2 targets"):
+    with pytest.raises(RegardError, match="1 predictions and 2 references"):
         metric.add(["a"], ["a", "b"])
     with pytest.raises(RegardError, match="must have one shape"):
         metric.add(torch.zeros(2, 3), torch.zeros(3, 2))

@@ -85,7 +85,7 @@ def test_hypotheses_of_any_kind_give_a_score_or_an_error(score):
             assert 0 <= score(*given).value <= 100
         except RegardError as error:
             assert len(str(error)) > 15
-    with pytest.raises(RegardError, match=r"The hypotheses must be a list, but are tensor\(3\)"):
+    with pytest.raises(RegardError, match=r"The predictions must be a list, but are tensor\(3\)"):
         score(torch.tensor(3), ["a"])
 
 

@@ -94,7 +94,7 @@ def test_invalid_hypotheses_and_options_raise_errors():
     for metric in (BLEU(), CHRF()):
         with pytest.raises(RegardError, match="of nothing is not defined"):
             metric.result()
-        with pytest.raises(RegardError, match="2 hypotheses and 1 references"):
+        with pytest.raises(RegardError, match="2 predictions and 1 references"):
             metric.add(["a", "b"], ["a"])
         with pytest.raises(RegardError, match="must be a list"):
             metric.add("a", ["a"])

@@ -268,9 +268,9 @@ def test_truncated_and_empty_rows_are_counted_in_a_warning(workdir):
     write("train.tsv", [*ROWS, ("a " * 30, "b " * 30, "yes"), (" ", "", "no")])
     with pytest.warns(UserWarning, match="training data") as told:
         train("data.max_length=32", "training.max_steps=1", quiet=False)
-    assert "9 rows read, 8 kept" in str(told[0].message)
+    assert "9 examples read, 8 kept" in str(told[0].message)
     assert "longer than 32 tokens, truncated: 1 (first at line 8)" in str(told[0].message)
-    assert "empty, row left out: 1 (first at line 9)" in str(told[0].message)
+    assert "empty, example left out: 1 (first at line 9)" in str(told[0].message)
 
 
 # ---- learning ----------------------------------------------------------------------------------

@@ -434,7 +434,7 @@ def test_questions_that_cannot_be_learned_are_counted(folder, tmp_path):
     asked = [("who? " * 20, STORY, "cat", 4), ("what?", "a \u200b b", "\u200b", 2)]
     made = started(folder, written(tmp_path, asked))
     told = " ".join(made.task.notes())
-    assert "2 rows read, 1 kept" in told
+    assert "2 examples read, 1 kept" in told
     assert "question longer than 22 tokens, truncated: 1" in told
     assert "an answer without tokens, question left out: 1" in told
 
@@ -442,7 +442,7 @@ def test_questions_that_cannot_be_learned_are_counted(folder, tmp_path):
 @pytest.mark.parametrize("count", [1, 3])
 def test_data_without_a_question_to_learn_raise_an_error(folder, tmp_path, count):
     asked = [("what?", "a \u200b b", "\u200b", 2)] * count
-    with pytest.raises(DataError, match=f"no question is left.* {count} rows read, 0 kept"):
+    with pytest.raises(DataError, match=f"no question is left.* {count} examples read, 0 kept"):
         started(folder, written(tmp_path, asked))
 
 

@@ -240,6 +240,6 @@ def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_se
     )
     task = runs.plan(runs.read_recipe(tmp_path / "recipe.toml")).task
     (note,) = [note for note in task.notes() if note.startswith("validation data")]
-    assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} rows read" in note
-    assert "source: empty, row kept: 1 (first at line 4)" in note
+    assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} examples read" in note
+    assert "source: empty, example kept: 1 (first at line 4)" in note
     assert task.data.references == ["b a", "b", "no source", ""][: valid_sentences or 4]

@@ -20,7 +20,7 @@ from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.suggest import nearest
 
-Faults = Literal["error", "skip"]
+OnError = Literal["error", "skip"]
 _HIDDEN = ("-1", "-", "")  # a label that a test set hides, or that annotators did not agree on
 
 
@@ -130,7 +130,7 @@ def read_glue(
     part: str = "",
     *,
     labels: bool = True,
-    faults: Faults = "error",
+    on_error: OnError = "error",
 ) -> GlueReader:
     """Rows (text, label) or (text, second text, label) of a GLUE task.
 
@@ -141,26 +141,26 @@ def read_glue(
     path: the folder of the task, or of all tasks; or one file, without a part
     part: train, dev or test; for MNLI dev_matched and so on
     labels: whether labels are read; without them, rows are the texts alone
-    faults: for a row with a wrong number of fields or no label of the task, raise an error, or
+    on_error: for a row with a wrong number of fields or no label of the task, raise an error, or
         `skip` it and count it in the report
 
     Raises:
-        ConfigError: the task, the part or `faults` is unknown.
+        ConfigError: the task, the part or `on_error` is unknown.
         DataError: there is no such file; or, when it is read, for an unknown layout or a fault.
     """
-    check_choice("faults", faults, ("error", "skip"))
+    check_choice("on_error", on_error, ("error", "skip"))
     key = task.lower().replace("-", "")
     if key not in TASKS:
         raise ConfigError(f"`task` is {task!r}, which is none of GLUE's. {nearest(key, TASKS)}")
     files = _files(TASKS[key], Path(path), part)
-    return GlueReader(TASKS[key], files, labels, faults)
+    return GlueReader(TASKS[key], files, labels, on_error)
 
 
 class GlueReader(RowReader):
     """The rows of one part of a task; the numbers of a second file's rows follow the first's."""
 
-    def __init__(self, task: _Task, paths: tuple[str, ...], labels: bool, faults: Faults):
-        self.task, self.paths, self.labels, self.faults = task, paths, labels, faults
+    def __init__(self, task: _Task, paths: tuple[str, ...], labels: bool, on_error: OnError):
+        self.task, self.paths, self.labels, self.on_error = task, paths, labels, on_error
         self.report = ReadReport(paths)
 
     def file_of(self, field: int) -> str:
@@ -177,10 +177,10 @@ class GlueReader(RowReader):
                     continue
                 report.read += 1
                 fault = table.fault(number - before, fields)
-                if fault and self.faults == "error":
+                if fault and self.on_error == "error":
                     raise fault[1]
                 if fault:
-                    report.note(f"{fault[0]}, row left out", number)
+                    report.note(f"{fault[0]}, example left out", number)
                     continue
                 report.kept += 1
                 yield number, tuple(fields[column] for column in table.columns)
@@ -234,7 +234,7 @@ class _Table:
 
     def fault(self, number: int, fields: list[str]) -> tuple[str, DataError] | None:
         """The kind of fault of a row, if it has one, and the error that describes it."""
-        hint = "With faults='skip' such rows are left out and counted"
+        hint = "With on_error='skip' such rows are left out and counted"
         count = len(fields)
         if count not in self.widths:
             widths = " or ".join(map(str, self.widths))
