@@ -303,7 +303,7 @@ def test_validation_scores_are_those_of_the_predictions(start):
 @pytest.mark.parametrize("goal", ["macro-f1", "subset-accuracy"])
 def test_the_goal_selects_the_best_weights(start, goal):
     run = train(goal=goal, epochs=5)
-    history = [event[f"valid/{goal}"] for event in run.events if f"valid/{goal}" in event]
+    history = [event[f"valid/{goal}"] for event in run.history if f"valid/{goal}" in event]
     assert len(history) == 5 and run.result.best == max(history)
 
 

@@ -191,7 +191,7 @@ def test_scores_are_those_of_the_predictions_by_number_and_their_means(start):
 @pytest.mark.parametrize("goal", ["mse", "mae", "pearson", "spearman"])
 def test_the_goal_selects_the_best_weights(start, goal):
     run = train(goal=goal, epochs=4)
-    history = [event[f"valid/{goal}"] for event in run.events if f"valid/{goal}" in event]
+    history = [event[f"valid/{goal}"] for event in run.history if f"valid/{goal}" in event]
     best = min if goal in ("mse", "mae") else max
     assert len(history) == 4 and run.result.best == best(history)
 
