@@ -13,7 +13,7 @@ from regard.data import read
 from regard.data.files import ENDINGS, ending
 from regard.data.in_memory import infer_columns, is_path
 from regard.data.readers import read_records
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.metrics.score import Scores
 from regard.tasks.folders import load
@@ -56,9 +56,9 @@ def _columns_of(file: Path) -> tuple[int | str, ...]:
     """The columns of texts and target of a table whose header has names that tell them; else ()."""
     if ending(str(file)) not in ENDINGS:
         return ()
-    first = [record for _, record in islice(read_records(file).records(), 1)]
     known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    with suppress(ConfigError):
+    with suppress(ConfigError, DataError):  # a file of another form, which the task knows
+        first = [record for _, record in islice(read_records(file).records(), 1)]
         return infer_columns(first) if first and known & first[0].keys() else ()
     return ()
 
