@@ -540,6 +540,7 @@ def full_name(schema: Any, name: str) -> str:
             f"{joined_with_or([f'{section}.{name}' for section in outermost])}."
         )
     known = [option for section in ("", *sections) for option in names_in(schema, section)]
+    known += ["out", "device", "progress"]  # of `train` itself
     raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
 
 

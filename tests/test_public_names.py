@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard import habit_names
 from regard.experiments.keyword_types import RecipeOptions
 from regard.recipe import names_in, sections_of, with_section
 from regard.tasks import TASKS, task_class
@@ -66,7 +67,11 @@ def test_type_checkers_and_python_read_the_same_names_from_the_same_modules():
 
 
 def test_typed_keywords_are_options_and_those_that_many_tasks_have_are_there():
-    typed, tasks_with, known = {*RecipeOptions.__annotations__}, Counter[str](), {"lr", "model"}
+    typed, tasks_with, known = (
+        {*RecipeOptions.__annotations__},
+        Counter[str](),
+        {"model", *habit_names.OPTIONS},
+    )
     for kind in map(task_class, TASKS):
         if kind.Recipe is not None:
             schema = with_section(kind.Recipe, "training", TrainingOptions)

@@ -80,6 +80,12 @@ class RecipeOptions(TypedDict, total=False):
     tensorboard: bool
     learning_rate: float
     lr: float
+    num_train_epochs: int
+    per_device_train_batch_size: int
+    warmup_ratio: float
+    warmup_steps: int
+    lr_scheduler_type: str
+    bf16: bool
     betas: tuple[float, float]
     eps: float
     weight_decay: float

@@ -437,7 +437,7 @@ def count_acceptance() -> Iterator[AcceptanceStats]:
     """Counts what speculative decoding does inside the block.
 
         with count_acceptance() as acceptance:
-            generate(model, prompts, draft="ngram")
+            generate(model, prompts, assistant_model="ngram")
         print(acceptance)
 
     Blocks may be nested: each counts what runs inside it.
