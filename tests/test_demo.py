@@ -140,7 +140,7 @@ def test_a_demo_that_translates_badly_fails(capsys, tmp_path):
         scores=[{"name": "BLEU", "value": 29.9, "signature": ""}],
         goal=("bleu", "max", 31.0),
         curves={},
-        max_steps=1,
+        steps=1,
         tokens=1,
         seconds=1.0,
         parameters=1,
