@@ -105,6 +105,7 @@ def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
             "translation",
             {"temperature": 0.9, "seed": 3, "max_length_a": 1.0, "max_length_b": 3},
         ),
+        ("/translate", "translation", {"num_beams": 2, "max_new_tokens": 4}),
         ("/summarize", "summarization", {"max_tokens": 5}),
         ("/generate", "dialogue", {"max_tokens": 5}),
         ("/generate", "language-modeling", {"max_tokens": 7}),
