@@ -31,7 +31,7 @@ def sweep(
         str,
         Option(
             metavar="STRATEGY",
-            help="Choose the trials by grid, random, successive-halving or ray-tune:SEARCHER.",
+            help="Choose the trials by grid, random or successive-halving.",
         ),
     ] = "grid",
     trials: Annotated[

@@ -31,7 +31,6 @@ from regard.experiments.sweep.methods import (
     budgets,
     numbered,
 )
-from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.results import SweepResults
 from regard.experiments.sweep.settings import checked_settings
 from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
@@ -311,42 +310,6 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
     assert found == whole
     with pytest.raises(ConfigError, match=r"was started with other settings:\n  draw_seed: was 1"):
         sweep(folder / "lm.toml", param_space=OVER, draw_seed=2, out=out, **HALVING)
-
-
-# ------------------------------------------------------------------------------------ Ray Tune
-
-
-def test_a_searcher_of_ray_tune_suggests_what_it_would_if_it_were_called_itself():
-    """Optuna's TPE, told in stages of two; a stage is suggested again as it was."""
-    pytest.importorskip("ray.tune", exc_type=ImportError)
-    optuna = pytest.importorskip("optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    axes = {"x": Range(1e-3, 1.0, False), "n": Range(1, 9, True), "c": ValueList(("a", "b"))}
-    method = RayTuneSearch(Space(axes), "optuna", trials=24, seed=3, at_once=2)
-
-    def loss(x: float, n: int, c: str) -> float:
-        return abs(math.log(x / 0.05)) + abs(n - 4) + (c == "a")
-
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=3))
-    finished: list[FinishedStage] = []
-    while (stage := method.next(finished)) is not None:
-        assert stage == method.next(finished) and len(stage.trials) == 2
-        trials = [study.ask() for _ in stage.trials]
-        for trial, values in zip(trials, stage.trials.values(), strict=True):
-            assert trial.suggest_float("x", 1e-3, 1.0, log=True) == pytest.approx(
-                values["x"], rel=1e-3
-            )
-            assert trial.suggest_int("n", 1, 9) == values["n"]
-            assert trial.suggest_categorical("c", ["a", "b"]) == values["c"]
-        scores = {name: loss(**values) for name, values in stage.trials.items()}
-        for trial, score in zip(trials, scores.values(), strict=True):
-            study.tell(trial, -score)
-        finished.append(FinishedStage(stage, scores, "min"))
-    assert sum(len(one.stage.trials) for one in finished) == 24
-    with pytest.raises(ConfigError, match="Did you mean 'optuna'"):
-        RayTuneSearch(Space(axes), "optun", 4, 1, 1)
-    with pytest.raises(ConfigError, match="use --strategy random"):
-        RayTuneSearch(Space(axes), "random", 4, 1, 1)
 
 
 # ------------------------------------------------------------------------------- failing, refusing

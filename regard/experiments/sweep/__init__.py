@@ -79,7 +79,7 @@ def sweep(
         param_space: for each option, by its name, a `Uniform`, a `LogUniform`, a `Choice` or a list
             of values (see `regard.experiments.sweep.space`). The name is dotted where several
             sections have the option.
-        strategy: "grid", "random", "successive-halving" or "ray-tune:SEARCHER".
+        strategy: "grid", "random" or "successive-halving".
         trials: how many configurations are drawn; None: 16, or all where there are fewer.
         num_rungs: how often successive halving stops the worse half; the last time at 1/4 of the
             budget, before that at 1/8, and so on.
@@ -133,7 +133,7 @@ def sweep_file(
     progress: bool = True,
 ) -> SweepResults:
     """As `sweep`, of a file with the NAME=VALUE of a command line."""
-    runs_on = make_executor(executor, workers)  # before Ray Tune imports Ray
+    runs_on = make_executor(executor, workers)
     settings = checked_settings(
         recipe, overrides, param_space, strategy, trials, num_rungs, seeds, draw_seed, workers, out
     )

@@ -23,14 +23,12 @@ from regard.experiments.sweep.methods import (
     budgets,
     numbered,
 )
-from regard.experiments.sweep.ray_tune import RayTuneSearch
 from regard.experiments.sweep.space import Space, Values, axis_of
 from regard.recipe import check_name, full_name, takes
 from regard.suggest import nearest
 from regard.toml_text import toml_value
 
-RAY_TUNE = "ray-tune"
-METHODS = ("grid", "random", "successive-halving", f"{RAY_TUNE}:SEARCHER")
+METHODS = ("grid", "random", "successive-halving")
 DEFAULT_TRIALS = 16  # configurations that are drawn, if `trials` is not given
 PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
 # Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
@@ -42,7 +40,7 @@ class SweepSettings:
     """The settings of a sweep.
 
     path, overrides, recipe: common to all trials, without the values that are swept over.
-    workers: the number of runs at once; a searcher of Ray Tune suggests as many trials together.
+    workers: the number of runs at once.
     """
 
     path: Path
@@ -94,7 +92,6 @@ class SweepSettings:
             "param_space": {name: str(axis) for name, axis in self.space.axes.items()},
             "strategy": self.strategy,
             "plan": [[str(until), count] for until, count in self.method.plan()],
-            "workers": self.workers if self.strategy.startswith(RAY_TUNE) else None,
             "seeds": [*self.seeds],
             "draw_seed": self.draw_seed,
             "recipe": self.recipe.model_dump(mode="json"),
@@ -178,7 +175,7 @@ def checked_settings(
     space = Space(axes)
     name = runs.name_of_run(path, checked.name)
     folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
-    method = _method(strategy, space, trials, num_rungs, draw_seed, workers)
+    method = _method(strategy, space, trials, num_rungs, draw_seed)
     return SweepSettings(
         path,
         tuple(overrides),
@@ -210,7 +207,7 @@ def _full_name(schema: Any, name: str) -> str:
 
 
 def _method(
-    strategy: str, space: Space, trials: int | None, num_rungs: int, draw_seed: int, workers: int
+    strategy: str, space: Space, trials: int | None, num_rungs: int, draw_seed: int
 ) -> SweepMethod:
     """Raises ConfigError: there is no such method, or an option is without effect."""
     if strategy == "grid":
@@ -225,7 +222,4 @@ def _method(
         return AllAtOnce(numbered(space.drawn(drawn, draw_seed)))
     if strategy == "successive-halving":
         return SuccessiveHalving(numbered(space.drawn(drawn, draw_seed)), num_rungs)
-    name, colon, searcher = strategy.partition(":")
-    if name == RAY_TUNE and colon:
-        return RayTuneSearch(space, searcher, drawn, draw_seed, workers)
     raise ConfigError(f"`strategy` {strategy!r} is unknown. {nearest(strategy, METHODS)}")
