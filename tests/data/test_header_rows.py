@@ -40,7 +40,7 @@ def planned(task, file, model=TINY, **data):
         "task": task, "model": model, "data": {"train": str(file), **data}, "max_steps": 1,
         "tokenizer": {"kind": "words", "vocab_size": 40},
     }  # fmt: skip
-    raw = recipe_from_keywords(None, (), options)
+    raw = recipe_from_keywords(None, options)
     return plan(checked_recipe(with_options_in_sections(raw, schema_of(raw)))).task
 
 
