@@ -27,6 +27,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
+from regard.experiments.template import options_of_model, options_of_task, trained_tasks
 from regard.models import MODELS
 from regard.tasks import TASKS
 
@@ -205,6 +206,21 @@ def help_of(verbs: tuple[str, ...]) -> str:
     helped = CliRunner().invoke(app, [*verbs, "--help"])
     assert helped.exit_code == 0, f"there is no such verb: {helped.output}"
     return helped.stdout
+
+
+OPTION = re.compile(
+    r"(?<!regard\.)\b((?:training|data|model|tokenizer|decoding|objective|evaluation)(?:\.[a-z]\w*)+)[=`]"
+)
+
+
+def test_the_options_that_pages_name_exist():
+    known = {one.key for task in trained_tasks() for one in options_of_task(task)}
+    known |= {one.key for name in MODELS for one in options_of_model(name)} | {"model.size"}
+    known |= {key.rpartition(".")[0] for key in known}
+    for page in PAGES:
+        text = re.sub(r"^```python.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+        unknown = {*OPTION.findall(text)} - known
+        assert not unknown, f"{NAMES[page]}: {sorted(unknown)}"
 
 
 def with_line(text: str, table: str, line: str) -> str:
