@@ -10,12 +10,13 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-reference lint docs dist sanitize bench weight clean
+.PHONY: help demo test test-reference versions lint docs dist sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
 	@echo "make test   all tests"
 	@echo "make test-reference  the tests on a copy without the compiled kernels"
+	@echo "make versions  the tests with every Python here, and with the lowest dependencies"
 	@echo "make lint   style and types"
 	@echo "make docs   the documentation as a site, build/docs/index.html"
 	@echo "make dist   the wheels, dist/, checked where there is no compiler"
@@ -43,6 +44,10 @@ test-reference: $(VENV)/.dev
 	cd $(REFERENCE) && PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
 	  REGARD_SHARED=$(abspath ../shared) $(abspath $(BIN))/python -m pytest -n 2 --dist worksteal \
 	  --ignore tests/test_tree.py
+
+# What pyproject.toml declares, before a release: TESTS="tests/test_recipe.py" runs some of the tests.
+versions: $(VENV)/.core
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python tools/versions.py $(TESTS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
