@@ -1,9 +1,10 @@
 """python -m benchmarks.document [REPORT.json...]: writes docs/reports/performance.md.
 
-Tables go between the two lines BEGIN and END, the bars into docs/reports/performance.svg. Without
-arguments the reports of benchmarks/measured/ are read. Of a work that several reports have, the
-turns of all of them count: those at rest give rates and ratios, those under load a second column of
-ratios. So works can be measured one at a time, on several days and on several machines.
+Tables go between the two lines BEGIN and END, the bars into docs/reports/performance.svg, the
+overview of the README into docs/reports/speed.svg. Without arguments the reports of
+benchmarks/measured/ are read. Of a work that several reports have, the turns of all of them count:
+those at rest give rates and ratios, those under load a second column of ratios. So works can be
+measured one at a time, on several days and on several machines.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(put(text, tables.markdown(found, level="###")), encoding="utf-8")
     PAGE.with_suffix(".svg").write_text(tables.bars(found["works"]).svg(), encoding="utf-8")
+    overview = tables.overview(found["works"]).svg()
+    PAGE.with_name("speed.svg").write_text(overview, encoding="utf-8")
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from regard.errors import MissingExtra
-from regard.visual.drawing import Drawing, Label, Polyline, Rect, Shape, clip, stack
+from regard.visual.drawing import Circle, Drawing, Label, Polyline, Rect, Shape, clip, stack
 from regard.visual.png import save_png
 
 AT_REST = 0.1  # cores that other programs may use in a turn at rest
@@ -128,6 +129,63 @@ def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawi
         shapes.append(Polyline(((low, y + 7), (high, y + 7)), "ink", 1.2))
         shapes.append(Label(max(high, left + long) + 6, y + 7, number(value), 11, fill="muted"))
     return Drawing(width, 34 + 22 * len(rows), tuple(shapes), work["name"])
+
+
+# The works of the overview, by how their names begin, and what it calls them.
+OVERVIEW = {
+    "GPT-2 124M, one sequence": "GPT-2, one sequence",
+    "GPT-2 124M, 8 sequences": "GPT-2, 8 sequences",
+    "GPT-2 124M, the first token": "GPT-2, a prompt of 1,000",
+    "translation, Transformer base, random": "translation, beams of 4",
+    "encoding": "sentence vectors, MiniLM",
+    "masked words, BERT base": "training BERT base",
+    "fine-tuning MiniLM": "fine-tuning MiniLM",
+    "LSTM language model 2 x 650, training": "training an LSTM",
+    "LSTM language model 2 x 650, one": "LSTM, one sequence",
+    "tokenizing": "tokenizing",
+}
+PEERS = ("sentence-transformers", "transformers", "CTranslate2", "ONNX Runtime", "llama.cpp")
+PEERS += ("PyTorch", "tokenizers")
+
+
+def overview(works: list[dict[str, Any]], left: float = 340, width: float = 640) -> Drawing:
+    """How many times a peer's rate ours is: median and range of the rounds, in the peer's fastest
+    setting, on a logarithmic axis."""
+
+    def x(ratio: float) -> float:
+        return left + (width - left - 20) * (math.log2(ratio) + 1) / (math.log2(12) + 1)
+
+    title = "Regard's rate / the peer's: median and range of the rounds"
+    shapes: list[Shape] = [Label(8, 14, title, 12.5, bold=True)]
+    y = 30.0
+    for beginning, name in OVERVIEW.items():
+        work = next(work for work in works if work["name"].startswith(beginning))
+        shapes.append(Label(8, y + 7, name, 11.5))
+        for peer, ratios in _fastest(work["rows"]).items():
+            middle = y + 7
+            shapes.append(Label(left - 8, middle, peer, 11, "end", "muted"))
+            shapes.append(
+                Polyline(((x(min(ratios)), middle), (x(max(ratios)), middle)), "ink", 1.4)
+            )
+            shapes.append(Circle(x(median(ratios)), middle, 4, "accent"))
+            y += 16
+        y += 6
+    for tick in (0.5, 1, 2, 4, 8):
+        line = ((x(tick), 26), (x(tick), y))
+        shapes.insert(0, Polyline(line, "muted" if tick == 1 else "faint", 1))
+        shapes.append(Label(x(tick), y + 10, f"{tick:g}", 11, "middle", "muted"))
+    return Drawing(width, y + 20, tuple(shapes), title)
+
+
+def _fastest(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Peer -> the ratios beside its fastest setting."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        peer = next((peer for peer in PEERS if row["condition"].startswith(peer)), "")
+        slower = peer in found and median(found[peer]) <= median(row["ratios"] or [math.inf])
+        if peer and row["ratios"] and not slower:
+            found[peer] = row["ratios"]
+    return found
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
