@@ -25,10 +25,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from benchmarks.document import MEASURED, merged
-from benchmarks.tables import overview
 from typer.testing import CliRunner
 
+from benchmarks.document import MEASURED, merged
+from benchmarks.tables import overview
 from regard.cli import app
 from regard.experiments.template import options_of_model, options_of_task, trained_tasks
 from regard.models import MODELS
