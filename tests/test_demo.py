@@ -106,7 +106,7 @@ def test_the_recipes_of_the_demo_have_equal_conditions():
     conditions = {recipe.name: conditions_of(recipe, hashes) for recipe in recipes}
     check_equal(conditions)  # raises an error that names a difference
     first, *others = conditions.values()
-    assert first["budget"]["tokens"] == 800_000 and all(one == first for one in others)
+    assert first["budget"]["tokens"] == 280_000 and all(one == first for one in others)
 
 
 def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
@@ -129,7 +129,7 @@ def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
         "rg-heads",
         "How a sentence is searched",
         "Je suis",
-        "layer 3, mean of 4 heads",
+        "layer 2, mean of 4 heads",
     ):
         assert told in page, told
     assert "http://" not in page.replace("http://www.w3.org", "") and "<script src" not in page
