@@ -135,7 +135,7 @@ def _chart(work: dict[str, Any], width: float = 640, left: float = 220) -> Drawi
 OVERVIEW = {
     "GPT-2 124M, one sequence": "GPT-2, one sequence",
     "GPT-2 124M, 8 sequences": "GPT-2, 8 sequences",
-    "GPT-2 124M, the first token": "GPT-2, a prompt of 1,000",
+    "GPT-2 124M, time to first token": "GPT-2, a prompt of 1,000",
     "translation, Transformer base, random": "translation, beams of 4",
     "encoding": "sentence vectors, MiniLM",
     "masked words, BERT base": "training BERT base",
@@ -155,7 +155,7 @@ def overview(works: list[dict[str, Any]], left: float = 340, width: float = 640)
     def x(ratio: float) -> float:
         return left + (width - left - 20) * (math.log2(ratio) + 1) / (math.log2(12) + 1)
 
-    title = "Regard's rate / the peer's: median and range of the rounds"
+    title = "Speed-up over each library: median and range of the rounds"
     shapes: list[Shape] = [Label(8, 14, title, 12.5, bold=True)]
     y = 30.0
     for beginning, name in OVERVIEW.items():
