@@ -212,7 +212,7 @@ def help_of(verbs: tuple[str, ...]) -> str:
 
 
 OPTION = re.compile(
-    r"(?<!regard\.)\b((?:training|data|model|tokenizer|decoding|objective|evaluation)(?:\.[a-z]\w*)+)[=`]"
+    r"(?<!regard\.)\b((?:training|data|model|tokenizer|decoding|objective|evaluation)(?:\.[a-z]\w*)+)="
 )
 
 
