@@ -5,14 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from regard.recipe import Recipe, RecipePath
+from regard.recipe import RecipePath
 from regard.tasks.sections import (
     DataSection,
     FoldOption,
+    NewTokenizerRecipe,
     Share,
     TokenizerSection,
     differing,
@@ -74,8 +75,10 @@ class MarkingTokenizer(TokenizerSection):
         return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
 
 
-class EncoderRecipe(Recipe):
+class EncoderRecipe(NewTokenizerRecipe):
     """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = MarkingTokenizer()
 
     data: RowsData
     tokenizer: MarkingTokenizer | None = None

@@ -59,7 +59,7 @@ class PerplexitySection(Options):
 class LanguageModelingRecipe(DecodingRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection(kind="words")
+    new_tokenizer: ClassVar[TokenizerSection] = TokenizerSection(kind="byte-bpe")
 
     data: TextData
     objective: LMObjective = LMObjective()

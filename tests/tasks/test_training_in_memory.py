@@ -386,3 +386,12 @@ def test_a_missing_file_is_not_taken_for_a_text(name, tmp_path, monkeypatch):
     options = dict(task="span-corruption", kind="words", max_steps=1, epochs=None)
     with pytest.raises(regard.RegardError, match=name):
         train(train=[name], valid=0.2, **options, **PRETRAINING["span-corruption"])
+
+
+@pytest.mark.parametrize("model", ["lstm", {"name": "bert", "d_model": 16, "heads": 2}])
+def test_a_model_with_random_weights_learns_its_tokenizer(tmp_path, monkeypatch, model):
+    monkeypatch.chdir(tmp_path)
+    rows = [("a good film", "good"), ("simply bad", "bad")] * 8
+    run = regard.train(task="classification", model=model, train=rows, max_steps=1, progress=False)
+    assert run.model.tokenizer.kind == "bpe"
+    assert run.model.predict("a good film") in ("good", "bad")
