@@ -16,7 +16,7 @@ from regard.errors import CheckpointError, ConfigError
 
 # One of these is in every folder that Regard or a runtime has written for a model, a tokenizer or
 # an index.
-WRITTEN = ("config.json", "tokenizer.json", "index.json", "find-lr.html")
+WRITTEN = ("config.json", "tokenizer.json", "index.json")
 
 Force = Annotated[bool, Option("--force", help="Replace the file or folder that is there already.")]
 

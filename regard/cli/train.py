@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from regard.cli.console import say, show, show_drawn
 from regard.cli.options import AsJson, Device, Quiet, with_executor, with_flags
-from regard.cli.outputs import Force, replaced
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
@@ -171,34 +170,40 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
 def find_lr(
     recipe: RecipeName,
     overrides: Overrides = None,
-    start: Annotated[float, Option(help="The learning rate of the first step.")] = 1e-7,
-    end: Annotated[float, Option(help="The learning rate of the last step.")] = 10.0,
-    steps: Annotated[int, Option(help="Train N steps while the rate grows.")] = 100,
-    out: Annotated[
-        Path | None, Option(help="The folder of the chart; default: runs/NAME-find-lr.")
-    ] = None,
-    force: Force = False,
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest a learning rate for a recipe, and draw the loss.
+    """Suggest a learning rate for a recipe.
 
-    It trains while the rate grows.
+    It trains for at most 100 steps while the rate grows, and shows the rate and the smoothed loss.
 
     Prints the lines of the recipe. No run is written or changed.
     """
-    from regard.experiments import runs
-    from regard.experiments.find_lr import find_lr_of_recipe
-    from regard.recipe import read
+    from regard.experiments.recipe_options import open_recipe
+    from regard.experiments.training_plan import plan
+    from regard.training.range_test import range_test, smoothed, suggested_rate
+    from regard.training.schedules import noam
 
-    name = runs.name_of_run(recipe, runs.read_recipe(recipe, overrides or ()).name)
-    folder = out or Path("runs") / f"{name}-find-lr"
-    raw = read(recipe, overrides or ())
-    with replaced(folder, force):
-        found = find_lr_of_recipe(raw, start, end, steps, folder, device, not quiet)
-    show(found.facts(), str(found), as_json)
-    say(f"the chart: {folder / 'find-lr.html'}")
+    raw, checked = open_recipe(recipe, overrides or ())
+    rates, losses = list[float](), list[float]()
+    with raw.locating(type(checked)):
+        task: Any = plan(checked, device=device).task
+        for rate, loss in range_test(task, checked.training, checked.seed):
+            rates.append(rate)
+            losses.append(loss)
+            if len(rates) % 5 == 1 and not quiet:
+                say(f"{rate:.1e}  loss {smoothed(losses)[-1]:.4g}")
+    schedule, suggested = checked.training.schedule, suggested_rate(rates, losses)
+    if suggested is None:
+        text = f"no learning rate is suggested: the loss did not fall in {len(rates)} steps"
+    else:
+        peak = 1.0
+        if schedule.name == "noam":  # its rate is a factor of the formula
+            peak = noam(round(schedule.warmup), schedule.d_model, schedule.warmup)
+        suggested = float(f"{suggested / peak:.2g}")
+        text = f"[training.optimizer]\nlearning_rate = {suggested!r}"
+    show({"learning_rate": suggested, "rates": rates, "losses": losses}, text, as_json)
 
 
 def cross_validate(

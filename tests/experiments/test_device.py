@@ -1,4 +1,4 @@
-"""Where a training computes: `device` of train, resume, find_lr, cross_validate and verify."""
+"""Where a training computes: `device` of train, resume, find-lr and cross_validate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 import regard
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.experiments.find_lr import find_lr
 
 RECIPE = """
 task = "classification"
@@ -44,7 +43,6 @@ def here(tmp_path, monkeypatch):
 
 VERBS = {
     "train": lambda device: regard.train("small.toml", device=device, progress=False),
-    "find_lr": lambda device: find_lr("small.toml", device=device, progress=False),
     "cross_validate": lambda device: regard.cross_validate(
         "small.toml", folds=2, device=device, progress=False
     ),

@@ -93,7 +93,7 @@ def test_a_model_without_layers_raises_an_error():
         with pytest.raises(ConfigError, match="has no layers with rates of their own"):
             from regard.training.range_test import GrowingRate
 
-            GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen), 1e-5, 1.0, 10)
+            GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen))
 
 
 def test_the_slanted_triangle_is_the_equation():

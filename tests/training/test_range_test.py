@@ -1,43 +1,43 @@
-"""The learning-rate range test: rates, losses of the real step, smoothing and suggestions."""
+"""The learning-rate range test: rates, losses of the real step, smoothing and the suggestion."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from toy import Toy, options
+from typer.testing import CliRunner
 
-from regard.errors import ConfigError
-from regard.progress import Silent
-from regard.training import OptimizerOptions, ScheduleOptions, Trainable, train
+from regard.cli import app
+from regard.recipe import parse
+from regard.training import OptimizerOptions, Trainable, range_test, train
 from regard.training.metrics_log import read_events
-from regard.training.range_test import RangeTest, range_test, smoothed
+from regard.training.range_test import smoothed, suggested_rate
 
 
-def found_in(task, chosen, **changed) -> RangeTest:
-    given = dict(seed=1, start=1e-5, end=1.0, steps=30) | changed
-    return range_test(task, chosen, Silent(), **given)
+def curve(task, chosen):
+    rates, losses = zip(*range_test.range_test(task, chosen, 1), strict=True)
+    return rates, losses
 
 
-def test_rates_grow_exponentially_from_start_to_end():
-    found = found_in(Toy(), options(), start=1e-6, end=1e-2, steps=25)
-    np.testing.assert_allclose(found.rates, np.geomspace(1e-6, 1e-2, 25), rtol=1e-12)
-
-
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypatch, schedule):
+def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypatch):
     """Dropout, accumulation, clipping, a carried state: the training gets the rates of the test."""
-    chosen = options(max_steps=20, logging_steps=1, schedule=ScheduleOptions(schedule))
-    found = found_in(Toy(), chosen, steps=20, start=1e-4, end=1e-1)
-    rates = iter(found.rates)
-    monkeypatch.setattr("regard.training.loop.Loop.scheduled_rate", lambda self: next(rates))
+    monkeypatch.setattr(range_test, "STEPS", 20)
+    monkeypatch.setattr(range_test, "END", 1e-1)
+    chosen = options(max_steps=20, logging_steps=1)
+    rates, losses = curve(Toy(), chosen)
+    np.testing.assert_allclose(rates, np.geomspace(1e-7, 1e-1, 20), rtol=1e-12)
+    given = iter(rates)
+    monkeypatch.setattr("regard.training.loop.Loop.scheduled_rate", lambda self: next(given))
     train(Toy(), chosen, tmp_path, seed=1, progress=False)
     events = [e for e in read_events(tmp_path) if "train/loss" in e]
-    assert found.losses == tuple(event["train/loss"] for event in events)
-    assert found.rates == tuple(event["lr"] for event in events)
+    assert losses == tuple(event["train/loss"] for event in events)
+    assert rates == tuple(event["lr"] for event in events)
 
 
 class Line(Trainable):
@@ -70,29 +70,24 @@ class Line(Trainable):
         return {}
 
 
-def sgd(**changed):
+def sgd():
     return options(
-        gradient_accumulation_steps=1,
-        optimizer=OptimizerOptions("sgd", 1.0, max_grad_norm=0.0, **changed),
+        gradient_accumulation_steps=1, optimizer=OptimizerOptions("sgd", 1.0, max_grad_norm=0.0)
     )
 
 
-def test_steps_equal_gradient_descent_by_hand():
-    found = found_in(Line(), sgd(), start=1e-3, end=0.9, steps=20)
+def test_steps_equal_gradient_descent_by_hand_until_the_loss_diverges(monkeypatch):
+    monkeypatch.setattr(range_test, "START", 1e-3)
+    monkeypatch.setattr(range_test, "END", 100.0)
+    rates, losses = curve(Line(), sgd())
     weight, expected = 3.0, []
-    for rate in np.geomspace(1e-3, 0.9, 20):
+    for rate in rates:
         expected.append(weight**2)
         weight -= rate * 2 * weight
-    np.testing.assert_allclose(found.losses, expected, rtol=1e-4, atol=1e-12)
-
-
-def test_the_range_test_stops_when_the_smoothed_loss_is_four_times_its_lowest():
-    found = found_in(Line(), sgd(), start=1e-3, end=100.0, steps=100)
-    means = smoothed(found.losses)
-    assert found.diverged and len(found.rates) < 100
-    assert means[-1] > 4 * min(means)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-12)
+    means = smoothed(losses)
+    assert len(rates) < 100 and means[-1] > 4 * min(means)
     assert all(mean <= 4 * min(means[: i + 1]) for i, mean in enumerate(means[:-1]))
-    assert found.suggestion < found.minimum
 
 
 def test_the_range_test_stops_where_the_loss_is_not_finite():
@@ -105,8 +100,7 @@ def test_the_range_test_stops_where_the_loss_is_not_finite():
             total, count = found["loss"]
             return {"loss": (total if self.left > 0 else total * math.inf, count)}, carry
 
-    found = found_in(Broken(), sgd(), steps=40)
-    assert found.diverged and len(found.losses) == len(found.rates) == 11
+    assert len(curve(Broken(), sgd())[1]) == 11
 
 
 def test_smoothing_is_the_bias_corrected_moving_average():
@@ -117,41 +111,63 @@ def test_smoothing_is_the_bias_corrected_moving_average():
         assert smoothed(draw[:count].tolist())[-1] == pytest.approx(expected)
 
 
-def naive_suggestions(rates, losses, steps):
+@pytest.mark.parametrize("seed", range(2))
+def test_the_suggestion_equals_the_rules_by_hand(seed):
     """The rules of fastai: the first tenth and the last five are left out."""
-    rates, means = (np.array(one)[steps // 10 : -5] for one in (rates, smoothed(losses)))
-    slopes = np.diff(means) / np.diff(np.log(rates))
-    return rates[means.argmin()], rates[:-1][slopes.argmin()]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_suggestions_equal_the_rules_by_hand(seed):
     draw = np.random.default_rng(seed)
     rates = np.geomspace(1e-7, 10, 100)
     losses = 3 - 2 / (1 + np.exp(-(np.log10(rates) + 3))) + draw.normal(0, 0.05, 100)
     losses[85:] += np.arange(15)
-    found = RangeTest(tuple(rates), tuple(losses), 100, False)
-    lowest, steepest = naive_suggestions(rates, losses, 100)
-    assert (found.minimum, found.steepest) == (lowest, steepest)
-    assert found.suggestion == min(lowest / 10, steepest)
+    kept, means = rates[10:-5], np.array(smoothed(losses.tolist()))[10:-5]
+    steepest = kept[:-1][(np.diff(means) / np.diff(np.log(kept))).argmin()]
+    expected = min(kept[means.argmin()] / 10, steepest)
+    assert suggested_rate(rates.tolist(), losses.tolist()) == expected
 
 
 @pytest.mark.parametrize("losses", [[1.0] * 40, [1.0 + n for n in range(40)], [1.0] * 8, [2.0], []])
 def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
-    found = RangeTest(tuple(np.geomspace(1e-7, 1, 40))[: len(losses)], tuple(losses), 40, True)
-    assert found.suggestion is found.minimum is found.steepest is None
+    assert suggested_rate(np.geomspace(1e-7, 1, 40).tolist()[: len(losses)], losses) is None
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        (dict(start=0.0), "`start_lr` and `end_lr`"),
-        (dict(start=1.0, end=1.0), "`start_lr` and `end_lr`"),
-        (dict(end=math.inf), "`start_lr` and `end_lr`"),
-        (dict(start=math.nan), "`start_lr` and `end_lr`"),
-        (dict(steps=19), "at least 20"),
-    ],
-)
-def test_a_range_that_is_none_raises_an_error(changed, said):
-    with pytest.raises(ConfigError, match=said):
-        found_in(Toy(), options(), **changed)
+RECIPE = """
+task = "classification"
+[data]
+train = "rows.tsv"
+valid = 0.25
+batch_size = 4
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 60
+[model]
+name = "bert"
+d_model = 8
+d_ff = 8
+heads = 2
+layers = 1
+[training]
+epochs = 3
+threads = 1
+"""
+
+
+def test_the_command_prints_the_lines_of_a_recipe_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{text} {n}\t{text}\n" for n in range(8) for text in ("good", "bad")]
+    Path("rows.tsv").write_text("".join(rows))
+    Path("small.toml").write_text(RECIPE)
+
+    def ran(*words):
+        done = CliRunner().invoke(app, ["find-lr", "small.toml", *words])
+        assert done.exit_code == 0, done.output
+        return done
+
+    rate = parse(ran().stdout).tables["training"]["optimizer"]["learning_rate"]
+    assert 1e-6 < rate < 10 and "loss" in ran().stderr
+    facts = json.loads(ran("--json", "training.schedule.name=cosine").stdout)
+    assert facts["learning_rate"] == rate
+    noam = "training.schedule={name='noam',warmup=10,d_model=8}"
+    of_noam = json.loads(ran("--json", noam).stdout)
+    peak = 8**-0.5 * 10**-0.5
+    exact = suggested_rate(facts["rates"], facts["losses"]) / peak
+    assert of_noam["learning_rate"] == float(f"{exact:.2g}")
+    assert sorted(one.name for one in Path().iterdir()) == ["rows.tsv", "small.toml"]
