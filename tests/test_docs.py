@@ -27,6 +27,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import regard
 from benchmarks.document import MEASURED, merged
 from benchmarks.tables import overview
 from regard.cli import app
@@ -224,6 +225,15 @@ def test_the_options_that_pages_name_exist():
         text = re.sub(r"^```python.*?^```$", "", page.read_text("utf-8"), flags=re.M | re.S)
         unknown = {*OPTION.findall(text)} - known
         assert not unknown, f"{NAMES[page]}: {sorted(unknown)}"
+
+
+def test_the_public_names_that_pages_call_exist():
+    called = {
+        (name, NAMES[page])
+        for page in PAGES
+        for name in re.findall(r"(?<![\w/.])regard\.(\w+)\(", page.read_text("utf-8"))
+    }
+    assert not {(name, page) for name, page in called if name not in dir(regard)}
 
 
 def with_line(text: str, table: str, line: str) -> str:
