@@ -128,8 +128,9 @@ def train(
 @with_ray_cluster
 def resume(
     run: Annotated[Path, Argument(help="The folder of the run.")],
-    data_root: Annotated[
-        Path | None, Option(help="The folder that the data of the run were moved to.")
+    overrides: Annotated[
+        list[str] | None,
+        Argument(metavar="NAME=PATH", help="Data that have moved: data.train=NEW."),
     ] = None,
     device: Device = None,
     quiet: Quiet = False,
@@ -144,15 +145,15 @@ def resume(
     For a finished run, model/ and report.html are written where they are missing.
     """
     if cluster is not None:
-        if data_root is not None:
-            raise ConfigError("--data-root has no effect with --executor ray: leave out one.")
+        if overrides:
+            raise ConfigError(f"{overrides[0]!r} has no effect with --executor ray: leave out one.")
         from regard.experiments.ray_training import resume_on_ray
 
         resumed = resume_on_ray(run, device=device, progress=not quiet, **asdict(cluster))
     else:
         from regard.experiments import runs
 
-        resumed = runs.resume(run, data_root=data_root, device=device, progress=not quiet)
+        resumed = runs.resume(run, overrides or (), device=device, progress=not quiet)
     _show_result(resumed.folder, resumed.result, as_json)
 
 

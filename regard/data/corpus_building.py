@@ -20,10 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from regard.data.checksum_cache import ChecksumCache
 from regard.data.corpus import Corpus, EncodedPassages, EncoderState, PassageEncoder
 from regard.data.corpus_folder import (
-    CHECKED,
     FACTS,
     STARTS,
     TOKENS,
@@ -34,7 +32,7 @@ from regard.data.corpus_folder import (
     read_facts,
 )
 from regard.data.documents import DocumentPassage, Documents
-from regard.data.files import reading_position, split_member
+from regard.data.files import hash_of, reading_position, split_member
 from regard.errors import CheckpointError, DataError
 from regard.file_writing import locked, not_written, write_text
 from regard.progress import clock, reporter
@@ -73,7 +71,6 @@ def build_corpus(
     """
     folder = Path(folder)
     with locked(folder, "building a corpus in"):
-        sources = ChecksumCache(folder / CHECKED)
         made_of = {
             "tokenizer": tokenizer.fingerprint(),
             "vocab_size": tokenizer.vocab_size,
@@ -81,9 +78,8 @@ def build_corpus(
             "structure": structure,
             "documents": documents.separator,
             "options": dict(options or {}),
-            "files": [[name, sources.sha256(name)] for name in documents.files],
+            "files": [[name, hash_of(name)] for name in documents.files],
         }
-        sources.save()
         if not (folder / FACTS).exists():
             build = _Build(folder, documents, PassageEncoder(tokenizer, end, structure), made_of)
             try:
@@ -205,9 +201,8 @@ class _Build:
         counts = {"tokens": self.encoder.state.tokens}
         for name in self.names[1:]:
             counts[name[:-4]] = (self.folder / name).stat().st_size // 8 - 1
-        checksums = ChecksumCache(self.folder / CHECKED)
         for name, sha in self.journal.made_of["files"]:
-            if checksums.sha256(name) != sha:
+            if hash_of(name) != sha:
                 raise DataError(name, None, "changed while the corpus was built.", "Build again.")
         facts = CorpusFacts(
             VERSION,
@@ -215,9 +210,8 @@ class _Build:
             self.encoder.dtype.str,
             counts,
             _crc(self.folder / TOKENS),
-            {name: checksums.sha256(self.folder / name, again=True) for name in self.names},
+            {name: hash_of(self.folder / name) for name in self.names},
         )
-        checksums.save()
         write_text(self.folder / FACTS, json.dumps(asdict(facts), indent=1) + "\n")
         (self.folder / JOURNAL).unlink(missing_ok=True)
 

@@ -5,10 +5,9 @@
     documents.bin     where each document begins, and the number of ids: int64
     paragraphs.bin, sentences.bin     as documents.bin; with structure alone
     tokenizer.json    and tokenizer_config.json: the tokenizer
-    checked.json      sizes and times of files when their checksums were computed last
     building.json     how far the building is; until it is finished
 
-All but checked.json depend on the documents, the tokenizer and the options alone.
+All depend on the documents, the tokenizer and the options alone.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from regard.data.checksum_cache import ChecksumCache
 from regard.data.corpus import Corpus, MappedTokens
+from regard.data.files import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
 from regard.text import Tokenizer
 
-FACTS, CHECKED = "corpus.json", "checked.json"
+FACTS = "corpus.json"
 TOKENS = "tokens.bin"
 STARTS = ("documents.bin", "paragraphs.bin", "sentences.bin")
 VERSION = 1
@@ -48,15 +47,10 @@ class CorpusFacts:
     sha256: dict[str, str]
 
 
-def open_corpus(
-    folder: str | Path, *, tokenizer: Tokenizer | None = None, verify: bool = False
-) -> Corpus:
+def open_corpus(folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Corpus:
     """The corpus in a folder, mapped into memory.
 
-    Checksums are computed where a file has another size or time than when they were computed last.
-
     tokenizer: the one whose tokens it must have
-    verify: compute all
 
     Raises:
         CheckpointError: there is no finished corpus, or a file is damaged.
@@ -71,18 +65,16 @@ def open_corpus(
         )
     sizes = {TOKENS: facts.counts["tokens"] * np.dtype(facts.dtype).itemsize}
     sizes |= {name: 8 * facts.counts[name[:-4]] + 8 for name in STARTS if name in facts.sha256}
-    checksums = ChecksumCache(folder / CHECKED)
     for name, expected in facts.sha256.items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
         if size != sizes[name]:
             was = "is missing" if size is None else f"has {size:,} bytes instead of {sizes[name]:,}"
             raise _damaged(folder, f"{path} {was}.")
-        actual = checksums.sha256(path, again=verify)
+        actual = hash_of(path)
         if actual != expected:
             checks = f"its SHA-256 must be {expected[:12]}…, but is {actual[:12]}…"
             raise _damaged(folder, f"{path} has changed: {checks}.")
-    checksums.save()
     documents, *rest = (_mapped(folder / name, "<i8") for name in STARTS if name in sizes)
     tokens = MappedTokens(_mapped(folder / TOKENS, facts.dtype), documents, facts.ids_crc)
     return Corpus(tokens, *rest)

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from regard import training
 from regard.checkpoints.filling import load_weights
-from regard.data.relocation import missing_files, relocate_data
+from regard.data.files import split_member
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
 from regard.experiments.keyword_types import RecipeOptions
@@ -131,7 +131,7 @@ def _begin(
 def _plan_in(folder: Path, device: str | None) -> tuple[RawRecipe, TrainingPlan]:
     """The recipe and the plan of a run that another process has begun."""
     raw, recipe = open_recipe(folder / "recipe.toml")
-    return raw, _plan_of_run(folder, raw, recipe, None, device)
+    return raw, _plan_of_run(folder, raw, recipe, (), device)
 
 
 def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPlan:
@@ -224,8 +224,8 @@ def _check_new(folder: Path) -> None:
 
 def resume(
     folder: str | PathLike[str],
+    overrides: Sequence[str] = (),
     *,
-    data_root: str | PathLike[str] | None = None,
     device: str | None = None,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
@@ -235,15 +235,15 @@ def resume(
 
     In a finished run a missing model/ or report is written again; nothing else changes.
 
-    data_root: the folder of the data, if it has moved. Each file that recipe.toml records is
-        searched there by the end of its path, and must have the recorded checksum.
+    overrides: the paths of data that have moved, such as ["data.train=NEW"]. The files must have
+        the recorded checksums.
     device, progress, callbacks, stop_after_fraction: as in `train`.
 
     Raises:
         Paused: at `stop_after_fraction`.
         CheckpointError: the folder is not a run, or its files are damaged.
-        DataError: files of data are missing or, under `data_root`, differ; all are named.
-        ConfigError: the recipe or the tokenizer has changed.
+        DataError: files of data are missing; all are named.
+        ConfigError: the recipe, the data or the tokenizer has changed.
     """
     check_progress(progress)
     check_callbacks(callbacks)
@@ -252,7 +252,7 @@ def resume(
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
         with showing(progress):
-            made = _plan_of_run(folder, raw, recipe, data_root, own_device)
+            made = _plan_of_run(folder, raw, recipe, overrides, own_device)
         train_or_resume = partial(
             training.resume,
             published=made.is_published,
@@ -275,24 +275,38 @@ def _plan_of_run(
     folder: Path,
     raw: RawRecipe,
     recipe: Any,
-    data_root: str | PathLike[str] | None,
+    overrides: Sequence[str],
     device: str | None,
 ) -> TrainingPlan:
-    """The plan of an existing run, its data at the recorded paths or under `data_root`."""
+    """The plan of an existing run, its data at the recorded paths or at those of `overrides`."""
     recorded = checked(
         raw.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
-    gone = missing_files(recorded)
-    if data_root is None and gone and (folder / keywords.DATA_FOLDER).is_dir():
-        data_root = folder  # the run has moved, and with it the data that were in memory
-    if data_root is not None:
-        made = plan(relocate_data(recipe, recorded, Path(data_root)), tokenizer, device)
-        return replace(made, recorded=(recipe, recorded))
+    gone = [name for name in recorded if not split_member(name)[0].exists()]
+    if not overrides:  # where the run has moved, so have the data that were in memory
+        own = folder.absolute() / keywords.DATA_FOLDER
+        overrides = [
+            f"data.{field}={own / path.name}"
+            for field, path in recipe.data
+            if isinstance(path, Path) and str(path) in gone and (own / path.name).exists()
+        ]
+    if overrides:
+        _, moved = open_recipe(folder / "recipe.toml", overrides)
+        made = plan(moved, tokenizer, device)
+        if sorted(made.checksums.values()) != sorted(recorded.values()):
+            return made  # its identity is another one: the error names the files
+        paths = {
+            field: value
+            for field, value in recipe.data
+            if value and isinstance(value, Path | tuple)
+        }
+        data = moved.data.model_copy(update=paths)
+        return replace(made, recorded=(moved.model_copy(update={"data": data}), recorded))
     if gone:
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
-        hint = f"If it has moved, say where to: regard resume {folder} --data-root DIR"
-        hint += f", or regard.resume({str(folder)!r}, data_root=DIR)."
+        hint = f"If it has moved, name the new path: regard resume {folder} data.train=NEW"
+        hint += f", or regard.resume({str(folder)!r}, ['data.train=NEW'])."
         raise DataError(folder, None, problem, hint)
     return plan(recipe, tokenizer, device)
 

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 
 from regard.checkpoints.store import read_folder
 from regard.cli import app
-from regard.data.relocation import _candidate_paths, _relocated
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import compare as comparing
 from regard.experiments import runs
@@ -333,58 +331,33 @@ def stopped(whole, tmp_path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("root", ["new", "new/deep/data", "new/deep"])
-def test_a_run_resumes_with_data_in_another_folder(whole, stopped, root):
-    workdir = stopped.parent
-    (workdir / "new/deep").mkdir(parents=True)
-    (workdir / "old/data").rename(workdir / "new/deep/data")
-    if root == "new":  # the longest end of the path that is there
-        shutil.copytree(workdir / "new/deep/data", workdir / f"new/{workdir.name}/old/data")
-    with pytest.raises(DataError, match=r"train\.b.*--data-root DIR"):
+def paths_in(folder: Path) -> list[str]:
+    return [
+        f"data.train=['{folder}/train.a', '{folder}/train.b']",
+        f"data.valid=['{folder}/valid.tsv']",
+        f"data.test=['{folder}/valid.tsv']",
+    ]
+
+
+def test_a_run_resumes_with_data_at_other_paths(whole, stopped):
+    new = stopped.parent / "new"
+    (stopped.parent / "old/data").rename(new)
+    with pytest.raises(DataError, match=r"train\.b.*regard resume .* data\.train=NEW"):
         runs.resume(stopped, progress=False)
-    runs.resume(stopped, data_root=workdir / root, progress=False)
+    with pytest.raises(ConfigError, match="max_tokens_per_batch"):
+        changed = [*paths_in(new), "data.max_tokens_per_batch=32"]
+        runs.resume(stopped, changed, progress=False)
+    done = CliRunner().invoke(app, ["resume", str(stopped), *paths_in(new)])
+    assert done.exit_code == 0, done.output
     weights = "model/model.safetensors"
     assert (stopped / weights).read_bytes() == (whole / "run" / weights).read_bytes()
     assert (stopped / "report.html").exists()
     assert "old/data/train.a" in (stopped / "recipe.toml").read_text()  # the record stays
 
 
-def test_missing_and_different_data_files_are_all_named(stopped):
-    workdir = stopped.parent
-    (workdir / "old/data").rename(workdir / "data")
-    (workdir / "data/train.a").write_text("something else\n")
-    (workdir / "data/train.b").unlink()
-    with pytest.raises(DataError) as refused:
-        runs.resume(stopped, data_root=workdir, progress=False)
-    said = str(refused.value)
-    assert re.search(r"old/data/train\.a: .*data/train\.a is another file: its SHA-256", said)
-    assert re.search(r"old/data/train\.b: was not found", said)
-    assert "valid.tsv" not in said
-    with pytest.raises(DataError, match="is not a folder"):
-        runs.resume(stopped, data_root=workdir / "nowhere", progress=False)
-
-
-def test_resume_takes_the_option_data_root(stopped):
-    workdir = stopped.parent
-    (workdir / "old/data").rename(workdir / "elsewhere")
-    run = CliRunner().invoke(
-        app, ["resume", str(stopped), "--data-root", str(workdir / "elsewhere")]
-    )
-    assert run.exit_code == 0, run.output
-    assert "--data-root" in CliRunner().invoke(app, ["resume", "--help"]).output
-
-
-def test_folders_and_archive_members_are_relocated_too(tmp_path):
-    """Paths are changed where a recorded file is the path itself, or lies in that folder."""
-    archive = "/a/x.zip!m.txt"
-    found = {"/a/glue/RTE/train.tsv": "/new/RTE/train.tsv", archive: "/new/x.zip!m.txt"}
-    options = SimpleNamespace(train=Path("/a/glue/RTE"), valid=(Path(archive),), rows=3)
-    assert _relocated(options.train, found) == Path("/new/RTE")
-    assert _relocated(options.valid, found) == (Path("/new/x.zip!m.txt"),)
-    assert _relocated(options.rows, found) == 3
-    assert list(_candidate_paths("/a/../b/x.zip!m", tmp_path)) == [
-        f"{tmp_path}/b/x.zip!m",
-        f"{tmp_path}/x.zip!m",
-    ]
-    with pytest.raises(DataError, match="must be in a folder like /a/glue"):
-        _relocated(Path("/a/glue"), {"/a/glue/RTE/train.tsv": "/new/train.tsv"})
+def test_a_run_does_not_resume_with_other_data(stopped):
+    new = stopped.parent / "new"
+    (stopped.parent / "old/data").rename(new)
+    (new / "train.a").write_text((new / "train.a").read_text().upper())
+    with pytest.raises(ConfigError, match=r"train\.a"):
+        runs.resume(stopped, paths_in(new), progress=False)

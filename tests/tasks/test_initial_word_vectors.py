@@ -127,7 +127,8 @@ def test_a_killed_run_goes_on_to_the_same_weights_where_the_files_are_now():
             regard.resume(folder, progress=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = regard.resume(folder, data_root="moved", progress=False).result
+            paths = ["data.train=moved/rows.tsv", "data.word_vectors=moved/vectors.txt"]
+            result = regard.resume(folder, paths, progress=False).result
         for name in ("vectors.txt", "rows.tsv"):
             Path(f"moved/{name}").rename(name)
         assert result.step == 12
