@@ -9,6 +9,7 @@ from the functions of `regard.cli`. `make docs` builds the pages; nothing of the
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from regard.experiments.template import (
     trained_tasks,
 )
 from regard.models import MODELS, model_class
+from regard.serving.routes import GETS, ROUTES
+from regard.serving.ui.routes import UI_ROUTES, ui_page
 from regard.tasks import TASKS, task_class
 from regard.tasks.methods import METHODS
 
@@ -228,7 +231,43 @@ def _shown_default(parameter: Any) -> str:
     return code(str(default))
 
 
-# ------------------------------------------------------------------------------------ pages
+# ------------------------------------------------------------------------------------ routes
+
+
+def routes_page() -> str:
+    """The routes of the server with their fields, and those of its web page."""
+    page_routes: dict[str, Any] = {**UI_ROUTES, **ui_page().routes_without_model}
+    parts = [
+        "# Routes of the server",
+        "A POST has a JSON body with the fields of its route; `/openapi.json` of a server has an "
+        "example of each.",
+        table(("GET", "what it does"), ((code(path), about) for path, about in GETS.items())),
+    ]
+    for path, route in ROUTES.items():
+        parts += [f"## {path}", route.summary, _fields(route.request)]
+    parts += [
+        "## Routes of the web page",
+        table(
+            ("POST", "what it does"),
+            ((code(path), route.summary) for path, route in page_routes.items()),
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _fields(request: Any) -> str:
+    rows = (
+        (
+            code(name),
+            "required" if field.is_required() else code(json.dumps(field.default)),
+            field.description or "",
+        )
+        for name, field in request.model_fields.items()
+    )
+    return table(("field", "default", "meaning"), rows)
+
+
+# ------------------------------------------------------------------------------------- pages
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -236,6 +275,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "models": models_page,
     "methods": methods_page,
     "commands": commands_page,
+    "routes": routes_page,
 }
 
 

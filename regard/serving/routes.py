@@ -1,7 +1,7 @@
 """The routes of a server that are asked by POST: one entry each.
 
 A route of a task names the method that a task must have, the fields of a request, and what answers
-it. `/openapi.json`, the error for an unknown path and docs/how-to/serve.md come from this table.
+it. `/openapi.json`, the error for an unknown path and the reference come from this table.
 """
 
 from __future__ import annotations

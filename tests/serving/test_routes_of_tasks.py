@@ -285,14 +285,6 @@ def test_the_description_has_every_route_and_its_fields():
     assert references <= schemas.keys()
 
 
-def test_the_page_lists_the_routes():
-    page = (Path(__file__).parents[2] / "docs/how-to/serve.md").read_text()
-    listed: dict[str, str] = {}
-    for path, summary in re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M):
-        listed.setdefault(path, summary)  # another table has the fields of some
-    assert listed == {path: route.summary for path, route in ROUTES.items()} | GETS
-
-
 def test_requests_that_arrive_together_are_answered_as_alone(service):
     bodies = [
         ("/classify", {"model": "classification", "texts": text})

@@ -398,10 +398,3 @@ def test_the_tree_of_a_beam_leads_to_its_hypotheses(server, name):
     label = task.tokenizer.for_targets.label
     tokens = [label(token) for token in expected[0][0].tokens]
     assert [one["token"] for one in path[1:]][: len(tokens)] == tokens
-
-
-def test_the_documentation_lists_the_routes():
-    page = (Path(__file__).parents[2] / "docs/how-to/web-ui.md").read_text()
-    listed = dict(re.findall(r"^\| `(/[\w/.]+)` \| (.+) \|$", page, re.M))
-    asked = {**UI_ROUTES, **ui_page().routes_without_model}
-    assert listed == {path: one.summary for path, one in asked.items()}
