@@ -73,19 +73,30 @@ def setup(app: Sphinx) -> None:
 
 
 def add_toctrees(app: Sphinx, name: str, source: list[str]) -> None:
-    """The example of the README in index.md, and a table of contents after each of its lists."""
+    """Two blocks of the README in index.md, and a table of contents after each of its lists."""
     if name == root_doc:
-        text = source[0].replace("<!-- the example of README.md -->", readme_example())
+        text = source[0]
+        for part, begin in (
+            ("installation", r"console[^`]*?\$ pip install"),
+            ("example", "python"),
+        ):
+            text = text.replace(f"<!-- the {part} of README.md -->", readme_block(begin))
         source[0] = re.sub(r"(?m)^## .*\n(?:(?!## ).*\n)*", with_toctree, text)
     elif name == "docs/reference/index":
         source[0] += toctree("", [f"../api/{page}" for page in GENERATED])
 
 
-def readme_example() -> str:
-    """The first Python program of the README, and its output where that follows."""
+# Blocks of the README that index.md shows, and how they begin.
+README_BLOCKS = {"installation": r"console[^`]*?\$ pip install", "example": "python"}
+
+
+def readme_block(begin: str) -> str:
+    """The first block of the README that begins so, and its output where that follows."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    program = re.search(r"(?m)^```python.*?^```\n(?:\n```text.*?^```\n)?", text, re.S)
-    return program[0] if program else ""
+    block = re.search(rf"(?ms)^```{begin}.*?^```\n(?:\n```text.*?^```\n)?", text)
+    if block is None:
+        raise ValueError(f"README.md has no block of {begin!r}, which docs/index.md shows.")
+    return block[0]
 
 
 def with_toctree(section: re.Match[str]) -> str:
