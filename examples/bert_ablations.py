@@ -68,7 +68,7 @@ path = "$MODEL"
 epochs = 3
 threads = 1
 precision = "auto"
-optimizer = { name = "adamw", learning_rate = 5e-4, weight_decay = 0.01, max_grad_norm = 1.0 }
+optimizer = { name = "adamw", learning_rate = 5e-4, weight_decay = 0.01, betas = [0.9, 0.98] }
 schedule = { name = "linear", warmup = 50 }
 checkpoints = { save_total_limit = 1 }
 """

@@ -115,9 +115,15 @@ def options_of(
     return create_model(config.__name__, __base__=Options, **more, **fields)  # type: ignore
 
 
-def with_section(schema: type[AnyRecipe], name: str, section: type) -> type[AnyRecipe]:
-    """`schema` with one section replaced, such as [model] by the options of the model."""
-    return create_model(schema.__name__, __base__=schema, **{name: (section, ...)})  # type: ignore
+def with_section(
+    schema: type[AnyRecipe], name: str, section: type, default: Any = ...
+) -> type[AnyRecipe]:
+    """`schema` with one section replaced, such as [model] by the options of the model.
+
+    default: the options of a recipe without the section; ...: it must be there.
+    """
+    fields: Any = {name: (section, default)}
+    return create_model(schema.__name__, __base__=schema, **fields)
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

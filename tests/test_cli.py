@@ -72,6 +72,8 @@ vocab_size = 50
 {section}
 [training]
 max_steps = 8
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 """)
@@ -88,6 +90,8 @@ name = "lstm-lm"
 d_model = 16
 [training]
 max_steps = 20
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 [evaluation]

@@ -201,7 +201,8 @@ def find_lr(
     else:
         peak = 1.0
         if schedule.name == "noam":  # its rate is a factor of the formula
-            peak = noam(round(schedule.warmup), schedule.d_model, schedule.warmup)
+            warmup = schedule.warmup_or_default()
+            peak = noam(warmup, schedule.d_model, warmup)
         suggested = float(f"{suggested / peak:.2g}")
         text = f"[training.optimizer]\nlearning_rate = {suggested!r}"
     show({"learning_rate": suggested, "rates": rates, "losses": losses}, text, as_json)

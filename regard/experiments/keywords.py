@@ -146,7 +146,6 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
 # section -> the error if no keyword is in it
 _REQUIRED_SECTIONS = {
     "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
-    "training": "Say how long the training lasts: epochs=3, for instance, or max_steps=1000.",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
 from os import PathLike
@@ -67,6 +68,7 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
     schema = schema_of(raw)
     task = task_class(raw.choice("task", TASKS))
     recipe: Any = raw.check(schema, keep_unset=keep_unset)
+    recipe = recipe.model_copy(update={"training": _with_end(recipe)})
     if not hasattr(recipe.data, "files"):
         raise ConfigError(
             f"{raw.location('task')}: [data] of the task {task.name!r} must have a method `files` "
@@ -83,6 +85,22 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
             said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
             raise ConfigError("\n".join(said))
     return recipe
+
+
+def starts_from_trained(section: Any) -> bool:
+    """Whether [model] starts from the weights of a folder, and trains them."""
+    return isinstance(section, FineTuneSection) and section.features is None
+
+
+def _with_end(recipe: Any) -> TrainingOptions:
+    """The options of the training, which ends: after the default epochs if nothing is set.
+
+    The other defaults are those of the model, which `regard.experiments.training_plan` builds.
+    """
+    options: TrainingOptions = recipe.training
+    if options.max_steps or options.epochs or options.tokens:
+        return options
+    return dataclasses.replace(options, epochs=3 if starts_from_trained(recipe.model) else 10)
 
 
 def schema_of(raw: RawRecipe) -> type[Recipe]:
@@ -103,7 +121,8 @@ def schema_of(raw: RawRecipe) -> type[Recipe]:
 
 @lru_cache(256)  # of pairs of a task and a model: making the class takes longer than checking
 def _with_sections(recipe: type[Recipe], model: type[Options]) -> type[Recipe]:
-    return with_section(with_section(recipe, "model", model), "training", TrainingOptions)
+    whole = with_section(recipe, "model", model)
+    return with_section(whole, "training", TrainingOptions, TrainingOptions())
 
 
 def _model_section(raw: RawRecipe, task: Task) -> type[Options]:

@@ -150,7 +150,7 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
         folder.mkdir(parents=True, exist_ok=True)
         made.task.tokenizer.save(folder / "model")
         about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
-        write(folder / "recipe.toml", checked, about)
+        write(folder / "recipe.toml", made.recipe, about)
     return made
 
 

@@ -103,15 +103,8 @@ RANDOM_MODELS = {
     "bidirectional-language-modeling": "elmo",
     "captioning": "show-attend-tell",
 }
-# All other tasks fine-tune the model of a folder, with the usual options.
-FINE_TUNING = {
-    "model": {"path": "path/to/model"},
-    "training": {
-        "epochs": 3,
-        "optimizer": {"name": "adamw", "learning_rate": 5e-5},
-        "schedule": {"name": "linear"},
-    },
-}
+# All other tasks fine-tune the model of a folder.
+FINE_TUNING = {"model": {"path": "path/to/model"}}
 
 
 def trained_tasks() -> list[str]:
@@ -207,7 +200,7 @@ def _preset_options(task: str) -> dict[str, Any]:
     several = [file] if task in (*OF_ENCODER_DECODERS, *OF_DOCUMENTS) else file
     preset = {"task": task, "data": {"train": several, "valid": 0.1}}
     if task in RANDOM_MODELS:
-        return {**preset, "model": {"name": RANDOM_MODELS[task]}, "training": {"epochs": 10}}
+        return {**preset, "model": {"name": RANDOM_MODELS[task]}}
     teacher = {"teacher": {"path": "path/to/teacher"}} if task == "embedding" else {}
     return {**preset, **teacher, **FINE_TUNING}
 

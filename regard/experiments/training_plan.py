@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from regard import ops
 from regard.data import hash_of
@@ -19,7 +20,7 @@ from regard.errors import ConfigError
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
 from regard.experiments.new_vocabulary import for_vocabulary
-from regard.experiments.recipe_options import FineTuneSection
+from regard.experiments.recipe_options import FineTuneSection, starts_from_trained
 from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
@@ -27,6 +28,7 @@ from regard.tasks.folders import device_for, save
 from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
+from regard.training.defaults import defaults_of, with_defaults
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options
@@ -112,12 +114,23 @@ def plan(
             raise ConfigError(f"[model] {name} cannot learn the task {recipe.task}.")
         model = suited[0]
     model = model.to(device_for(device))
+    recipe = with_training_defaults(recipe, model)
     made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
     made.task.start_from_word_vectors(recipe)
     adapt(made.task, made.lora, model)
     for note in made.task.notes():
         warnings.warn(note, stacklevel=_level_of_caller())
     return made
+
+
+def with_training_defaults(recipe: Any, model: nn.Module) -> Any:
+    """The recipe, with the options of its training that nobody set: those of its model."""
+    section = recipe.model
+    lora = section.lora if isinstance(section, FineTuneSection) else None
+    defaults = defaults_of(
+        model, trained_before=starts_from_trained(section), adapters=lora is not None
+    )
+    return recipe.model_copy(update={"training": with_defaults(recipe.training, defaults)})
 
 
 def _level_of_caller() -> int:

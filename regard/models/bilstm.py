@@ -26,6 +26,7 @@ from regard.layers.word_characters import CharacterLSTM, vectors_of_words
 from regard.models.config import Probability, Size, TokenId
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
+from regard.models.training_defaults import RECURRENT
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
@@ -67,6 +68,7 @@ class BiLSTM(nn.Module, Encoder):
     """A bidirectional LSTM over words and their characters, an `Encoder`."""
 
     Config = BiLSTMConfig
+    family = RECURRENT
 
     def __init__(self, config: BiLSTMConfig):
         super().__init__()

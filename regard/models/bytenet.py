@@ -28,6 +28,7 @@ from regard.layers.linear import Linear
 from regard.layers.softmax import Softmax
 from regard.models.config import MOST_LAYERS, Count, Dilations, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
+from regard.models.training_defaults import CONVOLUTIONAL
 from regard.state import State, TokensRead
 
 Unit = Literal["relu", "multiplicative"]
@@ -162,6 +163,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
     """
 
     Config = ByteNetConfig
+    family = CONVOLUTIONAL
     SIZES = SIZES
 
     def __init__(self, config: ByteNetConfig):

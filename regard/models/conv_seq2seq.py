@@ -33,6 +33,7 @@ from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
 from regard.models.config import Filters, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
+from regard.models.training_defaults import CONVOLUTIONAL
 from regard.state import State, TokensRead
 
 
@@ -214,6 +215,7 @@ class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
     """
 
     Config = ConvSeq2SeqConfig
+    family = CONVOLUTIONAL
     SIZES = SIZES
 
     def __init__(self, config: ConvSeq2SeqConfig):

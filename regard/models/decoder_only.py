@@ -89,6 +89,7 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         super().__init__()
         self.config = config
         self.decoder: Any = _language_model(config.decoder)(config.inner())
+        self.family = self.decoder.family
         if self.decoder.reads_backward:
             raise CheckpointError(
                 "config.json: `base_model.backward` would have no effect: source and target are "

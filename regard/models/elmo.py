@@ -40,6 +40,7 @@ from regard.models.config import Count, Filters, Limit, Probability, Size, Token
 from regard.models.gpt import NoLMHead
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
+from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
@@ -159,6 +160,7 @@ class Elmo(nn.Module, Encoder):
     """A bidirectional language model, an `Encoder` whose output is a mix of all its layers."""
 
     Config = ElmoConfig
+    family = RECURRENT
     SIZES = SIZES
 
     def __init__(self, config: ElmoConfig):

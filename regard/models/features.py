@@ -35,6 +35,7 @@ from regard.models.config import (
 )
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
+from regard.models.training_defaults import RECURRENT
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Features(nn.Module, Encoder):
     """
 
     Config = FeaturesConfig
+    family = RECURRENT
 
     def __init__(self, config: FeaturesConfig):
         super().__init__()

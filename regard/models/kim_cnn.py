@@ -21,6 +21,7 @@ from regard.layers.task_heads import max_of_tokens
 from regard.models.config import Filters, Probability, Size, TokenId
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
+from regard.models.training_defaults import CONVOLUTIONAL
 from regard.text.templates import Template
 
 
@@ -61,6 +62,7 @@ class KimCNN(nn.Module, Encoder):
     """One layer of convolutions, an `Encoder`."""
 
     Config = KimCNNConfig
+    family = CONVOLUTIONAL
 
     def __init__(self, config: KimCNNConfig):
         super().__init__()

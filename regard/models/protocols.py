@@ -28,6 +28,7 @@ from regard.attention.capture import label
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
+from regard.models.training_defaults import RECURRENT, TRANSFORMER, TrainingFamily
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
@@ -121,6 +122,7 @@ class Model(ABC):
 
     continues: whether generation continues a prompt, whose tokens then count for `max_length` and
         for repetitions; False: it generates a target from a source.
+    family: how it is trained where a recipe is silent.
     tokens_per_pass: the tokens of a batch, padding included, for one pass of an encoder on a CPU.
     unpadded: whether it reads unpadded batches, (1, N).
     """
@@ -129,6 +131,7 @@ class Model(ABC):
     Config: type  # the class of its configuration
     config: Any  # with vocab_size, d_model, pad and max_length (None: any length)
     training: bool = False  # as of every `nn.Module`
+    family: TrainingFamily = TRANSFORMER
     continues: bool = False
     tokens_per_pass: int = 1024
     unpadded: bool = False
@@ -316,6 +319,7 @@ class Recurrent(Model):
     below, and the head those of the last layer.
     """
 
+    family = RECURRENT
     head: Any  # a `Head`
 
     @property

@@ -32,6 +32,7 @@ from regard.layers.recurrent import BidirectionalStack, ResetFirstGRU, reset_fir
 from regard.layers.softmax import Softmax
 from regard.models.config import Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
+from regard.models.training_defaults import RECURRENT
 from regard.state import State
 
 
@@ -66,6 +67,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
     """RNNsearch: an `EncoderDecoder` of GRUs with additive attention, the first with attention."""
 
     Config = RNNSearchConfig
+    family = RECURRENT
     SIZES = SIZES
 
     def __init__(self, config: RNNSearchConfig):

@@ -42,6 +42,7 @@ from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
 from regard.layers.softmax import Softmax
 from regard.models.config import Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
+from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 
 ScoreKind = Literal[
@@ -303,6 +304,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
     """The recurrent `EncoderDecoder`."""
 
     Config = Seq2SeqConfig
+    family = RECURRENT
     SIZES = SIZES
 
     def __init__(self, config: Seq2SeqConfig):

@@ -37,6 +37,7 @@ from regard.layers.recurrent import LSTMStep
 from regard.layers.softmax import Softmax
 from regard.models.config import Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
+from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 
 # In `Output.extras` of training: of each step the weight of each region, (B, T, S).
@@ -102,6 +103,7 @@ class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
     """An `EncoderDecoder` whose source is the regions of an image."""
 
     Config = ShowAttendTellConfig
+    family = RECURRENT
     reads_regions = True
     SIZES: dict[str, Any] = {"tiny": dict(d_model=256, d_embedding=128)}  # noqa: RUF012
 

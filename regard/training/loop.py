@@ -22,6 +22,7 @@ from regard.training.averaging import average
 from regard.training.callbacks import Callback, Step
 from regard.training.checkpointing import Checkpointer, RunFolder
 from regard.training.counters_and_rng import isolated_rng
+from regard.training.defaults import known
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
 from regard.training.options import TrainingOptions
 from regard.training.progress import Progress
@@ -121,7 +122,7 @@ class Loop(Steps):
         step = self.counters.step
         total = step / self.fraction if self.fraction else math.inf
         at = ScheduleStep(step, self.batches.epoch, total)
-        return self.options.optimizer.learning_rate * self.schedule(at)
+        return known(self.options.optimizer.learning_rate) * self.schedule(at)
 
     @property
     def fraction(self) -> float:

@@ -18,6 +18,7 @@ from torch.optim.adam import adam as torch_adam
 from regard import ops
 from regard.errors import ConfigError
 from regard.ops import AdamUpdate, cached_copy
+from regard.training.defaults import defaults_of, known, optimizer_with_defaults
 from regard.training.layer_groups import layer_groups
 from regard.training.options import OptimizerOptions
 
@@ -36,10 +37,11 @@ def optimizer(
     Raises:
         ConfigError: no parameter is trained, or the model has no layers where rates differ.
     """
-    o = options
+    o = optimizer_with_defaults(options, defaults_of(model))
+    rate = known(o.learning_rate)
     tensors = trained(model) if shards is None else shards
     layers = layer_groups(model) if o.layerwise_lr_decay != 1 else [trained(model)]
-    kinds = (decayed(model), o.weight_decay), (undecayed(model), 0.0)
+    kinds = (decayed(model), known(o.weight_decay)), (undecayed(model), 0.0)
     groups = [
         {"params": [tensors[n] for n in kind if n in layer], "weight_decay": decay, SCALE: scale}
         for layer, scale in zip(layers, _scales(len(layers), o.layerwise_lr_decay), strict=True)
@@ -50,11 +52,11 @@ def optimizer(
         raise ConfigError("the model has no parameter to train: all have requires_grad=False.")
     match o.name:
         case "adam":
-            return Adam(groups, o.learning_rate, o.betas, o.eps, fused=True)
+            return Adam(groups, rate, o.betas, o.eps, fused=True)
         case "adamw":
-            return AdamW(groups, o.learning_rate, o.betas, o.eps, fused=True)
+            return AdamW(groups, rate, o.betas, o.eps, fused=True)
         case "sgd":
-            return SGD(groups, o.learning_rate, o.momentum, fused=True)
+            return SGD(groups, rate, o.momentum, fused=True)
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
 
 

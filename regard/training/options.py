@@ -15,16 +15,19 @@ MOST_THREADS = 1024  # a library of threads ends the process where it cannot sta
 class OptimizerOptions:
     """[training.optimizer]: the optimizer turns gradients into changes of the weights."""
 
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    learning_rate: float = 1e-3
-    """The peak rate; the schedule multiplies it."""
-    betas: tuple[float, float] = (0.9, 0.98)
-    """Decay of Adam's two running means (Vaswani et al. 2017 use 0.98 for the second)."""
-    eps: float = 1e-9
+    name: Literal["adam", "adamw", "sgd"] = "adamw"
+    learning_rate: float | None = None
+    """The peak rate; the schedule multiplies it. Not set: that of the model's family and width from
+    random weights; 5e-5 for weights that were trained before (2e-5 for a large model), ten times as
+    much for LoRA. For sgd it must be set."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of Adam's two running means."""
+    eps: float = 1e-8
     """The small number that is added to Adam's denominator."""
-    weight_decay: float = 0.0
+    weight_decay: float | None = None
     """The decay of matrices, never of biases, norms or embeddings. Decoupled in adamw, L2 in the
-    others."""
+    others. Not set: 0.01 for adamw, but 0 for recurrent and convolutional models from random
+    weights, and 0 for adam and sgd."""
     momentum: float = 0.0
     """The momentum of sgd."""
     max_grad_norm: float = 1.0
@@ -34,11 +37,13 @@ class OptimizerOptions:
     `learning_rate` (Howard & Ruder 2018 use 1 / 2.6, 0.385); 1.0: all layers learn at one rate."""
 
     def __post_init__(self) -> None:
-        _check(self, "learning_rate", self.learning_rate > 0, "positive")
+        rate = self.learning_rate
+        _check(self, "learning_rate", rate is None or rate > 0, "positive")
+        _check(self, "learning_rate", rate is not None or self.name != "sgd", "set for sgd")
         decay = self.layerwise_lr_decay
         _check(self, "layerwise_lr_decay", 0 < decay <= 1, "above 0 and at most 1")
         for name in ("eps", "weight_decay", "momentum", "max_grad_norm"):
-            _check(self, name, getattr(self, name) >= 0, "at least 0")
+            _check(self, name, (getattr(self, name) or 0) >= 0, "at least 0")
         _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "in [0, 1)")
 
 
@@ -48,10 +53,11 @@ class ScheduleOptions:
 
     name: Literal[
         "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
-    ] = "constant"
-    warmup: int | float = 0
+    ] = "linear"
+    warmup: int | float | None = None
     """The rate grows linearly from zero to the peak: in so many steps, or, below 1, in this share
-    of all steps (0.1: the first tenth). For slanted-triangular a share only."""
+    of all steps (0.1: the first tenth). For slanted-triangular a share only, for noam steps only.
+    Not set: 0 for constant and step, 0.1 for the others."""
     min_lr_ratio: float = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
     d_model: int = 0
@@ -64,18 +70,26 @@ class ScheduleOptions:
     """The peak divided by the lowest rate, of the schedule slanted-triangular."""
 
     def __post_init__(self) -> None:
-        steps_or_share = 0 <= self.warmup < 1 or self.warmup == int(self.warmup) >= 1
+        warmup = self.warmup_or_default()
+        steps_or_share = 0 <= warmup < 1 or warmup == int(warmup) >= 1
         _check(self, "warmup", steps_or_share, "a whole number of steps, or a share below 1")
         _check(self, "constant_epochs", self.constant_epochs >= 0, "at least 0")
         _check(self, "min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
         _check(self, "gamma", 0 < self.gamma <= 1, "above 0 and at most 1")
         _check(self, "div_factor", self.div_factor >= 1, "at least 1")
-        if self.name in ("inverse-sqrt", "noam"):
-            _check(self, "warmup", self.warmup > 0, f"above 0 for the schedule {self.name}")
+        if self.name == "inverse-sqrt":
+            _check(self, "warmup", warmup > 0, f"above 0 for the schedule {self.name}")
         if self.name == "slanted-triangular":
-            _check(self, "warmup", 0 < self.warmup < 1, "a share of all steps, such as 0.1")
+            _check(self, "warmup", 0 < warmup < 1, "a share of all steps, such as 0.1")
         if self.name == "noam":
+            _check(self, "warmup", warmup >= 1, "a number of steps, such as 4000, for noam")
             _check(self, "d_model", self.d_model > 0, "the width of the model, for noam")
+
+    def warmup_or_default(self) -> int | float:
+        """The warm-up, in steps or as a share of all steps."""
+        if self.warmup is None:
+            return 0 if self.name in ("constant", "step") else 0.1
+        return self.warmup
 
 
 @dataclass(frozen=True)
@@ -139,12 +153,13 @@ class TrainingOptions:
     max_steps: int | None = None
     """The number of steps after which training ends."""
     epochs: int | None = None
-    """The number of times that the training data are read."""
+    """The number of times that the training data are read. If none of the three is set: 3 for
+    weights that were trained before, 10 for random ones."""
     tokens: int | None = None
     """Predicted tokens (those of the task's first loss) over the whole training."""
     gradient_accumulation_steps: int = 1
     """Batches in one step; the step equals that of one large batch."""
-    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"
     """Precision of matrix products; weights are always float32. "auto" times both on the first
     batch and takes bfloat16 where it is faster."""
     activation_checkpointing: bool = False
@@ -171,10 +186,6 @@ class TrainingOptions:
         limits = {name: getattr(self, name) for name in ("max_steps", "epochs", "tokens")}
         for name, limit in limits.items():
             _check(self, name, limit is None or limit > 0, "at least 1")
-        if all(limit is None for limit in limits.values()):
-            raise ConfigError(
-                "a training must have an end: set `max_steps`, `epochs` or `tokens` in [training]."
-            )
         for name in ("gradient_accumulation_steps", "logging_steps"):
             _check(self, name, getattr(self, name) >= 1, "at least 1")
         interval = self.gradual_unfreezing_interval

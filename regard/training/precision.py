@@ -16,6 +16,7 @@ from regard.training.task import Losses
 
 TaskLosses = Callable[[Any, Any], tuple[Losses, Any]]
 GAIN = 1.1  # bfloat16 must be faster by this factor, so that noise does not decide
+SMALL = 100_000  # parameters of a model that gains nothing, and is not timed
 
 
 def casting(precision: str, device: torch.device) -> AbstractContextManager:
@@ -28,8 +29,9 @@ def casting(precision: str, device: torch.device) -> AbstractContextManager:
 def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batches) -> str:
     """The precision of a training, "float32" or "bfloat16".
 
-    "auto" is bfloat16 where a forward and backward pass over the first batch is faster. Timing
-    changes neither weights nor generators nor the position in the data.
+    "auto" is bfloat16 where a forward and backward pass over the first batch is faster; a model of
+    less than 100,000 parameters is not timed. Timing changes neither weights nor generators nor
+    the position in the data.
 
     losses: `Trainable.losses` with this model.
     """
@@ -38,24 +40,28 @@ def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batch
     device = next(model.parameters()).device
     if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return "float32"
+    if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
+        return "float32"
     position = batches.position()
     batch = next(batches)
     batches.restore(position)
     with isolated_rng():
-        seconds = {name: _timed(losses, model, batch, name) for name in ("float32", "bfloat16")}
+        # In turns, so that other programs disturb both; the first passes warm up.
+        passes = [
+            {name: _timed(losses, model, batch, name) for name in ("float32", "bfloat16")}
+            for _ in range(4)
+        ]
+    seconds = {name: min(one[name] for one in passes[1:]) for name in passes[0]}
     return "bfloat16" if seconds["float32"] > GAIN * seconds["bfloat16"] else "float32"
 
 
 def _timed(losses: TaskLosses, model: nn.Module, batch: Any, precision: str) -> float:
-    """Seconds of the fastest of three passes, after one to warm up."""
-    times, device = [], next(model.parameters()).device
-    for _ in range(4):
-        began = time.perf_counter()
-        with casting(precision, device):
-            sums, _ = losses(batch, None)
-        total: Any = sum(value for value, _ in sums.values())
-        total.backward()
-        total.item()  # waits for the device
-        model.zero_grad()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
+    """Seconds of a forward and a backward pass."""
+    began = time.perf_counter()
+    with casting(precision, next(model.parameters()).device):
+        sums, _ = losses(batch, None)
+    total: Any = sum(value for value, _ in sums.values())
+    total.backward()
+    total.item()  # waits for the device
+    model.zero_grad()
+    return time.perf_counter() - began

@@ -20,6 +20,7 @@ from regard.malloc import keep_freed_blocks
 from regard.progress import Mute
 from regard.training.callbacks import Callback, Callbacks
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
+from regard.training.defaults import defaults_of, with_defaults
 from regard.training.distributed.processes import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
@@ -68,6 +69,7 @@ def train(
         Paused: at `stop_after_fraction`, when the training is saved.
     """
     ops.load_kernels()
+    options = with_defaults(options, defaults_of(task.module))
     run, here = RunFolder(Path(folder)), processes()
     with _opened(run, progress) as (interruption, shown):
         here.from_first(lambda: _check_empty(run))
@@ -105,6 +107,7 @@ def resume(
         Others as `train`.
     """
     ops.load_kernels()
+    options = with_defaults(options, defaults_of(task.module))
     run, here = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
     with _opened(run, progress) as (interruption, shown):

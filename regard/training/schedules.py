@@ -40,7 +40,7 @@ def inverse_square_root(step: int, warmup: float) -> float:
     return min(step / warmup, math.sqrt(warmup / step))
 
 
-def noam(step: int, d_model: int, warmup: float) -> float:
+def noam(step: float, d_model: int, warmup: float) -> float:
     """Equation 3 of Vaswani et al. 2017 itself, for a learning rate of 1:
 
     d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), with a peak of (d_model * warmup)^-0.5.
@@ -100,10 +100,10 @@ def _left(step: int, total: float, warmup: float) -> float:
 
 def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
     """The multiplier of the learning rate at a step, by the name in the options."""
-    o = options
+    o, share = options, options.warmup_or_default()
 
     def warmup(at: ScheduleStep) -> float:
-        return warmup_steps(o.warmup, at.total)
+        return warmup_steps(share, at.total)
 
     table: dict[str, Callable[[ScheduleStep], float]] = {
         "constant": lambda at: warm(at.step, warmup(at)),
@@ -114,9 +114,7 @@ def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
         "step": lambda at: (
             warm(at.step, warmup(at)) * step_decay(at.epoch, o.constant_epochs, o.gamma)
         ),
-        "slanted-triangular": lambda at: slanted_triangular(
-            at.step, at.total, o.warmup, o.div_factor
-        ),
+        "slanted-triangular": lambda at: slanted_triangular(at.step, at.total, share, o.div_factor),
     }
     if o.name not in table:
         raise ConfigError(f"`schedule.name` must be one of {', '.join(table)}, but is {o.name!r}")

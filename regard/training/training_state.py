@@ -17,6 +17,7 @@ from torch import Tensor
 from regard import __version__
 from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
+from regard.training.defaults import description
 from regard.training.distributed.processes import Processes
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
@@ -33,6 +34,7 @@ def start_run(loop: Loop, seed: int) -> None:
     resolved = resolve(asked_for, loop.sharded.losses, loop.model, loop.batches)
     # Every process has timed it; what the first one found counts.
     loop.precision = loop.processes.from_first(lambda: resolved)
+    loop.progress.say(description(loop.options, loop.precision))
     loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)
     loop.checkpointer.save()
 

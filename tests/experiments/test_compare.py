@@ -455,7 +455,14 @@ SMALL = {"name": "bilstm", "d_model": 8, "layers": 1}
 
 def test_keywords_models_and_runs_are_compared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = dict(task="classification", train=TABLE, valid=TABLE, epochs=1, learning_rate=1e-2)
+    options = dict(
+        task="classification",
+        train=TABLE,
+        valid=TABLE,
+        epochs=1,
+        learning_rate=1e-2,
+        schedule={"name": "constant"},
+    )
     tokenizer = {"kind": "words", "vocab_size": 20}
     wide = {"model": SMALL | {"d_model": 12}, "name": "wide", "tokenizer": tokenizer}
     encoder = {"name": "bert", "d_model": 8, "d_ff": 8, "heads": 2, "layers": 1}

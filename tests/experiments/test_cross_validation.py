@@ -25,7 +25,7 @@ FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
 MODEL = dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1, max_length=32)
 OPTIONS = dict(
     task="classification", model=MODEL, train=FRAME, tokenizer={"kind": "wordpiece"}, epochs=2,
-    batch_size=4, learning_rate=1e-2, threads=1, progress=False,
+    batch_size=4, learning_rate=1e-2, schedule={"name": "constant"}, threads=1, progress=False,
 )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
     assert totals["flops"] == found.flops * steps
     assert tuple(one.value for one in found.published) == printed
     assert found.memory["weights"] == 4 * parameters
-    assert found.memory["adam's tables"] == 8 * parameters
+    assert found.memory["adamw's tables"] == 8 * parameters
     text = found.text()
     assert f"{parameters:,}" in text and "Vaswani et al. 2017, table 3" in text
     assert "sentences of 30 tokens are assumed" in found.batch and "$WMT14" in found.batch
@@ -149,6 +149,7 @@ epochs = 3
 gradient_accumulation_steps = 2
 [training.optimizer]
 name = "sgd"
+learning_rate = 1.0
 """)
     found = estimate(tmp_path / "small.toml")
     assert found.vocabulary.startswith("11 tokens, trained")
@@ -286,4 +287,5 @@ def test_the_memory_of_each_optimizer_is_that_of_its_tables():
         return memory_of(model, chosen, 0)[f"{options['name']}'s tables"]
 
     assert tables(name="adam") == tables(name="adamw") == 80
-    assert tables(name="sgd", momentum=0.9) == 40 and tables(name="sgd") == 0
+    assert tables(name="sgd", learning_rate=1.0, momentum=0.9) == 40
+    assert tables(name="sgd", learning_rate=1.0) == 0

@@ -185,7 +185,9 @@ def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path
     assert found.parameters["recurrent"] == once  # torch adds a second bias to the first
     learned = found.parameters["recurrent"] + found.parameters["heads"]
     assert found.memory["weights"] == 4 * (encoder + learned)
-    assert found.memory["gradients"] == 4 * learned and found.memory["adam's tables"] == 8 * learned
+    assert (
+        found.memory["gradients"] == 4 * learned and found.memory["adamw's tables"] == 8 * learned
+    )
     tokens = length(start, TEXT)
     own = tokens * (2 * 4 * 4 * (D + 4) + 3 * 8)
     assert found.flops == ROWS * (2 * layers(tokens, tokens) + 6 * own)

@@ -54,6 +54,8 @@ epochs = 2
 threads = 1
 [training.validation]
 eval_steps = 3
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 """
@@ -256,7 +258,7 @@ def test_only_adapters_and_head_are_in_the_optimizer(place):
     made = runs.plan(runs.read_recipe("lora.toml"))
     trained = {name for name, p in made.task.module.named_parameters() if p.requires_grad}
     assert trained == {
-        f"encoder.blocks.{layer}.attention.query_key_value.steps.{name}.{factor}"
+        f"encoder.blocks.{layer}.attention.query_key_value.updates.{name}.{factor}"
         for layer in range(2) for name in ("query", "value") for factor in "AB"
     } | {f"heads.classes.{part}.{kind}" for part in ("inner.dense", "output")
          for kind in ("weight", "bias")}  # fmt: skip
@@ -314,6 +316,8 @@ rank = 2
 targets = ["all-linear"]
 [training]
 max_steps = 3
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-1
 """)
@@ -350,7 +354,7 @@ def test_an_estimate_counts_what_is_trained(place):
     found = estimate("lora.toml", measure=False)
     head = 16 * 16 + 16 + 2 * 16 + 2
     trained = 2 * 2 * 2 * (16 * 2) + head
-    assert found.memory["adam's tables"] == 2 * 4 * trained
+    assert found.memory["adamw's tables"] == 2 * 4 * trained
     whole = Path("lora.toml").read_text().replace("[model.lora]\nrank = 2\ndropout = 0.1\n", "")
     Path("whole.toml").write_text(whole)
     assert 0.65 < found.flops / estimate("whole.toml", measure=False).flops < 0.95
@@ -392,5 +396,5 @@ max_steps = 1
     Path("lora.toml").write_text(
         f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nmax_steps = 1\n'
     )
-    with pytest.raises(ConfigError, match="adapters cannot be added to recurrent"):
+    with pytest.raises(ConfigError, match="adapters cannot be added to lstm-lm"):
         runs.train("lora.toml", out="run", progress=False)

@@ -75,7 +75,9 @@ def test_the_same_vocabulary_changes_nothing(start):
 
 
 def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(start):
-    run, (told,) = train("new.txt", start, "tuned", max_steps=100, learning_rate=2e-2)
+    run, (told,) = train(
+        "new.txt", start, "tuned", max_steps=100, learning_rate=2e-2, schedule={"name": "constant"}
+    )
     assert "6 of 14 words" in told
     assert "again" in run.model.generate("the dog ran off", max_tokens=3)
     Path("rows.tsv").write_text("the zebra sat\tyes\nthe dog ran off\tno\n" * 4)

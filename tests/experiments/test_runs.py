@@ -249,6 +249,7 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
         "small.toml",
         "training.max_steps=80",
         "training.optimizer.learning_rate=1e-2",
+        "training.schedule.name=constant",
         *sizes,
         *limits,
     )
@@ -268,3 +269,17 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
     found = tokenizer.batch_decode(model.generate(**read), skip_special_tokens=True)
     assert found == task.translate(texts)
     assert all(best[0].finished for best in task.hypotheses(texts))
+
+
+def test_the_defaults_of_a_run_are_said_and_stand_in_its_folder(workdir, capsys):
+    text = LANGUAGE.replace("[training]\nmax_steps = 4\n", "")
+    (workdir / "silent.toml").write_text(text.replace("eval_steps = 1", "patience = 1"))
+    run = runs.train("silent.toml", out="run", epochs=1)
+    said = "AdamW, learning rate 0.01, linear after a warm-up of 10%, betas 0.9 and 0.999"
+    assert said in "".join(capsys.readouterr())
+    written = (run.folder / "recipe.toml").read_text()
+    for line in ("learning_rate = 0.01", "betas = [0.9, 0.999]", "weight_decay = 0.0"):
+        assert line in written
+    assert "warmup = 0.1" in written and "epochs = 1" in written
+    assert runs.read_recipe("silent.toml").training.epochs == 10
+    assert runs.resume(run.folder, progress=False).scores == run.scores

@@ -53,7 +53,8 @@ def options_of(task: str) -> dict:
     kind = "words" if task in MODELS else "wordpiece"
     return dict(
         task=task, model=MODELS.get(task, ENCODER), train=DATA[task], valid=0.25,
-        tokenizer={"kind": kind, "vocab_size": 80}, epochs=2, learning_rate=1e-2, threads=1,
+        tokenizer={"kind": kind, "vocab_size": 80}, epochs=2, learning_rate=1e-2,
+        schedule={"name": "constant"}, threads=1,
         progress=False, **more,
     )  # fmt: skip
 

@@ -156,8 +156,12 @@ def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
         ("training.optimizer.betas", "[0.9, 0.98],[0.9, 0.999]", [(0.9, 0.98), (0.9, 0.999)]),
         ("model.tied", "true,false", [True, False]),
         ("name", ['é "😀"'], ['é "😀"']),
-        ("training.optimizer", '{name="sgd"},{name="adam",learning_rate=0.1}', ["sgd", "adam"]),
-        ("training.optimizer", [{"name": "sgd"}, {"name": "adam"}], ["sgd", "adam"]),
+        (
+            "training.optimizer",
+            '{name="adamw"},{name="adam",learning_rate=0.1}',
+            ["adamw", "adam"],
+        ),
+        ("training.optimizer", [{"name": "adamw"}, {"name": "adam"}], ["adamw", "adam"]),
     ],
 )
 def test_values_of_every_kind_arrive_in_the_recipes_of_the_trials(folder, name, given, known):

@@ -95,7 +95,7 @@ def test_every_option_is_there_with_its_description(tmp_path, model, task):
     recipe = read_recipe(tmp_path / "new.toml", overrides(task, model))
     for name in type(recipe.data).model_fields:
         assert re.search(rf"^(# )?{name} = ", text, re.M), name
-    assert "# The peak rate; the schedule multiplies it.\n" in text
+    assert "# The peak rate; the schedule multiplies it. Not set: " in text
     assert tomllib.loads(text)["task"] == task
 
 

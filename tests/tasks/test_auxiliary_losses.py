@@ -49,6 +49,8 @@ layers = 2
 [training]
 epochs = 2
 logging_steps = 1
+[training.schedule]
+name = "constant"
 [training.optimizer]
 name = "sgd"
 learning_rate = 2.0
@@ -168,6 +170,7 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
                 *nothing, f"model.backward={backward}", "training.epochs=30",
                 "tokenizer.vocab_size=60", "training.optimizer.name=adam",
                 "training.optimizer.learning_rate=0.01", "model.d_model=16",
+                "training.optimizer.betas=[0.9, 0.98]",
             ]),
             out=tmp_path / backward, progress=False,
         )  # fmt: skip

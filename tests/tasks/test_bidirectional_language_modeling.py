@@ -42,6 +42,8 @@ negative_samples = 8
 [training]
 max_steps = 12
 checkpoints.save_steps = 6
+[training.schedule]
+name = "constant"
 [training.optimizer]
 name = "adam"
 learning_rate = 1e-2
@@ -156,6 +158,8 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     path = "{tmp_path}/lm"
     [training]
     max_steps = 40
+    [training.schedule]
+    name = "constant"
     [training.optimizer]
     name = "adam"
     learning_rate = 1e-2

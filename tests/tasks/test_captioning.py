@@ -44,6 +44,8 @@ dropout = 0.1
 doubly_stochastic = 0.1
 [training]
 max_steps = 12
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]

@@ -41,6 +41,8 @@ train = "train.tsv"
 valid = "train.tsv"
 [training]
 epochs = 1
+[training.schedule]
+name = "constant"
 [training.optimizer]
 name = "adamw"
 learning_rate = 1e-2

@@ -18,7 +18,7 @@ def trained(folder, **options):
         train(
             task="classification", train=ROWS * 4, valid=ROWS, epochs=3, progress=False,
             tokenizer=dict(kind="words", vocab_size=30), model=model | options,
-            out=folder, batch_size=4, learning_rate=0.02,
+            out=folder, batch_size=4, learning_rate=0.02, schedule={"name": "constant"},
         ).folder
     )  # fmt: skip
 

@@ -49,6 +49,8 @@ max_length = 12
 [training]
 max_steps = 6
 checkpoints.save_steps = 2
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 """

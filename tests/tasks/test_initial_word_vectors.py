@@ -42,7 +42,11 @@ def train(model: dict, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         asked = dict(task="classification", train="rows.tsv", progress=False, max_steps=3)
-        asked |= dict(tokenizer={"kind": "words", "vocab_size": 40}, learning_rate=1e-2)
+        asked |= dict(
+            tokenizer={"kind": "words", "vocab_size": 40},
+            learning_rate=1e-2,
+            schedule={"name": "constant"},
+        )
         run = regard.train(model=model, **{**asked, **options})
     return run, [str(one.message) for one in told]
 

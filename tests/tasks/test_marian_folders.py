@@ -99,6 +99,7 @@ def test_a_published_translator_is_trained_further_with_its_own_tokenizer(tmp_pa
     pairs = [(text, text) for text in TEXTS] * 4
     run = regard.train(
         task="translation", model="start", train=pairs, valid=0.25, epochs=2, learning_rate=1e-2,
+            schedule={"name": "constant"},
         progress=False,
     )  # fmt: skip
     assert run.model.tokenizer.fingerprint() == before.tokenizer.fingerprint()

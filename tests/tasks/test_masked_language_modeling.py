@@ -200,7 +200,10 @@ def test_training_learns_what_surrounds_a_mask(here):
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
     path = here / "bert.toml"
-    optimizer = 'max_steps = 60\n[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
+    optimizer = (
+        'max_steps = 60\n[training.schedule]\nname = "constant"\n'
+        '[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
+    )
     path.write_text(RECIPE.replace("max_steps = 3", optimizer).replace("sentence_pairs = true", ""))
     result = regard.train(path, progress=False).result
     assert result.scores["accuracy"] > 0.4  # guessing finds 1 of 8

@@ -39,7 +39,7 @@ def start(tmp_path, monkeypatch) -> str:
 
 def train(**options):
     given = dict(task="multi-label-classification", train=LISTS, valid=0.25, model="start")
-    given |= dict(epochs=1, learning_rate=1e-2, progress=False)
+    given |= dict(epochs=1, learning_rate=1e-2, schedule={"name": "constant"}, progress=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return regard.train(**(given | options))

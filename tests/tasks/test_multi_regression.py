@@ -37,7 +37,7 @@ def start(tmp_path, monkeypatch) -> str:
 
 def train(**options):
     given = dict(task="multi-regression", train=COLUMNS, valid=0.25, model="start")
-    given |= dict(epochs=1, learning_rate=1e-2, progress=False)
+    given |= dict(epochs=1, learning_rate=1e-2, schedule={"name": "constant"}, progress=False)
     given |= OWN if "train" not in options else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -35,6 +35,8 @@ train = "train.jsonl"
 valid = "train.jsonl"
 [training]
 epochs = 1
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-3
 """

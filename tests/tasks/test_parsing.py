@@ -65,6 +65,8 @@ layers = 1
 dropout = 0.0
 [training]
 epochs = {more.pop("epochs", 60)}
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 3e-3
 """

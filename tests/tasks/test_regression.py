@@ -32,6 +32,8 @@ train = "train.tsv"
 valid = "train.tsv"
 [training]
 epochs = 2
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-3
 """

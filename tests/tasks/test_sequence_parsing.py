@@ -66,6 +66,8 @@ label_smoothing = 0.0
 epochs = 200
 [training.validation]
 eval_steps = 100
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 [decoding]

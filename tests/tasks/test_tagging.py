@@ -281,6 +281,8 @@ dropout = 0.0
 attention_dropout = 0.0
 [training]
 max_steps = 60
+[training.schedule]
+name = "constant"
 [training.optimizer]
 learning_rate = 0.02
 [training.validation]

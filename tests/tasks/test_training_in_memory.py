@@ -22,7 +22,7 @@ pandas = pytest.importorskip("pandas")
 TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
 LABELS = ["yes", "no", "yes", "no", "yes", "no"] * 4
 FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
-QUICK = dict(epochs=1, learning_rate=1e-2, progress=False)
+QUICK = dict(epochs=1, learning_rate=1e-2, schedule={"name": "constant"}, progress=False)
 
 
 @pytest.fixture
@@ -221,7 +221,6 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(model=None), "Give the model"),
         (dict(task=None), "`task` is missing"),
         (dict(train=None, valid=None), "Give the training data: train="),
-        (dict(epochs=None, learning_rate=None), "how long the training lasts: epochs=3"),
         (dict(training=3), "`training` is a section: write training={...}, but it is 3"),
         (dict(data="rows.csv"), "`data` is a section"),
         (dict(data=FRAME), "`data` must be text, a number, a list or a mapping|`data`"),

@@ -59,7 +59,9 @@ def numpy_update(name, weight, grads, o):
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_three_updates_equal_the_published_rule(name):
     model = Toy().module
-    options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9 if name == "sgd" else 0)
+    options = OptimizerOptions(
+        name, 0.01, (0.9, 0.98), weight_decay=0.1, momentum=0.9 if name == "sgd" else 0
+    )
     chosen = dict(model.named_parameters())["lstm.weight_ih_l0"]
     start, seen = chosen.detach().double().numpy().copy(), []
     rule = optimizer(model, options)
@@ -79,7 +81,7 @@ def test_clipping_equals_torch(limit, name, kernels, request):
         request.getfixturevalue("no_kernels")
     model, theirs = Toy().module, Toy().module
     theirs.load_state_dict(model.state_dict())
-    options = OptimizerOptions(name, 0.01, weight_decay=0.1)
+    options = OptimizerOptions(name, 0.01, (0.9, 0.98), weight_decay=0.1)
     mine, other = optimizer(model, options), torch_s(theirs, options)
     for seed in range(3):
         gradients(model, seed), gradients(theirs, seed)
@@ -122,7 +124,7 @@ def test_the_state_of_adam_has_the_names_of_torch():
     """A checkpoint of torch's optimizer goes on in ours, and the other way round."""
     model, theirs = Toy().module, Toy().module
     theirs.load_state_dict(model.state_dict())
-    options = OptimizerOptions("adamw", 0.01)
+    options = OptimizerOptions("adamw", 0.01, (0.9, 0.98), weight_decay=0.0)
     mine, other = optimizer(model, options), torch_s(theirs, options)
     for seed in range(4):
         gradients(model, seed), gradients(theirs, seed)
@@ -135,7 +137,7 @@ def test_the_state_of_adam_has_the_names_of_torch():
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_the_optimizer_state_is_restored_by_name(name):
-    options = OptimizerOptions(name, 0.01, weight_decay=0.1, momentum=0.9)
+    options = OptimizerOptions(name, 0.01, (0.9, 0.98), weight_decay=0.1, momentum=0.9)
     model, other = Toy().module, Toy(seed=2).module
     first, second = optimizer(model, options), optimizer(other, options)
     gradients(model, 0)

@@ -91,7 +91,10 @@ def test_zaremba_halves_after_four_epochs():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"name": "inverse-sqrt"}, "`warmup` of the schedule options must be above 0 for"),
+        (
+            {"name": "inverse-sqrt", "warmup": 0},
+            "`warmup` of the schedule options must be above 0 for",
+        ),
         ({"name": "noam", "warmup": 4}, "`d_model` of the schedule options must be the width"),
         (
             {"warmup": -1},

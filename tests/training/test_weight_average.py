@@ -86,7 +86,7 @@ def compared(tmp_path_factory):
     naive = Naive(rate=5.0, clip=0.25, every=4, interval=2)
     values = []
     for step in range(1, 61):
-        naive.update()
+        naive.step()
         if step % 4 == 0:
             values.append(naive.validate(step))
     folder, scores, task = tmp_path_factory.mktemp("nt") / "run", Scores(), Toy(dropout=0.0)

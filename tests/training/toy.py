@@ -140,6 +140,7 @@ def averaged(**changed) -> TrainingOptions:
             "optimizer": OptimizerOptions("sgd", 5.0, max_grad_norm=0.25),
             "checkpoints": CheckpointOptions(save_steps=7, save_seconds=0, save_total_limit=1),
             "averaging": AveragingOptions(nonmono=2),
+            "schedule": ScheduleOptions("constant"),
             **changed,
         }
     )

@@ -129,7 +129,13 @@ def check_same_run(folder: Path, recipe: Any) -> None:
     written = folder / "recipe.toml"
     if written.exists():
         before = read_recipe(written).model_dump(mode="json")
-        check_unchanged(before, recipe.model_dump(mode="json"), folder)
+        now = recipe.model_dump(mode="json")
+        for section in ("optimizer", "schedule"):
+            # What is not set now was the model's default; the run has its value.
+            resolved, asked = before["training"][section], now["training"][section]
+            unset = {name: resolved[name] for name, value in asked.items() if value is None}
+            now["training"][section] = asked | unset
+        check_unchanged(before, now, folder)
         checksums = read(written).run.get("data", {})
         check_unchanged(checksums, {name: hash_of(name) for name in checksums}, folder)
 

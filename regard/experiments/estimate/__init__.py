@@ -37,6 +37,7 @@ from regard.experiments.estimate.counting import (
 from regard.experiments.estimate.measuring import Measured, measured
 from regard.experiments.estimate.samples import read_sample, with_local_model
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
+from regard.experiments.training_plan import with_training_defaults
 from regard.models import described
 from regard.training.flops import count
 from regard.training.options import TrainingOptions
@@ -163,9 +164,10 @@ def estimate(
     """
     given: Any = read_recipe(path, overrides, keep_unset=True)
     recipe = with_local_model(given)
-    options: TrainingOptions = recipe.training
     sample = read_sample(recipe)
     task = sample.task
+    recipe = with_training_defaults(recipe, task.module)
+    options: TrainingOptions = recipe.training
     counted = [
         count(task, batch, checkpointing=options.activation_checkpointing)
         for batch in sample.batches
