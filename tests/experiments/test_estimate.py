@@ -56,7 +56,7 @@ def test_the_estimates_of_the_papers_transformers_equal_the_formulas(
     assert totals["flops"] == found.flops * steps
     assert tuple(one.value for one in found.published) == printed
     assert found.memory["weights"] == 4 * parameters
-    assert found.memory["adamw's tables"] == 8 * parameters
+    assert found.memory["adam's tables"] == 8 * parameters
     text = found.text()
     assert f"{parameters:,}" in text and "Vaswani et al. 2017, table 3" in text
     assert "sentences of 30 tokens are assumed" in found.batch and "$WMT14" in found.batch
