@@ -51,4 +51,4 @@ class TrainingFamily:
 
 TRANSFORMER = TrainingFamily(2e-3, 0.01, fine_tuning_rate=5e-5)
 RECURRENT = TrainingFamily(1e-2, 0.0, fine_tuning_rate=5e-4)
-CONVOLUTIONAL = TrainingFamily(2e-3, 0.0, fine_tuning_rate=5e-4)
+CONVOLUTIONAL = TrainingFamily(5e-3, 0.0, fine_tuning_rate=5e-4)
