@@ -80,7 +80,10 @@ def test_validation_options_without_validation_data_raise_an_error(tmp_path, tas
             ["training.optimizer.name=sgd", "training.optimizer.betas=[0.5, 0.5]"],
             "training.optimizer.betas",
         ),
-        (["training.schedule.min_lr_ratio=0.5"], "training.schedule.min_lr_ratio"),
+        (
+            ["training.schedule.name=constant", "training.schedule.min_lr_ratio=0.5"],
+            "training.schedule.min_lr_ratio",
+        ),
         (["training.schedule.d_model=8"], "training.schedule.d_model"),
         (["training.schedule.constant_epochs=2"], "training.schedule.constant_epochs"),
         (["tokenizer.kind=bytes"], "tokenizer.kind"),
