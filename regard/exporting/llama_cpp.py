@@ -15,7 +15,6 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from regard.checkpoints.verify import TEXTS
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError
 from regard.exporting.gguf_tokenizers import surrounding
@@ -23,6 +22,15 @@ from regard.exporting.runtime import Comparison, Difference, ExportSource, packa
 from regard.models.bert import Bert
 from regard.models.t5 import T5
 
+TEXTS = (
+    "The animal didn't cross the street because it was too tired.",
+    "  two  spaces\tand\nlines  ",
+    "Ünïcödé, naïve café; 東京タワー 🙂👍🏽",
+    "in 1,234.5 ways: a/b@c.org (e-mail) don't!",
+    "[CLS] [MASK] </s> <mask> <|endoftext|> are pieces somewhere",
+    "Donaudampfschifffahrtsgesellschaft xqzwv ﬁﬀ ① ½",
+    "",
+)
 F32, NO_POOLING = 0, 0  # types of keys and values, and of pooling
 
 

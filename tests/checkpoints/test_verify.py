@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import pre_tokenizers
 
 from regard.checkpoints.formats import LAYOUTS, layout_of
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
@@ -112,33 +111,19 @@ def made(tmp_path):
 
 @pytest.mark.parametrize(("model_type", "architecture"), list(architectures()))
 def test_verify_compares_every_layer_and_head_with_transformers(made, model_type, architecture):
-    # Logits that are not divided by sqrt(D) are larger.
-    tolerance = 1e-4 if model_type == "mt5" else 1e-5
-    report = verify(made(model_type, architecture), tolerance=tolerance)
+    report = verify(made(model_type, architecture), tolerance=1e-5)
     assert report.architecture == architecture
-    assert report.equal, report.layers
-    names = [row.name for row in report.layers]
+    assert report.equal, report.differences
+    names = [*report.differences]
     if architecture in WHOLE.values():
-        sides = [f"{side} layer {i}" for side in ("encoder", "decoder") for i in (1, 2)]
-        assert names == [*sides, "head lm"]
-        assert any("left is left out" in note for note in report.notes)
-    else:
-        assert names[:3] == ["embeddings", "layer 1", "layer 2"]
-        if model_type in WHOLE:  # T5's encoder alone
-            assert len(names) == 3 + ("Token" in architecture)
-            return
-        # these read the first column
-        per_text = ("pooler", "next_sentence", "sentence_order", "classes", "multiple_choice")
-        needed = [row for row in report.layers if not row.name.endswith(per_text)]
-        assert all(row.left is not None for row in needed)
-        bare = architecture in (
-            *("DistilBertModel", "ElectraModel", "GPT2Model", "OpenAIGPTModel", "XLNetModel"),
-            *("LlamaModel", "GPTNeoModel"),
-        )
-        assert bare or len(names) > 3
-    if "PreTraining" in architecture or "DoubleHeads" in architecture:
+        assert names == ["encoder", "decoder", "head lm"]
+        return
+    assert names[:3] == ["embeddings", "layer 1", "layer 2"]
+    bare = architecture.endswith("Model") or "has no form" in report.notes
+    left_out = any("not compared" in note for note in report.notes)
+    assert len(names) > 3 or bare or left_out
+    if "PreTraining" in architecture:
         assert len(names) == (4 if model_type == "electra" else 5)
-    assert any("no texts were compared" in note for note in report.notes)  # it has no tokenizer
 
 
 def test_verify_notes_tensors_beyond_the_architecture(made):
@@ -153,22 +138,6 @@ def test_verify_notes_tensors_beyond_the_architecture(made):
     assert report.equal
     assert any("leaves out" in note and "pooler" in note for note in report.notes)
     assert "BertForMaskedLM has no head pooler: not compared" in report.notes
-
-
-@pytest.mark.parametrize(
-    ("architecture", "head"),
-    [("BertForTokenClassification", "tags"), ("BertForQuestionAnswering", "span")],
-)
-def test_heads_are_compared_where_config_json_does_not_name_them(made, architecture, head):
-    folder = made("bert", architecture)
-    config = json.loads((folder / "config.json").read_text())
-    del config["architectures"], config["model_type"]
-    (folder / "config.json").write_text(json.dumps(config))
-    report = verify(folder)
-    assert report.equal and report.architecture == architecture
-    assert f"head {head}" in [row.name for row in report.layers]
-    added = json.dumps({"model_type": "bert", "architectures": [architecture]})
-    assert f"config.json was completed for both: {added}" in report.notes
 
 
 @pytest.mark.parametrize("model_type", ["deberta", "prophetnet", "opt"])
@@ -205,11 +174,20 @@ def disagreeing(made, monkeypatch):
 def test_verify_finds_the_layer_that_differs(disagreeing):
     report = verify(disagreeing)
     assert not report.equal
-    by_name = {row.name: max(row.right, row.left) for row in report.layers}
+    by_name = report.differences
     assert max(by_name["embeddings"], by_name["layer 1"]) < 1e-5
-    assert by_name["layer 2"] == pytest.approx(0.01, rel=1e-3)
+    assert 1e-3 < by_name["layer 2"] < 0.01
     assert by_name["head tags"] > 1e-4
     assert verify(disagreeing, tolerance=0.1).equal
+
+
+def test_differences_are_relative_to_the_magnitude_of_the_states(made):
+    """States of about 1e6, as those of large Llamas can be: float32 has an error of 0.1 there."""
+    folder = made("llama", "LlamaModel")
+    weights = load_file(folder / "model.safetensors")
+    weights["embed_tokens.weight"] *= 1e6
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert verify(folder, tolerance=1e-5).equal
 
 
 def test_verify_reports_nan_as_a_difference(made):
@@ -229,67 +207,6 @@ def test_nan_weights_raise_an_error_before_the_comparison(made):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"layer\.1\.output\.LayerNorm\.bias\[3\] is nan"):
         verify(folder)
-
-
-# ---- tokenizers
-
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "the",
-    "animal",
-    "##s",
-    "a",
-    "##n",
-    "street",
-]
-
-
-def with_tokenizer(folder, **options):
-    (folder / "vocab.txt").write_text("\n".join(PIECES))
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | options
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-
-
-def test_verify_compares_the_ids_of_both_tokenizers(made):
-    folder = made("bert", "BertForNextSentencePrediction")
-    with_tokenizer(folder)
-    report = verify(folder)
-    assert report.equal
-    assert [(words.name, words.texts) for words in report.tokenizers] == [
-        ("texts", 7), ("pairs of texts", 5),
-    ]  # fmt: skip
-
-
-def test_verify_passes_the_space_of_the_roberta_mask_to_transformers(made):
-    """The other library is told whether <mask> takes the space before it."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    folder = made("roberta", "RobertaForMaskedLM", vocab_size=len(pieces) + 1)
-    vocab = {piece: number for number, piece in enumerate([*pieces, "<mask>"])}
-    (folder / "vocab.json").write_text(json.dumps(vocab))
-    (folder / "merges.txt").write_text("#version: 0.2\n")
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
-    report = verify(folder)
-    assert report.equal and len(report.tokenizers) == 2
-    assert any("<mask> takes the space before it" in note for note in report.notes)
-
-
-def test_verify_reports_different_ids_and_segments(made, monkeypatch):
-    from regard.text.templates import Template
-
-    folder = made("bert", "BertModel")
-    with_tokenizer(folder)
-    same = Template.around((2,), (3,), (3,))  # BERT's specials without its segments
-    monkeypatch.setattr("regard.text.Tokenizer.template", same)
-    alone, pairs = verify(folder).tokenizers
-    assert not alone.different and len(pairs.different) == 5
-    other = Template.bert(3, 2)
-    monkeypatch.setattr("regard.text.Tokenizer.template", other)
-    report = verify(folder)
-    assert len(report.tokenizers[0].different) == 7 and not report.equal
 
 
 # ---- errors and the command line
@@ -330,38 +247,17 @@ def test_the_verify_command_prints_a_table_or_json(made):
     told = ran(folder)
     assert told.exit_code == 0, told.output
     lines = told.stdout.splitlines()
-    assert lines[0] == "GPT2LMHeadModel: max|Δ|"
-    assert [line.split()[0] for line in lines[2:]] == ["embeddings", "layer", "layer", "head"]
+    assert lines[0].startswith("GPT2LMHeadModel")
+    assert [line.split()[0] for line in lines[1:]] == ["embeddings", "layer", "layer", "head"]
     facts = json.loads(ran(folder, "--json").stdout)
     assert facts["equal"] and facts["largest"] < 1e-5 and facts["tolerance"] == 1e-4
-    assert [row["name"] for row in facts["layers"]][-1] == "head lm"
+    assert [*facts["differences"]][-1] == "head lm"
 
 
 def test_the_verify_command_exits_with_2_if_layers_differ(disagreeing):
     told = ran(disagreeing)
     assert told.exit_code == 2
-    assert "layer 2 differs by 1.0e-02, more than 0.0001" in told.stderr
+    assert "layer 2 differs by" in told.stderr
     assert ran(disagreeing, "--tolerance", "0.1").exit_code == 0
     as_json = ran(disagreeing, "--json")
     assert as_json.exit_code == 2 and json.loads(as_json.stdout)["equal"] is False
-
-
-# ---- what `transformers` does not compute as it stands
-
-
-@pytest.mark.parametrize(
-    ("model_type", "architecture", "options"),
-    [
-        ("bert", "BertModel", dict(chunk_size_feed_forward=3)),
-        ("xlnet", "XLNetModel", dict(attn_type="uni")),
-        ("xlnet", "XLNetLMHeadModel", dict(attn_type="uni", same_length=True, mem_len=40)),
-        ("xlnet", "XLNetForQuestionAnswering", dict(attn_type="uni", start_n_top=2)),
-        ("big_bird", "BigBirdForMultipleChoice", dict(block_size=1, num_random_blocks=2)),
-        ("big_bird", "BigBirdForQuestionAnswering", dict(sep_token_id=5, block_size=2)),
-    ],
-    ids=str,
-)
-def test_folders_that_need_other_inputs_are_compared(made, model_type, architecture, options):
-    """Rows of any length, one direction, few blocks, and [SEP] anywhere before an answer."""
-    report = verify(made(model_type, architecture, **options))
-    assert report.equal, report.layers

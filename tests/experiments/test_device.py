@@ -88,7 +88,6 @@ def test_the_device_is_no_part_of_a_run():
         ["find-lr", "small.toml"],
         ["cross-validate", "small.toml", "--folds", "2"],
         ["resume", "run"],
-        ["verify", "run"],
     ],
     ids=lambda command: command[0],
 )

@@ -13,7 +13,6 @@ from letter_folders import LETTERS, transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import regard
-from regard.checkpoints.verify import verify
 from regard.errors import RegardError
 
 STORY = "the cat sat in the hat (size 7) while rain fell on 3 towns, then it went in. "
@@ -177,13 +176,6 @@ def test_the_loss_of_training_equals_that_of_transformers(folder, tmp_path):
         loss, _ = task.losses(next(batches))[0]["loss"]
         ours += float(loss.detach())
     assert ours == pytest.approx(theirs, rel=1e-5)
-
-
-def test_verify_compares_the_beams_with_padding_on_either_side(folder):
-    report = verify(folder)
-    assert report.equal
-    (head,) = [one for one in report.layers if one.name == "head span_search"]
-    assert None not in (head.right, head.left) and not any("head" in note for note in report.notes)
 
 
 def test_a_new_head_is_trained_kept_in_its_folder_and_opened_by_transformers(folder, tmp_path):
