@@ -77,7 +77,11 @@ def test_validation_options_without_validation_data_raise_an_error(tmp_path, tas
     [
         (["training.optimizer.momentum=0.9"], "training.optimizer.momentum"),
         (
-            ["training.optimizer.name=sgd", "training.optimizer.betas=[0.5, 0.5]"],
+            [
+                "training.optimizer.name=sgd",
+                "training.optimizer.learning_rate=1.0",
+                "training.optimizer.betas=[0.5, 0.5]",
+            ],
             "training.optimizer.betas",
         ),
         (
