@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from regard.data.layout import FirstTokens, TokenSubset, UnpaddedLayout
-from regard.errors import RegardError
 from regard.ops import KeyMask, UnpaddedMask
 
 IGNORE = -100  # a target with this value is not predicted: no loss, no count
@@ -75,32 +74,6 @@ class Sequences:
     def full(cls, ids: Tensor) -> Sequences:
         """Ids (B, T) without any padding among them."""
         return cls(ids, ids.new_full(ids.shape[:1], ids.size(1)))
-
-    @classmethod
-    def from_attention_mask(
-        cls, ids: Tensor, attention_mask: Tensor, segments: Tensor | None = None
-    ) -> Sequences:
-        """Sequences as other libraries hold them, with padding on either side; it is moved right.
-
-        Args:
-            ids, segments: (B, T).
-            attention_mask: (B, T), 1 for tokens and 0 for padding.
-
-        Raises:
-            RegardError: the shapes differ, or a sequence has padding between its tokens.
-        """
-        shape = (ids if segments is None else segments).shape
-        if not ids.shape == attention_mask.shape == shape:
-            raise RegardError("`ids`, `attention_mask` and `segments` must have one shape (B, T).")
-        keep, positions = attention_mask.bool(), torch.arange(ids.size(1), device=ids.device)
-        lengths = keep.sum(1)
-        first = torch.where(lengths > 0, keep.int().argmax(1), 0)
-        inside = (positions >= first[:, None]) & (positions < (first + lengths)[:, None])
-        if not torch.equal(keep, inside):
-            raise RegardError("`attention_mask` must not be 0 between two tokens of a sequence.")
-        shifted = (positions + first[:, None]) % max(1, ids.size(1))  # (B, T)
-        moved = None if segments is None else segments.gather(1, shifted)
-        return cls(ids.gather(1, shifted), lengths, moved)
 
     @classmethod
     def dummy(cls, count: int, length: int) -> Sequences:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
-from regard.data.header_rows import header_hint, header_remarks
+from regard.data.header_rows import header_hint
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.class_report import ClassReport
@@ -127,8 +127,7 @@ class TextClassifier(EncoderTask):
         model, labels, remarks = labelled(source, cls.head, sorted(counts))
         model, tokenizer = transformed(model, tokenizer, source)
         task = cls(model, tokenizer, labels=labels, **one_target_options(recipe))
-        rows = recipe.data.read(recipe.data.train, "train")
-        task.remarks = [*remarks, *header_remarks(rows, counts)]
+        task.remarks = remarks
         add_data(task, recipe, task.target)
         objective, targets = recipe.objective, task._parts().train.targets
         task.label_smoothing = objective.label_smoothing

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard.data import RowReader, read
-from regard.data.header_rows import OF_TARGETS, OF_TEXTS, WithoutHeader
+from regard.data.header_rows import WithoutHeader
 from regard.data.in_memory import column_names, infer_columns, infer_text_columns
 from regard.errors import ConfigError, DataError
 from regard.recipe import Options
@@ -60,7 +60,7 @@ class SeveralTargetsData(TextsData):
         lists = () if self.target_columns else self.columns[-1:]
         reader = read(path, columns, format=self.format, header=self.header, lists=lists)
         if not self.target_columns and len(columns) > 1:
-            reader = WithoutHeader(reader, OF_TEXTS, OF_TARGETS)
+            reader = WithoutHeader(reader)
         separate = self.target_columns and len(columns) > 1  # a single column is that of the groups
         if not separate:
             return reader

@@ -24,7 +24,7 @@ from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
-from regard.data.header_rows import OF_OUTPUTS, OF_SOURCES, WithoutHeader
+from regard.data.header_rows import WithoutHeader
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -115,12 +115,12 @@ class TextPairsData(PairsData):
     """The format of one table: tsv, csv, jsonl or parquet, where its ending does not say it."""
     header: bool | None = None
     """Whether the first line of one table holds the names of the columns; without it, it does
-    where `columns` are names, and one that looks like a header is an error otherwise."""
+    where `columns` are names, and where all fields of the first line are usual names."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
         rows = pairs_of(source, self.columns, self.format, self.header)
-        return WithoutHeader(rows, OF_SOURCES, OF_OUTPUTS)
+        return WithoutHeader(rows)
 
 
 class TextToTextObjective(ReinforceObjective):

@@ -22,7 +22,7 @@ from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.datasets.sentiment_trees import read_sentiment_trees
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
-from regard.data.header_rows import OF_TARGETS, OF_TEXTS, WithoutHeader, header_hint
+from regard.data.header_rows import WithoutHeader, header_hint
 from regard.data.in_memory import column_names, infer_columns
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
@@ -64,7 +64,7 @@ class TextsData(EncoderData):
     """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
     """Whether the first line of a table holds the names of the columns; without it, it does where
-    `columns` are names, and a first line that looks like a header is an error otherwise."""
+    `columns` are names, and where all fields of the first line are usual names."""
     group: int | str | None = None
     """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
     author."""
@@ -81,7 +81,7 @@ class TextsData(EncoderData):
         """These columns of a file."""
         reader = read(path, columns, format=self.format, header=self.header)
         # A single column is that of `group`.
-        return WithoutHeader(reader, OF_TEXTS, OF_TARGETS) if len(columns) > 1 else reader
+        return WithoutHeader(reader) if len(columns) > 1 else reader
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""

@@ -67,12 +67,6 @@ class CharacterMap:
         end = self.replacements.index(b"\0", start)
         return self.replacements[start:end].decode(errors="replace")
 
-    def is_key(self, text: str) -> bool:
-        """Whether the whole text is a key."""
-        data = text.encode()
-        key = self.longest_key(data)
-        return key is not None and key[0] == len(data)
-
     def pieces(self, text: str) -> Iterator[tuple[str, int, int]]:
         """For each part of a text its replacement, and the span [start, end) of its characters."""
         data, position, start = text.encode(), 0, 0

@@ -11,7 +11,6 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.errors import check_at_least
 from regard.text.bpe_fast import assemble
 from regard.text.special_tokens import TrainerInput
 from regard.text.word_level import frequent
@@ -36,19 +35,6 @@ def train(inputs: TrainerInput, *, min_frequency: int = 1) -> Tokenizer:
         raise inputs.too_small(alphabet, "Or leave rare characters unknown: min_frequency=…")
     model = models.WordLevel(frequent(inputs, counts, min_frequency), unknown)
     return assemble(model, inputs.preprocessing, decoders.Fuse())
-
-
-def elmo_ids(words: Sequence[str], per_word: int = 50) -> list[list[int]]:
-    """ELMo's character ids: (words + 2, per_word), each in 1..261, with <S> and </S> around.
-
-    A word is BEGIN_WORD, its UTF-8 bytes (the first per_word - 2), END_WORD, then padding.
-
-    Raises:
-        ConfigError: `per_word` is below 3.
-    """
-    check_at_least(3, per_word=per_word)
-    words_of_bytes = [word.encode() for word in words]
-    return [_framed(word, per_word) for word in ([BEGIN_SENTENCE], *words_of_bytes, [END_SENTENCE])]
 
 
 def elmo_word(tokenizer: Any, id: int, per_word: int = 50) -> list[int]:

@@ -368,22 +368,6 @@ def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):
     assert theirs.decode(ids) == theirs.decode([known, other])
 
 
-# ---- ELMo's characters
-
-
-def test_elmo_ids_equal_those_worked_by_hand():
-    from regard.text.characters import elmo_ids
-
-    first, word, last = elmo_ids(["aé"], per_word=8)
-    assert first == [259, 257, 260, 261, 261, 261, 261, 261]
-    assert word == [259, 98, 196, 170, 260, 261, 261, 261]  # a, then the two bytes of é, plus one
-    assert last == [259, 258, 260, 261, 261, 261, 261, 261]
-    assert [len(row) for row in elmo_ids(["x" * 99])] == [50, 50, 50]
-    assert elmo_ids(["x" * 99])[1][-1] == 260
-    with pytest.raises(ConfigError, match="at least 3"):
-        elmo_ids(["a"], per_word=2)
-
-
 def test_word_counts_equal_those_of_counter():
     counts = Counter(" ".join(LINES).split())
     ranked = sorted(counts, key=lambda word: (-counts[word], word))

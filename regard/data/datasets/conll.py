@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from regard.data.datasets.records import RecordReader, Source, items_of
 from regard.data.files import lines
-from regard.data.header_rows import OF_TAGS, OF_WORDS, header_error
 from regard.data.readers import Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
@@ -47,7 +46,7 @@ def read_conll(
         and the tags ner_tags and so on (`regard.habit_names`)
     words, tags: the columns of both, from 0, or from the end below 0
     header: whether the first line of a file of columns holds their names, and no word; None: it
-        does not, and one that looks like a header is an error
+        does not
 
     Raises:
         DataError: when it is read, for a malformed line or item.
@@ -115,10 +114,6 @@ class _Columns:
             hint = "Each word has its line, with as many columns; a blank line ends a sentence."
             raise DataError(self.path, number, problem, hint)
         word, tag = (fields[column] for column in self.chosen)
-        if number == 1 and self.header is None:
-            instead, header_names = "write header = true in [data]", (OF_WORDS, OF_TAGS)
-            if error := header_error(self.path, 1, (word, tag), header_names, instead):
-                raise error
         if not word.strip() or not tag.strip():
             raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
         return word, tag

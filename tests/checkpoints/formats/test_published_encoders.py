@@ -19,7 +19,6 @@ from their_encoders import (
     assert_same_outputs,
     batch,
     heads_of,
-    on_the_right,
     ours_of,
     randomized,
     read,
@@ -29,7 +28,6 @@ from their_encoders import (
 
 from regard.checkpoints.formats import from_published, infer_model_type, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
-from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models import model_class
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -44,16 +42,6 @@ def test_states_and_heads_equal_those_of_transformers(family, ending, left):
     assert tuple(sorted(ours.heads)) == heads_of(family, ending)
     assert_same_outputs(model, ours, batch(FAMILIES[family].segments), left=left)
     assert_same_outputs(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_sequences_padded_on_the_left_equal_those_of_transformers(family):
-    model, texts = FAMILIES[family].model("ForTokenClassification"), batch(0)
-    ours = ours_of(model)
-    moved = (torch.arange(T) - (T - texts.lengths[:, None])) % T
-    read = Sequences.from_attention_mask(texts.ids.gather(1, moved), texts.keep.gather(1, moved))
-    found, expected = ours.scores("tags", read), ask(model, texts, True, ours.config.pad).logits
-    torch.testing.assert_close(found[texts.keep], on_the_right(expected, texts)[texts.keep], **SAME)
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
