@@ -340,7 +340,7 @@ def test_evaluate_counts_truncated_texts(tmp_path, runs):
 
 def test_the_signature_of_a_perplexity_has_its_protocol(runs):
     said = done("evaluate", runs["language"])
-    assert said.startswith("perplexity = ") and "unit:word|tok:words-" in said
+    assert said.startswith("perplexity = ") and "|tok:byte-bpe-" in said
     said = refused("evaluate", runs["language"], "--beams", 2)
     assert "Perplexity decodes nothing" in said
 
