@@ -20,7 +20,6 @@ from regard.data.datasets.multiple_choice import ChoiceQuestion
 from regard.errors import ConfigError, DataError
 from regard.models.gpt2 import GPT2
 from regard.tasks import task_class
-from regard.tasks.classifier_ensemble import ClassifierEnsemble
 from regard.tasks.evaluation_harness import HarnessAnswers
 from regard.text import train
 
@@ -89,22 +88,6 @@ def test_pairs_of_every_form_have_the_scores_of_their_list(name):
     assert task.evaluate(frame, columns=["from", "to"], max_tokens=3).named == wanted
     numbered = ((1, *pair) for pair in pairs)
     assert task.evaluate(numbered, columns=[1, 2], max_tokens=3).named == wanted
-
-
-def test_an_ensemble_takes_what_a_classifier_takes():
-    task = task_named("classification")
-    both = ClassifierEnsemble([task, task])
-    rows = [("the cat", "no"), ("a mat", "yes"), ("who", "perhaps")]
-    texts = [text for text, _ in rows]
-    wanted = task.predict(texts)
-    assert both.predict(texts) == both.predict(iter(texts)) == wanted
-    assert both.predict(texts[0]) == wanted[0] and both.predict(PAIR) == task.predict(PAIR)
-    frame = pandas.DataFrame(rows, columns=["text", "label"])
-    accuracy = task.evaluate(rows).named[0].value
-    for form in (rows, iter(rows), frame):
-        assert both.evaluate(form).named[0].value == accuracy
-    with pytest.raises(DataError, match="has the label 'maybe', which is none of: no, perhaps"):
-        both.evaluate([("the cat", "maybe")])
 
 
 def test_the_candidates_of_a_mask_may_be_any_iterable():
