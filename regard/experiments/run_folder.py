@@ -61,7 +61,11 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The scores of the last validation, by the names of the metrics."""
+        """The scores of the last validation, by the names of the metrics.
+
+        They are of the weights of the last step. Where an earlier step was better, its weights are
+        in the model, `result.best_step` is that step, and `result.best` is its score.
+        """
         return self.result.scores
 
     @property

@@ -26,7 +26,7 @@ class Counters:
     best: float | None = None
     best_step: int = 0
     best_checkpoint: str = ""
-    stale: int = 0  # validations since the best one
+    stale: int = 0  # validations since the best score was reached first
     averaged: int = 0  # weights in the mean of `WeightAverage`
     history: list[float] = field(default_factory=list)  # the scores that its trigger compares
 

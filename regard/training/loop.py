@@ -180,7 +180,11 @@ class Loop(Steps):
         return scores, {score.name: score.signature for score in results}
 
     def validate(self) -> None:
-        """Measure; where the score is the best so far, keep and publish these weights."""
+        """Measure; where no score so far is better, keep and publish these weights.
+
+        Of equal scores the later weights are kept: they have seen more of the data. For
+        `patience` an equal score is no improvement.
+        """
         now = self.counters
         before = now.best, now.best_step, now.best_checkpoint
         with self.average.applied():
@@ -191,11 +195,11 @@ class Loop(Steps):
             return
         score = self.goal_of(self.scores)
         self.report_average(self.average.validated(score, self.task.goal[1]))
-        if not _better(score, now.best, self.task.goal[1]):
-            now.stale += 1
+        now.stale = 0 if _better(score, now.best, self.task.goal[1]) else now.stale + 1
+        if now.stale and score != now.best:
             return
         path = self.processes.from_first(lambda: self.folder.new_path(now.step))
-        now.stale, now.best, now.best_step = 0, score, now.step
+        now.best, now.best_step = score, now.step
         now.best_checkpoint = path.name
         if self.checkpointer.try_to_save():
             with self.average.applied():

@@ -17,8 +17,10 @@ class Result:
 
     reason: the limit that ended it.  weights: which weights are in model/.
     tokens: predicted tokens, or what else the task counts (examples).
-    seconds: spent in steps.  best: the best score of the goal, at `best_step`.
-    scores: those of the last validation.
+    seconds: spent in steps.  best: the best score of the goal, at `best_step`: the
+        last step with it.
+    scores: those of the last validation, which are of the weights of the last step, or of the mean
+        of the last checkpoints where that is in model/.
     test_scores: of the weights in model/ on the test data, by the names that `regard evaluate`
         prints; empty where there are no test data.  test_signatures: how each was measured.
     """

@@ -192,6 +192,21 @@ def test_early_stopping_publishes_the_best_weights(tmp_path):
     assert kept == {f"step-{best:06d}", f"step-{result.step:06d}"}
 
 
+class EquallyScored(Toy):
+    """Every validation has the same score."""
+
+    def validate(self):
+        return {"loss": 1.0}
+
+
+def test_of_equal_scores_the_last_weights_are_kept_and_patience_counts_them(tmp_path):
+    plain = CheckpointOptions(save_seconds=0)
+    for patience, last in ((0, 33), (2, 18)):  # validations at 6, 12, 18, ... 30, 33
+        chosen = options(checkpoints=plain, validation=ValidationOptions(6, patience))
+        result = train(EquallyScored(), chosen, tmp_path / str(patience), progress=False)
+        assert (result.best, result.best_step, result.step) == (1.0, last, last)
+
+
 def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
     task = Toy()
     train(task, options(), tmp_path, progress=False)
