@@ -282,6 +282,8 @@ def of_recipe(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables and overrides, values by dotted names, with our names, also of task and model.
 
+    A text for `model` replaces the whole section, a name of a model the path, and a path the name.
+
     Raises:
         ConfigError: two names of one option are given, in the tables or in the overrides.
     """
@@ -291,6 +293,9 @@ def of_recipe(
             if name != key and name in changed:
                 raise _twice(key, name)
             changed[name] = converted
+    if isinstance(changed.get("model"), str):
+        changed = {"model.path" if key == "model" else key: changed[key] for key in changed}
+    _drop_replaced_model(own, overrides, changed)
     for names in (own, changed):
         if isinstance(names.get("task"), str):
             names["task"] = task_name(names["task"])
@@ -301,6 +306,19 @@ def of_recipe(
     if isinstance(new, str):
         changed |= {f"model.{key}": value for key, value in model_options(new, task).items()}
     return own, changed
+
+
+def _drop_replaced_model(
+    own: dict[str, Any], overrides: Mapping[str, Any], changed: Mapping[str, Any]
+) -> None:
+    """Remove what overrides of the model replace from the tables: all of [model], or its source."""
+    model = own.get("model")
+    if isinstance(overrides.get("model"), str):
+        own["model"] = {}
+    elif isinstance(model, dict):
+        replaced = {"path"} if "model.name" in changed else set[str]()
+        replaced |= {"name", "size"} if "model.path" in changed else set()
+        own["model"] = {key: value for key, value in model.items() if key not in replaced}
 
 
 def _named_model(model: Mapping[str, Any], task: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from regard.errors import ConfigError
 from regard.experiments.keywords import recipe_from_keywords
 from regard.experiments.recipe_options import NO_OPTIONS, FineTuneSection, checked_recipe
 from regard.models import MODELS, model_class
-from regard.recipe import names_in, parse, sections_of, with_section
+from regard.recipe import names_in, parse, read, sections_of, with_section
 from regard.suggest import nearest
 from regard.tasks import TASKS, register, task_class
 from regard.tasks.method_options import DecodingOptions, EmbedOptions
@@ -212,3 +212,23 @@ def test_a_name_that_a_user_registers_is_no_other_name(monkeypatch):
     register("ner", Ner)
     assert habit_names.task_name("ner") == "ner"
     del TASKS["ner"]
+
+
+@pytest.mark.parametrize("model", ["some/model", "bilstm"])
+@pytest.mark.parametrize(
+    "section", ['path = "other/model"\ndropout = 0.5', 'name = "kim-cnn"\nd_words = 8']
+)
+def test_a_model_on_the_command_line_replaces_that_of_the_recipe(tmp_path, model, section):
+    data = 'task = "classification"\n[data]\ntrain = "a.tsv"\n'
+    file = tmp_path / "r.toml"
+    file.write_text(f"{data}[model]\n{section}\n")
+    given = checked_recipe(read(file, [f"model={model}"]))
+    assert given.model == checked_recipe(recipe_from_keywords(file, {"model": model})).model
+    key = "model.path" if "/" in model else "model.name"
+    assert given.model == checked_recipe(parse(data, [f"{key}={model}"])).model
+
+
+def test_the_name_of_a_model_on_the_command_line_replaces_the_path():
+    recipe = 'task = "classification"\nmodel.path = "some/model"\ndata.train = "a.tsv"'
+    found = checked_recipe(parse(recipe, ["model.name=bilstm", "model.d_model=8"]))
+    assert (found.model.name, found.model.d_model) == ("bilstm", 8)

@@ -63,7 +63,8 @@ def recipe_from_keywords(
     tables = {**raw.tables}
     given = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
     for name, value in given.items():
-        tables[name] = _merged(tables.get(name), _recipe_value(name, value))
+        before = None if isinstance(keywords.get(name), str) else tables.get(name)  # replaced
+        tables[name] = _merged(before, _recipe_value(name, value))
     if isinstance(tables.get("model"), str):
         tables["model"] = {"path": tables["model"]}
     if path is None and not isinstance(tables.get("model", {}), Mapping):
