@@ -10,6 +10,7 @@ HTTP. Both names of an option together are an error, since one of the values wou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,6 @@ TASKS = {
 }
 PAIR_TASKS = ("translation", "summarization", "text-to-text", "dialogue", "sequence-parsing")
 CELLS = {"lstm": {}, "gru": {"cell": "gru"}, "rnn": {"cell": "rnn"}}  # of `lstm-lm`
-BY_NAME = (*CELLS, "bilstm", "transformer")  # models of which no published weights have the name
 # The sizes that a name may end with: bert-base, t5-3b.
 SIZES = {
     "bert": "tiny mini small medium base large",
@@ -201,6 +201,13 @@ MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
     "big-bird": ("bigbird", ""),
     "xlmr": ("xlm-roberta", ""),
 }
+# Models whose names alone mean published weights to people; without the size, and with it. The
+# miniatures of BERT were published by other names.
+PRETRAINED = (
+    *("elmo", "gpt", "bert", "roberta", "xlm-roberta", "mpnet", "xlnet", "electra", "albert"),
+    *("bigbird", "distilbert", "gpt2", "gpt-neo", "llama", "bart", "mbart", "m2m-100", "t5"),
+)
+MINIATURES = ("tiny", "mini", "small", "medium")  # of BERT
 
 
 REGISTERED: set[str] = set()  # names that a user has given to models and tasks
@@ -375,11 +382,35 @@ def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any
             own[name] = {"name": value}
         elif isinstance(value, str) and key == "tokenizer":
             own[name] = {"path" if "/" in value or Path(value).exists() else "kind": value}
-        elif key == "model" and value in BY_NAME and not Path(value).exists():
-            own[name] = {"name": value}
+        elif key == "model" and _is_name(value):
+            own[name] = {"name": _with_random_weights(value)}
         else:
             own[name] = value
     return own
+
+
+def _is_name(model: Any) -> bool:
+    """Whether this is the name of a model, and neither a folder nor ORG/NAME."""
+    if not isinstance(model, str) or not model or "/" in model or os.sep in model:
+        return False
+    return not os.path.exists(model)
+
+
+def _with_random_weights(model: str) -> str:
+    """The name of a model that is trained from random weights.
+
+    Raises:
+        ConfigError: to people the name means published weights.
+    """
+    name, size = MODELS.get(_plain(model), (_plain(model), ""))
+    miniature = name == "bert" and size in MINIATURES
+    if model in REGISTERED or name not in PRETRAINED or miniature:
+        return model
+    options = f'"name": "{name}"' + (f', "size": "{size}"' if size else "")
+    raise ConfigError(
+        f"There is no folder {model!r} here. For published weights give their folder or ORG/NAME; "
+        f"for random weights give model={{{options}}}."
+    )
 
 
 def _target(name: str, section: str) -> str | None:

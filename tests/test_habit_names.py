@@ -97,6 +97,26 @@ def test_the_name_of_a_model_depends_on_the_task(task, name, model):
     assert other == {f"model.{key}": f'"{value}"' for key, value in model.items()}
 
 
+def test_the_name_alone_of_a_model_is_one_with_random_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {*MODELS, *habit_names.MODELS}
+    for name in names:
+        try:
+            model = recipe_from_keywords(None, {**LANGUAGE, "model": name}).tables["model"]
+        except ConfigError as error:
+            assert "ORG/NAME" in str(error) and 'model={"name": "' in str(error)
+        else:
+            assert model["name"] in MODELS and habit_names.model_options(name, "") == model
+    for name in ("bert-base", "gpt2", "gpt2-medium", "t5-small", "xlmr"):
+        with pytest.raises(ConfigError, match=f"no folder '{name}'"):
+            recipe_from_keywords(None, {**LANGUAGE, "model": name})
+    tables = recipe_from_keywords(None, {**LANGUAGE, "model": "bert_tiny"}).tables
+    assert tables["model"] == {"name": "bert", "size": "tiny"}
+    (tmp_path / "kim-cnn").mkdir()
+    tables = recipe_from_keywords(None, {**LANGUAGE, "model": "kim-cnn"}).tables
+    assert tables["model"] == {"path": str(tmp_path / "kim-cnn")}
+
+
 def test_keywords_of_a_file_and_of_python_are_told_apart():
     raw = parse('task = "language-modeling"\n[training.optimizer]\nlearning_rate = 1.0\n')
     assert raw.tables["training"]["optimizer"] == {"learning_rate": 1.0}
