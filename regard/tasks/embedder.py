@@ -127,6 +127,18 @@ class EmbedsTexts(Task, ABC):
             return list(chain.from_iterable(chunks))
         return np.concatenate(chunks) if chunks else np.zeros((0, embedder.width), np.float32)
 
+    def encode(
+        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
+    ) -> np.ndarray:
+        """The vectors of sentences, (N, D), or of one, (D,); long ones are cut.
+
+        normalize_embeddings: scale vectors to length 1, also where the folder does not.
+        options: as of `embed`.
+        """
+        if normalize_embeddings:
+            options["normalize"] = True
+        return self.embed(sentences, too_long="truncate", **options)
+
     def embed_stream(
         self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
     ) -> Iterator[np.ndarray]:

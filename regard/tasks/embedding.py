@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,6 @@ from regard.tasks.embedder import TextEncoder, as_text
 from regard.tasks.encoder_sections import SAMPLES
 from regard.tasks.encoding import EncoderTask, Part, Parts, headed
 from regard.tasks.inputs import as_list
-from regard.tasks.method_options import EmbedOptions
 from regard.tasks.predictions import Prediction
 from regard.tasks.vector_distillation import VectorsRecipe, VectorTeacher, student_vectors
 from regard.text import Tokenizer
@@ -176,18 +175,6 @@ class Embedder(EncoderTask):
         if return_proba:
             return super().predict(texts, return_proba=True, **options)
         return self.embed(texts, **options)
-
-    def encode(
-        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
-    ) -> np.ndarray:
-        """The vectors of sentences, (N, D), or of one, (D,); long ones are cut.
-
-        normalize_embeddings: scale vectors to length 1, also where the folder does not.
-        options: as of `embed`.
-        """
-        if normalize_embeddings:
-            options["normalize"] = True
-        return self.embed(sentences, too_long="truncate", **options)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts, each as a tuple."""
