@@ -393,8 +393,8 @@ def _override(schema: type, key: str, readings: list[Any]) -> Any:
     """The value that `key=value` puts into the tables, of the option's own type.
 
     readings: what the text may mean. It is read as TOML (100, true, [1, 2], "a") and, where the
-    option takes no such value, as a bare string, so that the shell needs no inner quotes. Paths
-    start in the current folder.
+    option takes no such value, as a bare string or a list `a,b`, so that the shell needs no inner
+    quotes and brackets. Paths start in the current folder.
     """
     option = _option(schema, key)
     if option is None:
@@ -418,7 +418,8 @@ def _readings(text: str) -> list[Any]:
     try:
         return [tomllib.loads(f"value = {text}")["value"], text]
     except (ValueError, RecursionError):
-        return [text]
+        parts = [part.strip() for part in text.split(",")]
+        return [text] if len(parts) == 1 else [text, [_readings(part)[0] for part in parts]]
 
 
 def _put(tables: dict[str, Any], key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""First lines of tables that name the columns, though the columns were given by their numbers.
+"""First lines of tables that name the columns, though no columns were given by name.
 
 Such a line is a header where its fields are different and all of them usual names of columns; any
 other is an example. `header = true` or `false` in [data] says it.
@@ -6,12 +6,17 @@ other is an example. `header = true` or `false` in [data] says it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from regard.data.files import ENDINGS, ending
-from regard.data.readers import Row, RowReader
+from regard.data.in_memory import infer_columns
+from regard.data.readers import Row, RowReader, read_records
+from regard.errors import ConfigError, DataError
 from regard.habit_names import TARGETS, TEXTS
+from regard.toml_text import toml_value
 
 USUAL_NAMES = {
     *TARGETS,
@@ -42,10 +47,53 @@ class WithoutHeader(RowReader):
         rows = self.reader.numbered()
         if self.may_have_header:
             first = next(rows)
-            names = [name.strip().lower().replace(" ", "_").replace("-", "_") for name in first[1]]
-            if len({*names}) < len(names) or not USUAL_NAMES.issuperset(names):
+            if not _are_usual(_plain_names(first[1])):
                 yield first
         yield from rows
+
+
+def columns_in_header(path: str | Path, format: str | None = None) -> tuple[str, ...]:
+    """The columns that the header of a CSV or TSV file names: of texts, then of the target.
+
+    (): the first line of a TSV file is no header, or the file is no table, or it cannot be read.
+
+    Raises:
+        ConfigError: the names do not tell which columns they are, or the first line of a CSV file
+            has no usual names.
+    """
+    kind = format or ENDINGS.get(ending(path))
+    if kind not in ("csv", "tsv"):
+        return ()
+    try:
+        first = next(read_records(path, header=False, format=format).records(), None)
+    except DataError:  # is raised again where the rows are read
+        return ()
+    if first is None:
+        return ()
+    written = [*first[1].values()]
+    names = _plain_names(written)
+    with_both = any({*texts} <= {*names} for texts in TEXTS) and not {*TARGETS}.isdisjoint(names)
+    if len({*names}) == len(names) and (with_both or _are_usual(names)):
+        with suppress(ConfigError):
+            columns = infer_columns([dict.fromkeys(names, "")])
+            return tuple(written[names.index(str(column))] for column in columns)
+    elif kind == "tsv":
+        return ()
+    listed = ", ".join(name[:40] for name in written)
+    raise ConfigError(
+        f"{path}: the first line has the columns {listed}, and their names do not say which hold "
+        "texts and which the target. Name them in this order in [data], such as columns = "
+        f"{toml_value(written[:2])}; or write header = false if this line is an example."
+    )
+
+
+def _plain_names(fields: Iterable[str]) -> list[str]:
+    return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in fields]
+
+
+def _are_usual(names: Sequence[str]) -> bool:
+    """Whether these are different names, and all of them usual."""
+    return len({*names}) == len(names) and USUAL_NAMES.issuperset(names)
 
 
 def header_hint(file: str, line: int) -> str:

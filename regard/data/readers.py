@@ -509,15 +509,18 @@ def read(
     return kind(path)
 
 
-def read_records(path: str | PathLike[str], *, header: bool = True) -> RecordFile:
-    """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet, as its ending says.
+def read_records(
+    path: str | PathLike[str], *, header: bool = True, format: str | None = None
+) -> RecordFile:
+    """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet.
 
+    format: one of these, where the ending of the file does not say it.
     header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
 
     Raises:
         DataError: its ending is another.
     """
-    kind = FORMATS[ENDINGS.get(ending(str(path)), "lines")]
+    kind = FORMATS[format or ENDINGS.get(ending(str(path)), "lines")]
     if issubclass(kind, _TableReader):
         return kind(str(path), (), header)
     if issubclass(kind, JsonLinesReader | ParquetReader):

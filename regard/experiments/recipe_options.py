@@ -75,6 +75,8 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
             "that gives the names of all files which are read. Let its class inherit "
             "regard.tasks.sections.DataSection."
         )
+    if not raw.run and isinstance(recipe.data, DataSection):
+        recipe = recipe.model_copy(update={"data": recipe.data.with_named_columns()})
     if not raw.run:  # the recipe in a run folder was accepted when the run began
         problems = [
             *(recipe.data.problems() if isinstance(recipe.data, DataSection) else ()),

@@ -98,6 +98,10 @@ class DataSection(Options):
         if self.split_seed != type(self).model_fields["split_seed"].default:
             yield "data.split_seed", problem
 
+    def with_named_columns(self) -> Self:
+        """The options with the columns that the header of the training file names."""
+        return self
+
     @abstractmethod
     def read(self, source: Any, part: str) -> Any:
         """All examples of a file, or of several: a reader.

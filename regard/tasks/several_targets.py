@@ -10,7 +10,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from regard.data import RowReader, read
 from regard.data.header_rows import WithoutHeader
@@ -54,6 +54,10 @@ class SeveralTargetsData(TextsData):
                 "[data] `columns` is missing: beside `target_columns` it names one text or two."
             )
         return self.rows(source, part, (*self.columns, *self.target_columns))
+
+    def with_named_columns(self) -> Self:
+        """See `DataSection`."""
+        return self if self.target_columns else super().with_named_columns()
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file, those of targets as a list."""

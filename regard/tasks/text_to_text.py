@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
-from regard.data.header_rows import WithoutHeader
+from regard.data.header_rows import WithoutHeader, columns_in_header
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -116,6 +116,13 @@ class TextPairsData(PairsData):
     header: bool | None = None
     """Whether the first line of one table holds the names of the columns; without it, it does
     where `columns` are names, and where all fields of the first line are usual names."""
+
+    def with_named_columns(self) -> Self:
+        """See `DataSection`."""
+        if "columns" in self.model_fields_set or self.header is False or len(self.train) != 1:
+            return self
+        columns = columns_in_header(self.train[0], self.format)
+        return self.model_copy(update={"columns": columns}) if columns else self
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""

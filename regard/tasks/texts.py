@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.datasets.sentiment_trees import read_sentiment_trees
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
-from regard.data.header_rows import WithoutHeader, header_hint
+from regard.data.header_rows import WithoutHeader, columns_in_header, header_hint
 from regard.data.in_memory import column_names, infer_columns
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
@@ -59,7 +59,8 @@ class TextsData(EncoderData):
     """[data]: tables of one text or two, and their targets."""
 
     columns: tuple[int | str, ...] = (0, 1)
-    """One text or two, and then the label: by number from 0, or by name from a header."""
+    """One text or two, and then the label: by number from 0, or by name from a header. Without it,
+    they are those with usual names in the header."""
     format: str | None = None
     """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
     header: bool | None = None
@@ -76,6 +77,13 @@ class TextsData(EncoderData):
     def pairs(self) -> bool:
         """Whether the examples are pairs of texts."""
         return len(self.columns) == 3
+
+    def with_named_columns(self) -> Self:
+        """See `DataSection`."""
+        if "columns" in self.model_fields_set or self.header is False:
+            return self
+        columns = columns_in_header(self.train, self.format)
+        return self.model_copy(update={"columns": columns}) if columns else self
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
@@ -151,6 +159,10 @@ class OneTargetData(TextsData):
     def pairs(self) -> bool:
         """Whether the examples are pairs of texts."""
         return self.glue not in ("", *SINGLE_TEXT) or super().pairs
+
+    def with_named_columns(self) -> Self:
+        """See `DataSection`."""
+        return self if self.glue or self.trees else super().with_named_columns()
 
     def read(self, source: Any, part: str) -> RowReader:
         """The rows of a file: one text or two, then the target."""

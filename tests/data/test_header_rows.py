@@ -11,10 +11,11 @@ import pytest
 
 from regard.data import read_conll
 from regard.data.header_rows import WithoutHeader
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.experiments.keywords import recipe_from_keywords, with_options_in_sections
 from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.runs import plan
+from regard.recipe import parse
 from regard.tasks.text_to_text import pairs_of
 
 TINY = {"name": "kim-cnn", "d_words": 4, "filters": [[1, 4]]}
@@ -62,6 +63,26 @@ def test_a_first_line_of_usual_names_is_a_header(tmp_path, task, header, rows, c
         made = planned(task, file, **{"columns": columns, **more, **choice})
         assert len(made.parts.train.targets) == len(rows)
         assert task == "regression" or {*made.labels} == {row[columns[-1]] for row in rows}
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_without_columns_the_names_in_the_header_are_used(tmp_path, ending):
+    rows = [("1", "yes", "it is wet", "it rains"), ("2", "no", "it is dry", "it rains")] * 4
+    file = table(tmp_path, ("id", "Label", "sentence2", "sentence1"), rows, ending)
+    made = planned("classification", file, group="id", valid=0.5)
+    assert {*made.labels} == {"no", "yes"}
+
+
+def test_a_header_of_other_names_lists_them(tmp_path):
+    file = table(tmp_path, ("Sentence", "Kind"), ROWS, "csv")
+    with pytest.raises(
+        ConfigError, match=r'the columns Sentence, Kind.* columns = \["Sentence", "Ki'
+    ):
+        planned("classification", file)
+    assert "Kind" in planned("classification", file, header=False).labels
+    recipe = f'task = "classification"\nmodel.name = "bilstm"\ndata.train = "{file}"'
+    found = checked_recipe(parse(recipe, ["columns=Sentence,Kind"])).data
+    assert found.columns == ("Sentence", "Kind")
 
 
 def test_an_example_that_looks_like_a_header_is_usable(tmp_path):
