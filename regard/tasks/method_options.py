@@ -12,11 +12,11 @@ Granularity = Literal["sentence", "word", "token"]
 Precision = Literal["float32", "bfloat16"]
 
 
-class DecodingOptions(TypedDict, total=False):
-    """Options of the methods that generate texts, where not as the model's own method.
+class OneTextOptions(TypedDict, total=False):
+    """Options of the methods that generate texts, where not as the model's own method; with these
+    there is one text for each input.
 
-    beams, n_best: beam search, and how many of its texts are returned for each input.
-    samples, temperature, top_k, top_p, seed: sampling.
+    beams: beam search.  temperature, top_k, top_p, seed: sampling.
     max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
     too_long: what happens to an input that is longer than the model reads.
     stop: stop sequences, of language models.
@@ -26,8 +26,6 @@ class DecodingOptions(TypedDict, total=False):
     """
 
     beams: int | None
-    n_best: int | None
-    samples: int | None
     length_penalty: Any
     early_stopping: Any
     min_tokens: int | None
@@ -54,11 +52,22 @@ class DecodingOptions(TypedDict, total=False):
     source_language: str | None
     target_language: str | None
     num_beams: int
-    num_return_sequences: int
     max_new_tokens: int
     min_new_tokens: int
     no_repeat_ngram_size: int
     do_sample: bool
+
+
+class DecodingOptions(OneTextOptions, total=False):
+    """These options, and those by which there are several texts for each input.
+
+    n_best: how many of beam search are returned.  samples: how many are sampled.
+    num_return_sequences: either.
+    """
+
+    n_best: int | None
+    samples: int | None
+    num_return_sequences: int
 
 
 class EmbedOptions(TypedDict, total=False):
