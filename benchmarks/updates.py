@@ -16,7 +16,7 @@ from regard.training.checkpointing import RunFolder
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop
 from regard.training.options import TrainingOptions
-from regard.training.progress import progress
+from regard.training.progress import display_of
 from regard.training.task import Trainable
 from regard.training.training_state import start_run
 
@@ -46,7 +46,7 @@ class Updates(Trainable, ABC):
         self.folder = tempfile.TemporaryDirectory()
         run = RunFolder(Path(self.folder.name))
         self.last = math.nan
-        shown, signals = progress("none"), Interruption()
+        shown, signals = display_of(False), Interruption()
         ops.load_kernels()
         self.loop = Loop(self, options, run, {}, lambda *given: None, shown, signals, Callback())
         start_run(self.loop, 1)
@@ -55,7 +55,7 @@ class Updates(Trainable, ABC):
     def run(self, updates: int) -> float:
         """So many updates; the loss of the last, in nats per item."""
         for _ in range(updates):
-            self.loop.update()
+            self.loop.step()
         return float(self.last)
 
     def train_batches(self) -> EpochSampler:

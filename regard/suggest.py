@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from regard.habit_names import near_in_meaning
-
 MOST = 4  # names that are offered
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'Did you mean …?', or the list of all names where none is near."""
+    from regard.habit_names import near_in_meaning
+
     known = list(known)
     close = [one for one in get_close_matches(name, known, n=1) if not _is_longer(name, one)]
     meant = [one for one in near_in_meaning(name, known) if one not in close]

@@ -141,7 +141,7 @@ class ModelFolder:
         with self.located():
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
-                config = self.config | self._decoder_start() | self._body_architecture()
+                config = self.config | self._decoder_start() | self._without_head(weights)
                 return self._labelled(from_published(config, weights))
             model = self._build(weights)
             load_strict(model, weights)
@@ -220,13 +220,14 @@ class ModelFolder:
         found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if found is None else {"decoder_start_token_id": found}
 
-    def _body_architecture(self) -> dict[str, list[str]]:
-        """`architectures` of a folder of sentence-transformers, which opens the model without a
-        head whatever class config.json names; empty for another folder.
+    def _without_head(self, weights: Mapping[str, Tensor]) -> dict[str, None]:
+        """No `architectures` for a folder of sentence-transformers that names a class whose head it
+        does not hold: the tensors decide. Empty for another folder.
         """
-        if not (self.path / MODULES).exists():
+        layout = layout_of(self.config.get("model_type"))
+        if not (self.path / MODULES).exists() or layout.has_heads_of(self.config, weights):
             return {}
-        return {"architectures": [layout_of(self.config.get("model_type")).body_architecture]}
+        return {"architectures": None}
 
     def _build(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model of a configuration of ours, its parameters not yet initialized.

@@ -19,7 +19,7 @@ def verify(
     ] = 1e-4,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a model's hidden states and logits with those of transformers.
+    """Compare a model's hidden states with those of transformers.
 
     Both get the same token ids, of all lengths. Exit code 2 where a difference exceeds the
     tolerance.

@@ -31,6 +31,7 @@ from regard.text.templates import Template
 
 if TYPE_CHECKING:
     from regard.layers.scalar_mix import LayerChoice
+    from regard.models.training_defaults import TrainingFamily
 
 M = TypeVar("M", bound=Model)
 
@@ -73,6 +74,11 @@ class ModelWrapper(Generic[M]):
     def config(self) -> Any:
         """As of the model."""
         return self.model.config
+
+    @property
+    def family(self) -> TrainingFamily:
+        """As of the model."""
+        return self.model.family
 
     @property
     def continues(self) -> bool:

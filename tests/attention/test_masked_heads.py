@@ -188,7 +188,7 @@ def test_a_head_mask_affects_only_its_model_and_thread():
         ({1: [1]}, "decode", r"Bert has no 'decode' attention. Did you mean 'encoder'"),
     ],
 )
-@pytest.mark.parametrize("verb", [heads_masked, regard.prune_heads])
+@pytest.mark.parametrize("verb", [heads_masked, prune_heads])
 def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(verb, heads, kind, said):
     with pytest.raises(ConfigError, match=said):
         block = verb(bert(), heads, kind)

@@ -62,7 +62,7 @@ def test_the_flops_equal_the_formula_with_dense_and_local_layers(length, window)
 
 def test_models_without_attention_have_no_such_line():
     found = asked(
-        "model={name = 'recurrent', d_model = 8}", "data.sequence_length=8", "data.batch_size=2",
+        "model={name = 'lstm-lm', d_model = 8}", "data.sequence_length=8", "data.batch_size=2",
         "training.activation_checkpointing=false",
     )  # fmt: skip
     assert found.model == "lstm-lm"

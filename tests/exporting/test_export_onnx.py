@@ -121,7 +121,7 @@ def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room,
 
 def test_a_model_that_reads_images_is_refused(tmp_path):
     config = RegionTransformer.Config(9, d_model=4, d_ff=3, heads=1)
-    source = ExportSource(tmp_path, SimpleNamespace(model=RegionTransformer(config)))
+    source = ExportSource(tmp_path, SimpleNamespace(module=RegionTransformer(config)))
     with pytest.raises(ConfigError, match="ONNX Runtime has inputs for ids, but .* images"):
         onnx._graphs(source)
 

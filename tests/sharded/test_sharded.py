@@ -623,7 +623,7 @@ def test_a_file_system_without_links_is_enough(encoder, tmp_path, monkeypatch, e
 def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
     source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
     wrong: list[tuple[str, Path, dict[str, object]]] = [
-        ("`translate` turns a text into another, but", classifier, {"method": "translate"}),
+        ("which does not support translate. Use: regard", classifier, {"method": "translate"}),
         ("predict writes no parts as 'csv'", classifier, {"format": "csv"}),
         ("has no field 'body'", classifier, {"columns": "body"}),
         ("`method` must be one of embed", classifier, {"method": "sing"}),
@@ -888,8 +888,8 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         ((*given, "--out", out, "--granularity", "word"), "--granularity word is for lines"),
         ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
         (("tag", encoder, source, "--workers", 1, "--executor", "threads", "--out", tmp_path / "t"),
-         "`tag` tags the words of a text, but"),
-        (("translate", encoder, "a cat"), "`translate` turns a text into another, but"),
+         "which does not support tag. Use: regard"),
+        (("translate", encoder, "a cat"), "which does not support translate. Use: regard"),
     ]  # fmt: skip
     for words, said in wrong:
         refused = call(*words)

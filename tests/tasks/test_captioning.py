@@ -105,7 +105,7 @@ def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(
         text = RECIPE.replace("d_embedding = 12\n", "d_ff = 32\n").replace("doubly_sto", "# doubly")
         Path("small.toml").write_text(text)
     every = ["training.checkpoints.save_steps=20", "training.validation.eval_steps=20"]
-    changes = [*model, "training.max_steps=60", *every]
+    changes = [*model, "training.max_steps=60", "training.optimizer.betas=[0.9, 0.98]", *every]
     run = runs.train_recipe(read("small.toml", changes), out="whole", progress=False).folder
     task = regard.load(run)
     names = [f"{number}.png" for number in range(4)]

@@ -185,7 +185,10 @@ def test_no_value_of_another_type_is_accepted(model_folders, damaged, name):
     config = json.loads((folder / "config.json").read_bytes())
     kind = model_class(config["regard"]["model"]).Config
     for field in kind.__dataclass_fields__:
-        for wrong in (str(config[field]) + "3", [config[field]], {"0": config[field]}, -3, 10**12):
+        wrong_values = [str(config[field]) + "3", [config[field]], {"0": config[field]}, 10**12]
+        if field != "feature_layers":  # of which -3 is the third from the end
+            wrong_values.append(-3)
+        for wrong in wrong_values:
             (folder / "config.json").write_text(json.dumps(config | {field: wrong}))
             with pytest.raises((CheckpointError, ConfigError), match="config.json") as error:
                 regard.load(folder)

@@ -232,10 +232,9 @@ class EncoderDecoderLayout:
         """See `Layout`."""
         return (self.architecture, *self.others)
 
-    @property
-    def body_architecture(self) -> str:
-        """See `Layout`."""
-        return self.architecture
+    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+        """See `Layout`; the output is no head of its own."""
+        return True
 
     @property
     def names(self) -> Names:

@@ -123,10 +123,13 @@ class EncoderLayout:
         """See `Layout`."""
         return self.architectures.values()
 
-    @property
-    def body_architecture(self) -> str:
-        """See `Layout`."""
-        return self.architectures[()]
+    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+        """See `Layout`; an architecture that is not known has none."""
+        name = (config.get("architectures") or [""])[0]
+        required = self._required_heads(name)
+        named = self._with_prefix(tensors)
+        known = name in self.known_architectures
+        return known and all(self.heads[kind].sign in named for kind in required)
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """See `Layout`; heads do not count."""

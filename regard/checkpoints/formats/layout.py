@@ -24,9 +24,8 @@ class Layout(Protocol):
     def known_architectures(self) -> Collection[str]:
         """The names in `architectures` of config.json that this layout reads."""
 
-    @property
-    def body_architecture(self) -> str:
-        """Of these the one without a head, from which vectors of texts come."""
+    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the tensors have the heads of the architecture that config.json names."""
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
         """How many of the published names of a model with one layer are there; 0 if not all are."""

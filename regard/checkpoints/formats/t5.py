@@ -256,10 +256,9 @@ class T5Layout:
         """See `Layout`."""
         return (self.architecture, f"{self.family}WithLMHeadModel", *self._encoders)
 
-    @property
-    def body_architecture(self) -> str:
-        """See `Layout`."""
-        return self.encoder.body_architecture
+    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+        """See `Layout`; the output is no head of its own."""
+        return True
 
     @property
     def _encoders(self) -> Collection[str]:
