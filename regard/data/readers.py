@@ -568,8 +568,10 @@ def texts_of(
         DataError: a field is missing or no text, or `fields` is empty.
     """
     if not fields:
-        problem = "has fields by name, but none was chosen."
-        raise DataError(*location, problem, f"Name some of: {', '.join(map(str, record))}.")
+        names = ", ".join(map(str, record))
+        problem = f"has the fields {names}, but it is not said which are read."
+        hint = "Name them with `columns`, in the order that the task reads them."
+        raise DataError(*location, problem, hint)
     values = tuple(map(record.get, fields))
     if all(type(value) is str and value.isascii() for value in values):  # the usual case, quickly
         return cast(Row, values)

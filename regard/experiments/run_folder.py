@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard import recipe
-from regard.data.in_memory import column_names, is_path
+from regard.data.in_memory import is_path
 from regard.errors import ConfigError
 from regard.training import Result
 from regard.training.metrics_log import read_events
@@ -97,18 +96,11 @@ class Run:
             DataError: the data cannot be read.
             ConfigError: the names of the columns do not tell which to read.
         """
-        own = () if "columns" in options else self._columns()
-        if own and {*own} <= {*column_names(data)}:
-            options["columns"] = own
-        from regard.tasks.calls import evaluate
+        from regard.tasks.calls import evaluate, recipe_columns
 
+        if not options.get("columns"):
+            options["columns"] = recipe_columns(self.folder, data)
         return evaluate(self.model, data, **options)
-
-    def _columns(self) -> tuple[str, ...]:
-        """The columns of texts and target, if the recipe names them; else ()."""
-        data = recipe.read(self.folder / "recipe.toml").tables["data"]
-        columns = () if data.get("target_columns") else data.get("columns", ())
-        return tuple(columns) if all(isinstance(one, str) for one in columns) else ()
 
     def predict(self, texts: Any) -> Any:
         """The predictions of the model for one text or several, as `run.model.predict`."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from regard import recipe
 from regard.data import read
 from regard.data.files import ENDINGS, ending
-from regard.data.in_memory import infer_columns, is_path
+from regard.data.in_memory import column_names, infer_columns, is_path
 from regard.data.readers import read_records
 from regard.errors import ConfigError, DataError
 from regard.habit_names import SOURCES, TARGETS, TEXTS
@@ -36,7 +37,8 @@ def evaluate(
 
     Args:
         data: a file, or rows in memory: a DataFrame, a list of rows, a dataset, a reader.
-        columns: of a table, in the order that the task reads them; (): chosen by their names.
+        columns: of a table, in the order that the task reads them; (): those that the recipe of a
+            run names, where the table has them, else chosen by their names.
         options: further arguments of the method.
 
     Raises:
@@ -44,6 +46,8 @@ def evaluate(
         ConfigError: the names of the columns do not tell which to read.
     """
     task = as_task(model)
+    if not columns and not isinstance(model, Task):
+        columns = recipe_columns(Path(model), data)
     if is_path(data) and isinstance(task, TextGenerator):
         data = read(data, format=task.format)
     elif is_path(data):
@@ -52,14 +56,34 @@ def evaluate(
     return task.evaluate(data, **({"columns": columns} if columns else {}), **options)
 
 
+def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
+    """The columns of texts and target that the recipe of a run names, if the data have them; else
+    ().
+    """
+    if not (run / "recipe.toml").exists():
+        return ()
+    section = recipe.read(run / "recipe.toml").tables.get("data", {})
+    columns = () if section.get("target_columns") else section.get("columns", ())
+    if not columns or not all(isinstance(one, str) for one in columns):
+        return ()
+    names = _first_record(Path(data)) if is_path(data) else column_names(data)
+    return tuple(columns) if {*columns} <= {*names} else ()
+
+
+def _first_record(file: Path) -> Mapping[Any, Any]:
+    """The first record of a table; {} for a file of another form, which the task knows."""
+    if ending(str(file)) in ENDINGS:
+        with suppress(ConfigError, DataError):
+            return next((record for _, record in read_records(file).records()), {})
+    return {}
+
+
 def _columns_of(file: Path) -> tuple[int | str, ...]:
     """The columns of texts and target of a table whose header has names that tell them; else ()."""
-    if ending(str(file)) not in ENDINGS:
-        return ()
     known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    with suppress(ConfigError, DataError):  # a file of another form, which the task knows
-        first = [record for _, record in islice(read_records(file).records(), 1)]
-        return infer_columns(first) if first and known & first[0].keys() else ()
+    first = _first_record(file)
+    with suppress(ConfigError, DataError):
+        return infer_columns([first]) if known & first.keys() else ()
     return ()
 
 

@@ -330,7 +330,7 @@ def test_malformed_records_raise_located_errors(tmp_path, line, message):
     path = write(tmp_path / "x.jsonl", '{"de": "ok"}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         list(read(path, ("de",)))
-    with pytest.raises(DataError, match="none was chosen. Name some of: de"):
+    with pytest.raises(DataError, match="the fields de.* Name them with `columns`"):
         list(read(path))
 
 

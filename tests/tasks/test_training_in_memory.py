@@ -78,6 +78,9 @@ def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
         == expected
     )
     assert run.evaluate(table).named == run.evaluate(table.to_dict("records")).named == expected
+    assert regard.evaluate(run, table).named == regard.evaluate(str(run.folder), table).named
+    assert regard.evaluate(run, table).named == expected
+    assert regard.evaluate(run, "table.csv").named == run.evaluate("table.csv").named == expected
     assert run.evaluate(table[["stars", "review"]]).named == run.evaluate(FRAME).named == expected
     with pytest.raises(DataError, match="<DataFrame>:3"):
         run.evaluate(table.assign(review=[*TEXTS[:2], None, *TEXTS[3:]]))
@@ -311,6 +314,9 @@ def test_a_translation_model_trains_from_pairs_in_memory(tmp_path, monkeypatch):
     sizes = dict(name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
     run = train(task="translation", model=sizes, train=pairs, valid=0.2, kind="words")
     assert run.scores and run.model.translate(["a good film"])
+    with pytest.raises(DataError, match="the fields de, en, .* Name them with `columns`"):
+        run.model.evaluate(pairs)
+    assert run.model.evaluate(pairs, columns=["de", "en"]).named
 
 
 WORDS = "the cat sat on a mat and the dog ran after the red ball in the old park".split()
