@@ -540,7 +540,8 @@ def test_cells_are_found_in_the_files_of_a_folder(runs, tmp_path):
 
 
 def test_look_of_unknown_layers_heads_or_kinds_is_an_error(runs, tmp_path):
-    assert "has no attention" in refused("look", runs["blind"], "one")
+    said = refused("look", runs["blind"], "one")
+    assert "The model lstm-seq2seq has no attention" in said and "--gradients" in said
     assert "`layer` must be one of [1, 2], but is 7" in refused(
         "look", runs["transformer"], "one", "--layer", 7
     )
@@ -634,6 +635,14 @@ def test_the_list_commands_print_names_with_a_description(workdir, runs):
     assert all(row["finished"] for row in rows)
     names = [row["name"] for row in json.loads(done("list", "recipes", "--json"))]
     assert {"demo-lstm", "wmt14-transformer-base"} < {*names}
+    models = {row["name"]: row["about"] for row in json.loads(done("list", "models", "--json"))}
+    assert models["compressive-transformer"].endswith("(Rae et al. 2019).")
+    assert max(map(len, done("list", "models").splitlines())) <= 100
+
+
+def test_a_wrong_choice_offers_the_nearest():
+    said = refused("list", "modles")
+    assert "Value error" not in said and "Did you mean 'models'?" in said
 
 
 def test_list_and_help_commands_import_nothing_heavy():
@@ -739,6 +748,7 @@ def test_the_shell_completes_commands_and_flags():
         (["--learning-rate", "1e-4"], "training.optimizer.learning_rate=1e-4."),
         (["--batch-size", 8], "data.batch_size=8."),
         (["--training.epochs", 3], "training.epochs=3."),
+        (["--lr", 3], "lr=3."),
     ],
 )
 def test_flags_with_the_name_of_an_option_of_recipes_name_the_option(words, meant):

@@ -174,6 +174,17 @@ def search(*words: object, stdin: str | None = None):
     return CliRunner().invoke(app, ["search", *map(str, words)], input=stdin)
 
 
+def test_a_single_text_that_names_a_file_means_its_lines(model, known, tmp_path):
+    file, table = tmp_path / "faq.txt", tmp_path / "faq.csv"
+    file.write_text(lines(TEXTS))
+    table.write_text("text\na dog\n")
+    done(model, file, "--out", tmp_path / "faq.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "faq.npy"), known, atol=1e-5)
+    assert search(model, "dog", file).stdout == search(model, "dog", *TEXTS).stdout
+    for run in (embed(model, table), search(model, "dog", table)):
+        assert run.exit_code == 2 and "is a table" in run.stderr
+
+
 def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     task, query = runs.load(model), "a cat"
     wanted = known @ task.embed(query)

@@ -19,9 +19,11 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import typer
 
+from regard import habit_names
 from regard.cli.help_texts import Group
 from regard.errors import ConfigError, RegardError
 from regard.plain_json import to_json as to_json
+from regard.suggest import nearest
 
 if TYPE_CHECKING:
     from regard.decoding import AcceptanceStats
@@ -104,6 +106,7 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         if flag and (hint := _recipe_option(flag, getattr(error, "ctx", None))):
             _exit(error, f"error: {hint}", USER_ERROR)
         if hasattr(error, "exit_code"):  # a wrong command line: typer prints the message
+            _explain_choice(error)
             raise
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
@@ -128,6 +131,17 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _explain_choice(error: Any) -> None:
+    """Offer the nearest of the values in typer's message that a value is not one of them."""
+    said = re.fullmatch(
+        r"Value error, ('(.*)' is not one of ('.*'))\.", getattr(error, "message", "")
+    )
+    if said:
+        known = re.findall(r"'([^']*)'", said[3])
+        hint = nearest(said[2], known)
+        error.message = f"{said[1]}. {'' if hint.startswith('Known') else hint}".rstrip()
+
+
 def _recipe_option(flag: str, context: Any) -> str:
     """What to write instead of a flag with the name of an option of recipes; "" for other flags."""
     words = context.meta.get(WORDS, []) if context is not None else []
@@ -136,7 +150,8 @@ def _recipe_option(flag: str, context: Any) -> str:
     from regard.experiments.template import sections_with
 
     name = flag.lstrip("-").replace("-", "_")
-    found = [name] if "." in name else sections_with(name)
+    is_name = "." in name or name in habit_names.OPTIONS  # of another library: --lr
+    found = [name] if is_name else sections_with(name)
     if not found:
         return ""
     index = next((n for n, word in enumerate(words) if word.split("=")[0] == flag), len(words))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, TypeV
 
 from typer import Option
 
-from regard.cli.console import emit, load_task, say_hint, say_truncated, show, to_json
-from regard.cli.input_texts import TABLES, chunks_of, hint_at_file
+from regard.cli.console import emit, load_task, say_truncated, show, to_json
+from regard.cli.input_texts import TABLES, chunks_of, chunks_of_file_or_texts
 from regard.cli.options import (
     AsJson,
     Device,
@@ -135,7 +135,8 @@ def embed(
 ) -> None:
     """Compute vectors of texts: one line in, one vector out.
 
-    The order is that of the lines, and an empty line has a vector, too.
+    The order is that of the lines, and an empty line has a vector, too. A single TEXT that is the
+    name of a file means its lines.
 
     Lines from a pipe are processed as they arrive, in constant memory. With --granularity word or
     token, a line is the word, a tab and its vector, and an empty line follows each text. The
@@ -159,11 +160,10 @@ def embed(
     if out is not None and is_index:
         listed = _texts_of(task, texts, columns)
         return _write_index(task, model, listed, quantize, too_long, vectors, out, force, as_json)
-    say_hint(hint_at_file(texts))
     embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
     with _writer(out, vectors, as_json, embedder.width) as writer:
         counts = Counter[str]()
-        for chunk in chunks_of(texts):
+        for chunk in chunks_of_file_or_texts(texts):
             _embed(embedder, chunk, writer, counts, too_long)
         say_truncated(counts, embedder.input_format.max_length or 0)
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import getdoc
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
@@ -23,6 +24,7 @@ TABLES = {
     "tasks": ("regard.tasks", "TASKS"),
     "decoding": ("regard.decoding", "METHODS"),
 }
+WIDTH = 100  # of a line, in characters
 What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
 
 
@@ -60,16 +62,25 @@ def list_(
         entries = getattr(import_module(package), table)
         rows = [{"name": n, "about": _about(where, False, package)} for n, where in entries.items()]
     width = max((len(row["name"]) for row in rows), default=0)
-    show(rows, "\n".join(f"{row['name']:<{width}}  {row['about']}" for row in rows), as_json)
+    lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
+    if what != "runs":
+        layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
+        lines = list(map(layout.fill, lines))
+    show(rows, "\n".join(lines), as_json)
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of a paragraph; "et al." ends none."""
+    return re.split(r"(?<=\.)(?<!\bal\.) (?=\W?[A-Z])", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _about(where: str | type, of_function: bool, package: str = "") -> str:
-    """The first line of the docstring of a module, or of the function that "module:name" names.
+    """The first sentence of the docstring of a module, or of the function that "module:name" names.
 
     The file is parsed and not imported, which would take long. Of a registered class: its own.
     """
     if isinstance(where, type):
-        return (getdoc(where) or "").split("\n")[0]
+        return _first_sentence((getdoc(where) or "").split("\n\n")[0])
     module, _, name = where.partition(":")
     found = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
     if found is None or found.origin is None:
@@ -78,7 +89,7 @@ def _about(where: str | type, of_function: bool, package: str = "") -> str:
     if of_function:
         named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
         tree = named[0] if named else tree
-    return (ast.get_docstring(tree) or "").split("\n")[0]
+    return _first_sentence((ast.get_docstring(tree) or "").split("\n\n")[0])
 
 
 def _recipes(folder: Path | None) -> list[dict[str, Any]]:
@@ -98,7 +109,7 @@ def _recipes(folder: Path | None) -> list[dict[str, Any]]:
             if not line.startswith("# "):
                 break
             comment.append(line[2:])
-        about = re.split(r"(?<!\bal)\. |: ", " ".join(comment))[0].rstrip(".")
+        about = _first_sentence(" ".join(comment))
         rows.append({"name": name, "about": about, "file": str(path)})
     return rows
 

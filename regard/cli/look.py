@@ -51,7 +51,10 @@ class Selection:
     ] = None
     token: Annotated[
         str | None,
-        Option(help="Show what this token, or its index from 0, attends to, head by head."),
+        Option(
+            help="Show what this token, or its index from 0, attends to: the mean of the heads and "
+            "layers, without --head and --layer."
+        ),
     ] = None
     tokens: Annotated[
         bool, Option("--tokens", help="Show the attention between subwords, not merged to words.")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import load_task, no_garbage_collection, say_hint, show
-from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
+from regard.cli.console import load_task, no_garbage_collection, show
+from regard.cli.input_texts import checked_argument, chunks_of_file_or_texts
 from regard.cli.options import AsJson, Device, Quantize, TooLong, existing
 from regard.errors import CheckpointError, ConfigError
 
@@ -43,7 +43,8 @@ def search(
 ) -> None:
     """Print the texts that are most similar to a query.
 
-    A line is a cosine, the number of a text and the text, best first. Texts are numbered from 0.
+    A line is a cosine, the number of a text and the text, best first. Texts are numbered from 0. A
+    single TEXT that is the name of a file means its lines.
     Cosines are of the vectors that regard embed prints.
     """
     if index is not None:
@@ -73,8 +74,7 @@ def _best(
     task = load_task(model, quantize, device)
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
-    say_hint(hint_at_file(texts))
-    listed = [text for chunk in chunks_of(texts) for text in chunk.texts]
+    listed = [text for chunk in chunks_of_file_or_texts(texts) for text in chunk.texts]
     found: list[Any] = task.search(query, listed, top_k, too_long=too_long)
     return found
 

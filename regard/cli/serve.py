@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +187,7 @@ def _run(
         flags.timeout,
         flags.prefix_cache * 2**20,
     )
+    _check_free(flags.host, flags.port)
     with no_garbage_collection():
         from regard.serving.server import serve as run
 
@@ -194,6 +197,24 @@ def _run(
         return load_task(folder, quantize=flags.quantize, device=flags.device)
 
     run(folders, load, options, say, page)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Check that no other process listens at the port, before models are loaded.
+
+    Raises:
+        ConfigError: one does.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return  # the server says it
+            problem = f"Port {port} of {host} is in use: choose another --port; 0 is a free one."
+            raise ConfigError(problem) from None
 
 
 def _key(file: Path | None) -> str:

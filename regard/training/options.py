@@ -16,6 +16,7 @@ class OptimizerOptions:
     """[training.optimizer]: the optimizer turns gradients into changes of the weights."""
 
     name: Literal["adam", "adamw", "sgd"] = "adamw"
+    """The optimizer."""
     learning_rate: float | None = None
     """The peak rate; the schedule multiplies it. Not set: that of the model's family and width from
     random weights; 5e-5 for weights that were trained before (2e-5 for a large model), ten times as
@@ -54,6 +55,7 @@ class ScheduleOptions:
     name: Literal[
         "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
     ] = "linear"
+    """The schedule."""
     warmup: int | float | None = None
     """The rate grows linearly from zero to the peak: in so many steps, or, below 1, in this share
     of all steps (0.1: the first tenth). For slanted-triangular a share only, for noam steps only.

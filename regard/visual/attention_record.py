@@ -22,6 +22,7 @@ from regard.attention.capture import CapturePoint, Labels, label, listening
 from regard.attention.multihead import MultiHeadAttention
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
+from regard.models import name_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.visual.forward_pass import ForwardPass, RecordedAttention
@@ -70,7 +71,10 @@ class AttentionRecord:
             and attention.remaining_heads != tuple(range(attention.heads))
         }
         if not self._names:
-            raise ConfigError(f"{type(module).__name__} has no attention: nothing can be shown.")
+            raise ConfigError(
+                f"The model {_name(module)} has no attention. Of recurrent language models, regard "
+                "look --gradients shows how far back they remember, and --cell LAYER:NUMBER a cell."
+            )
 
     def __repr__(self) -> str:
         return f"<AttentionRecord of {len(self.passes)} forward passes: plot() draws their heads>"
@@ -147,6 +151,14 @@ class AttentionRecord:
         See `HeadGrid.for_token`; `kind` and `example` as for `plot`.
         """
         return self.plot(kind, example=example).for_token(token, layer=layer, head=head)
+
+
+def _name(module: nn.Module) -> str:
+    """The name of a model as `regard list models` has it; of another module, that of its class."""
+    try:
+        return name_of(module)
+    except StopIteration:
+        return type(module).__name__
 
 
 @contextmanager

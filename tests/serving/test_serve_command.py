@@ -116,6 +116,13 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         assert said in ended.stderr and "Traceback" not in ended.stderr
 
 
+def test_a_port_in_use_is_an_error_that_asks_for_another(folders):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        run = CliRunner().invoke(app, ["serve", str(folders["tagging"]), "--port", str(port)])
+    assert run.exit_code == 2 and "choose another --port" in run.stderr
+
+
 def test_the_address_that_is_printed_is_where_the_server_listens(folders):
     host = "::1" if has_ipv6() else "127.0.0.1"
     command = [*REGARD, str(folders["tagging"]), "--host", host, "--port", "0"]
