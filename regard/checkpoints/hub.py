@@ -46,8 +46,9 @@ def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
     Raises:
         CheckpointError: there is no such folder and no such model, or the hub cannot be reached.
         RegardError: `huggingface_hub` is not installed.
+        TypeError: as of `checked_path`.
     """
-    path = Path(name)
+    path = checked_path(name)
     try:
         if path.is_dir():
             return path
@@ -63,6 +64,20 @@ def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
             "ORG/NAME@REVISION."
         )
     return _downloaded(found["repository"], found["revision"], download)
+
+
+def checked_path(name: str | PathLike[str]) -> Path:
+    """The path of a folder, or a name on the hub as a path.
+
+    Raises:
+        TypeError: it is something else, such as a model that is in memory.
+    """
+    if not isinstance(name, str | PathLike):
+        raise TypeError(
+            f"The first argument is a folder or ORG/NAME, but is a {type(name).__name__}. Write a "
+            'model that is in memory into a folder first: model.save("folder").'
+        )
+    return Path(name)
 
 
 def folder_of(path: str | PathLike[str]) -> Path:

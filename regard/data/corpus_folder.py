@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.corpus import Corpus, MappedTokens
-from regard.data.files import hash_of
+from regard.data.files import hash_of, is_file_name
 from regard.errors import CheckpointError, ConfigError
 from regard.schema import read_json
 from regard.text import Tokenizer
@@ -82,7 +82,7 @@ def open_corpus(folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Co
 
 def is_corpus(folder: str | Path) -> bool:
     """Whether a folder holds a finished corpus."""
-    return (Path(folder) / FACTS).is_file()
+    return is_file_name(str(Path(folder) / FACTS))
 
 
 def read_facts(folder: Path) -> CorpusFacts:

@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from regard.checkpoints.hub import checked_path
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.exporting.runtime import (
     Comparison,
@@ -65,11 +66,12 @@ def export(
         MissingExtra: the package that writes the format is not installed.
     """
     runtime = _runtime(to, quantize)
-    target = target_of(Path(folder), to) if out is None else Path(out)
+    path = checked_path(folder)
+    target = target_of(path, to) if out is None else Path(out)
     check_new(target)
     from regard.tasks.folders import load_float32
 
-    source = ExportSource(Path(folder), load_float32(folder))
+    source = ExportSource(path, load_float32(folder))
     with creating(target) as temporary:
         notes = (*runtime.write(source, temporary, quantize), *source.left_to_the_caller)
         _write_card(source, runtime, temporary)

@@ -12,6 +12,7 @@ task overrides those that it supports.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, Unpack, overload
 
@@ -19,6 +20,7 @@ from regard import habit_names
 from regard.errors import ConfigError, NotSupportedError
 from regard.lazy import imported
 from regard.schema import joined_with_or
+from regard.suggest import nearest
 from regard.tasks.inputs import as_list, warn_if_file
 
 if TYPE_CHECKING:
@@ -74,10 +76,23 @@ class Methods:
         warn_if_file(texts)
         if options.get("n_best", 1) != 1 and not return_proba:
             raise ConfigError("`n_best` results of a text have scores: give return_proba=True.")
+        self._check_options_of_predict(options)
         single = self.is_one(texts)
         predictions = self._predictions([texts] if single else as_list(texts), **options)
         results = predictions if return_proba else [one.result for one in predictions]
         return results[0] if single else results
+
+    def _check_options_of_predict(self, options: Iterable[str]) -> None:
+        """Check that `predict` of this task has these options.
+
+        Raises:
+            ConfigError: it has not.
+        """
+        parameters = signature(self._predictions).parameters.values()
+        known = ["return_proba", *(one.name for one in parameters if one.kind == one.KEYWORD_ONLY)]
+        unknown = next((name for name in options if name not in known), None)
+        if unknown and not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            raise ConfigError(f"`predict` has no option {unknown!r}. {nearest(unknown, known)}")
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text for `predict`, and no list of them."""

@@ -87,7 +87,7 @@ class Picture(ABC):
         return page(self.title, self.body())
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture.
+        """Write the picture; its folder is made where it is missing.
 
         path: its suffix chooses the format: .html, .svg, .png (needs the extra `plot`) or .txt.
 
@@ -96,17 +96,18 @@ class Picture(ABC):
             MissingExtra: matplotlib is not installed, which PNG files need.
         """
         path = Path(path)
+        writers = {".html": self.html, ".svg": self.svg, ".txt": self.text}
+        if path.suffix not in (*writers, ".png"):
+            raise ConfigError(
+                f"`path` must end in .html, .svg, .png or .txt, but is {str(path)!r}. "
+                "The suffix chooses the kind of picture."
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".png":
             from regard.visual.png import save_png
 
             save_png(self.drawing(), path)
             return path
-        writers = {".html": self.html, ".svg": self.svg, ".txt": self.text}
-        if path.suffix not in writers:
-            raise ConfigError(
-                f"`path` must end in .html, .svg, .png or .txt, but is {str(path)!r}. "
-                "The suffix chooses the kind of picture."
-            )
         path.write_text(writers[path.suffix](), encoding="utf-8")
         return path
 

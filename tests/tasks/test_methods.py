@@ -107,6 +107,16 @@ def test_a_method_that_a_task_lacks_raises_an_error_that_names_those_it_has(task
         assert all(f"`{own}`" in str(raised.value) for own in model.methods())
 
 
+def test_unknown_options_of_predict_and_models_in_place_of_folders_are_named(tasks, tmp_path):
+    model = tasks["classification"]
+    with pytest.raises(ConfigError, match=r"`predict` has no option 'batch_size'.*too_long"):
+        model.predict(TEXT, batch_size=2)
+    for call in (regard.quantize, lambda task, out: regard.export(task, "onnx", out)):
+        with pytest.raises(TypeError, match=r"is a TextClassifier.*model\.save"):
+            call(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_several_hypotheses_of_a_text_are_a_list_and_limits_take_effect(tasks):
     for name, method in (
         ("translation", "translate"),

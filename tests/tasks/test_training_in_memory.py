@@ -256,6 +256,11 @@ def test_errors_name_the_option_and_leave_no_folder(start, options, said):
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
 
 
+def test_a_long_text_in_place_of_a_file_is_named_as_one(start):
+    with pytest.raises(DataError, match=r"a long text.*(cannot be read|not exist)"):
+        train(task="language-modeling", model="lstm", train="a long text " * 100, valid=0.25)
+
+
 def test_a_recipe_is_changed_by_keywords(start):
     Path("small.toml").write_text(
         f'task = "classification"\n[model]\npath = "{start}"\n[data]\ntrain = "rows.tsv"\n'

@@ -82,4 +82,4 @@ def test_odd_words_are_escaped(tmp_path):
     picture = TreePicture.of("(S (NN <b>&) (-LRB- -LRB-))", title="<i>")
     ElementTree.fromstring(picture.svg())
     assert "<b>" not in picture.html() and "&lt;b&gt;" in picture.html()
-    assert picture.save(tmp_path / "tree.txt").read_text().startswith("<i>")
+    assert picture.save(tmp_path / "new" / "tree.txt").read_text().startswith("<i>")
