@@ -138,7 +138,8 @@ def described(model: nn.Module | Model) -> str:
     if size:
         return f"{name_of(body)}, size {size}"
     layers = asdict(body.config).get("layers")
-    return name_of(body) + (f", {layers} layers of {body.config.d_model}" if layers else "")
+    count = "1 layer" if layers == 1 else f"{layers} layers"
+    return name_of(body) + (f", {count} of {body.config.d_model}" if layers else "")
 
 
 def _body(model: nn.Module | Model) -> Any:

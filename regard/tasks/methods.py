@@ -371,7 +371,7 @@ class Methods:
         """
         own = joined_with_or([f"`{name}`" for name in self.methods()]).replace(" or ", " and ")
         raise NotSupportedError(
-            f"A {type(self).__name__} (task {self.name}) does not support `{method}`. It has {own}."
+            f"{type(self).__name__} (task {self.name}) does not support `{method}`. It has {own}."
         )
 
 

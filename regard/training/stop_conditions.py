@@ -32,7 +32,8 @@ def reason_to_end(options: TrainingOptions, counters: Counters, epochs: float) -
     )
     for what, count, limit in done:
         if limit is not None and count >= limit:
-            return f"{limit:,} {what}"
+            return f"{limit:,} {what if limit != 1 else what.removesuffix('s')}"
     if 0 < options.validation.patience <= counters.stale:
-        return f"no better score in {counters.stale} validations"
+        validations = "1 validation" if counters.stale == 1 else f"{counters.stale} validations"
+        return f"no better score in {validations}"
     return ""

@@ -77,7 +77,9 @@ class AttentionRecord:
             )
 
     def __repr__(self) -> str:
-        return f"<AttentionRecord of {len(self.passes)} forward passes: plot() draws their heads>"
+        count = len(self.passes)
+        passes = "1 forward pass" if count == 1 else f"{count} forward passes"
+        return f"<AttentionRecord of {passes}: plot() draws the heads>"
 
     def _repr_html_(self) -> str | None:
         """In a notebook: every recorded head."""

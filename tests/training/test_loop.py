@@ -127,6 +127,7 @@ def test_an_update_never_spans_two_epochs(tmp_path):
         6,
     ]
     assert result.reason == "2 epochs"
+    assert train(Toy(), options(max_steps=1), tmp_path / "one", progress=False).reason == "1 step"
 
 
 def test_the_first_limit_ends_the_training(tmp_path):
