@@ -84,6 +84,7 @@ class EncoderTask(EmbedsTexts):
     head: the kind of the head; "" for a task without one.
     prediction_type: what it predicts for a text.
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
+    pairs: whether it was trained on pairs; None: not known.
     columns: of a table to evaluate, where the user names none.
     order: how pairs are read.  both_orders: see `regard.tasks.texts.TextObjective`.
     aux_lm: a second objective, the prediction of the next token, where training has it.
@@ -115,8 +116,9 @@ class EncoderTask(EmbedsTexts):
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
         both_orders: bool = False,
+        pairs: bool | None = None,
     ):
-        self.module = module
+        self.module, self.pairs = module, pairs
         self.input_format = input_format_of(module, tokenizer, max_length, truncation)
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)

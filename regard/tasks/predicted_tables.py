@@ -29,6 +29,11 @@ def check_columns(task: Task, columns: Sequence[str], path: Path) -> None:
             f"< {path.with_suffix('.jsonl')}"
         )
     most = 1 if task.decodes or not task.reads_pairs else 2
+    if task.pairs is False and len(columns) > 1:
+        raise ConfigError(
+            f"This model was trained on single texts, but {len(columns)} columns are chosen: "
+            f"{', '.join(columns)}. Name the column of the texts alone, by --columns."
+        )
     if len(columns) > most:
         raise ConfigError(
             f"A model of {task.name} reads {'one text' if most == 1 else 'a text or a pair'}, but "

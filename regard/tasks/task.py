@@ -79,6 +79,7 @@ class Task(Methods):
     decoding_inputs: Callable[..., tuple[Any, Any]]
     # of tasks on an encoder
     reads_pairs: ClassVar[bool]
+    pairs: bool | None = None  # whether it was trained on pairs; None: not known
     prediction_type: ClassVar[type[Prediction]]
     text_encoder: Callable[[], Any]
     rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]

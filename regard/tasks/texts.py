@@ -235,6 +235,7 @@ class TextOptions(TypedDict, total=False):
     both_orders: bool
     max_length: int | None
     truncation: Truncation
+    pairs: bool | None
 
 
 def text_options(recipe: TextRecipe) -> TextOptions:
@@ -243,6 +244,7 @@ def text_options(recipe: TextRecipe) -> TextOptions:
         "both_orders": recipe.objective.both_orders,
         "max_length": recipe.data.max_length,
         "truncation": recipe.data.truncation,
+        "pairs": recipe.data.pairs,
     }
 
 
@@ -258,6 +260,7 @@ def text_settings(task: EncoderTask) -> TextOptions:
         "both_orders": isinstance(task.order, BothOrders),
         "max_length": task.input_format.max_length,
         "truncation": task.input_format.truncation,
+        "pairs": task.pairs,
     }
 
 
