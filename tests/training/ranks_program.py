@@ -110,9 +110,15 @@ dropout = 0
 attention_dropout = 0
 head_dropout = 0
 [training]
+precision = "float32"
 max_steps = 12
 logging_steps = 1
+[training.schedule]
+name = "constant"
 [training.optimizer]
+name = "adam"
+betas = [0.9, 0.98]
+eps = 1e-9
 learning_rate = 1e-3
 """
 
