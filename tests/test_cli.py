@@ -465,8 +465,9 @@ def test_look_shows_draws_and_writes_a_page(runs, tmp_path, name, kinds):
     page, image = tmp_path / "heads.html", tmp_path / "it.png"
     run = regard("look", runs[name], "one two three", "--html", page, "--png", image)
     assert run.exit_code == 0, run.stderr
-    written = done("predict", runs[name], "one two three")  # may be empty, after two steps
-    assert run.stdout.startswith(written.lstrip("\n"))
+    written = done("predict", runs[name], "one two three").rstrip("\n")
+    # After so few steps the text may be empty; then the pictures stand alone.
+    assert run.stdout.splitlines()[0] == (written or "cross-attention, layer 1")
     assert "cross-attention" in run.stdout and "three" in run.stdout
     html = page.read_text()
     assert "http://" not in html.replace("http://www.w3.org/", "") and "https://" not in html
