@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -125,7 +125,7 @@ class SearchIndex:
             np.save(temporary / VECTORS, self.vectors)
             with (temporary / TEXTS).open("w", encoding="utf-8") as file:
                 file.writelines(to_json(text) + "\n" for text in self.texts)
-            write_json(temporary / FACTS, self.facts.__dict__)
+            write_json(temporary / FACTS, asdict(self.facts))
 
     @classmethod
     def load(
