@@ -106,7 +106,7 @@ class SpanCorruption(TextToText):
         label_smoothing: float = 0.0,
     ):
         super().__init__(module, tokenizer, method=method, label_smoothing=label_smoothing)
-        self.pairs: dict[str, CorruptedWindows] = {}
+        self.corrupted: dict[str, CorruptedWindows] = {}
 
     @cached_property
     def sentinels(self) -> list[int]:
@@ -161,7 +161,7 @@ class SpanCorruption(TextToText):
                 seed=seed,
                 smallest=2,
             )
-            task.pairs[part] = CorruptedWindows(
+            task.corrupted[part] = CorruptedWindows(
                 windows, task.sentinels, **ids, noise=noise, seed=seed
             )
         return task
@@ -256,9 +256,9 @@ class SpanCorruption(TextToText):
         return " ".join(filter(None, joined))
 
     def _windows(self, part: str) -> CorruptedWindows:
-        if part not in self.pairs:
+        if part not in self.corrupted:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.pairs[part]
+        return self.corrupted[part]
 
 
 def _rows(batch: Sequences) -> list[list[int]]:

@@ -78,7 +78,7 @@ def test_validation_is_the_mean_loss_of_the_same_spans_each_time(here):
     scores = task.validate()
     assert scores == task.validate()
     total, count = 0.0, 0
-    for batch in task.pairs["valid"].epoch(0):
+    for batch in task.corrupted["valid"].epoch(0):
         for row in range(len(batch)):
             source = batch.source.ids[row : row + 1, : batch.source.lengths[row]]
             target = batch.target.ids[row : row + 1, : batch.target.lengths[row]]
