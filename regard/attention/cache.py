@@ -80,7 +80,6 @@ class KeyValueCache(State):
         return replace(self, keys=keys, values=values)._with_origin(self.origin)
 
     def expect_tokens(self, count: int) -> KeyValueCache:
-        """See `State.expect_tokens`."""
         return replace(self, expected=self.longest + count)
 
     def positions(self, count: int) -> Tensor:
@@ -147,7 +146,7 @@ class KeyValueCache(State):
         return replace(self, keys=keys, values=values, lengths=lengths, origin=None)
 
     def joined(self, other: KeyValueCache) -> KeyValueCache:
-        """See `State.joined`; both are copied."""
+        """A copy of both, row after row."""
         self.check_unused()
         other.check_unused()
         parts = replace(self), replace(other)

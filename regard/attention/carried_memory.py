@@ -112,7 +112,6 @@ class CarriedMemory(State):
         return {**by_position, "lengths": self.lengths}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """See `State`."""
         by_position = {name: tensors[name].clone() for name in self.BY_POSITION}
         lengths, end = tensors["lengths"], by_position["hidden"].size(2)
         equal_lengths = bool((lengths >= end).all())

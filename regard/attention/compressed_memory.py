@@ -46,19 +46,16 @@ class CompressedMemory(CarriedMemory):
 
     @property
     def held(self) -> int:
-        """See `CarriedMemory`."""
         return self.slots
 
     def keeping_all(self) -> Self:
-        """See `State.keeping_all`: nothing is compressed either."""
+        """A copy that neither forgets nor compresses."""
         return replace(super().keeping_all(), memory_length=UNLIMITED)
 
     def tensors(self) -> dict[str, Tensor]:
-        """See `CarriedMemory`."""
         return {**super().tensors(), "single": self.single}
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """See `State`."""
         base, single = super().with_tensors(tensors), tensors["single"]
         singles = int(single.max()) if len(single) else 0
         equal_lengths = base.equal_lengths and bool((single == singles).all())
@@ -67,7 +64,7 @@ class CompressedMemory(CarriedMemory):
         )
 
     def advance(self, count: int, lengths: Tensor | None = None) -> Self:
-        """See `CarriedMemory`; `compress` comes next."""
+        """The states after `count` tokens, which `compress` shortens."""
         added = count if lengths is None else lengths.to(self.lengths)
         after = replace(
             self,

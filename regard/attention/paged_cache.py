@@ -50,7 +50,7 @@ class PagedCache(KeyValueCache):
         return self._with_pages(self.lengths + count)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """See `KeyValueCache.write`; what comes back is copied."""
+        """Keys and values so far, copied out of the pages."""
         at, heads = self.positions(key.size(2)), slice(key.size(1))  # (B, T)
         page = self.pages.gather(1, at // PAGE)
         for pool, new in ((self.keys, key), (self.values, value)):
@@ -68,7 +68,7 @@ class PagedCache(KeyValueCache):
         return self._with_rows(self.lengths[rows], self.pages[rows])
 
     def joined(self, other: KeyValueCache) -> PagedCache:
-        """See `State.joined`; the rows of `other` are copied."""
+        """These rows, and copies of those of `other`."""
         self.consume()
         other.consume()
         none = self.pages.new_full((other.rows, self.pages.size(1)), -1)

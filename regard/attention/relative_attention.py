@@ -135,7 +135,6 @@ class ByDistance:
     def scores(
         self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """See `DistanceScores`."""
         return relative_scores(query, position_bias, project(self.vectors))
 
 

@@ -76,12 +76,10 @@ class ShawRelation(Relation):
     def scores(
         self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
     ) -> Tensor:
-        """See `Relation`."""
         return gather_by_distance(score(query, self.vectors.keys), self.rows[:, None])
 
     @property
     def value_term(self) -> ValueTerm:
-        """See `Relation`."""
         return self._added_values
 
     def _added_values(self, weights: Tensor) -> Tensor:
@@ -103,7 +101,6 @@ class ShawPositions(RelativePositions):
         self.layers = cast("Sequence[ShawTables]", tables)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
-        """See `RelativePositions`."""
         return self.at(-distances(queries, keys))
 
     def rows(self, offsets: Tensor) -> Tensor:
@@ -148,7 +145,6 @@ class BiasRelation(Relation):
     def scores(
         self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
     ) -> Tensor:
-        """See `Relation`."""
         all_heads = len(remaining_heads) == self.bias.size(1)
         return self.bias if all_heads else self.bias[:, remaining_heads]
 
@@ -167,7 +163,6 @@ class T5Positions(RelativePositions):
         self.tables = cast("Sequence[RelativeBias]", nn.ModuleList(tables))
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
-        """See `RelativePositions`."""
         relations = [BiasRelation(table(queries, keys)) for table in self.tables]
         return [relations[n % len(relations)] for n in range(self.layers)]
 
@@ -204,7 +199,6 @@ class TransformerXLRelation(Relation):
     def scores(
         self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
     ) -> Tensor:
-        """See `Relation`."""
         learned, heads = self.learned, list(remaining_heads)
         vectors = learned.distance(self.table.to(query))[None]  # (1, N, D)
         vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
@@ -230,7 +224,6 @@ class TransformerXLPositions(RelativePositions):
         self.layers = cast("Sequence[TransformerXLParameters]", parameters)
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
-        """See `RelativePositions`."""
         count = keys.size(0)
         least = 0 if self.causal else 1 - count
         table = sinusoid(torch.arange(least, count, device=keys.device), self.d_model)

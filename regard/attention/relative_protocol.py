@@ -91,13 +91,11 @@ class NoRelations(RelativePositions):
         self.layers = layers
 
     def between(self, queries: Tensor, keys: Tensor) -> Relations:
-        """See `RelativePositions`."""
         return [None] * self.layers
 
     def of(self, batch: Sequences) -> Relations:
-        """See `RelativePositions`; of unpadded batches, too."""
+        """The relations in a batch, padded or unpadded."""
         return [None] * self.layers
 
     def after(self, cache: KeyValueCache, count: int) -> Relations:
-        """See `RelativePositions`."""
         return [None] * self.layers

@@ -53,7 +53,7 @@ NormLayer = nn.LayerNorm | nn.RMSNorm
 
 
 class CTranslate2:
-    """See `Runtime`."""
+    """Folders that CTranslate2 opens."""
 
     name = NAME
     ending = "-ctranslate2"
@@ -65,7 +65,6 @@ class CTranslate2:
     def write(
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
-        """See `Runtime`."""
         specs = package("ctranslate2.specs")
         writer = WRITERS.get(type(source.body))
         if writer is None:
@@ -85,7 +84,6 @@ class CTranslate2:
         return NOTES.get(type(source.body), ())
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
-        """See `Runtime`."""
         engine = package("ctranslate2")
         options = {"device": "cpu", "intra_threads": 1, "inter_threads": 1}
         with torch.no_grad():

@@ -40,7 +40,7 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 
 
 class GGUF:
-    """See `Runtime`."""
+    """Files that llama.cpp opens."""
 
     name = NAME
     ending = ".gguf"
@@ -52,7 +52,6 @@ class GGUF:
     def write(
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
-        """See `Runtime`."""
         gguf, kind = package("gguf"), type(source.body)
         if kind not in FAMILIES:
             known = ", ".join(one.__name__ for one in FAMILIES)
@@ -86,7 +85,6 @@ class GGUF:
         return NOTES.get(kind, ()) + ((GELU,) if gelu else ()) + otherwise
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
-        """See `Runtime`."""
         from regard.exporting.llama_cpp import compare
 
         return compare(source, out)

@@ -73,7 +73,7 @@ class Graph:
 
 
 class ONNX:
-    """See `Runtime`."""
+    """Folders of ONNX graphs."""
 
     name = NAME
     ending = "-onnx"
@@ -85,7 +85,6 @@ class ONNX:
     def write(
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
-        """See `Runtime`."""
         package("onnx")
         package("onnxscript")
         graphs = _graphs(source)
@@ -99,7 +98,6 @@ class ONNX:
         return ("padding stands on the right of a sequence",)
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
-        """See `Runtime`."""
         with torch.no_grad(), ops.reference():
             if isinstance(source.model, LanguageModel):
                 return (_compare_decoder(source, Session(out / "model.onnx")),), ()
@@ -283,7 +281,7 @@ def _source_names(count: int) -> list[str]:
 
 
 class TargetStep(nn.Module):
-    """As `DecoderStep`, of targets whose sources were read."""
+    """A step of a decoder whose sources were read."""
 
     def __init__(self, model: Transformer | T5):
         super().__init__()

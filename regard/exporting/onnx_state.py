@@ -47,7 +47,6 @@ class GraphCache(State):
         return self.lengths[:, None] + torch.arange(count)
 
     def mask(self, count: int, window: int | None = None) -> KeyMask:
-        """See `KeyValueCache.mask`."""
         keys = torch.arange(self.longest + count)
         queries = self.longest + torch.arange(count)[:, None]
         seen = keys <= queries  # (T, P + T)
@@ -70,7 +69,6 @@ class GraphLayer:
     number: int
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """See `LayerCache`."""
         past = self.cache.past[2 * self.number : 2 * self.number + 2]
         both = [torch.cat(pair, 2) for pair in zip(past, (key, value), strict=True)]
         self.cache.grown += both
@@ -107,15 +105,12 @@ class GatheredPositions(PositionTable):
         self.table, self.max_length = table, table.max_length
 
     def forward(self, count: int, start: int = 0) -> Tensor:
-        """See `PositionTable`."""
         return self.at((start + torch.arange(count))[None], start + count)[0]
 
     def at(self, positions: Tensor, end: int) -> Tensor:
-        """See `PositionTable`."""
         return self.table.at(positions, end)
 
     def of(self, batch: Sequences) -> Tensor:
-        """See `PositionTable`."""
         return self.table.of(batch)
 
 

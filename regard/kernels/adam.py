@@ -36,7 +36,7 @@ def _plain(tensor: Tensor) -> bool:
 def adam(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> None:
-    """See `ops.adam`; low-precision copies are written too."""
+    """One step of all parameters and of their low-precision copies."""
     by_step: dict[int, list[AdamUpdate]] = {}
     for update in updates:
         update.step.add_(1)

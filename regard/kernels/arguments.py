@@ -64,7 +64,7 @@ def raw_address(tensor: Tensor) -> int:
 def optional_address(
     name: str, tensor: Tensor | None, dtype: torch.dtype, shape: Sequence[int]
 ) -> int | None:
-    """As `address`; None for None."""
+    """The address of a tensor; None for None."""
     return None if tensor is None else address(name, tensor, dtype, shape)
 
 

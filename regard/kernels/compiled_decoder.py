@@ -55,14 +55,12 @@ class CompiledGenerator(GeneratorWrapper):
     # ---- the start
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> Any:
-        """See `Generator`."""
         state = self.model.empty(sequences, dtype)
         if dtype is None and type(state) is KeyValueCache:
             return self.model.empty(sequences, torch.float16)
         return state
 
     def prefill(self, tokens: Tensor, state: State, lengths: Tensor | None = None) -> Any:
-        """See `Generator`."""
         program = self._cached(tokens, state, "prefill")
         if program is None or not isinstance(state, KeyValueCache):
             return self.model.prefill(tokens, state, lengths)
@@ -70,7 +68,6 @@ class CompiledGenerator(GeneratorWrapper):
         return after if lengths is None else after.truncate(lengths)
 
     def read(self, source: Sequences) -> Any:
-        """See `Generator`."""
         if not isinstance(self.model, CrossAttentionModel):
             return self.model.read(source)
         memory = CompiledTexts(self.model, "encode").last(source)
@@ -79,7 +76,6 @@ class CompiledGenerator(GeneratorWrapper):
         return self.model.initial_state(memory, source.lengths, torch.float16)
 
     def __call__(self, ids: Tensor, state: State | None = None) -> Output:
-        """See `LanguageModel`."""
         if not isinstance(self.model, LanguageModel):  # a source and a target
             return self.model.forward(ids, state)
         if state is not None:
@@ -133,11 +129,9 @@ class CompiledGenerator(GeneratorWrapper):
         return self.model.step(tokens, state) if stepped is None else stepped
 
     def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, Any] | None:
-        """See `Generator`."""
         return self._stepped(tokens, state, Program.topk, count)
 
     def search(self, tokens: Tensor, state: State, plan: SearchPlan) -> SearchResults | None:
-        """See `Generator`."""
         cache, source = _memories(state)
         fits = 0 < tokens.numel() * plan.size <= MAX_TOKENS
         if not fits or source is None or source.sharing > 1 or cache.longest:

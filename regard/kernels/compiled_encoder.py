@@ -36,7 +36,6 @@ class CausalEncoder(EncoderWrapper):
         return False
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """See `Encoder`."""
         hidden = None
         if batch.layout is None and batch.segments is None:
             hidden = CompiledGenerator(cast(LanguageModel, self.model)).whole_texts(batch.ids)
@@ -61,7 +60,6 @@ class CompiledEncoder(EncoderWrapper):
         return 4096
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         compiled = self.texts.each(batch) if tokens is ALL else None
         if compiled is None:
             yield from self.model.states(batch, tokens)
@@ -71,7 +69,6 @@ class CompiledEncoder(EncoderWrapper):
             yield flat.padded(layer)
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """See `Encoder`."""
         hidden = None
         if tokens is ALL:
             hidden = self.texts.last(batch)
@@ -80,7 +77,6 @@ class CompiledEncoder(EncoderWrapper):
         return self.model.encode(batch, tokens) if hidden is None else hidden
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
-        """See `Encoder`."""
         if choice == LAST:
             hidden = self.texts.last(batch)
             return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]

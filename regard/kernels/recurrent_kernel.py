@@ -23,7 +23,7 @@ def fits(below: Tensor, matrix: Panels, bias: Tensor | None, hidden: Tensor, cel
 def quantized_recurrence(
     below: Tensor, matrix: Panels, bias: Tensor | None, hidden: Tensor, cell: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `panels.quantized_recurrence`."""
+    """All steps of a layer: hidden states, and the last hidden and cell states."""
     check_recurrence(below, hidden, cell)
     (rows, tokens, gates), width = below.shape, hidden.size(1)
     below = contiguous(below)

@@ -48,7 +48,6 @@ class UnbindableProxy(fx.Proxy):
     """A proxy whose `unbind` has a known length: the layers of a state, or one token."""
 
     def unbind(self, dim: int = 0) -> list[fx.Proxy]:
-        """See `torch.unbind`."""
         parts: Any = self.tracer.create_proxy("call_method", "unbind", (self, dim), {})
         return [parts[n] for n in range(self.node.meta.get(LAYERS, 1))]
 
@@ -100,7 +99,7 @@ class LeafTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """See `fx.Tracer`; results of a generator are a list."""
+        """Results of a generator are a list."""
 
         def run(*arguments: Any) -> Any:
             result = root_fn(*arguments)
@@ -109,7 +108,6 @@ class LeafTracer(fx.Tracer):
         return run, [self.root, *self.arguments(self)]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """See `fx.Tracer`."""
         return type(m) in self.leaves
 
     def call_module(
@@ -143,18 +141,17 @@ class LeafTracer(fx.Tracer):
         return super().iter(obj)
 
     def create_arg(self, a: Any) -> Any:
-        """See `fx.Tracer`; other objects are passed on as they are."""
+        """Other objects are passed on as they are."""
         try:
             return super().create_arg(a)
         except NotImplementedError:
             return a
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """See `fx.Tracer`."""
         return UnbindableProxy(node, self)
 
     def create_node(self, kind: str, *details: Any, **more: Any) -> fx.Node:
-        """See `fx.Tracer`; each node knows the line that made it."""
+        """Each node knows the line that made it."""
         node = super().create_node(kind, *details, **more)
         node.meta["line"] = _line_of(sys._getframe(1))
         return node
@@ -167,11 +164,9 @@ class _PositionMethods:
         self.tracer, self.path = tracer, tracer.path_of_module(table)
 
     def of(self, batch: Sequences) -> fx.Proxy:
-        """See `PositionTable.of`."""
         return self.tracer.create_proxy("call_module", self.path, (batch,), {"method": "of"})
 
     def after(self, cache: Any, count: Any) -> fx.Proxy:
-        """See `PositionTable.after`."""
         details = self.path, (cache, count), {"method": "after"}
         return self.tracer.create_proxy("call_module", *details)
 

@@ -21,7 +21,7 @@ def reads_rows(ids: Tensor, matrix: Panels) -> bool:
 
 
 def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
-    """See `panels.quantized_rows`."""
+    """Rows of a quantized embedding table, in float32."""
     ids = contiguous(ids)
     out = torch.empty(*ids.shape, matrix.shape[1])
     missing = build.library().regard_rows(
@@ -35,7 +35,7 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
 
 
 def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """See `ops.argmax`."""
+    """The best token of each row and its log-probability."""
     rows, vocab_size = checked_shape("logits", logits)
     logits = contiguous(logits)
     token, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)

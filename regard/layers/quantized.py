@@ -170,7 +170,6 @@ class QuantizedLinear(nn.Module):
         return self.matrix(x, self.bias)
 
     def step_matmul(self) -> Callable[[Tensor], Tensor]:
-        """See `Linear.step_matmul`."""
         return self.matrix
 
 
@@ -186,7 +185,6 @@ class QuantizedRecurrent(nn.Module):
         self.recurrent = QuantizedLinear(layer.recurrent, dtype)
 
     def forward(self, x: Tensor, hidden: Tensor, cell: Tensor) -> LSTMOutput:
-        """See `RecurrentLayer.forward`."""
         matrix, bias = self.recurrent.matrix.panels, self.recurrent.bias
         parts = quantized_recurrence(self.input(x), matrix, bias, hidden, cell)
         return parts[0], parts[1:]

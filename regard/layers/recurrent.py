@@ -71,7 +71,7 @@ class RecurrentLayer(nn.Module, ABC):
     def forward_with(
         self, x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights
     ) -> LSTMOutput:
-        """As `forward`, with weights that several calls may share."""
+        """`forward` with weights that several calls may share."""
         if x.size(1) == 0:
             return hidden[:, None][:, :0], (hidden, cell)
         outputs, hidden, cell = self.read(x, hidden, cell, weights)
@@ -183,7 +183,7 @@ class WeightDropLSTM(LSTM):
         self.weight_dropout = Dropout(weight_dropout)
 
     def weights(self) -> RecurrentWeights:
-        """See `RecurrentLayer`; the biases as their sum."""
+        """The matrices, and the sum of both biases."""
         bias = self.input.bias + self.recurrent.bias
         dropped = self.weight_dropout(self.recurrent.weight)
         return RecurrentWeights(self.input.weight, dropped, bias, None)

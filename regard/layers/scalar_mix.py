@@ -119,7 +119,6 @@ class ScalarMix(nn.Module):
         return total
 
     def width(self, d_model: int) -> int:
-        """See `LayerChoice`."""
         return d_model
 
 

@@ -48,7 +48,6 @@ class AlbertConfig(BertConfig):
 
     @property
     def distinct_layers(self) -> int:
-        """See `BertConfig`."""
         return self.groups * self.layers_per_group
 
     @property
@@ -116,7 +115,6 @@ class Albert(Bert):
             cast(AlbertBlock, block).attention.capture.uses = uses[number]
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         mask = batch.padding_mask()

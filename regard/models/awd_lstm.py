@@ -154,12 +154,10 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
 
     @property
     def layer_groups(self) -> list[nn.Module]:
-        """See `Model`."""
         return [*cast(nn.ModuleList, self.layers), self.last]
 
     @property
     def reads_backward(self) -> bool:
-        """See `LanguageModel`."""
         return self.config.backward
 
     # ---- a language model
@@ -205,11 +203,9 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
 
     @property
     def recurrent_layers(self) -> Sequence[RecurrentLayer]:
-        """See `Recurrent`."""
         return [*self.layers, self.last]
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """See `Recurrent`."""
         return self.input_dropout(self.embedding_dropout(self.embedding(ids), ids))
 
     def _read(self, hidden: Tensor, state: AwdState | None) -> tuple[Tensor, AwdState]:
@@ -227,7 +223,6 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
 
     @property
     def is_causal(self) -> bool:
-        """See `Encoder`."""
         return not self.config.backward
 
     @property
@@ -236,7 +231,7 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return False
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; those of the layers are without dropout."""
+        """Those of the layers are without dropout."""
         order = reverse_order(batch.lengths, batch.width) if self.config.backward else None
         hidden = self.embedded(batch.ids if order is None else batch.ids.gather(1, order))
         yield _in_text_order(hidden, order)

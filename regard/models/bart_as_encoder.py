@@ -78,7 +78,6 @@ class BartAsEncoder(nn.Module, Encoder, Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return self.bart.repeated_blocks
 
     @property

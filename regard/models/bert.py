@@ -171,12 +171,10 @@ class Bert(nn.Module, Encoder, Prunable):
 
     @property
     def segment_types(self) -> int:
-        """See `Encoder`."""
         return self.config.segments
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     def forward(self, batch: Sequences) -> Output:
@@ -184,7 +182,6 @@ class Bert(nn.Module, Encoder, Prunable):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         mask, relations = batch.padding_mask(), self.relations.of(batch)

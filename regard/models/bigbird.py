@@ -124,7 +124,6 @@ class BigBird(Bert):
         self.plan = plan or self.drawn_plan
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         for layer, block in enumerate(self.blocks[:-1]):

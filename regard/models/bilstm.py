@@ -102,13 +102,13 @@ class BiLSTM(nn.Module, Encoder):
         return tokenizer if self.characters is None else OpenVocabulary.of(tokenizer)
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
-        """See `Encoder`: the extra "characters", (B, T, C)."""
+        """The extra "characters", (B, T, C)."""
         if self.characters is None:
             return batch
         return with_characters(batch, tokenizer, self.config.word_length, CHARACTER_WIDTH)
 
     def static(self, batch: Sequences) -> Tensor:
-        """See `Encoder`: [word; its characters], (B, T, D')."""
+        """[word; its characters], (B, T, D')."""
         if self.characters is None or self.unknown is None:
             return self.embedding(batch.ids)
         last = self.config.vocab_size - 1

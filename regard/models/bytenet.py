@@ -183,7 +183,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         self.head = Softmax(width, config.vocab_size, tied=None, bias=True)
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`; both must be padded."""
+        """Hidden states (B, T, D); source and target must be padded."""
         hidden, _ = self._decode(target.ids, self.read(source))
         return Output(hidden)
 

@@ -105,7 +105,6 @@ class CompressiveTransformer(TransformerXL):
     def prefill(
         self, tokens: Tensor, state: CarriedMemory, lengths: Tensor | None = None
     ) -> CarriedMemory:
-        """See `TransformerXL.prefill`."""
         before = self._memory_for(tokens, state)
         for _ in self._layers(tokens, before):
             pass
@@ -113,7 +112,6 @@ class CompressiveTransformer(TransformerXL):
         return memory.compress(self._compress(memory.oldest_groups()), self._keys_and_values)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CompressedMemory:
-        """See `TransformerXL.empty`."""
         base, config = super().empty(sequences, dtype), self.config
         most = config.compressed_length + config.memory_length + config.compression_rate - 1
         return CompressedMemory(

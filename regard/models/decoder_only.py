@@ -125,7 +125,6 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return self.decoder.repeated_blocks
 
     @property
@@ -134,7 +133,6 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         return self.decoder.sharded_parts
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`."""
         rows = torch.arange(len(source), device=source.lengths.device)[:, None]
         at = source.lengths[:, None] + target.positions  # (B, T)
         hidden = self.decoder(self.joined(source, target)).hidden  # (B, S + T, D)
@@ -150,7 +148,6 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         return torch.where(offset < 0, F.pad(source.ids, (0, longest)), of_target)
 
     def read(self, source: Sequences) -> State:
-        """See `Generator`."""
         # In training a target sees all of its text at once, whatever a memory holds.
         state = self.decoder.empty(len(source)).keeping_all()
         longest = extremes(source.lengths)[1]
@@ -160,11 +157,9 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         return self.decoder.prefill(source.ids[:, :longest], state, source.lengths)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """See `Generator`."""
         return self.decoder.step(tokens, state)
 
     def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, State] | None:
-        """See `Generator`."""
         return self.decoder.topk(tokens, state, count)
 
 

@@ -121,7 +121,6 @@ class DistilBert(nn.Module, Encoder, Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     def forward(self, batch: Sequences) -> Output:
@@ -129,7 +128,6 @@ class DistilBert(nn.Module, Encoder, Prunable):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         mask = batch.padding_mask()

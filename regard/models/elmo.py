@@ -201,7 +201,7 @@ class Elmo(nn.Module, Encoder):
         return []
 
     def static(self, batch: Sequences) -> Tensor:
-        """See `Encoder`: h_0."""
+        """h_0, the features of the words' characters."""
         return next(self.states(batch))
 
     def input_tokenizer(self, tokenizer: Any) -> Any:
@@ -225,7 +225,7 @@ class Elmo(nn.Module, Encoder):
             yield tokens.of(hidden) if n == self.config.layers else hidden
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """See `Encoder`: the mix of h_0 and all layers, (B, T, D)."""
+        """The mix of h_0 and all layers, (B, T, D)."""
         return tokens.of(self.mix(self.states(batch)))
 
     def carried(

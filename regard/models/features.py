@@ -167,7 +167,6 @@ class Features(nn.Module, Encoder):
         return self
 
     def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
-        """See `Encoder`."""
         found: bool = self.encoder.label_texts(rows, label_of)
         return found
 

@@ -44,7 +44,7 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
 
     @property
     def deployed(self) -> EncoderWithHeads:
-        """See `EncoderWithHeads`: the discriminator."""
+        """The discriminator."""
         discriminator = EncoderWithHeads(self.encoder, dict(self.heads.items())).train(
             self.training
         )
@@ -52,7 +52,6 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
         return discriminator
 
     def new_like(self) -> GeneratorAndDiscriminator:
-        """See `EncoderWithHeads`."""
         return GeneratorAndDiscriminator(super().new_like(), self.generator.config)
 
     @torch.no_grad()

@@ -161,18 +161,15 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     # ---- an encoder
 
     @property
     def is_causal(self) -> bool:
-        """See `Encoder`."""
         return True
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         mask, relations = batch.causal_mask(), self.relations.of(batch)

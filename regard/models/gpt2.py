@@ -165,7 +165,7 @@ class GPT2(GPT):
             nn.init.normal_(block.feed.outer.weight, std=deviation)
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last layer includes the final norm."""
+        """The last layer includes the final norm."""
         hidden = self.embed(batch)
         yield hidden
         mask, relations = batch.causal_mask(), self.relations.of(batch)
@@ -182,5 +182,4 @@ class GPT2(GPT):
 
     @property
     def tags_dropout(self) -> float:
-        """See `GPT.tags_dropout`."""
         return 0.1 if self.config.head_dropout is None else self.config.head_dropout

@@ -100,7 +100,7 @@ class GPT3(GPT2):
         return [masks[kinds[n % len(kinds)]] for n in range(self.config.layers)]
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last layer includes the final norm."""
+        """The last layer includes the final norm."""
         hidden = self.embed(batch)
         yield hidden
         masks = self.layer_masks(lambda window: local_mask(batch, window))

@@ -79,16 +79,15 @@ class KimCNN(nn.Module, Encoder):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return []
 
     @property
     def word_tables(self) -> list[nn.Embedding]:
-        """See `Encoder`: both tables of the multichannel model."""
+        """Both tables of the multichannel model."""
         return [self.embedding] if self.frozen is None else [self.embedding, self.frozen]
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`: the vectors of words, and their features."""
+        """The vectors of words, and their features."""
         words = self.embedding(batch.ids)
         if self.frozen is not None:  # the sum of both convolutions is that of the sum
             words = words + self.frozen(batch.ids)

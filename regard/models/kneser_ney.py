@@ -239,7 +239,6 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
         return Contexts(torch.full(shape, NONE, device=device))
 
     def prefill(self, tokens: Tensor, state: Contexts, lengths: Tensor | None = None) -> Contexts:
-        """See `Generator`."""
         state.consume()
         contexts = torch.cat([state.tokens[:, None], state.after(tokens, self.config.eos)], 1)
         last = torch.full((len(tokens),), tokens.size(1)) if lengths is None else lengths

@@ -186,18 +186,16 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     # ---- an encoder
 
     @property
     def is_causal(self) -> bool:
-        """See `Encoder`."""
         return True
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last layer includes the final norm."""
+        """The last layer includes the final norm."""
         hidden = self.embedding(batch.ids)
         yield hidden
         mask, angles = batch.causal_mask(), self.positions.of(batch)

@@ -46,11 +46,9 @@ class Mpnet(Roberta):
 
     @property
     def segment_types(self) -> int:
-        """See `Encoder`."""
         return 1
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`."""
         hidden = self.embed(batch)
         yield hidden
         mask, positions = batch.padding_mask(), padded_positions(batch)

@@ -140,12 +140,10 @@ class Model(ABC):
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def train(self, mode: bool = True) -> Self:
-        """As of every `nn.Module`."""
         self.training = mode
         return self
 
     def eval(self) -> Self:
-        """As of every `nn.Module`."""
         return self.train(False)
 
     @property
@@ -305,11 +303,11 @@ class LanguageModel(Generator[S]):
 
     @abstractmethod
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
-        """See `Generator`."""
+        """The state before the first token of so many sequences."""
 
     @abstractmethod
     def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
-        """See `Generator`."""
+        """The state after the prompts (B, T)."""
 
 
 class Recurrent(Model):
@@ -358,7 +356,7 @@ class EncoderDecoder(Generator[S]):
 
     @abstractmethod
     def read(self, source: Sequences) -> S:
-        """See `Generator`."""
+        """The state before the first target token."""
 
     def source_encoder(self) -> Encoder:
         """Its encoder alone, with the same weights.
@@ -381,7 +379,7 @@ class CrossAttentionModel(EncoderDecoder[S]):
 
     @abstractmethod
     def source_encoder(self) -> Encoder:
-        """See `EncoderDecoder`."""
+        """Its encoder alone, with the same weights."""
 
     @abstractmethod
     def initial_state(self, memory: Tensor, lengths: Tensor, dtype: torch.dtype | None = None) -> S:
@@ -392,7 +390,6 @@ class CrossAttentionModel(EncoderDecoder[S]):
         """
 
     def read(self, source: Sequences) -> S:
-        """See `Generator`."""
         return self.initial_state(self.encode(source), source.lengths)
 
 

@@ -95,7 +95,6 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
 
     @property
     def layer_groups(self) -> list[nn.Module]:
-        """See `Model`."""
         return [*self.stack.layers]
 
     # ---- a language model
@@ -132,18 +131,15 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
 
     @property
     def recurrent_layers(self) -> Sequence[RecurrentLayer]:
-        """See `Recurrent`."""
         return self.stack.layers
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """See `Recurrent`."""
         return self.dropout(self.embedding(ids))
 
     # ---- an encoder
 
     @property
     def is_causal(self) -> bool:
-        """See `Encoder`."""
         return True
 
     @property
@@ -152,7 +148,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         return False
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; those of the layers are without dropout."""
+        """Those of the layers are without dropout."""
         hidden = self.embedded(batch.ids)
         yield hidden
         for n, layer in enumerate(self.stack.layers):

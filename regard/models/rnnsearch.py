@@ -88,7 +88,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         self.head = Softmax(config.d_maxout, config.vocab_size, tied=None, bias=True)  # W_o
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`; both must be padded."""
+        """Hidden states (B, T, D); source and target must be padded."""
         hidden, _ = self._decode(target.ids, self.read(source))
         return Output(hidden)
 

@@ -109,7 +109,6 @@ class SegmentDistances:
     def scores(
         self, query: Tensor, position_bias: Tensor, project: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """See `DistanceScores`."""
         total = relative_scores(query, position_bias, project(self.tokens))
         for vectors, rows in self.others:
             total = total + relative_scores(query, position_bias, project(vectors), rows)

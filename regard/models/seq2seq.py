@@ -326,7 +326,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         self.head = Softmax(width, config.vocab_size, tied=tied, bias=True)
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`; both must be padded."""
+        """Hidden states (B, T, D); source and target must be padded."""
         # One lookup for both sides: the gradient of a lookup is as large as the whole vocabulary.
         embedded = self._embed(torch.cat([source.ids, target.ids], 1))
         sources, targets = embedded.split([source.ids.size(1), target.ids.size(1)], 1)

@@ -196,7 +196,6 @@ class T5Encoder(nn.Module, Encoder, Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     def forward(self, batch: Sequences) -> Output:
@@ -204,7 +203,7 @@ class T5Encoder(nn.Module, Encoder, Prunable):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last norm follows the last layer."""
+        """The last norm follows the last layer."""
         hidden = self.dropout(self.embedding(batch.ids))
         yield hidden
         mask, relations = batch.padding_mask(), self.relative.of(batch)
@@ -269,7 +268,6 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return [*self.encoder.blocks, *self.decoder]
 
     @property
@@ -279,7 +277,6 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         return [*self.encoder.blocks, *decoder_parts]
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`."""
         memory, hidden = self.encode(source), self.dropout(self.embedding(target.ids))
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
         relations = self.relative.of(target)
@@ -292,7 +289,6 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         return self.encoder.encode(source)
 
     def source_encoder(self) -> T5Encoder:
-        """See `EncoderDecoder`."""
         return self.encoder
 
     def initial_state(

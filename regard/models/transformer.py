@@ -227,7 +227,6 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return [*self.encoder, *self.decoder]
 
     @property
@@ -237,7 +236,6 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         return [*self.encoder, *decoder_parts]
 
     def forward(self, source: Sequences, target: Sequences) -> Output:
-        """See `EncoderDecoder`."""
         for hidden in self.target_states(source, target):  # noqa: B007
             pass
         return Output(self.finish_decoder(hidden))
@@ -268,12 +266,10 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
 
     @property
     def source_vocab_size(self) -> int:
-        """See `EncoderDecoder`."""
         size = self.config.source_vocab_size
         return super().source_vocab_size if size is None else size
 
     def source_encoder(self) -> SourceEncoder:
-        """See `EncoderDecoder`."""
         return SourceEncoder(self)
 
     @property
@@ -346,17 +342,12 @@ class SourceEncoder(nn.Module, Encoder, Prunable):
         return Output(self.encode(batch))
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; the last layer includes `finish_encoder`."""
+        """The last layer includes `finish_encoder`."""
         last = self.config.encoder_layers
         for n, hidden in enumerate(self.model.source_states(batch)):
             yield tokens.of(self.model.finish_encoder(hidden)) if n == last else hidden
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """See `Encoder`.
-
-        Raises:
-            ConfigError: it has no heads.
-        """
         raise no_head(self, kind, ())
 
     def template(self, tokenizer: Any) -> Template:

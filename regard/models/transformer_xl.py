@@ -175,12 +175,10 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return [*self.blocks]
 
     @property
     def target_length(self) -> int:
-        """See `LanguageModel`."""
         return self.config.target_length
 
     # ---- a language model
@@ -306,11 +304,10 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     @property
     def is_causal(self) -> bool:
-        """See `Encoder`."""
         return True
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`; a text is one segment."""
+        """The hidden states of texts, each read as one segment."""
         layers = self._layers(batch.ids, self._memory_for(batch.ids, None))
         for n, hidden in enumerate(layers):
             yield tokens.of(hidden) if n == self.config.layers else hidden

@@ -62,72 +62,58 @@ class ModelWrapper(Generic[M]):
         self.model = model
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """As `forward` of the model."""
         return self.model(*args, **named)
 
     @property
     def Config(self) -> type:  # noqa: N802
-        """As of the model."""
         return self.model.Config
 
     @property
     def config(self) -> Any:
-        """As of the model."""
         return self.model.config
 
     @property
     def family(self) -> TrainingFamily:
-        """As of the model."""
         return self.model.family
 
     @property
     def continues(self) -> bool:
-        """As of the model."""
         return self.model.continues
 
     @property
     def tokens_per_pass(self) -> int:
-        """As of the model."""
         return self.model.tokens_per_pass
 
     @property
     def unpadded(self) -> bool:
-        """As of the model."""
         return self.model.unpadded
 
     @property
     def SIZES(self) -> dict[str, Any]:
-        """As of the model."""
         return self.model.SIZES
 
     @property
     def PUBLISHED(self) -> dict[str, Any]:
-        """As of the model."""
         return self.model.PUBLISHED
 
     @property
     def training(self) -> bool:
-        """As of the model."""
         return self.model.training
 
     def train(self, mode: bool = True) -> Self:
-        """As of the model."""
         self.model.train(mode)
         return self
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """As of the model."""
         return self.model.repeated_blocks
 
     @property
     def sharded_parts(self) -> list[nn.Module]:
-        """As of the model."""
         return self.model.sharded_parts
 
     @property
     def layer_groups(self) -> list[nn.Module]:
-        """As of the model."""
         return self.model.layer_groups
 
 
@@ -136,41 +122,32 @@ class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignor
 
     @property
     def extras(self) -> tuple[str, ...]:  # type: ignore[override]
-        """As of the model."""
         return self.model.extras
 
     @property
     def head(self) -> Head:  # type: ignore[override]
-        """As of the model."""
         return self.model.head
 
     @property
     def first_token(self) -> int:
-        """As of the model."""
         return self.model.first_token
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> S:
-        """As of the model."""
         return self.model.empty(sequences, dtype)
 
     def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
-        """As of the model."""
         return self.model.prefill(tokens, state, lengths)
 
     def read(self, source: Sequences) -> S:
-        """As of the model."""
         return self.model.read(source)
 
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
-        """As of the model."""
         return self.model.step(tokens, state)
 
     def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
-        """As of the model."""
         return self.model.topk(tokens, state, count)
 
     def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
-        """As of the model."""
         return self.model.search(tokens, state, plan)
 
 
@@ -179,66 +156,51 @@ class EncoderWrapper(ModelWrapper[Encoder], Encoder):  # type: ignore[override]
 
     @property
     def embedding(self) -> Any:  # type: ignore[override]
-        """As of the model."""
         return self.model.embedding
 
     @property
     def word_tables(self) -> list[nn.Embedding]:
-        """As of the model."""
         return self.model.word_tables
 
     @property
     def pooled(self) -> tuple[str, ...]:  # type: ignore[override]
-        """As of the model."""
         return self.model.pooled
 
     @property
     def segment_types(self) -> int:
-        """As of the model."""
         return self.model.segment_types
 
     @property
     def is_causal(self) -> bool:
-        """As of the model."""
         return self.model.is_causal
 
     @property
     def adds_special_tokens(self) -> bool:
-        """As of the model."""
         return self.model.adds_special_tokens
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """As of the model."""
         return self.model.states(batch, tokens)
 
     def input_tokenizer(self, tokenizer: Any) -> Any:
-        """As of the model."""
         return self.model.input_tokenizer(tokenizer)
 
     def complete(self, batch: Sequences, tokenizer: Any) -> Sequences:
-        """As of the model."""
         return self.model.complete(batch, tokenizer)
 
     def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
-        """As of the model."""
         return self.model.label_texts(rows, label_of)
 
     def static(self, batch: Sequences) -> Tensor:
-        """As of the model."""
         return self.model.static(batch)
 
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
-        """As of the model."""
         return self.model.encode(batch, tokens)
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
-        """As of the model."""
         return self.model.chosen(batch, choice)
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """As of the model."""
         return self.model.new_head(kind, outputs)
 
     def template(self, tokenizer: Any) -> Template:
-        """As of the model."""
         return self.model.template(tokenizer)

@@ -166,7 +166,6 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
-        """See `Model`."""
         return list(self.blocks)
 
     @property
@@ -231,7 +230,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             yield content, query
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """See `Encoder`: those of the content stream."""
+        """The hidden states of the content stream."""
         streams = self.streams(batch)
         for _ in range(self.config.layers):
             yield next(streams)[0]

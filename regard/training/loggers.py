@@ -45,11 +45,9 @@ class WandbLogger(Callback):
         self.run = wandb.init(**options)
 
     def on_log(self, step: int, values: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         self.run.log(numbers(values), step=step)
 
     def on_end(self, result: Result) -> None:
-        """See `Callback`."""
         self.run.summary.update(final_scores(result))
         self.run.finish()
 
@@ -72,10 +70,8 @@ class MLflowLogger(Callback):
         self.client, self.run = mlflow, mlflow.start_run(**options)
 
     def on_log(self, step: int, values: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         self.client.log_metrics(numbers(values), step=step)
 
     def on_end(self, result: Result) -> None:
-        """See `Callback`."""
         self.client.log_metrics({f"final/{k}": v for k, v in final_scores(result).items()})
         self.client.end_run()

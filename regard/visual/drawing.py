@@ -272,7 +272,6 @@ class Pixels(Raster):
     colours: bytes = b""
 
     def pixels(self) -> bytes:
-        """See `Raster`."""
         return self.colours
 
 

@@ -44,7 +44,6 @@ class AttendedRegions(Picture):
     title: str = ""
 
     def drawing(self) -> Drawing:
-        """See `Picture`."""
         shapes = self._title_shapes()
         top = 26 if self.title else 8
         tiles = [("", self.photograph), *zip(self.words, self._brightened(), strict=True)]

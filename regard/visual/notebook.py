@@ -50,7 +50,6 @@ class NotebookProgress(Callback):
     # ---- progress
 
     def show(self, status: Status) -> None:
-        """See `Progress`."""
         self._fraction, self._status = status.fraction, str(status)
         self._refresh()
 
@@ -61,12 +60,10 @@ class NotebookProgress(Callback):
             self._refresh()
 
     def warn(self, message: str) -> None:
-        """See `Progress`."""
         self._messages.append(f"Warning: {message}")
         self._refresh()
 
     def close(self) -> None:
-        """See `Progress`."""
         how = "finished after" if self._finished else "stopped at"
         self._status = f"{how} step {self._step:,}" if self._step else how.split()[0]
         self._draw_curves()
@@ -75,17 +72,14 @@ class NotebookProgress(Callback):
     # ---- callbacks
 
     def on_step(self, step: Step) -> None:
-        """See `Callback`."""
         self._step = step.number
 
     def on_log(self, step: int, values: Mapping[str, Any]) -> None:
-        """See `Callback`."""
         self._events.append({"step": step, **values})
         if time.monotonic() - self._curves_at > CURVES_EVERY:
             self._draw_curves()
 
     def on_end(self, result: object) -> None:
-        """See `Callback`."""
         self._fraction, self._finished = 1.0, True
 
     def _draw_curves(self) -> None:

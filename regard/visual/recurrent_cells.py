@@ -158,7 +158,6 @@ class ElmoReader(CellReader):
     """Two directions, each on its own."""
 
     def name(self, layer: int) -> str:
-        """See `CellReader`."""
         each = len(self.widths) // 2
         direction = "forward" if layer <= each else "backward"
         return f"layer {(layer - 1) % each + 1}, {direction}"
