@@ -2,8 +2,8 @@
 
 A path may name a member of an archive: `corpus.zip!train/fra.txt`. Files and members that end in
 `.gz`, `.bz2`, `.xz` or `.zst` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and
-with nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. A byte
-order mark is dropped.
+with nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. (A file
+without one line feed, but with carriage returns, is an error.) A byte order mark is dropped.
 """
 
 from __future__ import annotations
@@ -145,6 +145,10 @@ def whole_lines_of(
             if len(raw) > most:
                 raise _too_long(name, number, most)
             text = raw.decode("utf-8")
+            if number == 1 and "\r" in text and not text.endswith("\n"):
+                problem = "lines end in carriage returns alone, which are no line ends here."
+                hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
+                raise DataError(name, 1, problem, hint)
             yield text.removeprefix("\ufeff") if number == 1 else text
             before += len(raw)
     except UnicodeDecodeError as error:

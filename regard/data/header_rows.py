@@ -13,7 +13,7 @@ from pathlib import Path
 
 from regard.data.files import ENDINGS, ending
 from regard.data.in_memory import infer_columns
-from regard.data.readers import Row, RowReader, read_records
+from regard.data.readers import CsvReader, Row, RowReader, read_records
 from regard.errors import ConfigError, DataError
 from regard.habit_names import TARGETS, TEXTS
 from regard.toml_text import toml_value
@@ -52,7 +52,9 @@ class WithoutHeader(RowReader):
         yield from rows
 
 
-def columns_in_header(path: str | Path, format: str | None = None) -> tuple[str, ...]:
+def columns_in_header(
+    path: str | Path, format: str | None = None, delimiter: str | None = None
+) -> tuple[str, ...]:
     """The columns that the header of a CSV or TSV file names: of texts, then of the target.
 
     (): the first line of a TSV file is no header, or the file is no table, or it cannot be read.
@@ -61,11 +63,12 @@ def columns_in_header(path: str | Path, format: str | None = None) -> tuple[str,
         ConfigError: the names do not tell which columns they are, or the first line of a CSV file
             has no usual names.
     """
-    kind = format or ENDINGS.get(ending(path))
+    kind = format or ("csv" if delimiter else ENDINGS.get(ending(path)))
     if kind not in ("csv", "tsv"):
         return ()
     try:
-        first = next(read_records(path, header=False, format=format).records(), None)
+        file = read_records(path, header=False, format=format, delimiter=delimiter)
+        first = next(file.records(), None)
     except DataError:  # is raised again where the rows are read
         return ()
     if first is None:
@@ -83,7 +86,8 @@ def columns_in_header(path: str | Path, format: str | None = None) -> tuple[str,
     raise ConfigError(
         f"{path}: the first line has the columns {listed}, and their names do not say which hold "
         "texts and which the target. Name them in this order in [data], such as columns = "
-        f"{toml_value(written[:2])}; or write header = false if this line is an example."
+        f"{toml_value(written[:2])}; or write header = false if this line is an example. "
+        f"{file.hint(written) if isinstance(file, CsvReader) else ''}".rstrip()
     )
 
 

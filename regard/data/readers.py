@@ -13,12 +13,12 @@ that was asked for; it can be looped over again; nothing but the current row is 
 
 from __future__ import annotations
 
-import csv
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 from difflib import get_close_matches
 from itertools import chain, compress, islice
 from os import PathLike
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from regard.data.csv_rows import csv_rows
 from regard.data.files import (
     ENDINGS,
-    LONGEST_LINE,
     LONGEST_TEXT,
     check_file,
     ending,
@@ -204,6 +204,10 @@ class RecordFile(_FileReader):
     """A file whose rows have fields by name."""
 
     @abstractmethod
+    def selecting(self, fields: Sequence[Field], lists: Sequence[Field]) -> RecordFile:
+        """A reader of these fields of the same file; `lists` may hold lists."""
+
+    @abstractmethod
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """All fields of each row by name, with the number, from 1, of the line it begins on."""
 
@@ -212,12 +216,16 @@ class RecordFile(_FileReader):
 class _TableReader(RecordFile):
     """A table, of which `columns` are read, by name or by number from 0.
 
-    header: whether the first line names the columns, and all rows must have as many fields; None:
-        it does if a column is given by name
+    Every row has as many fields as the first one, or it is an error.
+
+    header: whether the first line names the columns; None: it does if a column is given by name
     """
 
-    columns: tuple[Field, ...]
+    columns: tuple[Field, ...] = ()
     header: bool | None = None
+
+    def selecting(self, fields: Sequence[Field], lists: Sequence[Field]) -> RecordFile:
+        return replace(self, columns=tuple(fields))
 
     @property
     def may_have_header(self) -> bool:
@@ -239,12 +247,31 @@ class _TableReader(RecordFile):
             present = ", ".join(names) if names else f"0 to {len(first[1]) - 1}"
             problem = "is a table, and no column was chosen."
             raise DataError(self.path, None, problem, f"It has: {present}.")
-        numbers = [_column_number(self.path, column, names) for column in self.columns]
-        for number, fields in table if names else chain([first], table):
-            if names and len(fields) != len(names):
-                problem = f"has {len(fields)} fields, but the header has {len(names)}."
-                raise DataError(self.path, number, problem, f"The header: {', '.join(names)}.")
-            yield number, _select((self.path, number), fields, numbers)
+        hint = self.hint(first[1])
+        numbers = [_column_number(self.path, column, names, hint) for column in self.columns]
+        if max(numbers) >= len(first[1]):
+            problem = f"has {_count(first[1])}, but column {max(numbers)} is wanted (the first is"
+            raise DataError(self.path, first[0], f"{problem} column 0).", hint)
+        for number, fields in self._even(first, table, below_header=bool(names)):
+            yield number, tuple(fields[column] for column in numbers)
+
+    def hint(self, first: Sequence[str]) -> str:
+        """What to do where the fields of the first row show that the file is read wrongly."""
+        return ""
+
+    def _even(
+        self,
+        first: tuple[int, list[str]],
+        table: Iterator[tuple[int, list[str]]],
+        below_header: bool,
+    ) -> Iterator[tuple[int, list[str]]]:
+        """The rows, checked to have as many fields as the first one."""
+        for number, fields in table if below_header else chain([first], table):
+            if len(fields) != len(first[1]):
+                problem = f"has {_count(fields)}, but line {first[0]} has {len(first[1])}."
+                names = f"The header: {', '.join(first[1])}." if below_header else self.hint(fields)
+                raise DataError(self.path, number, problem, names)
+            yield number, fields
 
     def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """All fields of each row; without a header the names are the numbers from 0."""
@@ -254,10 +281,7 @@ class _TableReader(RecordFile):
             return
         names = list(map(str, range(len(first[1])))) if self.header is False else first[1]
         _check_unique(self.path, names)
-        for number, fields in chain([first], table) if self.header is False else table:
-            if len(fields) != len(names):
-                problem = f"has {len(fields)} fields, but the first line has {len(names)}."
-                raise DataError(self.path, number, problem, f"Its fields: {', '.join(names)}.")
+        for number, fields in self._even(first, table, below_header=self.header is not False):
             yield number, dict(zip(names, fields, strict=True))
 
 
@@ -282,53 +306,13 @@ class CsvReader(_TableReader):
     delimiter: str = ","
 
     def _table(self) -> Iterator[tuple[int, list[str]]]:
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-        begun = 1
-        with open_bytes(self.path) as stream:
-            text = _BoundedLines(self.path, whole_lines_of(stream, self.path))
-            table = csv.reader(text, delimiter=self.delimiter, strict=True)
-            try:
-                for fields in table:
-                    if fields:  # none: a blank line
-                        yield begun, fields
-                    begun = table.line_num + 1
-                    text.begin_row(begun)
-            except csv.Error as error:
-                problem = f"the row that begins here is not CSV: {error}."
-                raise DataError(self.path, begun, problem, csv_hint(error)) from error
+        return csv_rows(self.path, self.delimiter)
 
-
-def csv_hint(error: csv.Error) -> str:
-    """What may be wrong with a row that is not CSV."""
-    if "new-line character" in str(error):
-        return (
-            "A carriage return stands outside of quotes: put the field into quotes, or where it "
-            "ends the lines, write line feeds."
-        )
-    return 'Is a quote (") that opens on this line never closed, or not doubled inside?'
-
-
-class _BoundedLines:
-    """The lines of a table of which several may be one row; too long a row raises an error."""
-
-    def __init__(self, path: str | Path, lines: Iterator[str]):
-        self.path, self.lines = path, lines
-        self.begin_row(1)
-
-    def __iter__(self) -> _BoundedLines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self.lines)
-        self.length += len(line)
-        if self.length > LONGEST_LINE:
-            problem = f"the row that begins here has more than {LONGEST_LINE:,} characters."
-            raise DataError(self.path, self.begun, problem, 'Is a quote (") never closed?')
-        return line
-
-    def begin_row(self, number: int) -> None:
-        """The next row begins on this line."""
-        self.begun, self.length = number, 0
+    def hint(self, first: Sequence[str]) -> str:
+        other = next((sign for sign in ";\t|" if sign in first[0]), "")
+        if len(first) > 1 or not other:
+            return ""
+        return f"Is {other!r} the delimiter? Then say delimiter = {other!r} (or --delimiter)."
 
 
 @dataclass(frozen=True)
@@ -338,9 +322,12 @@ class JsonLinesReader(RecordFile):
     lists: the fields whose values may be lists, which become JSON text.
     """
 
-    fields: tuple[Field, ...]
+    fields: tuple[Field, ...] = ()
     lists: tuple[Field, ...] = ()
     unit = "record"
+
+    def selecting(self, fields: Sequence[Field], lists: Sequence[Field]) -> RecordFile:
+        return replace(self, fields=tuple(fields), lists=tuple(lists))
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self.records():
@@ -366,8 +353,11 @@ class ParquetReader(RecordFile):
     lists: the fields whose values may be lists, which become JSON text.
     """
 
-    fields: tuple[Field, ...]
+    fields: tuple[Field, ...] = ()
     lists: tuple[Field, ...] = ()
+
+    def selecting(self, fields: Sequence[Field], lists: Sequence[Field]) -> RecordFile:
+        return replace(self, fields=tuple(fields), lists=tuple(lists))
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
         for number, record in self._numbered_records(self._names):
@@ -478,55 +468,76 @@ def read(
     *,
     format: str | None = None,
     header: bool | None = None,
+    delimiter: str | None = None,
     lists: Sequence[Field] = (),
 ) -> RowReader:
     """The rows of one file, or of anything one can loop over.
 
+    data: also a reader of `read_records`
     fields: the columns wanted, by name or by number from 0
     format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz, .zst),
         and lines for any other ending
     header: whether a table's first line holds names; None: if a field is given by name
+    delimiter: the character between the fields of CSV, a comma without it
     lists: those of `fields` whose values may be lists, which become JSON text
 
     Raises:
-        ConfigError: the format is unknown.
+        ConfigError: the format is unknown, or is not CSV and has a delimiter.
         DataError: columns or a header of plain text are asked for.
     """
+    if isinstance(data, RecordFile):
+        return data.selecting(fields, lists)
     if not isinstance(data, str | PathLike):
         return ItemReader(data, fields, lists)
-    path, chosen = str(data), format or ENDINGS.get(ending(str(data)), "lines")
-    if chosen not in FORMATS:
-        formats = ", ".join(FORMATS)
-        raise ConfigError(f"`format` must be one of {formats}, but is {chosen!r}.")
-    kind = FORMATS[chosen]
-    if issubclass(kind, _TableReader):
-        return kind(path, tuple(fields), header)
-    if issubclass(kind, JsonLinesReader | ParquetReader):
-        return kind(path, tuple(fields), tuple(lists))
+    kind = _kind_of(str(data), format, delimiter)
+    if issubclass(kind, RecordFile):
+        options = {"header": header, "delimiter": delimiter}
+        return _record_file(kind, str(data), options).selecting(fields, lists)
     if fields or header:
         problem = "is read as plain text, which has no columns and no header."
-        raise DataError(path, None, problem, "If it is a table, say so: format = 'tsv' or 'csv'.")
-    return kind(path)
+        hint = "If it is a table, say so: format = 'tsv' or 'csv'."
+        raise DataError(str(data), None, problem, hint)
+    return kind(str(data))
 
 
 def read_records(
-    path: str | PathLike[str], *, header: bool = True, format: str | None = None
+    path: str | PathLike[str],
+    *,
+    header: bool | None = True,
+    format: str | None = None,
+    delimiter: str | None = None,
 ) -> RecordFile:
     """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet.
 
-    format: one of these, where the ending of the file does not say it.
+    format, delimiter: as of `read`.
     header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
 
     Raises:
         DataError: its ending is another.
+        ConfigError: as `read`.
     """
-    kind = FORMATS[format or ENDINGS.get(ending(str(path)), "lines")]
-    if issubclass(kind, _TableReader):
-        return kind(str(path), (), header)
-    if issubclass(kind, JsonLinesReader | ParquetReader):
-        return kind(str(path), ())
+    kind = _kind_of(str(path), format, delimiter)
+    if issubclass(kind, RecordFile):
+        return _record_file(kind, str(path), {"header": header, "delimiter": delimiter})
     problem = f"must end in one of {', '.join(ENDINGS)}, which say how it is read."
     raise DataError(str(path), None, problem)
+
+
+def _kind_of(path: str, format: str | None, delimiter: str | None) -> type[_FileReader]:
+    """The reader of a file."""
+    chosen = format or ("csv" if delimiter else ENDINGS.get(ending(path), "lines"))
+    if chosen not in FORMATS:
+        formats = ", ".join(FORMATS)
+        raise ConfigError(f"`format` must be one of {formats}, but is {chosen!r}.")
+    if delimiter and (chosen != "csv" or len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise ConfigError(f"`delimiter` must be a character of CSV files, but is {delimiter!r}.")
+    return FORMATS[chosen]
+
+
+def _record_file(kind: type[RecordFile], path: str, options: Mapping[str, Any]) -> RecordFile:
+    """A reader with those of the options that are set and that its class has."""
+    known = {option.name for option in dataclass_fields(cast(Any, kind))}
+    return kind(path, **{name: v for name, v in options.items() if v is not None and name in known})
 
 
 def read_parallel(*paths: str | PathLike[str]) -> ParallelReader:
@@ -619,8 +630,10 @@ def text_of(name: Field, value: object, location: Location) -> str:
     return value
 
 
-def _column_number(path: str | Path, column: Field, names: list[str] | None) -> int:
+def _column_number(path: str | Path, column: Field, names: list[str] | None, hint: str = "") -> int:
     """The number of a column, from 0, in a table whose header holds `names`, if it has one.
+
+    hint: for the error where the header does not have the column.
 
     Raises:
         DataError: there is no such column, or several have its name.
@@ -628,10 +641,10 @@ def _column_number(path: str | Path, column: Field, names: list[str] | None) -> 
     if isinstance(column, int) and column >= 0:
         return column
     if names is None:
-        hint = "Number it from 0, or say that the first line is a header."
-        raise DataError(path, None, f"has no column {column!r}: it has no header.", hint)
+        remedy = "Number it from 0, or say that the first line is a header."
+        raise DataError(path, None, f"has no column {column!r}: it has no header.", remedy)
     if column not in names:
-        raise _unknown((path, 1), column, names)
+        raise _unknown((path, 1), column, names, hint)
     _check_unique(path, [name for name in names if name == column])
     return names.index(str(column))
 
@@ -639,8 +652,9 @@ def _column_number(path: str | Path, column: Field, names: list[str] | None) -> 
 def _select(location: Location, fields: Sequence[str], numbers: Sequence[int]) -> Row:
     for number in numbers:
         if number >= len(fields):
-            problem = f"has {len(fields)} field{'s' if len(fields) != 1 else ''}, "
-            problem += f"but column {number} is wanted (the first is column 0)."
+            problem = (
+                f"has {_count(fields)}, but column {number} is wanted (the first is column 0)."
+            )
             raise DataError(*location, problem)
     return tuple(fields[number] for number in numbers)
 
@@ -652,9 +666,13 @@ def _check_unique(path: str | Path, names: Sequence[str]) -> None:
             raise DataError(path, None, f"has more than one column {name!r}.", "Rename one.")
 
 
-def _unknown(location: Location, name: Field, present: Iterable[str]) -> DataError:
+def _count(fields: Sequence[str]) -> str:
+    return f"{len(fields)} field{'s' if len(fields) != 1 else ''}"
+
+
+def _unknown(location: Location, name: Field, present: Iterable[str], hint: str = "") -> DataError:
     listed = [str(field) for field in present]
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
-    hint = f"It has: {', '.join(listed) or 'none'}."
-    hint += f" Did you mean {close[0]!r}?" if close else ""
-    return DataError(*location, f"has no field {name!r}.", hint)
+    names = f"It has: {', '.join(listed) or 'none'}."
+    hint = hint or (f"Did you mean {close[0]!r}?" if close else "")
+    return DataError(*location, f"has no field {name!r}.", f"{names} {hint}".rstrip())

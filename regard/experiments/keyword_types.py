@@ -32,6 +32,7 @@ class RecipeOptions(TypedDict, total=False):
     split_seed: int
     format: str
     header: bool
+    delimiter: str
     max_length: int
     sequence_length: int
     too_long: Literal["error", "truncate", "skip"]

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from regard.data.csv_rows import csv_hint
 from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
@@ -30,7 +31,6 @@ from regard.data.files import (
     skip_byte_order_mark,
     split_member,
 )
-from regard.data.readers import csv_hint
 from regard.errors import ConfigError, DataError, MissingExtra
 
 MIN_BYTES, MAX_BYTES = 1 << 17, 1 << 21  # of a shard, where its size is not given

@@ -288,7 +288,13 @@ def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
     """
     data = recipe.data
     rows = data.read(data.train, "train")  # of which `valid` may be a share
-    labels = Counter(row[-1] for row in rows)
+    labels = Counter[str]()
+    for line, row in rows.numbered():
+        if not row[-1].strip():
+            raise DataError(
+                rows.file_of(0), line, "the label is empty.", "Give it, or drop the row."
+            )
+        labels[row[-1]] += 1
     if len(labels) < 2:
         where = f"task {data.glue}" if data.glue else f"column {data.columns[-1]}"
         raise DataError(

@@ -8,6 +8,8 @@ become its input (its template) and creates the head.
 from __future__ import annotations
 
 import math
+import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -454,17 +456,34 @@ def labelled(
     gets a new head, even for the same number of labels.
     """
     own_labels = model.labels if kind in model.heads else ()
+    similar = similar_labels(labels)
     if not own_labels:
-        return model.with_new_head(kind, len(labels)), tuple(labels), []
+        return model.with_new_head(kind, len(labels)), tuple(labels), similar
     if missing := [label for label in labels if label not in own_labels]:
         begun = (
             f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new "
             f"head is begun for {_some(labels)}."
         )
-        return model.with_new_head(kind, len(labels)), tuple(labels), [begun]
+        return model.with_new_head(kind, len(labels)), tuple(labels), [begun, *similar]
     unseen = [label for label in own_labels if label not in labels]
     remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
     return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
+
+
+def similar_labels(labels: Iterable[str]) -> list[str]:
+    """A remark for each group of labels that differ in invisible characters alone: white space
+    around them, characters without width, composed or decomposed letters.
+    """
+    groups = defaultdict[str, list[str]](list)
+    for label in labels:
+        visible = "".join(c for c in label if unicodedata.category(c) != "Cf").strip()
+        groups[unicodedata.normalize("NFC", visible)].append(label)
+    return [
+        f"the labels {', '.join(map(ascii, group))} are different labels, but look the "
+        "same: they differ in white space or in characters that are not seen"
+        for group in groups.values()
+        if len(group) > 1
+    ]
 
 
 def _ids_of(texts: Sequences) -> list[list[int]]:

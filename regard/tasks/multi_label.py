@@ -318,7 +318,11 @@ def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
         items = [part.strip() for part in field.split(separator)] if separator else []
         items = [part for part in items if part]
     for item in items:
-        if not isinstance(item, str | int | float) or isinstance(item, bool) or item == "":
+        if (
+            not isinstance(item, str | int | float)
+            or isinstance(item, bool)
+            or not str(item).strip()
+        ):
             problem = f"has {json.dumps(item)} in a list of labels."
             raise DataError(file, line, problem, "A label is a text or a number.")
     labels = list(map(str, items))

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from regard import decoding
+from regard.data.readers import RowReader, read
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
 from regard.decoding import option_types
 from regard.errors import ConfigError
@@ -151,6 +152,28 @@ class DataSection(Options):
         return [
             str(path) for files in named for path in (files if self.several_files else (files,))
         ]
+
+
+class TableOptions(Options):
+    """Options of [data] of tasks that read tables."""
+
+    format: str | None = None
+    """The format of a table: tsv, csv, jsonl or parquet, where the ending does not say it."""
+    header: bool | None = None
+    """Whether the first line of a table holds the names of the columns; without it, it does where
+    `columns` are names, and where all fields of the first line are usual names."""
+    delimiter: str | None = None
+    """The character between the fields of CSV files, such as ";"; without it a comma."""
+
+    def table(
+        self, source: Any, columns: Sequence[int | str], lists: Sequence[int | str] = ()
+    ) -> RowReader:
+        """These columns of a table; values of `lists` may be lists."""
+        options: dict[str, Any] = self.model_dump(include={*TABLE_OPTIONS})
+        return read(source, columns, lists=lists, **options)
+
+
+TABLE_OPTIONS = tuple(TableOptions.model_fields)
 
 
 class TokenizerSection(Options):

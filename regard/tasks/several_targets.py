@@ -62,7 +62,7 @@ class SeveralTargetsData(TextsData):
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file, those of targets as a list."""
         lists = () if self.target_columns else self.columns[-1:]
-        reader = read(path, columns, format=self.format, header=self.header, lists=lists)
+        reader = self.table(path, columns, lists)
         if not self.target_columns and len(columns) > 1:
             reader = WithoutHeader(reader)
         separate = self.target_columns and len(columns) > 1  # a single column is that of the groups

@@ -43,10 +43,11 @@ Scheme = Literal["IOB1", "IOB2", "IOBES", "none"]
 class TaggingData(RowsData):
     """[data]: files of columns, one word a line, or `.jsonl` with `words` and `tags`."""
 
-    words: int = 0
-    """The column of the words, from 0; below 0 from the end. As the one below, not for `.jsonl`."""
-    tags: int = -1
-    """The column of the tags."""
+    words: int | None = None
+    """The column of the words, from 0, below 0 from the end; without it the first one, or FORM of
+    `.conllu`. As the one below, not for `.jsonl`."""
+    tags: int | None = None
+    """The column of the tags; without it the last one, or UPOS of `.conllu`."""
     header: bool | None = None
     """Whether the first line holds the names of the columns; without it, one that looks like a
     header is an error."""
@@ -151,7 +152,7 @@ class Tagger(encoding.EncoderTask):
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         data = recipe.data
-        if data.words == data.tags:
+        if data.words == data.tags is not None:
             yield "data.tags", f"must be another column than `words`, but both are {data.tags}."
         if all(ending(file) in (".jsonl", ".ndjson") for file in data.files_of_examples()):
             yield from differing(
@@ -169,7 +170,7 @@ class Tagger(encoding.EncoderTask):
         data = recipe.data
         train = LearnedSentences.of(data.records("train"), data.scheme)
         if len(train.labels) < 2:
-            problem = f"has no tag but {train.labels[0]!r} in its column {data.tags}."
+            problem = f"has no tag but {train.labels[0]!r}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
         model, labels, remarks = encoding.labelled(encoding.headed(model), cls.head, train.labels)
         task = cls(model, tokenizer, labels=labels, scheme=data.scheme, max_length=data.max_length)
@@ -351,7 +352,7 @@ class Tagger(encoding.EncoderTask):
     ) -> RecordReader[TaggedSentence]:
         """The sentences of a file; `columns` are those of words and tags."""
         try:
-            words, tags = (int(column) for column in columns or (0, -1))
+            words, tags = (int(column) for column in columns) if columns else (None, None)
         except ValueError:
             given = ",".join(map(str, columns))
             raise ConfigError(

@@ -9,7 +9,7 @@ was trained for several tasks which one is asked for, such as T5's "summarize: "
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Literal, Self, TypedDict
@@ -57,11 +57,13 @@ from regard.tasks.methods import results_of
 from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
 from regard.tasks.sections import (
+    TABLE_OPTIONS,
     DataSection,
     DecodingRecipe,
     Files,
     FoldOption,
     Share,
+    TableOptions,
     differing,
 )
 from regard.text import Tokenizer
@@ -106,28 +108,22 @@ class PairsData(DataSection):
         return self.records("train").texts()
 
 
-class TextPairsData(PairsData):
+class TextPairsData(TableOptions, PairsData):
     """[data]: two files of lines, or one table with `columns` for source and target."""
 
     columns: tuple[int | str, ...] = (0, 1)
     """The columns that are read, by number from 0 or by name."""
-    format: str | None = None
-    """The format of one table: tsv, csv, jsonl or parquet, where its ending does not say it."""
-    header: bool | None = None
-    """Whether the first line of one table holds the names of the columns; without it, it does
-    where `columns` are names, and where all fields of the first line are usual names."""
 
     def with_named_columns(self) -> Self:
         """See `DataSection`."""
         if "columns" in self.model_fields_set or self.header is False or len(self.train) != 1:
             return self
-        columns = columns_in_header(self.train[0], self.format)
+        columns = columns_in_header(self.train[0], self.format, self.delimiter)
         return self.model_copy(update={"columns": columns}) if columns else self
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
-        rows = pairs_of(source, self.columns, self.format, self.header)
-        return WithoutHeader(rows)
+        return WithoutHeader(pairs_of(source, self.columns, self.table))
 
 
 class TextToTextObjective(ReinforceObjective):
@@ -269,7 +265,7 @@ class TextToText(EmbedsTexts):
                 problem = "must be two files of lines or one table, but is given"
                 yield f"data.{name}", f"{problem} {len(files)} files."
         if all(len(files) != 1 for files in parts.values()):
-            yield from differing(data, "data", ("columns", "format", "header"), "is of a table")
+            yield from differing(data, "data", ("columns", *TABLE_OPTIONS), "is of a table")
         if len(data.columns) != 2:
             problem = f"must name the source and the target, but names {len(data.columns)} columns."
             yield "data.columns", problem
@@ -656,14 +652,13 @@ def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], li
 def pairs_of(
     files: Sequence[Any],
     columns: Sequence[int | str],
-    format: str | None = None,
-    header: bool | None = None,
+    read_table: Callable[[Any, Sequence[int | str]], RowReader] = read,
 ) -> RowReader:
     """Pairs from two files of lines, or from two columns of one table."""
     if len(files) == 2:
         return read_parallel(*files)
     if len(files) == 1:
-        return read(files[0], tuple(columns), format=format, header=header)
+        return read_table(files[0], tuple(columns))
     raise ConfigError(
         "A task from text to text reads two files of lines (source, target) or one table, but is "
         f"given {len(files)} files."

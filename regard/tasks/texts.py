@@ -43,7 +43,7 @@ from regard.tasks.encoding import (
     keep_short,
 )
 from regard.tasks.pair_order import BothOrders
-from regard.tasks.sections import differing
+from regard.tasks.sections import TABLE_OPTIONS, TableOptions, differing
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
 GLUE_FILES = {"train": "train", "valid": "dev"}
@@ -55,17 +55,12 @@ ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its f
 # ------------------------------------------------------------------------------------- recipes
 
 
-class TextsData(EncoderData):
+class TextsData(TableOptions, EncoderData):
     """[data]: tables of one text or two, and their targets."""
 
     columns: tuple[int | str, ...] = (0, 1)
     """One text or two, and then the label: by number from 0, or by name from a header. Without it,
     they are those with usual names in the header."""
-    format: str | None = None
-    """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
-    header: bool | None = None
-    """Whether the first line of a table holds the names of the columns; without it, it does where
-    `columns` are names, and where all fields of the first line are usual names."""
     group: int | str | None = None
     """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
     author."""
@@ -82,12 +77,12 @@ class TextsData(EncoderData):
         """See `DataSection`."""
         if "columns" in self.model_fields_set or self.header is False:
             return self
-        columns = columns_in_header(self.train, self.format)
+        columns = columns_in_header(self.train, self.format, self.delimiter)
         return self.model_copy(update={"columns": columns}) if columns else self
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
-        reader = read(path, columns, format=self.format, header=self.header)
+        reader = self.table(path, columns)
         # A single column is that of `group`.
         return WithoutHeader(reader) if len(columns) > 1 else reader
 
@@ -284,12 +279,13 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
     data, names = recipe.data, recipe.evaluation.metrics
     if data.glue:
         why = "is of tables, and `glue` says what is read"
-        yield from differing(data, "data", ("format", "header", "group"), why)
+        yield from differing(data, "data", (*TABLE_OPTIONS, "group"), why)
         if wrong := metrics.glue_problem(data.glue):
             yield "data.glue", f"cannot be learned: {wrong}"
     if data.trees:
         why = "is of tables, and `trees` says what is read"
-        yield from differing(data, "data", ("format", "header", "group", "columns", "glue"), why)
+        options = (*TABLE_OPTIONS, "group", "columns", "glue")
+        yield from differing(data, "data", options, why)
     if data.trees == "phrases" and data.splits_train:
         problem = "would have phrases of the sentences that are trained on"
         yield "data.valid", f"{problem}. Name a file of trees, or set `trees` to sentences."

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.checkpoints.sentence_transformers import read_pooling
-from regard.data import RowReader, read
+from regard.data import RowReader
 from regard.data.batches import Sequences, moved
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.data.token_arrays import ReadReport
@@ -24,22 +24,19 @@ from regard.tasks.distillation import Teacher, VectorsTeacherSection, hidden_los
 from regard.tasks.embedder import TextEncoder, VectorBatches
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.encoding import Part, input_format_of, keep_short
+from regard.tasks.sections import TableOptions
 from regard.text import Tokenizer
 
 
-class VectorsData(EncoderData):
+class VectorsData(TableOptions, EncoderData):
     """[data]: texts without any target."""
 
     columns: tuple[int | str, ...] = ()
     """The columns of a table that hold texts, each a text of its own; none: all of them."""
-    format: str | None = None
-    """The format is tsv, csv, jsonl or parquet, where a file's ending does not say it."""
-    header: bool | None = None
-    """The first line holds the names of the columns."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The texts of each row of a file."""
-        return read(source, self.columns, format=self.format, header=self.header)
+        return self.table(source, self.columns)
 
     def texts(self) -> Any:
         """The training texts, from which a tokenizer learns."""

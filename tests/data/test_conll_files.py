@@ -138,3 +138,15 @@ def test_json_lines_give_sentences(tmp_path):
     assert next(records) == (("EU", "votes"), ("B-ORG", "O"))
     with pytest.raises(DataError, match=r"tagged.jsonl:3: has no field 'tags'"):
         next(records)
+
+
+def test_comments_and_conll_u(tmp_path):
+    file = read_conll(write(tmp_path / "x.conll", "# 1\nAnna N\n\n# 2\n# N\n1 M\n\n# N\nB M\n"))
+    assert [s.words for s in file] == [("Anna",), ("#", "1"), ("#", "B")]
+    assert file.report.events["comment line left out"] == {"count": 2, "first_line": 1}
+    rows = "2-3 don't _ _", "2 do do AUX", "3 n't not PART", "3.1 really really ADV"
+    lines = ["# text = # don't", "1 # # SYM", *rows]
+    text = "\n".join(lines[:1] + [line.replace(" ", "\t") for line in lines[1:]])
+    path = write(tmp_path / "x.conllu", text)
+    assert list(read_conll(path)) == [(("#", "do", "n't"), ("SYM", "AUX", "PART"))]
+    assert list(read_conll(path, tags=2)) == [(("#", "do", "n't"), ("#", "do", "not"))]

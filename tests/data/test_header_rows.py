@@ -6,10 +6,11 @@ import csv
 import gzip
 import io
 import json
+from functools import partial
 
 import pytest
 
-from regard.data import read_conll
+from regard.data import read, read_conll
 from regard.data.header_rows import WithoutHeader
 from regard.errors import ConfigError, DataError
 from regard.experiments.keywords import recipe_from_keywords, with_options_in_sections
@@ -165,5 +166,5 @@ def test_the_header_of_pairs_to_translate(tmp_path):
     parts = {"train": [str(file)], "valid": [str(file)]}
     planned("translation", file, model, **parts)
     assert len([*WithoutHeader(pairs_of([str(file)], (0, 1)))]) == 8
-    assert len([*pairs_of([str(file)], (0, 1), None, True)]) == 8
-    assert [*pairs_of([str(file)], (0, 1), None, False)][0] == ("German", "English")
+    assert len([*pairs_of([str(file)], (0, 1), partial(read, header=True))]) == 8
+    assert [*pairs_of([str(file)], (0, 1), partial(read, header=False))][0] == ("German", "English")

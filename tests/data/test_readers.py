@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from regard.data import files, hash_of, read, read_parallel
 from regard.data.files import lines
-from regard.data.readers import CsvReader
+from regard.data.readers import CsvReader, read_records
 from regard.errors import ConfigError, DataError, MissingExtra
 
 ODD = "a\x0cb\u2028c\rd\x85e\x1cf\x00g"  # str.splitlines would cut at each of these
@@ -263,14 +263,6 @@ def test_a_column_whose_name_occurs_twice_is_not_guessed(tmp_path, ending):
         list(read(path, ("text", "label")))
 
 
-def test_ragged_tables_name_the_line(tmp_path):
-    path = write(tmp_path / "x.tsv", "de\ten\neins\tone\nzwei\n")
-    with pytest.raises(DataError, match=r"x\.tsv:3: has 1 fields, but the header has 2"):
-        list(read(path, ("en",)))
-    with pytest.raises(DataError, match=r"x\.tsv:3: has 1 field, but column 1 is wanted"):
-        list(read(path, (1,)))
-
-
 FIELDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
@@ -290,7 +282,7 @@ def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
     assert next(rows) == (3, ("b", "c"))
     with pytest.raises(DataError, match=r"x\.csv:5: the row that begins here is not CSV.*quote"):
         next(rows)
-    old = write(tmp_path / "old.csv", "a,b\rc,d\r")
+    old = write(tmp_path / "old.csv", "a,b\rc,d\r\n")
     with pytest.raises(DataError, match=r"A carriage return stands outside of quotes"):
         list(read(old, (0,)))
 
@@ -355,6 +347,38 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[data\]'"):
         list(read(write(tmp_path / "x.parquet", b""), ("a",)))
+
+
+# Rows that are not what the file seems to say, by one rule for all tables.
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("x.tsv", "a\tb\nI like\tit\tb\n", {}, "x.tsv:2: has 3 fields, but line 1 has 2"),
+        ("x.tsv", "a\tb\n\na\n", {}, "x.tsv:3: has 1 field, but line 1 has 2"),
+        ("x.csv", 'a,b\n"x, y",b\nx, y,b\n', {}, "x.csv:3: has 3 fields, but line 1 has 2"),
+        ("x.csv", '"a", "b"\n', {}, "x.csv:1: a space stands between the delimiter and a quote"),
+        ("x.csv", "a;b\n", {}, "x.csv:1: has 1 field, .* Is ';' the delimiter?"),
+        ("x.csv", 'a,b\n"a";"b"\n', {}, "x.csv:2: .* is not CSV: .* `delimiter`"),
+        ("x.tsv", "a\tb\rc\td\r", {}, "x.tsv:1: lines end in carriage returns alone"),
+        ("x.csv", "a;b\n1;2;3\n", {"delimiter": ";"}, "x.csv:2: has 3 fields, but line 1 has 2"),
+    ],
+)
+def test_rows_that_are_uneven_or_read_by_the_wrong_signs_are_errors(
+    tmp_path, name, text, options, message
+):
+    path = write(tmp_path / name, text.encode())
+    with pytest.raises(DataError, match=message):
+        list(read(path, (0, 1), **options))
+
+
+def test_a_delimiter_and_a_reader_of_records_as_data(tmp_path):
+    path = write(tmp_path / "x.csv", b'Type;Example\nc#;"hi;\n""why"""\n')
+    table = read_records(path, delimiter=";")
+    assert list(read(table, ("Example", "Type"))) == [('hi;\n"why"', "c#")]
+    assert list(read(path, (1,), delimiter=";", header=True)) == [('hi;\n"why"',)]
+    for wrong in ({"format": "tsv", "delimiter": ";"}, {"delimiter": ";;"}):
+        with pytest.raises(ConfigError, match="`delimiter` must be a character of CSV"):
+            read(path, (0,), **wrong)
 
 
 # --- anything one can loop over ----------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Tagged words in columns, as in the CoNLL shared tasks: one word a line, its tag beside it.
 
-Sentences end with a blank line. A line that begins with -DOCSTART- marks a document; it is no word,
-and is counted in the report.
+Sentences end with a blank line. A line that begins with -DOCSTART- marks a document. One that
+begins with `# ` before the words of a sentence is a comment; but `# NN` is a word with its tag if
+`NN` has been a tag before. Both are counted in the report.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from regard.data.datasets.records import RecordReader, Source, items_of
-from regard.data.files import lines
+from regard.data.files import ending, lines
 from regard.data.readers import Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 from regard.habit_names import TAGS, WORDS
 
 _DOCUMENT = "-DOCSTART-"
+CONLLU = ".conllu"
+CONLLU_COLUMNS = (1, 3)  # FORM and UPOS
 
 
 class TaggedSentence(NamedTuple):
@@ -31,8 +34,8 @@ class TaggedSentence(NamedTuple):
 def read_conll(
     data: str | PathLike[str] | Iterable[Any],
     *,
-    words: int = 0,
-    tags: int = -1,
+    words: int | None = None,
+    tags: int | None = None,
     header: bool | None = None,
 ) -> RecordReader[TaggedSentence]:
     """The sentences of a file of columns, or of anything to loop over that gives pairs.
@@ -44,7 +47,8 @@ def read_conll(
     data: a file of columns; a `.jsonl` file of objects {"words": […], "tags": […]}; or such
         mappings or pairs (words, tags) to loop over. In a mapping the words may be called tokens,
         and the tags ner_tags and so on (`regard.habit_names`)
-    words, tags: the columns of both, from 0, or from the end below 0
+    words, tags: the columns of both, from 0, or from the end below 0; None: the first and the last
+        one, or in a file that ends in .conllu the forms and the universal parts of speech
     header: whether the first line of a file of columns holds their names, and no word; None: it
         does not
 
@@ -56,12 +60,22 @@ def read_conll(
     )
 
 
+def default_columns(path: str) -> tuple[int, int]:
+    """The columns of words and tags of a file, where none are named."""
+    return CONLLU_COLUMNS if ending(path) == CONLLU else (0, -1)
+
+
 def _sentences(
-    source: Source, report: ReadReport, columns: tuple[int, int], header: bool | None
+    source: Source, report: ReadReport, columns: tuple[int | None, int | None], header: bool | None
 ) -> Iterator[tuple[int, TaggedSentence]]:
     items = items_of(source)
     if items is None:
-        sentences = _from_columns(str(source), report, _Columns(str(source), columns, header))
+        words, tags = (
+            default if column is None else column
+            for column, default in zip(columns, default_columns(str(source)), strict=True)
+        )
+        table = _Columns(str(source), (words, tags), header)
+        sentences = _from_columns(str(source), report, table)
     else:
         sentences = (
             (number or 0, _from_item(item, (name, number))) for (name, number), item in items
@@ -77,10 +91,13 @@ def _from_columns(
     begun = 0
     held: list[tuple[str, str]] = []
     for number, line in enumerate(lines(path), 1):
-        document = line.startswith(_DOCUMENT)
-        if document:
-            report.note(f"{_DOCUMENT} line left out", number)
-        if not document and line.strip(" \t") and not table.skips(number):
+        kind = _DOCUMENT if line.startswith(_DOCUMENT) else ""
+        kind = "comment" if not held and table.is_comment(line) else kind
+        if kind:
+            report.note(f"{kind} line left out", number)
+        if table.joins_words(line):
+            continue
+        if not kind and line.strip(" \t") and not table.is_header(number):
             begun = begun if held else number
             held.append(table.cells(number, line))
         elif held:
@@ -96,17 +113,34 @@ class _Columns:
     def __init__(self, path: str, chosen: tuple[int, int], header: bool | None):
         self.path, self.chosen, self.header = path, chosen, header
         self.separator, self.width, self.first = " ", 0, 0
+        self.conllu, self.tags = ending(path) == CONLLU, set[str]()
 
-    def skips(self, number: int) -> bool:
+    def is_header(self, number: int) -> bool:
         """Whether a line is the header."""
         return number == 1 and self.header is True
+
+    def is_comment(self, line: str) -> bool:
+        """Whether a line before the words of a sentence is a comment."""
+        if self.conllu or not line.startswith("# "):
+            return self.conllu and line.startswith("#")
+        fields = self._fields(line)
+        return len(fields) != self.width or fields[self.chosen[1]] not in self.tags
+
+    def joins_words(self, line: str) -> bool:
+        """Whether a line of CoNLL-U is of several words (2-3), or of one that is not in the text
+        (3.1).
+        """
+        return self.conllu and not line.partition("\t")[0].isdecimal() and "\t" in line
+
+    def _fields(self, line: str) -> list[str]:
+        # Only spaces separate: other white space, such as U+00A0, may be part of a word.
+        return [part for part in line.split(self.separator) if part or self.separator == "\t"]
 
     def cells(self, number: int, line: str) -> tuple[str, str]:
         """The word and the tag of a line."""
         if not self.width and "\t" in line:
             self.separator = "\t"
-        # Only spaces separate: other white space, such as U+00A0, may be part of a word.
-        fields = [part for part in line.split(self.separator) if part or self.separator == "\t"]
+        fields = self._fields(line)
         if not self.width:
             self._decide(number, len(fields))
         if len(fields) != self.width:
@@ -116,6 +150,7 @@ class _Columns:
         word, tag = (fields[column] for column in self.chosen)
         if not word.strip() or not tag.strip():
             raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
+        self.tags.add(tag)
         return word, tag
 
     def _decide(self, number: int, width: int) -> None:
@@ -150,4 +185,6 @@ def _from_item(item: object, location: Location) -> TaggedSentence:
     if not words or len(words) != len(tags):
         problem = f"has {len(words)} words and {len(tags)} tags; each word needs one."
         raise DataError(*location, problem)
+    if not all(map(str.strip, tags)):
+        raise DataError(*location, "a tag is empty.")
     return TaggedSentence(words, tags)
