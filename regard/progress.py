@@ -1,11 +1,14 @@
-"""Progress of long work: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of long work: a bar in a terminal, a line now and then elsewhere.
+
+What cannot be printed, on a full disk or a closed terminal, does not end the work.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Protocol, TextIO
 
@@ -41,17 +44,21 @@ class Bar:
         self._bar.start()
 
     def show(self, status: Stage) -> None:
-        self._bar.update(self._task, completed=status.fraction, description=str(status))
-        self._bar.refresh()
+        with suppress(OSError, ValueError):
+            self._bar.update(self._task, completed=status.fraction, description=str(status))
+            self._bar.refresh()
 
     def say(self, message: str) -> None:
-        self._bar.console.print(message, markup=False, highlight=False)
+        with suppress(OSError, ValueError):
+            self._bar.console.print(message, markup=False, highlight=False)
 
     def warn(self, message: str) -> None:
-        self._bar.console.print(f"Warning: {message}", style="yellow", markup=False)
+        with suppress(OSError, ValueError):
+            self._bar.console.print(f"Warning: {message}", style="yellow", markup=False)
 
     def close(self) -> None:
-        self._bar.stop()
+        with suppress(OSError, ValueError):
+            self._bar.stop()
 
 
 class Lines:
@@ -64,13 +71,17 @@ class Lines:
         self.say(str(status))
 
     def say(self, message: str) -> None:
-        print(f"{time.strftime('%H:%M:%S')} {message}", file=self.out, flush=True)
+        self._print(f"{time.strftime('%H:%M:%S')} {message}")
 
     def warn(self, message: str) -> None:
         self.say(f"Warning: {message}")
 
     def close(self) -> None:
         pass
+
+    def _print(self, line: str) -> None:
+        with suppress(OSError, ValueError):
+            print(line, file=self.out, flush=True)
 
 
 class Silent(Lines):
@@ -83,7 +94,7 @@ class Silent(Lines):
         pass
 
     def warn(self, message: str) -> None:
-        print(f"Warning: {message}", file=self.out, flush=True)
+        self._print(f"Warning: {message}")
 
 
 class Mute(Silent):

@@ -454,8 +454,15 @@ def _invalid_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, f"must be a finite number, but is {value}."
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             yield key, "must fit into 64 bits, but is a larger number."
+        elif isinstance(value, str) and not value.isascii() and _has_undecoded_bytes(value):
+            yield key, f"must be UTF-8, but is {value!r}. Rename the file or folder."
         elif not isinstance(value, bool | int | float | str):
             yield key, f"must not be a date or a time, but is {value}. Put quotes around a text."
+
+
+def _has_undecoded_bytes(text: str) -> bool:
+    """Whether a path has bytes that are not UTF-8, for each of which Python has a surrogate."""
+    return any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _joined(problems: Iterable[str]) -> str:

@@ -80,10 +80,25 @@ def checked_path(name: str | PathLike[str]) -> Path:
     return Path(name)
 
 
-def folder_of(path: str | PathLike[str]) -> Path:
-    """The folder of weights that a run, a folder or a name on the hub stands for."""
-    folder = resolve(path)
+def folder_of(path: str | PathLike[str], *, download: bool = True) -> Path:
+    """The folder of weights that a run, a folder or a name on the hub stands for.
+
+    download: as in `resolve`.
+    """
+    folder = resolve(path, download=download)
     return folder / "model" if (folder / "model" / CONFIG).exists() else folder
+
+
+def files_of_model(folder: Path) -> list[Path]:
+    """The files of a folder that a model is read from: its description and its weights.
+
+    In the layouts of ELMo and fastai, which have no config.json, these are all files.
+    """
+    has_weights = any((folder / name).exists() for name in WHOLE)
+    patterns = (*DESCRIPTION, *(SAFE if has_weights else PICKLED))
+    if not (folder / CONFIG).exists() and not has_weights:
+        patterns = ("*",)
+    return sorted({path for name in patterns for path in folder.glob(name) if path.is_file()})
 
 
 def _near(path: Path) -> str:

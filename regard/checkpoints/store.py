@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints import shards
@@ -47,7 +47,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if path.exists() and not path.is_file():  # opening a named pipe would block
         raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     try:
-        return load_file(path)
+        # The library opens no path that is not UTF-8; Python has a surrogate for each such byte.
+        is_utf8 = not any("\udc80" <= character <= "\udcff" for character in str(path))
+        return load_file(path) if is_utf8 else load(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file of weights.") from None
     except (OSError, SafetensorError) as error:

@@ -195,8 +195,9 @@ def load_task(model: str | Path, quantize: Any = None, device: str | None = None
 
 
 def say(message: str) -> None:
-    """Print a message that is not part of the result."""
-    typer.echo(message, err=True)
+    """Print a message that is not part of the result; where it cannot be printed, work goes on."""
+    with suppress(OSError):
+        typer.echo(message, err=True)
 
 
 def say_hint(hint: str) -> None:
@@ -228,8 +229,11 @@ def say_acceptance(acceptance: AcceptanceStats) -> None:
 def emit(text: str) -> None:
     """Write a part of the result and flush it."""
     out = _results or sys.stdout
-    out.write(text)
-    out.flush()
+    try:
+        out.write(text)
+        out.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def json_alone(context: typer.Context, as_json: bool) -> bool:

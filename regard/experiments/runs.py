@@ -18,6 +18,7 @@ from typing import Any, Unpack
 
 from regard import training
 from regard.checkpoints.filling import load_weights
+from regard.checkpoints.hub import CONFIG
 from regard.data.files import split_member
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
@@ -26,6 +27,7 @@ from regard.experiments.recipe_options import checked_recipe, open_recipe, read_
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_card import write_run_card
 from regard.experiments.run_folder import Run, check_out
+from regard.experiments.start_model import check_start, keep_start, kept_start, remove_start
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
@@ -149,7 +151,9 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
         _check_new(folder)  # reading data takes long: another process may have been quicker
         folder.mkdir(parents=True, exist_ok=True)
         made.task.tokenizer.save(folder / "model")
-        about = record(checked.seed, made.checksums) | {"notes": made.task.notes()}
+        keep_start(checked.model, folder)
+        about = record(checked.seed, made.checksums) | {"start": made.start_checksums}
+        about |= {"notes": made.task.notes()}
         write(folder / "recipe.toml", made.recipe, about)
     return made
 
@@ -220,6 +224,12 @@ def _check_new(folder: Path) -> None:
             f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
             "another folder (`out`, --out)."
         )
+    models = (path for path in (folder, folder / "model") if (path / CONFIG).exists())
+    if (model := next(models, None)) is not None:
+        raise ConfigError(
+            f"{model} holds a model, which a run would overwrite. Choose another folder (`out`, "
+            "--out)."
+        )
 
 
 def resume(
@@ -283,6 +293,10 @@ def _plan_of_run(
         raw.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
     )
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
+    start = checked(
+        raw.run.get("start", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.start"
+    )
+    check_start(recipe.model, start, folder)
     gone = [name for name in recorded if not split_member(name)[0].exists()]
     if not overrides:  # where the run has moved, so have the data that were in memory
         own = folder.absolute() / keywords.DATA_FOLDER
@@ -293,7 +307,7 @@ def _plan_of_run(
         ]
     if overrides:
         _, moved = open_recipe(folder / "recipe.toml", overrides)
-        made = plan(moved, tokenizer, device)
+        made = plan(moved, tokenizer, device, kept_start(folder))
         if sorted(made.checksums.values()) != sorted(recorded.values()):
             return made  # its identity is another one: the error names the files
         paths = {
@@ -308,7 +322,7 @@ def _plan_of_run(
         hint = f"If it has moved, name the new path: regard resume {folder} data.train=NEW"
         hint += f", or regard.resume({str(folder)!r}, ['data.train=NEW'])."
         raise DataError(folder, None, problem, hint)
-    return plan(recipe, tokenizer, device)
+    return plan(recipe, tokenizer, device, kept_start(folder))
 
 
 def _train(
@@ -338,6 +352,7 @@ def _train(
         callbacks=callbacks,
     )
     processes().from_first(lambda: _write_card_and_report(made, folder, result, finished))
+    processes().from_first(lambda: remove_start(folder))
     return result
 
 

@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from regard import ops
+from regard.checkpoints.hub import folder_of
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
 from regard.experiments.new_vocabulary import for_vocabulary
 from regard.experiments.recipe_options import FineTuneSection, starts_from_trained
+from regard.experiments.start_model import checksums_of
 from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
@@ -40,17 +42,24 @@ NOT_IDENTITY = {"training", "seed", "name"}
 class TrainingPlan:
     """A recipe with its task, built and ready to be trained.
 
+    start: the folder of the model that the training starts from; None: from random weights.
     recorded: of a run whose data has moved, the recipe and the checksums with the original paths.
     """
 
     recipe: Any
     task: Task
+    start: Path | None = None
     recorded: tuple[Any, Mapping[str, str]] | None = None
 
     @cached_property
     def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file of data."""
         return {name: hash_of(name) for name in self.recipe.data.files()}
+
+    @cached_property
+    def start_checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file of the model that the training starts from."""
+        return {} if self.start is None else checksums_of(self.start)
 
     @property
     def lora(self) -> LoraSection | None:
@@ -81,31 +90,39 @@ class TrainingPlan:
         return {
             "recipe": recipe.model_dump(mode="json", exclude=NOT_IDENTITY),
             "data": dict(checksums),
+            "start": self.start_checksums,
             "tokenizer": self.task.tokenizer.fingerprint(),
             **self.task.identity(),
         }
 
 
 def plan(
-    recipe: Any, tokenizer: Tokenizer | None = None, device: str | None = None
+    recipe: Any,
+    tokenizer: Tokenizer | None = None,
+    device: str | None = None,
+    start: Path | None = None,
 ) -> TrainingPlan:
     """Read the data, train the tokenizer unless it is given, and build the model from the seed.
 
     A warning says which data is left out or truncated.
 
     device: as in `train`.
+    start: the folder that is read in place of [model] `path`, which names the same model.
 
     Raises:
         ConfigError, DataError, CheckpointError: the recipe, the data or the folder to start from is
             wrong.
     """
     ops.load_kernels()
-    kind = task_class(recipe.task)
+    kind, section = task_class(recipe.task), recipe.model
     tokenizer = tokenizer or build_tokenizer(recipe)
     torch.manual_seed(recipe.seed)
-    model = build_model(recipe.model, tokenizer)
-    if isinstance(recipe.model, FineTuneSection) and recipe.tokenizer is not None:
-        model = for_vocabulary(model, recipe.model.path, tokenizer)
+    if isinstance(section, FineTuneSection):
+        start = start or folder_of(section.path)
+        section = section.model_copy(update={"path": str(start)})
+    model = build_model(section, tokenizer)
+    if isinstance(section, FineTuneSection) and recipe.tokenizer is not None:
+        model = for_vocabulary(model, section.path, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
         others = (as_encoder(model), as_encoder_decoder(model))
         suited = [one for one in others if one is not None and kind.trains(type(one))]
@@ -115,7 +132,7 @@ def plan(
         model = suited[0]
     model = model.to(device_for(device))
     recipe = with_training_defaults(recipe, model)
-    made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer))
+    made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer), start)
     made.task.start_from_word_vectors(recipe)
     adapt(made.task, made.lora, model)
     for note in made.task.notes():

@@ -12,6 +12,7 @@ from typing import Any
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import read_recipe
+from regard.experiments.start_model import check_start
 from regard.recipe import read
 from regard.tasks import task_class
 
@@ -136,8 +137,10 @@ def check_same_run(folder: Path, recipe: Any) -> None:
             unset = {name: resolved[name] for name, value in asked.items() if value is None}
             now["training"][section] = asked | unset
         check_unchanged(before, now, folder)
-        checksums = read(written).run.get("data", {})
+        recorded = read(written).run
+        checksums = recorded.get("data", {})
         check_unchanged(checksums, {name: hash_of(name) for name in checksums}, folder)
+        check_start(recipe.model, recorded.get("start", {}), folder)
 
 
 def _differences(
