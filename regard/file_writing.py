@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -62,15 +64,20 @@ def replacing(path: Path, writer: str = "") -> Iterator[Path]:
 def creating(path: Path) -> Iterator[Path]:
     """The path of a file or folder that the body writes; it then becomes `path`, which is new.
 
-    Of several processes that write the same `path` the first that ends keeps it.
+    Of several processes that write the same `path` the first that ends keeps it. What a killed
+    process of this machine has left of it is removed.
 
     Raises:
         CheckpointError: `path` is there already, or writing failed; nothing is left of it then.
     """
     check_new(path)
-    temporary = path.with_name(f".{path.name}.{token_hex(4)}.writing")
+    own = f".{path.name}.{platform.node()}"
+    temporary = path.with_name(f"{own}.{os.getpid()}.{token_hex(4)}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f"{glob.escape(own)}.*.writing"):
+            if not _is_running(int(left.name.split(".")[-3])):
+                _remove(left)
         yield temporary
         for file in [temporary, *temporary.rglob("*")]:
             sync(file)
@@ -82,6 +89,17 @@ def creating(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise not_written(path, error) from error
         raise
+
+
+def _is_running(process: int) -> bool:
+    """Whether this machine has a process of this number."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # that of another user
+        pass
+    return True
 
 
 def _become(temporary: Path, path: Path) -> None:

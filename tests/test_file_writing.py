@@ -70,3 +70,16 @@ def test_a_path_that_cannot_be_is_an_error_that_names_it(tmp_path, place):
         with creating(tmp_path / place) as temporary:
             temporary.touch()
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_a_killed_process_has_left_is_removed_by_the_next(tmp_path, folder):
+    if (process := os.fork()) == 0:
+        with creating(tmp_path / "new") as temporary:
+            temporary.mkdir() if folder else temporary.write_text("half")
+            os._exit(0)
+    os.waitpid(process, 0)
+    assert list(tmp_path.iterdir())
+    with creating(tmp_path / "new") as temporary:
+        temporary.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
