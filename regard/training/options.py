@@ -162,8 +162,8 @@ class TrainingOptions:
     gradient_accumulation_steps: int = 1
     """Batches in one step; the step equals that of one large batch."""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """Precision of matrix products; weights are always float32. "auto" times both on the first
-    batch and takes bfloat16 where it is faster."""
+    """Precision of matrix products; weights are always float32. "auto" is bfloat16
+    where the processor computes it and the model has at least 500,000 parameters."""
     activation_checkpointing: bool = False
     """Keep only the input of each block for the backward pass, and compute the rest again: much
     less memory, up to a third more time, the same result in every bit."""

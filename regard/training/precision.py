@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import nn
 
-from regard.data.batches import Batches
-from regard.training.counters_and_rng import isolated_rng
-from regard.training.task import Losses
-
-TaskLosses = Callable[[Any, Any], tuple[Losses, Any]]
-GAIN = 1.1  # bfloat16 must be faster by this factor, so that noise does not decide
-SMALL = 100_000  # parameters of a model that gains nothing, and is not timed
+SMALL = 500_000  # parameters of a model that bfloat16 hardly makes faster
 
 
 def casting(precision: str, device: torch.device) -> AbstractContextManager:
@@ -26,42 +17,23 @@ def casting(precision: str, device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
-def resolve(precision: str, losses: TaskLosses, model: nn.Module, batches: Batches) -> str:
+def resolve(precision: str, model: nn.Module) -> str:
     """The precision of a training, "float32" or "bfloat16".
 
-    "auto" is bfloat16 where a forward and backward pass over the first batch is faster; a model of
-    less than 100,000 parameters is not timed. Timing changes neither weights nor generators nor
-    the position in the data.
-
-    losses: `Trainable.losses` with this model.
+    "auto" is bfloat16 where the processor has instructions for it and the model at least 500,000
+    parameters. Nothing is timed, so that the same training has the same precision again.
     """
     if precision != "auto":
         return precision
     device = next(model.parameters()).device
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return "float32"
-    if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
-        return "float32"
-    position = batches.position()
-    batch = next(batches)
-    batches.restore(position)
-    with isolated_rng():
-        # In turns, so that other programs disturb both; the first passes warm up.
-        passes = [
-            {name: _timed(losses, model, batch, name) for name in ("float32", "bfloat16")}
-            for _ in range(4)
-        ]
-    seconds = {name: min(one[name] for one in passes[1:]) for name in passes[0]}
-    return "bfloat16" if seconds["float32"] > GAIN * seconds["bfloat16"] else "float32"
+    large = sum(parameter.numel() for parameter in model.parameters()) >= SMALL
+    return "bfloat16" if large and computes_bfloat16(device) else "float32"
 
 
-def _timed(losses: TaskLosses, model: nn.Module, batch: Any, precision: str) -> float:
-    """Seconds of a forward and a backward pass."""
-    began = time.perf_counter()
-    with casting(precision, next(model.parameters()).device):
-        sums, _ = losses(batch, None)
-    total: Any = sum(value for value, _ in sums.values())
-    total.backward()
-    total.item()  # waits for the device
-    model.zero_grad()
-    return time.perf_counter() - began
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for matrix products in bfloat16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )

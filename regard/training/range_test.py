@@ -45,7 +45,7 @@ def range_test(
     """
     torch.manual_seed(seed)
     steps = GrowingRate(task, options)
-    steps.precision = resolve(options.precision, steps.sharded.losses, steps.model, steps.batches)
+    steps.precision = resolve(options.precision, steps.model)
     steps.model.train()
     losses: list[float] = []
     while len(losses) < STEPS:

@@ -30,9 +30,8 @@ from regard.training.utilization import Utilization
 def start_run(loop: Loop, seed: int) -> None:
     """Start a training from its first step, with a checkpoint before it."""
     loop.processes.seed(seed)
-    asked_for = loop.options.precision
-    resolved = resolve(asked_for, loop.sharded.losses, loop.model, loop.batches)
-    # Every process has timed it; what the first one found counts.
+    resolved = resolve(loop.options.precision, loop.model)
+    # The processes may run on different machines: the first one's counts.
     loop.precision = loop.processes.from_first(lambda: resolved)
     loop.progress.say(description(loop.options, loop.precision))
     loop.report, loop.checkpointer = _report(loop, 0), checkpointer(loop)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from torch import nn
 from toy import D, Toy, V, Windows, early_stopping, options
 
 from regard.data.batches import PairBatch, Sequences
@@ -24,6 +25,7 @@ from regard.training import (
     average,
     train,
 )
+from regard.training.precision import resolve
 from regard.training.task import Trainable
 
 
@@ -243,14 +245,11 @@ def test_weights_stay_float32_in_every_precision(tmp_path, precision):
     assert first == pytest.approx(second, rel=0.02)
 
 
-def test_automatic_precision_that_chooses_float32_gives_the_same_bits(tmp_path, monkeypatch):
-    """With bfloat16 declared too slow, "auto" must give the bits of float32."""
-    monkeypatch.setattr("regard.training.precision.GAIN", 1e9)
-    first, second = Toy(), Toy()
-    train(first, options(precision="auto"), tmp_path / "a", progress=False)
-    train(second, options(), tmp_path / "b", progress=False)
-    states = first.module.state_dict().values(), second.module.state_dict().values()
-    assert all(map(torch.equal, *states))
+@pytest.mark.parametrize("native", [True, False])
+def test_automatic_precision_is_that_of_the_processor_for_all_but_small_models(monkeypatch, native):
+    monkeypatch.setattr("regard.training.precision.computes_bfloat16", lambda device: native)
+    assert resolve("auto", nn.Linear(1000, 500)) == ("bfloat16" if native else "float32")
+    assert resolve("auto", nn.Linear(1000, 499, bias=False)) == "float32"
 
 
 # ---- refusals ---------------------------------------------------------------------------------
