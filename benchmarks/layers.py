@@ -36,9 +36,10 @@ from benchmarks.document import put
 from benchmarks.workers import ROOT
 from regard import ops
 from regard.attention.attend import attend
+from regard.attention.scores import PLAIN, Dot
 from regard.layers.recurrent import RNN
 from regard.ops import KeyMask
-from regard.visual import Curves, Series, lecture_examples
+from regard.visual import Curves, Series
 
 PAGE = ROOT / "docs/reports/layer-costs.md"
 KERNEL, HALF_WINDOW = 3, 16
@@ -312,14 +313,17 @@ def document(found: dict[str, Any]) -> None:
 
 
 def scores() -> Curves:
-    """The variance of q · k by d_k, with and without the scale: see `lecture_examples`."""
-    numbers = lecture_examples.saturation().numbers
-    dims = list(map(math.log2, numbers["head_dim"]))
-    series = tuple(
-        Series(name, tuple(zip(dims, map(math.log2, numbers[column]), strict=True)))
-        for name, column in (("q · k", "plain_variance"), ("q · k / sqrt(d_k)", "scaled_variance"))
-    )
-    return Curves(series, "variance of scores", "log2 d_k", "log2 variance")
+    """The variance of q · k by d_k, with and without the scale, of vectors from N(0, 1)."""
+    series = []
+    for name, score in (("q · k", PLAIN), ("q · k / sqrt(d_k)", Dot())):
+        points = []
+        for power in range(0, 11, 2):
+            generator = torch.Generator().manual_seed(0)
+            drawn = torch.randn(256, 17, 2**power, generator=generator, dtype=torch.float64)
+            variance = score(*drawn.split([1, 16], 1)).var(correction=0).item()
+            points.append((float(power), math.log2(variance)))
+        series.append(Series(name, tuple(points)))
+    return Curves(tuple(series), "variance of scores", "log2 d_k", "log2 variance")
 
 
 def _row(

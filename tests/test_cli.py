@@ -508,7 +508,7 @@ def test_look_colours_a_text_by_a_cell(runs, tmp_path):
     assert "layer 1, cell 2" in done(*words)
     assert "LAYER:NUMBER" in refused(*words[:-1], "two")
     assert "`layer` must be from 1 to" in refused(*words[:-1], "9:1")
-    assert "different pictures" in refused(*words, "--steps", "one")
+    assert "different pictures" in refused(*words, "--gradients")
     assert "has no recurrent cells" in refused("look", runs["transformer"], "one", "--cell", "1:1")
 
 

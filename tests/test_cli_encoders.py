@@ -19,7 +19,7 @@ from regard.tasks.fill_mask import MaskFiller
 from regard.tasks.folders import load, save
 from regard.text import train
 from regard.text.trees import read_trees
-from regard.visual import attended_regions, elmo_steps
+from regard.visual import attended_regions
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
 MODEL = """
@@ -241,21 +241,6 @@ def test_quantized_weights_predict_the_same_labels(classifier):
     assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
     assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"
     assert "int9" in refused("predict", classifier, *texts, "--quantize", "int9")
-
-
-def test_look_shows_how_elmo_makes_the_vector_of_a_word(tmp_path):
-    torch.manual_seed(1)
-    save(every_task.bidirectional(), tmp_path / "elmo")
-    page, drawing = tmp_path / "steps.html", tmp_path / "steps.png"
-    words = ["look", tmp_path / "elmo", "the zebra sat", "--steps", "zebra"]
-    assert "Step 3" in done(*words, "--html", page, "--png", drawing)
-    assert "<svg" in page.read_text() and drawing.stat().st_size > 1000
-    found = json.loads(done(*words, "--json"))
-    expected = elmo_steps(load(tmp_path / "elmo"), "the zebra sat", "zebra").numbers
-    assert found["word"] == "zebra" and found["sum"] == expected["sum"].tolist()
-    assert "'dog' does not occur" in refused(*words[:-1], "dog")
-    save(every_task.encoder("tagging"), tmp_path / "bert")
-    assert "Bert is no ELMo" in refused("look", tmp_path / "bert", "the cat", "--steps", "cat")
 
 
 @pytest.mark.parametrize("make", [lambda: every_task.encoder("parsing"), every_task.tree_writer])

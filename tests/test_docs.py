@@ -38,7 +38,8 @@ from regard.tasks import TASKS
 ROOT = Path(__file__).parents[1]
 WRITTEN = ROOT / "docs/api"  # pages that `make docs` generates
 DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if WRITTEN not in page.parents]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+LECTURES = sorted((ROOT / "examples/lectures").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS, *LECTURES]
 BLOCK = re.compile(r"^```(?:\{code-cell\} )?(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
@@ -155,8 +156,11 @@ def _own_classes():
 def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, hub_cache):
     skip_without_weights(page.read_text(encoding="utf-8"), hub_cache)
     copy_examples(tmp_path)
-    start = tmp_path / "docs" if "{code-cell}" in page.read_text() else tmp_path
-    start.mkdir(exist_ok=True)  # a notebook runs in its own folder
+    start = tmp_path
+    if "{code-cell}" in page.read_text():  # a notebook runs in its own folder
+        start = tmp_path / page.relative_to(ROOT).parent
+        start.mkdir(exist_ok=True)
+        monkeypatch.syspath_prepend(start)
     monkeypatch.chdir(start)
     module = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # where dataclasses look for their module

@@ -77,9 +77,6 @@ class OtherPicture:
     inputs: Annotated[
         bool, Option("--inputs", help="Show the ids, segments and mask that an encoder reads.")
     ] = False
-    steps: Annotated[
-        str | None, Option(metavar="WORD", help="Show how an ELMo makes the vector of a word.")
-    ] = None
     cell: Annotated[
         str | None,
         Option(metavar="LAYER:NUMBER", help="Color the text by the value of a recurrent cell."),
@@ -133,8 +130,6 @@ class OtherPicture:
         check_no_decoding(chosen, decoding)
         if self.gradients:
             return _gradients(tasks, text)
-        if self.steps is not None:
-            return _steps(task, text, self.steps)
         if self.trees is not None:
             return _trees(task, text, self.trees)
         if self.cell is not None:
@@ -336,14 +331,6 @@ def _inputs(task: Task, text: str) -> Drawn:
     form = task.input_format
     found = Inputs.of(_texts_of(task, text), form.tokenizer, form.template)
     return found, dict(found.rows)
-
-
-def _steps(task: Task, text: str, word: str) -> Drawn:
-    """The layers of an ELMo at a word and their weighted sum, and the same as numbers."""
-    from regard.visual import elmo_steps
-
-    found = elmo_steps(task, text, word)
-    return found, {"word": word} | {name: one.tolist() for name, one in found.numbers.items()}
 
 
 def _trees(task: Task, text: str, count: int) -> Drawn:

@@ -21,27 +21,18 @@ __all__, __getattr__ = names_of(
         "character_properties": "python_properties text_properties",
         "comparison": "ComparedModel compare_results",
         "constituents": "TreePicture n_best_picture",
-        "contextual_words": "contextual_vectors",
         "curves": "Curves Series",
-        "dropout_masks": "dropouts",
         "distribution": "Distribution next_tokens",
-        "elmo_mix": "elmo_steps",
         "gradients": "gradient_curves gradient_norms",
         "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap",
         "inputs": "Inputs",
         "lattice": "Lattice",
-        "parameter_counts": "ModelSizes NamedSize model_sizes",
         "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow",
-        "positions_and_masks": (
-            "bias_curves bucket_grid distance_grid mask_grid position_table sinusoids "
-            "sparse_patterns"
-        ),
-        "predicted_from": "prediction_contexts",
+        "positions_and_masks": "mask_grid sinusoids sparse_patterns",
         "recurrent_cells": "cell_activation",
         "report": "ReportSample RunReport",
         "table": "Table",
         "text_map": "TextMap",
-        "vocabulary": "vocabulary_statistics",
     },
 )

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from regard.errors import ConfigError
-from regard.visual.curves import Curves, Series
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import as_labels, as_matrix
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from regard.attention.relative_bias import RelativeBias
-
-
-def position_table(table: Any, title: str = "") -> Heatmap:
-    """Position vectors (T, D): a row for each position, a column for each dimension."""
-    matrix = as_matrix(table)
-    rows, columns = _every(len(matrix)), _every(len(matrix[0]))
-    return Heatmap(matrix, rows, columns, title, row_axis="positions", column_axis="dimensions")
 
 
 def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
@@ -32,59 +19,9 @@ def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
 
     from regard.layers.positions import sinusoid
 
-    table = sinusoid(torch.arange(length), d_model)
-    return position_table(table, f"sinusoidal positions, {length} x {d_model}")
-
-
-def distance_grid(length: int = 16, clip_distance: int = 4) -> Heatmap:
-    """Shaw's relative positions: clip(j - i) of each query i and key j, from -k to k."""
-    import torch
-
-    from regard.attention.relative_kinds import ShawPositions
-
-    positions = torch.arange(length)
-    rows = ShawPositions(1, 1, clip_distance).rows(positions - positions[:, None])
-    return _pairs(rows - clip_distance, f"clip(j - i), k = {clip_distance}")
-
-
-def bucket_grid(length: int = 40, buckets: int = 32, *, causal: bool = False) -> Heatmap:
-    """The bucket of distances that each query and key have in T5.
-
-    causal: as in its decoder, where later keys are masked; else as in its encoder.
-    """
-    import torch
-
-    from regard.attention.relative_bias import causal_bucket, two_sided_bucket
-
-    positions = torch.arange(length)
-    distance = positions[:, None] - positions
-    found = (causal_bucket if causal else two_sided_bucket)(distance, buckets)
-    return _pairs(found, f"buckets of T5, {'decoder' if causal else 'encoder'}")
-
-
-def bias_curves(bias: RelativeBias, farthest: int = 128) -> Curves:
-    """What T5's bias adds to the scores of each head, by the distance of query and key.
-
-    bias: a model's `RelativeBias`, such as `model.encoder.relative.tables[0]` of a T5.
-    farthest: the largest distance.
-    """
-    import torch
-
-    from regard.attention.relative_bias import two_sided_bucket
-
-    distances = torch.arange(-farthest if bias.bucket is two_sided_bucket else 0, farthest + 1)
-    by_head = bias.by_distance(distances).detach().T.tolist()  # (H, N)
-    series = tuple(
-        Series(f"head {number}", tuple(zip(map(float, distances.tolist()), head, strict=True)))
-        for number, head in enumerate(by_head, 1)
-    )
-    return Curves(series, "score bias by distance", "query position - key position", "bias")
-
-
-def _pairs(values: Tensor, title: str) -> Heatmap:
-    matrix = as_matrix(values)
-    labels = _every(len(matrix))
-    return Heatmap(matrix, labels, labels, title, digits=0, row_axis="queries", column_axis="keys")
+    table = as_matrix(sinusoid(torch.arange(length), d_model))
+    title, axes = f"sinusoidal positions, {length} x {d_model}", ("positions", "dimensions")
+    return Heatmap(table, _every(length), _every(d_model), title, None, 2, *axes)
 
 
 def mask_grid(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,10 +28,8 @@ from regard.visual import (
     HeadGrid,
     Inputs,
     Panel,
-    contextual_vectors,
     next_tokens,
     run_encoder,
-    vocabulary_statistics,
 )
 from regard.visual.attention_of_text import token_weights
 from regard.visual.merge_subwords import merged, without_markers, words_of
@@ -398,85 +395,6 @@ def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error
         Inputs.of("It ran.", made, template, length=4)
     with pytest.raises(ConfigError, match="one text or two, but is 3"):
         Inputs.of(["a", "b", "c"], made, template)
-
-
-# ----------------------------------------------------------------- contextual and static
-
-
-def test_contextual_vectors_are_compared_by_the_formula(input_format):
-    model = bert()
-    texts = ["The grass is green.", "Green is it.", "It is tired, because it ran."]
-    found = contextual_vectors(model, texts[:2], "green", input_format)
-    batch = input_format.batch(input_format.encode([(text,) for text in texts[:2]]))
-    with torch.no_grad():
-        states = list(model.states(batch))
-    (pair,) = found.numbers["cosines"].T
-    for layer, hidden in enumerate(states):
-        one, other = hidden[0, 4].double(), hidden[1, 1].double()
-        expected = (one @ other) / math.sqrt((one @ one) * (other @ other))
-        assert pair[layer + 1].item() == pytest.approx(expected.item(), abs=1e-6)
-    assert pair[0].item() == pytest.approx(1.0)
-    assert pair[1] < 0.999
-    twice = contextual_vectors(
-        model, texts[2:], "it", input_format
-    )  # both in one text, not in "tired"
-    assert twice.numbers["cosines"].shape == (5, 1)
-    assert (
-        contextual_vectors(model, [texts[2]] * 2, "tired", input_format)
-        .numbers["cosines"]
-        .allclose(torch.ones((), dtype=torch.float64))
-    )
-    with pytest.raises(ConfigError, match="'green' must occur at least twice in `texts`, but .* 1"):
-        contextual_vectors(model, texts[:1], "green", input_format)
-    with pytest.raises(TextError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
-        contextual_vectors(model, ["green", "green " * 40], "green", input_format)
-
-
-def test_green_in_three_sentences_has_one_static_vector_and_three_contextual_ones(minilm):
-    model, input_format = minilm
-    texts = (
-        "The grass was green after the rain.",
-        "He is green and has never worked before.",
-        "They voted for the green party in the election.",
-    )
-    cosines = contextual_vectors(model, texts, "green", input_format).numbers["cosines"]
-    assert cosines.shape == (2 + 6, 3)
-    assert cosines[0].allclose(torch.ones((), dtype=torch.float64))
-    assert (cosines[-1] < cosines[1]).all() and cosines[-1].max() < 0.9
-    assert cosines[4:, 1].max() < 0.85  # grass and party are further apart than the others
-
-
-# ---------------------------------------------------------------------------- vocabulary
-
-
-def test_vocabulary_statistics_count_tokens():
-    tokens = ["[PAD]", "[unused1]", "##", "a", "##a", "the", "##ing", "дом", "##日", "1990", "!"]
-    found = vocabulary_statistics([*tokens, "aд"]).numbers
-    assert found["counts"] == {
-        "tokens": 12, "reserved": 2, "beginnings": 7, "continuations": 3,
-        "beginnings of one character": 2, "continuations of one character": 2,
-    }  # fmt: skip
-    assert found["lengths"]["continuations"] == {1: 2, 3: 1}
-    assert found["scripts"] == {
-        "LATIN": 4, "other signs": 2, "CYRILLIC": 1, "CJK": 1, "digits": 1, "several": 1
-    }  # fmt: skip
-    assert vocabulary_statistics(["▁a", "b", "<s>"]).numbers["counts"]["continuations"] == 1
-    signs = ["Ġthe", "ing", "###", "##", "####"]  # as GPT-2's vocabulary has them
-    assert vocabulary_statistics(signs).numbers["counts"]["beginnings"] == 1
-    with pytest.raises(ConfigError, match="at least one token"):
-        vocabulary_statistics([])
-
-
-def test_the_multilingual_vocabulary_has_the_published_shares(shared, tmp_path):
-    """36.5 % continuations and 106 reserved (Ács 2019, "Exploring BERT's vocabulary")."""
-    lines = shared("vocab/bert-base-multilingual-cased-vocab.txt").read_text().splitlines()
-    picture = vocabulary_statistics(lines, "BERT, multilingual, cased")
-    counts = picture.numbers["counts"]
-    assert counts["tokens"] == 119_547 and counts["reserved"] == 106
-    assert round(100 * counts["continuations"] / counts["tokens"], 1) == 36.5
-    assert counts["continuations"] == sum(line.startswith("##") and line != "##" for line in lines)
-    assert sum(picture.numbers["scripts"].values()) == 119_547 - 106
-    assert picture.save(tmp_path / "vocabulary.png").stat().st_size > 5000
 
 
 # ----------------------------------------------------------------------------- next words

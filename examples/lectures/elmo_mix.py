@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from contextual_words import occurrences
 from torch import Tensor, nn
 
 from regard.decoding.steps import evaluating
@@ -19,7 +20,6 @@ from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.visual.attention_record import TaskWithModel, as_encoder
-from regard.visual.contextual_words import occurrences
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Illustration, Note
 from regard.visual.table import Table

@@ -1,0 +1,362 @@
+"""The pictures of the lessons, each computed by the functions that models use."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import masks
+from regard.attention.attend import attend
+from regard.decoding.beam import Beam
+from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
+from regard.decoding.length_penalty import Power
+from regard.layers.chart import k_best_trees
+from regard.models.bert import Bert
+from regard.models.protocols import LanguageModel, Output
+from regard.state import State
+from regard.text import Tokenizer, wordpiece
+from regard.text.explain import SegmentedWord, Training, training
+from regard.text.trees import tree_of
+from regard.text.unigram import UnigramModel
+from regard.visual.beam_tree import BeamTrace
+from regard.visual.cell_text import CellText
+from regard.visual.character_properties import text_properties
+from regard.visual.constituents import n_best_picture
+from regard.visual.distribution import Distribution
+from regard.visual.heatmap import Heatmap
+from regard.visual.inputs import Inputs
+from regard.visual.lattice import Lattice
+from regard.visual.picture import Illustration, Note, Picture, PictureRow
+from regard.visual.positions_and_masks import mask_grid, sinusoids, sparse_patterns
+from regard.visual.table import Table
+
+# ------------------------------------------------------------------------------- subwords
+
+COUNTED = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
+VOCABULARY = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] my dog is cute he likes play ##ing un ##aff ##able una ##ffa "
+    "##ble work . ,"
+).split()
+PAIR = ("my dog is cute", "he likes playing")
+SPLIT = ("unaffable", "playing", "work")
+SUBWORDS = {
+    "h": -5.0,
+    "e": -4.5,
+    "l": -4.5,
+    "o": -4.6,
+    "w": -5.2,
+    "r": -5.0,
+    "d": -5.0,
+    "he": -3.2,
+    "ell": -6.0,
+    "hell": -5.1,
+    "hello": -3.4,
+    "lo": -4.4,
+    "ow": -5.0,
+    "world": -3.6,
+    "wor": -6.0,
+    "or": -4.0,
+    "ld": -4.8,
+    "low": -4.1,
+    "orld": -7.0,
+}
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    """A tokenizer with the vocabulary of these lessons."""
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        file = Path(folder) / "vocab.txt"
+        file.write_text("\n".join(VOCABULARY), encoding="utf-8")
+        return Tokenizer.load(file)
+
+
+def merges(count: int = 5) -> Picture:
+    """The merges of byte-pair encoding, and the words and tokens after the last of them."""
+    found = training(COUNTED, count)
+    steps = [
+        [f"{number}", f"{one.left} + {one.right}", one.symbol, f"{one.count}", _ties(len(one.tied))]
+        for number, one in enumerate(found.merges, 1)
+    ]
+    head = ["", "pair", "becomes", "count", ""]
+    return Illustration(
+        (Table.of(head, steps, "The merges"), _words(found), _tokens(found)), "Byte-pair encoding"
+    )
+
+
+def _ties(pairs: int) -> str:
+    return f"first of {pairs} equally frequent pairs" if pairs > 1 else ""
+
+
+def _words(found: Training) -> Table:
+    rows = [[word, f"{count}"] for word, count in found.iterations[-1].words.items()]
+    return Table.of(["word", "count"], rows, f"The words after {len(found.merges)} merges")
+
+
+def _tokens(found: Training) -> Table:
+    rows = [[one.token, f"{one.frequency}"] for one in found.iterations[-1].rows]
+    return Table.of(["token", "frequency"], rows, "The tokens")
+
+
+def inputs(length: int = 14) -> Picture:
+    """What BERT reads of two sentences."""
+    found = tokenizer()
+    return Inputs.of(PAIR, found, Bert.template(found), length=length)
+
+
+def longest_match(words: Sequence[str] = SPLIT) -> Picture:
+    """How WordPiece splits words, match by match."""
+    tables = []
+    for word in words:
+        steps = list(wordpiece.longest_match(word, VOCABULARY))
+        rows = [[" ".join(one.tried), one.found or "nothing", f"{one.start}"] for one in steps]
+        title = f"{word}: {' '.join(one.found or '[UNK]' for one in steps)}"
+        tables.append(Table.of(["tried, the longest first", "found", "at character"], rows, title))
+    return Illustration(tuple(tables), "The longest match")
+
+
+def segmentations() -> Picture:
+    """The lattice of a word by a small unigram model."""
+    model, word = UnigramModel(SUBWORDS), "helloworld"
+    likelihood = model.log_likelihood(word)
+    found = SegmentedWord(word, tuple(model.edges(word)), tuple(model.best(word)), likelihood)
+    said = f"The best segmentation has {found.best_share:.1%} of the probability of all."
+    return Illustration((Lattice(found), Note((said,))), "Segmentations")
+
+
+# ------------------------------------------------------------------------ parts of models
+
+QUOTED = (
+    'He said: "To be, or not to be (that is the question)."\n'
+    'And she: "Words (words, words), my lord."\nHe left.\n'
+)
+
+
+def positions(length: int = 50, d_model: int = 64) -> Picture:
+    """The sinusoidal table."""
+    return sinusoids(length, d_model)
+
+
+def cells() -> Picture:
+    """What cells would hold that follow a property exactly; each is scaled to at most 1."""
+    spans = [(at, at + 1) for at in range(len(QUOTED))]
+    shown = []
+    for name, values in text_properties(QUOTED).items():
+        scaled = 2 * values / values.max() - 1
+        shown.append(CellText.of(QUOTED, spans, scaled.tolist(), name))
+    return Illustration(tuple(shown), "Cells with a meaning")
+
+
+def self_attention(
+    head_dim: int = 64, the: float = 112, brown: float = 96, dog: float = 16, ran: float = 8
+) -> Picture:
+    """Scores divided by the root of the dimension, softmax, weighted sum.
+
+    Keys and values are unit vectors and the query holds the scores, so that its products with the
+    keys are the scores, and what `attend` returns is the weights.
+    """
+    words = ("The", "brown", "dog", "ran")
+    scores = torch.tensor([[the, brown, dog, ran]], dtype=torch.float64)
+    keys = torch.eye(4, max(4, head_dim), dtype=torch.float64)
+    query = scores @ keys * math.sqrt(keys.size(1) / head_dim)  # of fewer than 4 dimensions, too
+    weights = attend(query, keys, torch.eye(4, dtype=torch.float64))
+    divided = scores / math.sqrt(head_dim)
+    columns = zip(words, scores[0].tolist(), divided[0].tolist(), weights[0].tolist(), strict=True)
+    rows = [[word, f"{s:g}", f"{d:g}", f"{weight:.6f}"] for word, s, d, weight in columns]
+    sums = [f"{w:.4f} v_{n}" for n, w in enumerate(weights[0].tolist(), 1) if w >= 0.00005]
+    heatmap = replace(Heatmap.of(weights, ["The"], words, "The weights"), digits=3)
+    parts = (
+        Table.of(["key", "q · k", "/ sqrt(d_k)", "weight"], rows, "The query of “The”"),
+        Note(("The values are weighted and added:", "  z = " + " + ".join(sums))),
+        heatmap,
+    )
+    return Illustration(parts, "Self-attention", numbers={"weights": weights})
+
+
+def mask_kinds(length: int = 8, around: int = 2) -> Picture:
+    """The masks of encoders and decoders, as models combine them."""
+    count = torch.tensor([max(1, length - 2)])
+    kinds = {
+        "causal": masks.causal(),
+        "padding": masks.padding(count),
+        "causal & padding": masks.causal() & masks.padding(count),
+        f"window({around})": masks.window(around),
+        f"window({around}) | global(1)": masks.window(around) | masks.global_(1),
+    }
+    grids = [mask_grid(one.grid(length, length)[0, 0], title=name) for name, one in kinds.items()]
+    note = Note((f"The text has {int(count)} tokens and is padded to {length}.",))
+    return Illustration((note, PictureRow(tuple(grids))), "Masks")
+
+
+def sparse(blocks: int = 12, window: int = 1, random: int = 2) -> Picture:
+    """BigBird's patterns side by side."""
+    found = sparse_patterns(blocks, window, random)
+    return Illustration((PictureRow(tuple(found.values())),), "Sparse attention")
+
+
+# ---------------------------------------------------------------------------- searching
+
+SENTENCE = "The child came home from"
+LOGITS = {
+    "school": 5.0,
+    "work": 2.6,
+    "the": 2.4,
+    "his": 1.9,
+    "play": 1.7,
+    "hospital": 1.5,
+    "college": 1.2,
+    "church": 0.8,
+    "camp": 0.6,
+    "war": 0.1,
+    "Paris": -0.6,
+    "green": -3.0,
+}
+
+Probabilities = Mapping[tuple[str, ...], Mapping[str, float]]
+END, OTHERS = "</s>", "…"
+# After each prefix the next words of translations of "les pauvres sont démunis".
+TRANSLATIONS: Probabilities = {
+    (): {"poor": 0.5, "the": 0.46},
+    ("poor",): {"people": 0.55, "folk": 0.3},
+    ("poor", "people"): {"are": 0.5, "have": 0.4},
+    ("poor", "people", "are"): {"destitute": 0.35, "needy": 0.3, "poor": 0.3},
+    ("poor", "people", "have"): {"nothing": 0.6, "no": 0.3},
+    ("poor", "people", "have", "no"): {"money": 0.9},
+    ("poor", "folk"): {"have": 0.6, "are": 0.3},
+    ("poor", "folk", "have"): {"nothing": 0.6, "no": 0.3},
+    ("the",): {"poor": 0.95},
+    ("the", "poor"): {"don't": 0.7, "have": 0.25},
+    ("the", "poor", "don't"): {"have": 0.97},
+    ("the", "poor", "don't", "have"): {"any": 0.7, "money": 0.25},
+    ("the", "poor", "don't", "have", "any"): {"money": 0.95},
+    ("the", "poor", "have"): {"no": 0.6, "nothing": 0.35},
+    ("the", "poor", "have", "no"): {"money": 0.95},
+}
+
+WORDS, TAGS = "I shot an elephant in my pajamas".split(), "PRP VBD DT NN IN PRP$ NNS".split()
+LABELS = ("S", "VP", "NP", "PP")
+# The scores of constituents by their first word, the word after them and their label.
+CONSTITUENTS = {
+    (0, 7, "S"): 3.0,
+    (0, 1, "NP"): 2.0,
+    (1, 7, "VP"): 2.0,
+    (2, 4, "NP"): 2.0,
+    (4, 7, "PP"): 2.0,
+    (5, 7, "NP"): 2.0,
+}
+UNLIKELY = -9.0  # of every other constituent
+
+
+@dataclass(frozen=True)
+class PrefixTableConfig:
+    """What a generator must have."""
+
+    vocab_size: int
+    max_length: int | None = None
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+
+
+@dataclass
+class ReadTokens(State):
+    """The tokens that were read: ids (B, T), the start among them."""
+
+    ids: Tensor
+
+
+class PrefixTable(nn.Module, LanguageModel[ReadTokens]):
+    """p(word | prefix) as it stands in a table; what is missing to 1 has the word "…".
+
+    A prefix that is not in the table is followed by the end.
+
+    words: by their ids, which begin with padding, the start and the end.
+    """
+
+    def __init__(self, probabilities: Probabilities):
+        super().__init__()
+        found = {word: None for row in probabilities.values() for word in row}
+        self.words: Sequence[str] = ["", "<s>", END, OTHERS, *(w for w in found if w != END)]
+        self.config = PrefixTableConfig(len(self.words))
+        self.probabilities = probabilities
+        self.head = None
+
+    def forward(self, ids: Tensor, state: ReadTokens | None = None) -> Output:
+        """Its hidden states are the log-probabilities (B, T, V)."""
+        before = state.ids if state else ids[:, :0]
+        read = torch.cat([before, ids], 1)
+        start = before.size(1)
+        rows = [
+            torch.stack([self._after(row[: end + 1].tolist()) for row in read])
+            for end in range(start, read.size(1))
+        ]
+        return Output(torch.stack(rows, 1), ReadTokens(read))
+
+    def _after(self, ids: Sequence[int]) -> Tensor:
+        """(V,) log-probabilities after a prefix."""
+        prefix = tuple(self.words[number] for number in ids if number > self.config.bos)
+        row = self.probabilities.get(prefix, {END: 1.0})
+        known = [row.get(word, 0.0) for word in self.words]
+        known[self.words.index(OTHERS)] = max(0.0, 1 - sum(known))
+        return torch.tensor(known, dtype=torch.float64).log()
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> ReadTokens:
+        return ReadTokens(torch.empty(sequences, 0, dtype=torch.long))
+
+    def prefill(
+        self, tokens: Tensor, state: ReadTokens, lengths: Tensor | None = None
+    ) -> ReadTokens:
+        state.consume()
+        return ReadTokens(torch.cat([state.ids, tokens], 1))
+
+    def step(self, tokens: Tensor, state: ReadTokens) -> tuple[Tensor, ReadTokens]:
+        state.consume()
+        output = self(tokens, state)
+        assert isinstance(output.state, ReadTokens)
+        return output.hidden, output.state
+
+
+def next_word(temperature: float = 1.0, top_k: int = 12, top_p: float = 1.0) -> Picture:
+    """The distribution after a sentence, as the filters of sampling leave it."""
+    scores = torch.tensor([list(LOGITS.values())], dtype=torch.float64)
+    filters = (Temperature(temperature), TopK(top_k), TopP(top_p))
+    left = apply(filters, scores, Prefix(torch.empty(1, 0, dtype=torch.long), 0))
+    probabilities = left.softmax(-1)[0]
+    title = f"after “{SENTENCE} …”"
+    shown = Distribution.of(probabilities, list(LOGITS), len(LOGITS), title)
+    numbers = {"probabilities": probabilities}
+    return Illustration((shown,), "The next word", numbers=numbers)
+
+
+def beam_tree(beams: int = 2) -> Picture:
+    """The search for a translation in a table of probabilities, as a tree."""
+    model, trace = PrefixTable(TRANSLATIONS), BeamTrace(beams)
+    search = Beam(size=beams, length_penalty=Power(0.0), max_tokens=10)
+    (best,) = search.run(model, None, trace)[0]
+    words = " ".join(model.words[number] for number in best.tokens)
+    title = f"{beams} beams" if beams > 1 else "one beam: greedy search"
+    tree = trace.tree(lambda number: model.words[number], best, title)
+    found = Note((f"Found: “{words}”, with probability {math.exp(best.log_prob):.3f}.",))
+    numbers = {"words": words, "log_prob": best.log_prob}
+    return Illustration((found, tree), "Beam search", numbers=numbers)
+
+
+def parses(noun: float = 0.5, count: int = 2) -> Picture:
+    """The best trees of a chart whose score of "an elephant in my pajamas" is given."""
+    chart = torch.full((1, len(WORDS), len(WORDS), len(LABELS)), UNLIKELY, dtype=torch.float64)
+    for (start, stop, label), score in {**CONSTITUENTS, (2, 7, "NP"): noun}.items():
+        chart[0, start, stop - start - 1, LABELS.index(label)] = score
+    (found,) = k_best_trees(chart, torch.tensor([len(WORDS)]), count)
+    trees = [
+        (tree_of(WORDS, TAGS, [(a, b, LABELS[label]) for a, b, label in one.spans]), one.score)
+        for one in found
+    ]
+    numbers = {"trees": [(str(tree), score) for tree, score in trees]}
+    return Illustration((n_best_picture(trees),), "The best trees", numbers=numbers)
