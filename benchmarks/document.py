@@ -1,7 +1,7 @@
-"""python -m benchmarks.document [REPORT.json...]: writes docs/reports/performance.md.
+"""python -m benchmarks.document [REPORT.json...]: writes docs/reference/measurements.md.
 
-Tables go between the two lines BEGIN and END, the bars into docs/reports/performance.svg, the
-overview of the README into docs/reports/speed.svg. Without arguments the reports of
+It holds all tables. The bars go into docs/reports/performance.svg, the overview of the README
+into docs/reports/speed.svg. Without arguments the reports of
 benchmarks/measured/ are read. Of a work that several reports have, the turns of all of them count:
 those at rest give rates and ratios, those under load a second column of ratios. So works can be
 measured one at a time, on several days and on several machines.
@@ -18,7 +18,14 @@ from typing import Any
 from benchmarks import tables
 from benchmarks.workers import ROOT
 
-PAGE = ROOT / "docs/reports/performance.md"
+REPORTS = ROOT / "docs/reports"
+TABLES = ROOT / "docs/reference/measurements.md"
+HEAD = """# Measured configurations
+
+Every configuration that was measured for the report on [performance](../reports/performance.md),
+which says how. The page is written by `python -m benchmarks.document` from `benchmarks/measured/`.
+
+"""
 MEASURED = ROOT / "benchmarks" / "measured"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -29,11 +36,9 @@ def main() -> None:
     if not files or sys.argv[1:2] == ["--help"]:
         raise SystemExit(__doc__)
     found = merged([json.loads(Path(name).read_text(encoding="utf-8")) for name in files])
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(put(text, tables.markdown(found, level="###")), encoding="utf-8")
-    PAGE.with_suffix(".svg").write_text(tables.bars(found["works"]).svg(), encoding="utf-8")
-    overview = tables.overview(found["works"]).svg()
-    PAGE.with_name("speed.svg").write_text(overview, encoding="utf-8")
+    TABLES.write_text(HEAD + tables.markdown(found), encoding="utf-8")
+    for name, drawing in (("performance", tables.bars), ("speed", tables.overview)):
+        (REPORTS / f"{name}.svg").write_text(drawing(found["works"]).svg(), encoding="utf-8")
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -99,7 +104,7 @@ def put(text: str, found: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"{PAGE} must have the lines {BEGIN} and {END}.")
+        raise SystemExit(f"The page must have the lines {BEGIN} and {END}.")
     return f"{before}{BEGIN}\n\n{found.strip()}\n\n{END}{after}"
 
 

@@ -36,6 +36,10 @@ from regard.models import MODELS
 from regard.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import report_charts  # noqa: E402
+
 WRITTEN = ROOT / "docs/api"  # pages that `make docs` generates
 DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if WRITTEN not in page.parents]
 LECTURES = sorted((ROOT / "examples/lectures").glob("*.md"))
@@ -317,6 +321,20 @@ def test_the_readme_is_short_and_its_chart_is_that_of_the_reports():
     works = merged([json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))])
     chart = (ROOT / "docs/reports/speed.svg").read_text(encoding="utf-8")
     assert chart == overview(works["works"]).svg()
+
+
+@pytest.mark.parametrize("report", report_charts.CHARTS)
+def test_the_chart_of_a_report_is_that_of_its_table(report):
+    """`python tools/report_charts.py` draws it again."""
+    chart = (ROOT / f"docs/reports/{report}.svg").read_text(encoding="utf-8")
+    assert chart == report_charts.svg(report)
+
+
+def test_every_report_begins_with_its_chart_and_a_table():
+    for page in (ROOT / "docs/reports").glob("*.md"):
+        paragraphs = page.read_text(encoding="utf-8").split("\n\n")[1:4]
+        assert any(text.startswith("![") for text in paragraphs), page
+        assert any(text.startswith("| ") for text in paragraphs), page
 
 
 def test_every_page_is_in_the_index():

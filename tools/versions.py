@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / "build" / "versions"
 PINS = ROOT / "constraints.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = ("plot", "serve")  # they are small, and many tests need them
+OPTIONAL = PROJECT["optional-dependencies"]
+NEEDS = [*PROJECT["dependencies"], *(need for extra in EXTRAS for need in OPTIONAL[extra])]
 TOOLS = ("pytest", "hypothesis", "jaxtyping", "beartype", "packaging", "wheel")
 
 
@@ -45,15 +48,15 @@ def interpreter(version: str) -> str | None:
 
 
 def lowest() -> list[str]:
-    """The lowest version of each dependency of the core, as requirements."""
-    bounds = [re.fullmatch(r"([\w-]+)>=([\d.]+)", need) for need in PROJECT["dependencies"]]
+    """The lowest version of each dependency of the core and of EXTRAS, as requirements."""
+    bounds = [re.fullmatch(r"([\w-]+)>=([\d.]+)", need) for need in NEEDS]
     return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
 
 
 def pinned() -> list[str]:
-    """The dependencies of the core at the versions of constraints.txt."""
+    """The same dependencies at the versions of constraints.txt."""
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", PINS.read_text(encoding="utf-8"), re.M))
-    names = [re.split(r"[<>=]", need)[0] for need in PROJECT["dependencies"]]
+    names = [re.split(r"[<>=]", need)[0] for need in NEEDS]
     return [f"{name}=={pins[name]}" for name in names]
 
 

@@ -66,11 +66,12 @@ HALF_WIDTH, EXPECTED_SHARE = 10, 0.5  # where a configuration names none
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """The defaults follow Luong et al. 2015, section 4.1, with the score that they found best."""
+    """The defaults are those of OpenNMT with a width of 512, and the score that Luong et al. 2015
+    found best; their own model is the size "luong"."""
 
     vocab_size: Size  # of both languages together
-    d_model: Size = 1000  # of decoder layers, and of both directions of the encoder together
-    layers: Size = 4  # of encoder and decoder each
+    d_model: Size = 512  # of decoder layers, and of both directions of the encoder together
+    layers: Size = 2  # of encoder and decoder each
     attention: ScoreKind = "general"  # the score: see regard/attention/scores.py
     window: WindowKind = "global"  # see regard/attention/windows.py
     half_width: Size | None = None  # D of a local window; None: 10
