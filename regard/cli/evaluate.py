@@ -84,6 +84,10 @@ def evaluate(
         str | None,
         Option(metavar="COLUMNS", help="The columns of the table in --data, such as 0,1 or en,de."),
     ] = None,
+    delimiter: Annotated[
+        str | None,
+        Option(metavar="SIGN", help="The sign between the fields of the CSV table in --data."),
+    ] = None,
     valid: Annotated[
         bool, Option("--valid", help="Score on the validation data of the recipe.")
     ] = False,
@@ -109,6 +113,8 @@ def evaluate(
     asked = zero_shot.check(valid=valid, last_word=last_word, columns=columns)
     if files and valid:
         raise ConfigError("--valid is for the recipe's data, --data for other data. Leave one out.")
+    if delimiter is not None and not files:
+        raise ConfigError("--delimiter is for the table in --data. Leave it out, or name a table.")
     chosen: Columns = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files and not asked:
@@ -127,12 +133,12 @@ def evaluate(
             check_no_decoding("Perplexity", decoding)
             scores = _likelihood(task, files, chosen, last_word, given)
         elif task.decodes:
-            scores, counts = _outputs(task, files, chosen, decoding)
+            scores, counts = _outputs(task, files, chosen, delimiter, decoding)
             say_truncated(counts, task.module.config.max_length)
             say_unfinished(counts)
         else:
             check_no_decoding(task.name, decoding)
-            scores, files = _predictions(task, model, files, chosen, part)
+            scores, files = _predictions(task, model, files, chosen, delimiter, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
     tables = [str(one.report) for one in scores if asked and one.report]
     show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
@@ -176,16 +182,24 @@ def _data_of(run: Path, recipe: Any, part: Part) -> tuple[list[Path], Columns]:
 
 
 def _predictions(
-    task: Task, model: Path, files: list[Path], columns: Columns, part: Part
+    task: Task,
+    model: Path,
+    files: list[Path],
+    columns: Columns,
+    delimiter: str | None,
+    part: Part,
 ) -> tuple[list[Any], list[Path]]:
     """Scores of the predictions of a model's head, and the files that were read."""
+    from regard.tasks.calls import recipe_columns, rows_of
+
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
     if columns and not files:
         _no_columns("the recipe names those of its data")
     if len(files) > 1:
         raise ConfigError(f"{task.name} is scored on one file, but is given {len(files)}.")
     if files:
-        return [*task.evaluate(task.rows_to_evaluate(files, columns)).named], files
+        chosen = columns or recipe_columns(model, files[0])
+        return [*task.evaluate(rows_of(task, files, chosen, delimiter)).named], files
     run, recipe = _recipe(model)
     if part == "valid" and recipe.data.splits_train and not recipe.data.of_documents:
         return [*task.evaluate(recipe.data.records(part)).named], [Path(recipe.data.train)]
@@ -194,15 +208,20 @@ def _predictions(
 
 
 def _outputs(
-    task: TextToText, files: Sequence[Path], columns: Columns, decoding: Mapping[str, Any]
+    task: TextToText,
+    files: Sequence[Path],
+    columns: Columns,
+    delimiter: str | None,
+    decoding: Mapping[str, Any],
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the outputs for the first column against the second, and what was truncated."""
     from regard.decoding import unfinished
+    from regard.tasks.calls import rows_of
     from regard.tasks.text_to_text import fields_of
 
     if len(files) > 1 and columns:
         _no_columns("lines of two files have none")
-    rows = task.rows_to_evaluate(files, columns)
+    rows = rows_of(task, files, columns, delimiter)
     sources, references = fields_of(rows)
     long = task.over_limit(sources)
     found = task.hypotheses(sources, too_long="truncate", **decoding)
@@ -219,7 +238,6 @@ def _likelihood(
     options: Mapping[str, Any],
 ) -> list[Any]:
     """Perplexity of texts, or scores of the last words of their lines."""
-    from regard.data import read
     from regard.tasks.language_modeling import TextGenerator
 
     if not isinstance(task, TextGenerator):
@@ -227,8 +245,7 @@ def _likelihood(
     if columns:
         _no_columns("running text has none")
     if not last_word:
-        texts = (read(file, format=task.format) for file in files)
-        return [score for text in texts for score in task.evaluate(text, **options).named]
+        return [score for file in files for score in task.evaluate(file, **options).named]
     return [score for file in files for score in task.lambada(_passages(file))]
 
 

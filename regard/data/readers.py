@@ -157,18 +157,22 @@ class VerbatimReader(_FileReader):
     unit = "line"
 
     def _rows(self) -> Iterator[tuple[int, Row]]:
-        begun, held = 1, ""
         with open_bytes(self.path) as stream:
-            text_lines = whole_lines_of(stream, self.path, most=LONGEST_TEXT)
-            for number, line in enumerate(text_lines, 1):
-                text = line.rstrip("\r\n")
-                if not text or text[-1].isspace():
-                    held += line
-                    continue
-                yield begun, (held + text,)
-                begun, held = number, line[len(text) :]
-        if held:
-            yield begun, (held,)
+            yield from _at_line_breaks(whole_lines_of(stream, self.path, most=LONGEST_TEXT))
+
+
+def _at_line_breaks(text_lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
+    """The rows of `VerbatimReader` from lines with their ends."""
+    begun, held = 1, ""
+    for number, line in enumerate(text_lines, 1):
+        text = line.rstrip("\r\n")
+        if not text or text[-1].isspace():
+            held += line
+            continue
+        yield begun, (held + text,)
+        begun, held = number, line[len(text) :]
+    if held:
+        yield begun, (held,)
 
 
 @dataclass(frozen=True)
@@ -450,6 +454,14 @@ class ItemReader(RowReader):
             return _select(location, texts, numbers)
         expected = "a tuple or a mapping" if self.fields else "a string, a tuple or a mapping"
         raise DataError(*location, f"must be {expected}, but is a {type(item).__name__}.")
+
+
+class VerbatimLines(ItemReader):
+    """The text of lines in memory, as `VerbatimReader` reads it from a file of these lines."""
+
+    def numbered(self) -> Iterator[tuple[int, Row]]:
+        lines = (row[0] for _, row in super().numbered())
+        return _at_line_breaks(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
 FORMATS: dict[str, type[_FileReader]] = {

@@ -2,7 +2,8 @@
 
 A tag is `O`, or a prefix and a type, as in `B-PER`. IOB1 (CoNLL-2003's files) writes `B-` only
 between two entities of one type that touch; IOB2 writes it at the start of every entity; IOBES
-also marks the last word (`E-`) and entities of one word (`S-`).
+also marks the last word (`E-`) and entities of one word (`S-`). BILOU, BMES and BMEWO are IOBES
+with other letters (`OTHER_LETTERS`), and are read as it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Tag(NamedTuple):
 
 
 OUTSIDE = Tag("O", "")
+OTHER_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}  # of BILOU, BMES and BMEWO
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
     """The entities of one sentence, in order.
 
     scheme: "IOB1", "IOB2" or "IOBES" to take only what is written as this scheme demands (strict);
-    None to take tags of any of them, well-formed or not, as conlleval and seqeval's default do.
+    None to take tags of any of them, well-formed or not, as conlleval and seqeval's default do, and
+        tags with the letters of BILOU and BMES.
 
     Raises:
         ConfigError: there is no such scheme.
@@ -140,6 +143,8 @@ def _parsed(tag: str, prefixes: str, scheme: str | None) -> Tag:
         return OUTSIDE
     if isinstance(tag, str):
         prefix, _, kind = tag.partition("-")
+        if scheme is None:
+            prefix = OTHER_LETTERS.get(prefix, prefix)
         if len(prefix) == 1 and prefix in prefixes:
             return Tag(prefix, kind or "_")
     known = ", ".join(f"{prefix}-" for prefix in prefixes)

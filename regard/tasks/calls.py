@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import recipe
-from regard.data import read
 from regard.data.files import ENDINGS, ending
-from regard.data.in_memory import column_names, infer_columns, is_path
+from regard.data.in_memory import column_names, infer_columns, is_path, is_running_text
 from regard.data.readers import read_records
 from regard.errors import ConfigError, DataError
 from regard.habit_names import SOURCES, TARGETS, TEXTS
@@ -48,12 +47,33 @@ def evaluate(
     task = as_task(model)
     if not columns and not isinstance(model, Task):
         columns = recipe_columns(Path(model), data)
-    if is_path(data) and isinstance(task, TextGenerator):
-        data = read(data, format=task.format)
-    elif is_path(data):
-        chosen = list(columns or _columns_of(Path(data)))
-        data, columns = task.rows_to_evaluate([Path(data)], chosen), ()
+    if is_path(data) and not isinstance(task, TextGenerator):
+        data, columns = rows_of(task, [Path(data)], columns), ()
     return task.evaluate(data, **({"columns": columns} if columns else {}), **options)
+
+
+def rows_of(
+    task: Any, files: Sequence[Path], columns: Sequence[int | str], delimiter: str | None = None
+) -> Any:
+    """The rows of files for `evaluate`; where no columns are named, those that the header tells.
+
+    delimiter: of a CSV file, where it is not a comma.
+
+    Raises:
+        ConfigError, DataError: the files cannot be read, or are running text.
+    """
+    for file in files:
+        if is_running_text(str(file)):
+            raise ConfigError(
+                f"{task.name} is scored on examples with targets, or on a file of them, but "
+                f"{str(file)!r:.60} is a text."
+            )
+    if len(files) == 1 and not columns:
+        columns = _columns_of(files[0], delimiter)
+    if delimiter:
+        tables = [read_records(file, header=None, delimiter=delimiter) for file in files]
+        return task.rows_to_evaluate(tables, list(columns))
+    return task.rows_to_evaluate(files, list(columns))
 
 
 def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
@@ -70,18 +90,19 @@ def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
     return tuple(columns) if {*columns} <= {*names} else ()
 
 
-def _first_record(file: Path) -> Mapping[Any, Any]:
+def _first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
     """The first record of a table; {} for a file of another form, which the task knows."""
-    if ending(str(file)) in ENDINGS:
+    if delimiter or ending(str(file)) in ENDINGS:
         with suppress(ConfigError, DataError):
-            return next((record for _, record in read_records(file).records()), {})
+            records = read_records(file, delimiter=delimiter).records()
+            return next((record for _, record in records), {})
     return {}
 
 
-def _columns_of(file: Path) -> tuple[int | str, ...]:
+def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
     """The columns of texts and target of a table whose header has names that tell them; else ()."""
     known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    first = _first_record(file)
+    first = _first_record(file, delimiter)
     with suppress(ConfigError, DataError):
         return infer_columns([first]) if known & first.keys() else ()
     return ()

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from os import PathLike
 from typing import Any, Unpack, cast
 
 import torch
@@ -19,11 +20,12 @@ from regard import decoding, habit_names
 from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
+from regard.data.in_memory import is_path, is_running_text
 from regard.data.lm_streams import (
     ParallelStreams,
     SlidingWindows,
 )
-from regard.data.readers import RowReader, read
+from regard.data.readers import RowReader, VerbatimLines, read
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
 from regard.decoding.generated_text import (
@@ -438,13 +440,15 @@ class TextGenerator(EmbedsTexts):
 
     def evaluate(
         self,
-        rows: RowReader | Iterable[str],
+        rows: str | PathLike[str] | RowReader | Iterable[str],
         *,
         window: int | None = None,
         stride: int | None = None,
         **state_options: Unpack[StateOptions],
     ) -> Scores:
-        """Perplexity of a text, given as a reader or as its lines, read once from start to end.
+        """Perplexity of a text: a file, a str, or its lines, read once from start to end.
+
+        A list of lines has the perplexity of the file of these lines: each ends in a line break.
 
         Every token is predicted, the first one from the token that precedes any line; where the
         model has no such token, the first one is not predicted. Words are separated by white space,
@@ -466,12 +470,11 @@ class TextGenerator(EmbedsTexts):
                 f"`{next(iter(options))}` is for a model that carries a state through the whole "
                 f"text, but this one reads windows of {protocol.window:,} tokens."
             )
-        rows = rows if isinstance(rows, RowReader) else read(rows)
-        units = 0
+        reader, units = self._reader(rows), 0
 
         def counted() -> Iterator[str]:
             nonlocal units
-            for text in rows.texts():
+            for text in reader.texts():
                 units += self._units(text)
                 yield text
 
@@ -489,6 +492,17 @@ class TextGenerator(EmbedsTexts):
         result = Perplexity(nats, count, protocol, unknown)
         check_likelihood(result.nats, result.value)
         return Scores([result])
+
+    def _reader(self, text: Any) -> RowReader:
+        """The rows of a text as the model's format has them."""
+        if isinstance(text, RowReader):
+            return text
+        if is_running_text(text):
+            lines = text.removesuffix("\n").split("\n")
+            return read([text] if self.format == "text" else lines)
+        if is_path(text):
+            return read(text, format=self.format)
+        return VerbatimLines(text) if self.format == "text" else read(text)
 
     def evaluated_model(self, options: StateOptions) -> LanguageModel:
         """The model with the memory length and largest distance that evaluation is asked for.

@@ -22,6 +22,7 @@ from regard.lazy import imported
 from regard.schema import joined_with_or
 from regard.suggest import nearest
 from regard.tasks.inputs import as_list, warn_if_file
+from regard.text.word_spans import Splitter, word_spans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,11 +148,18 @@ class Methods:
         self._not_supported("classification_report")
 
     @overload
-    def tag(self, texts: str) -> list[str]: ...
+    def tag(self, texts: str, *, splitter: Splitter = ...) -> list[str]: ...
     @overload
-    def tag(self, texts: Iterable[str | Sequence[str]]) -> list[list[str]]: ...
-    def tag(self, texts: Any) -> Any:
-        """The tag of each word of a text. In a list, a text may be a list of its words."""
+    def tag(
+        self, texts: Iterable[str | Sequence[str]], *, splitter: Splitter = ...
+    ) -> list[list[str]]: ...
+    def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
+        """The tag of each word of a text. In a list, a text may be a list of its words.
+
+        Args:
+            splitter: a function from a text to (start, stop) of each word, in characters; without
+                it words are those of CoNLL-2003 (`regard.text.word_spans`).
+        """
         self._not_supported("tag")
 
     def parse(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:

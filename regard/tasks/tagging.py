@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
 from regard.text import Tokenizer
-from regard.text.word_spans import WordSpans
+from regard.text.word_spans import Splitter, WordSpans, word_spans
 
 Scheme = Literal["IOB1", "IOB2", "IOBES", "none"]
 
@@ -86,19 +87,26 @@ class TagTargets:
 
 @dataclass(frozen=True)
 class Entity:
-    """`text` is an entity of this type; it is `source[start:end]`."""
+    """`text` is an entity of this type; it is `source[start:end]`.
+
+    score: the mean probability of the tags of its words.
+    words: (first, stop) of these, among the words of the prediction.
+    """
 
     type: str
     text: str
     start: int
     end: int
+    score: float
+    words: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class TagsPrediction(Prediction):
     """A tag for each word, the probability of each, and the entities that the tags mark.
 
-    Offsets of entities count characters of the text, or of the words joined by single spaces.
+    Offsets of entities count characters of the given text; of a list of words, those of the words
+    joined by single spaces.
     """
 
     words: tuple[str, ...]
@@ -240,24 +248,30 @@ class Tagger(encoding.EncoderTask):
 
     # ---- predictions
 
-    def tag(self, texts: Any) -> Any:
+    def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
         """See `Methods`."""
-        return self.predict(texts)
+        return self.predict(texts, splitter=splitter)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts as strings or lists of words."""
         return [text_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
     def _predictions(
-        self, texts: Sequence[str | Sequence[str]], *, too_long: TooLong = "error"
+        self,
+        texts: Sequence[str | Sequence[str]],
+        *,
+        too_long: TooLong = "error",
+        splitter: Splitter = word_spans,
     ) -> list[TagsPrediction]:
         """The tags of texts, each a string or a list of words.
+
+        splitter: gives (start, stop) of each word of a string, in characters.
 
         No text is too long. A word with more subwords than the model reads is tagged by the first
         of them; a warning gives the number of texts with such words.
         """
         check_too_long(too_long)
-        split_texts = [WordSpans.of(text) for text in self.checked(texts)]
+        split_texts = [WordSpans.of(text, splitter) for text in self.checked(texts)]
         windows = WordWindows.of(
             [split_text.words for split_text in split_texts], self.input_format
         )
@@ -273,11 +287,9 @@ class Tagger(encoding.EncoderTask):
         tagged_texts = []
         for split_text in split_texts:
             count = len(split_text.spans)
-            tags = tuple(islice(best, count))
-            entities = () if self.scheme == "none" else tuple(_entities(split_text, tags))
-            tagged_texts.append(
-                TagsPrediction(split_text.words, tags, tuple(islice(probable, count)), entities)
-            )
+            tags, shares = tuple(islice(best, count)), tuple(islice(probable, count))
+            entities = () if self.scheme == "none" else _entities(split_text, tags, shares)
+            tagged_texts.append(TagsPrediction(split_text.words, tags, shares, tuple(entities)))
         return tagged_texts
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
@@ -437,7 +449,11 @@ def _are_entity_tags(labels: Sequence[str]) -> bool:
     return True
 
 
-def _entities(split_text: WordSpans, tags: Sequence[str]) -> Iterator[Entity]:
+def _entities(
+    split_text: WordSpans, tags: Sequence[str], shares: Sequence[float]
+) -> Iterator[Entity]:
     for span in spans(tags):
         start, end = split_text.spans[span.start][0], split_text.spans[span.stop - 1][1]
-        yield Entity(span.type, split_text.text[start:end], start, end)
+        score = fmean(shares[span.start : span.stop])
+        words = span.start, span.stop
+        yield Entity(span.type, split_text.text[start:end], start, end, score, words)

@@ -6,7 +6,6 @@ or one number are scored by the metrics that a recipe names.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
@@ -46,6 +45,7 @@ from regard.tasks.pair_order import BothOrders
 from regard.tasks.sections import TABLE_OPTIONS, TableOptions, differing
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
+LARGEST_TARGET = torch.finfo(torch.float32).max
 GLUE_FILES = {"train": "train", "valid": "dev"}
 
 Target = int | float | list[float]
@@ -409,15 +409,15 @@ def number_in(text: str, file: str, line: int) -> float:
     """The number that a field in this line of a file holds.
 
     Raises:
-        DataError: it holds none, or one that is not finite.
+        DataError: it holds none, or one that is not finite in float32.
     """
     try:
-        number = float(text)
+        number = float(text.replace("_", "no digit"))  # Python reads 1_000, no file means it
     except ValueError:
         problem = f"has {text!r:.60} where a number should be."
         raise DataError(file, line, problem, header_hint(file, line)) from None
-    if not math.isfinite(number):
-        raise DataError(file, line, f"has {text!r}, but a target must be finite.")
+    if not abs(number) <= LARGEST_TARGET:
+        raise DataError(file, line, f"has {text!r:.60}, but a target must be a finite float32.")
     return number
 
 

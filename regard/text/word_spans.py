@@ -1,22 +1,44 @@
 """The words of running text and where they stand: for tasks that label each word.
 
-A word is a longest run of characters that are no white space, no punctuation and no symbol. One of
-- ' ’ . _ & between two such characters belongs to the word (`don't`, `U.S`), and so does one of
-, : / between two digits (`1,000`, `12:30`). Every other such sign is a word of its own.
+Words are those of CoNLL-2003 and the Penn Treebank, which taggers learn from:
+
+- letters and digits, also with one of - ' ’ . _ & between them (`Tel-Aviv`, `O'Brien`, `AT&T`), and
+  digits with one of , : / between them (`1,000`, `12:30`, `1/2`)
+- `'s`, `'m`, `'d`, `'re`, `'ve`, `'ll` and `n't` at the end of a word are words (`do n't`)
+- the period of an abbreviation belongs to it: of an initial (`J. Smith`), of letters with periods
+  (`U.S.`), of `ABBREVIATIONS`
+- an address (`https://…`, `www.…`, `a@b.org`) is one word, and so is a run of periods or hyphens
+- any other sign is a word: a character as it is seen, with its marks and joiners (a grapheme)
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from regard.errors import RegardError
+from regard.errors import RegardError, shown
 
+Span = tuple[int, int]
+Splitter = Callable[[str], Sequence[Span]]
+"""Gives (start, stop) of each word of a text, in characters."""
+
+ABBREVIATIONS = frozenset(
+    "Mr Mrs Ms Dr Prof Rev Gen Col Maj Capt Lt Sgt Sen Rep Gov Pres St Mt Ft Jr Sr Bros Inc Corp "
+    "Co Ltd Dept Univ Assn Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Calif Fla Ariz Colo "
+    "Conn Ill Mass Mich Minn Tenn Wash Wis vs etc approx".split()
+)
 # Of character classes: d a digit, w another character of a word, j joins characters of a word, k
-# joins digits, p another sign.
-_WORD = re.compile(r"[wd](?:[wd]|j(?=[wd])|(?<=d)k(?=d))*|[jkp]")
+# joins digits, m a mark or a joiner of the character before it, z the one between two signs, f half
+# of a flag, p another sign.
+_WORD = re.compile(r"[wd]m*z?(?:[wdm]z?|j(?=[wd])|(?<=d)k(?=d))*|ffm*|[jkpfmz]m*(?:z[pjkwf]m*)*z?")
+_ADDRESS = re.compile(
+    r"(?:https?://|ftp://|www\.)\S*[\w/]|[\w.+-]*\w@\w[\w-]*(?:\.\w[\w-]*)+", re.IGNORECASE
+)
+_CLITIC = re.compile(r"n['’]t$|['’](?:s|m|d|re|ve|ll)$", re.IGNORECASE)
+_INITIALS = re.compile(r"(?:\w\.)*\w", re.UNICODE)
+_RUN = re.compile(r"\.+|-+")
 
 
 class _CharacterClasses(dict[int, str]):
@@ -34,7 +56,13 @@ def _class_of(character: str) -> str:
         return "k"
     if character.isspace():
         return " "
+    if character == "\u200d":
+        return "z"
+    if "\U0001f1e6" <= character <= "\U0001f1ff":
+        return "f"
     category = unicodedata.category(character)
+    if category[0] == "M" or "\U0001f3fb" <= character <= "\U0001f3ff":
+        return "m"
     if category[0] in "PS":
         return "p"
     return "d" if category == "Nd" else "w"
@@ -43,9 +71,39 @@ def _class_of(character: str) -> str:
 _CLASSES = _CharacterClasses()
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+def word_spans(text: str) -> list[Span]:
     """(start, stop) of each word, in characters: `text[start:stop]` is the word."""
-    return [match.span() for match in _WORD.finditer(text.translate(_CLASSES))]
+    spans, begun = list[Span](), 0
+    for address in _ADDRESS.finditer(text):
+        spans += _words_between(text, begun, address.start())
+        spans.append(address.span())
+        begun = address.end()
+    return [*spans, *_words_between(text, begun, len(text))]
+
+
+def _words_between(text: str, begin: int, end: int) -> Iterator[Span]:
+    """The words of a part of a text that holds no address."""
+    classes, at = text[begin:end].translate(_CLASSES), 0
+    while match := _WORD.search(classes, at):
+        start, stop = begin + match.start(), begin + match.end()
+        if run := _RUN.match(text, start, end):
+            stop = max(stop, run.end())
+        elif text[stop : stop + 1] == "." and _is_abbreviated(text, start, stop):
+            stop += 1
+        clitic = _CLITIC.search(text, start, stop)
+        if clitic and clitic.start() > start:
+            yield start, clitic.start()
+            start = clitic.start()
+        yield start, stop
+        at = stop - begin
+
+
+def _is_abbreviated(text: str, start: int, stop: int) -> bool:
+    """Whether the period behind a word belongs to it."""
+    word = text[start:stop]
+    if word in ABBREVIATIONS or ("." in word and _INITIALS.fullmatch(word)):
+        return True
+    return len(word) == 1 and word.isupper() and bool(text[stop + 1 :].strip())
 
 
 @dataclass(frozen=True)
@@ -53,17 +111,17 @@ class WordSpans:
     """A text, and (start, stop) of each of its words, in characters."""
 
     text: str
-    spans: list[tuple[int, int]]
+    spans: list[Span]
 
     @classmethod
-    def of(cls, given: str | Sequence[str]) -> WordSpans:
+    def of(cls, given: str | Sequence[str], splitter: Splitter = word_spans) -> WordSpans:
         """Of a running text; or of a list of words, which are joined by one space.
 
         Raises:
-            RegardError: it is neither.
+            RegardError: it is neither, or the splitter gives something else than ascending spans.
         """
         if isinstance(given, str):
-            return cls(given, word_spans(given))
+            return cls(given, _checked_spans(splitter(given), given))
         if not all(isinstance(word, str) for word in given):
             raise RegardError(f"Give a text, or its words as a list, but this is {given!r:.80}.")
         spans, start = [], 0
@@ -76,3 +134,22 @@ class WordSpans:
     def words(self) -> tuple[str, ...]:
         """The words themselves."""
         return tuple(self.text[start:stop] for start, stop in self.spans)
+
+
+def _checked_spans(spans: Sequence[Span], text: str) -> list[Span]:
+    """The spans of words that a splitter has given for a text.
+
+    Raises:
+        RegardError: they are no pairs of numbers, or not ascending and within the text.
+    """
+    before, checked = 0, list[Span]()
+    for span in spans:
+        pair = tuple(span) if isinstance(span, Sequence) and not isinstance(span, str) else ()
+        if len(pair) != 2 or not before <= pair[0] < pair[1] <= len(text):
+            raise RegardError(
+                "`splitter` must give (start, stop) of each word, ascending and within the text of "
+                f"{len(text)} characters, but one is {shown(span)}."
+            )
+        checked.append((pair[0], pair[1]))
+        before = pair[1]
+    return checked

@@ -104,11 +104,21 @@ def test_converted_tags_are_well_formed_and_have_the_same_entities(scheme, sente
         assert convert_tags(convert_tags(converted, other), scheme) == converted
 
 
+@given(st.lists(tags(), max_size=15))
+def test_bilou_has_the_entities_that_seqeval_reads_in_it(sentence):
+    letters = {"E": "L", "S": "U"}
+    bilou = [letters.get(tag[0], tag[0]) + tag[1:] for tag in convert_tags(sentence, "IOBES")]
+    tokens = schemes.Tokens(bilou, schemes.BILOU)
+    assert [(e.tag, e.start, e.end) for e in tokens.entities] == spans(bilou)
+
+
 def test_converted_tags_equal_those_worked_by_hand():
     iob1 = ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]
     iob2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-PER"]
     iobes = ["B-PER", "E-PER", "S-PER", "O", "S-LOC", "S-PER"]
-    for tags in (iob1, iob2, iobes):
+    bilou = ["B-PER", "L-PER", "U-PER", "O", "U-LOC", "U-PER"]
+    assert spans(["B-X", "M-X", "E-X", "U-X"]) == [("X", 0, 3), ("X", 3, 4)]
+    for tags in (iob1, iob2, iobes, bilou):
         assert convert_tags(tags, "IOB1") == iob1
         assert convert_tags(tags, "IOB2") == iob2
         assert convert_tags(tags, "IOBES") == iobes

@@ -143,7 +143,7 @@ def test_a_missing_number_in_a_file_is_an_error_with_its_line(start):
     with pytest.raises(DataError, match="rows.csv:3: has no value in column 'length'"):
         train(train="rows.csv", **OWN)
     Path("rows.csv").write_text("text,length,count\na,1,2\nb,nan,2\n")
-    with pytest.raises(DataError, match="rows.csv:3: has 'nan', but a target must be finite"):
+    with pytest.raises(DataError, match="rows.csv:3: has 'nan', but a target must be a finite"):
         train(train="rows.csv", **OWN)
 
 

@@ -126,8 +126,10 @@ def test_constant_predictions_have_nan_correlation(workdir):
     "wrong, message",
     [
         ("high", "train.tsv:2: has 'high' where a number should be"),
-        ("nan", "train.tsv:2: has 'nan', but a target must be finite"),
-        ("-inf", "must be finite"),
+        ("nan", "train.tsv:2: has 'nan', but a target must be a finite"),
+        ("-inf", "must be a finite float32"),
+        ("1e39", "must be a finite float32"),
+        ("1_000", "has '1_000' where a number should be"),
         ("", "has '' where a number"),
     ],
 )

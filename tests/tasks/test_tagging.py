@@ -229,12 +229,22 @@ def test_predict_takes_texts_and_lists_of_words(folder):
 def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch):
     task = both(folder)[0]
     tags = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC", "O"]
-    monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0] * 6))
+    monkeypatch.setattr(task, "_best", lambda *_: (tags, [1.0, 0.5, 1.0, 0.25, 1.0, 1.0]))
     text = "Anna  M\u00fcller\tin Rome,Oslo"  # the comma is a word
     found = task.predict([text], return_proba=True)[0].entities
     wanted = [("PER", "Anna  M\u00fcller"), ("LOC", "Rome"), ("LOC", ",")]
     assert [(e.type, e.text) for e in found] == wanted
     assert all(text[e.start : e.end] == e.text for e in found)
+    assert [(e.score, e.words) for e in found] == [(0.75, (0, 2)), (0.25, (3, 4)), (1.0, (4, 5))]
+
+
+def test_a_splitter_of_the_user_gives_the_words(folder):
+    task = both(folder)[0]
+    answer = task.predict("the cat-hat", return_proba=True, splitter=lambda text: [(4, 7), (8, 11)])
+    assert answer.words == ("cat", "hat") and answer.result == task.tag([["cat", "hat"]])[0]
+    for wrong in ([(3, 3)], [(0, 99)], [(4, 7), (5, 9)], ["the"]):
+        with pytest.raises(RegardError, match=r"`splitter` must give \(start, stop\)"):
+            task.tag("the cat-hat", splitter=lambda text, wrong=wrong: wrong)
 
 
 # -------------------------------------------------------------------------------- training

@@ -12,11 +12,14 @@ from regard.text.word_spans import word_spans
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("The U.S. said: don't pay $1,000!", "The U.S . said : don't pay $ 1,000 !"),
+        ("The U.S. said: don't pay $1,000!", "The U.S. said : do n't pay $ 1,000 !"),
+        ("Mr. J. O'Brien's 5-year plan B.", "Mr. J. O'Brien 's 5-year plan B ."),
+        ("It’s (www.x.org), a.b@c-d.org!", "It ’s ( www.x.org ) , a.b@c-d.org !"),
         ("at 12:30, either/or 1/2 x:y", "at 12:30 , either / or 1/2 x : y"),
-        ("x-ray... -x A&B e_mail's", "x-ray . . . - x A&B e_mail's"),
+        ("x-ray... -x A&B e_mail's--n't", "x-ray ... - x A&B e_mail 's -- n't"),
         ("cafe\u0301 हिन्दी\u00a0東京は", "cafe\u0301 हिन्दी 東京は"),
-        ("😀👍\u200d a\u200bb", "😀 👍 \u200d a\u200bb"),
+        ("😀👍\u200d a\u200bb", "😀 👍\u200d a\u200bb"),
+        ("👩\u200d💻❤\ufe0f🇩🇪🇫🇷👍🏽 x\u0301", "👩\u200d💻 ❤\ufe0f 🇩🇪 🇫🇷 👍🏽 x\u0301"),
         (" \t\n", ""),
     ],
 )
