@@ -9,8 +9,17 @@ from statistics import median
 from typing import Any
 
 from regard.errors import MissingExtra
-from regard.visual.drawing import Circle, Drawing, Label, Polyline, Rect, Shape, clip, stack
-from regard.visual.png import save_png
+from regard.visual.drawing import (
+    Circle,
+    Drawing,
+    Label,
+    Polyline,
+    Rect,
+    Shape,
+    clip,
+    save_png,
+    stack,
+)
 
 AT_REST = 0.1  # cores that other programs may use in a turn at rest
 WORDS = ("configuration", "quality")

@@ -18,8 +18,7 @@ from regard.models.protocols import Encoder
 from regard.text import Tokenizer
 from regard.visual.attention_record import TaskWithModel, as_encoder, encoded_texts
 from regard.visual.curves import Curves, Series
-from regard.visual.picture import Illustration, Note
-from regard.visual.table import Table
+from regard.visual.picture import Illustration, Note, Table
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat

@@ -21,8 +21,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.visual.attention_record import TaskWithModel, as_encoder
 from regard.visual.heatmap import Heatmap
-from regard.visual.picture import Illustration, Note
-from regard.visual.table import Table
+from regard.visual.picture import Illustration, Note, Table
 
 
 def elmo_steps(

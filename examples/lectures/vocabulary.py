@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from regard.errors import ConfigError
 from regard.text.special_tokens import looks_special
 from regard.visual.curves import Curves, Series
-from regard.visual.merge_subwords import CONTINUES, STARTS, marker_of
-from regard.visual.picture import Illustration, PictureRow
-from regard.visual.table import Table
+from regard.visual.picture import Illustration, PictureRow, Table
+from regard.visual.recorded_attention import CONTINUES, STARTS, marker_of
 
 MAX_SCRIPTS = 15  # the others are one row
 

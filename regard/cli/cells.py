@@ -36,7 +36,7 @@ def cells(
     output.check()
     task = load_task(model, device=device)
     from regard.visual import find_cells
-    from regard.visual.character_properties import KINDS
+    from regard.visual.cell_search import KINDS
 
     properties, suffix = KINDS[kind]
     files = sorted(file.rglob(f"*{suffix}")) if file.is_dir() else [file]

@@ -218,7 +218,7 @@ def look(
             picture, numbers = other.draw(chosen, named, text, decoding)
         output.write(picture, page_of(picture, title), facts | numbers)
         return
-    from regard.visual.attention_of_text import token_weights
+    from regard.visual.attention_record import token_weights
 
     with _masked_heads(task, mask_heads or ()):
         record, answer = _record(task, text, decoding)
@@ -290,7 +290,7 @@ def _heads(
     record: AttentionRecord, selection: Selection, title: str
 ) -> tuple[Picture, Picture, dict[str, Any]]:
     """The mean of the selected heads, a page with all of them, and the numbers of the mean."""
-    from regard.visual.attention_of_text import mean_weights
+    from regard.visual.attention_record import mean_weights
 
     heads = replace(record.plot(), title=title, tokens=selection.tokens)
     picture, facts = mean_weights(heads, selection.kind, selection.layer, selection.head)
@@ -399,7 +399,7 @@ def _comparison(
 
 def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
     """The attention while the task processes the text, and its answer where it decodes."""
-    from regard.visual.attention_of_text import attention_of_text
+    from regard.visual.attention_record import attention_of_text
 
     if not task.decodes:
         check_no_decoding(task.name, decoding)

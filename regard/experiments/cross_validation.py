@@ -38,9 +38,8 @@ from regard.training import Interrupted
 from regard.training.callbacks import Callback, check_callbacks
 from regard.training.progress import Progress, check_progress
 from regard.training.result import RESULT, read_result
-from regard.visual.page import fragment
+from regard.visual.picture import Table, fragment
 from regard.visual.report import RunReport
-from regard.visual.table import Table
 
 MIN_FOLDS = 2
 

@@ -19,9 +19,8 @@ from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
 from regard.visual.heatmap import Heatmap
-from regard.visual.picture import Note, Picture, PictureColumn
+from regard.visual.picture import Note, Picture, PictureColumn, Table
 from regard.visual.report import ReportSample, RunReport
-from regard.visual.table import Table
 
 REPORT = "report.html"
 SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, MultiRegressor, Tagger)

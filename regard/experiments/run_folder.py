@@ -108,8 +108,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """In a notebook: the scores and the curves."""
-        from regard.visual.page import fragment
-        from regard.visual.table import Table
+        from regard.visual.picture import Table, fragment
 
         scores = self.result.labelled_scores().items()
         rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]

@@ -42,7 +42,7 @@ from regard.training.distributed.processes import processes
 from regard.training.distributed.torchrun import connected
 from regard.training.progress import Progress, check_progress
 from regard.training.result import RESULT
-from regard.visual.notebook import NotebookProgress, in_notebook
+from regard.visual.report import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 

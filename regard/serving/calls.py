@@ -113,7 +113,7 @@ def _attention(
     head: int | None = None,
     tokens: bool = False,
 ) -> dict[str, Any]:
-    from regard.visual.attention_of_text import attention_of_text, mean_weights
+    from regard.visual.attention_record import attention_of_text, mean_weights
 
     record, answer = attention_of_text(task, item)
     heads = replace(record.plot(), tokens=tokens)

@@ -23,8 +23,7 @@ from regard.errors import ConfigError
 from regard.tasks.inputs import read_whole
 from regard.tasks.language_modeling import TextGenerator
 from regard.visual.attention_record import Keep, look, run_encoder
-from regard.visual.forward_pass import ForwardPass, RecordedAttention
-from regard.visual.merge_subwords import Words, merged, words_of
+from regard.visual.recorded_attention import ForwardPass, RecordedAttention, Words, merged, words_of
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task

@@ -11,11 +11,14 @@ changes. The weights are kept as tensors on the CPU:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import torch
+from rich.text import Text
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint, Labels, label, listening
@@ -25,11 +28,18 @@ from regard.errors import ConfigError, TextError
 from regard.models import name_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
-from regard.visual.forward_pass import ForwardPass, RecordedAttention
+from regard.tasks.inputs import read_whole, text_or_pair
+from regard.visual.drawing import Drawing, stack, tile, visible
+from regard.visual.head_grid import HeadGrid, Panel, check_one, head_name
+from regard.visual.heatmap import Heatmap
+from regard.visual.picture import Picture, page, sections
+from regard.visual.recorded_attention import ForwardPass, RecordedAttention
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
+    from regard.tasks.task import Task
     from regard.visual.head_grid import HeadGrid
+    from regard.visual.heatmap import Heatmap
     from regard.visual.picture import Picture
 
 
@@ -263,3 +273,193 @@ def as_encoder(
 
 def _module_of(model: nn.Module | TaskWithModel) -> nn.Module:
     return model if isinstance(model, nn.Module) else cast("TaskWithModel", model).module
+
+
+def attention_of_text(
+    task: Task, text: str | Sequence[str], decoding: Mapping[str, Any] | None = None
+) -> tuple[AttentionRecord, str]:
+    """The attention weights while a task processes a text, and its answer where it decodes.
+
+    Args:
+        text: a text, or the texts of a pair for an encoder.
+        decoding: options of decoding, where the task decodes.
+
+    Raises:
+        RegardError: the model has no attention, the text is too long, or weights are infinite or
+            NaN.
+    """
+    answer = ""
+    with look(task) as attention, read_whole():
+        if task.decodes:
+            answer = task.predict([text], **(decoding or {}))[0]
+        else:
+            run_encoder(task, [text_or_pair(text, 0)])
+    _check_finite(attention)
+    return attention, answer
+
+
+def mean_weights(
+    heads: HeadGrid, kind: str | None = None, layer: int | None = None, head: int | None = None
+) -> tuple[Heatmap, dict[str, Any]]:
+    """The mean of heads as a picture, and the same as plain values.
+
+    Args:
+        kind: "encoder", "decoder", "cross" or "query"; None: the main kind of the model.
+        layer, head: from 1; None: the mean of all.
+
+    Raises:
+        ConfigError: there are no such heads.
+    """
+    shown = heads.select(kind or heads.main_kind, layer)
+    picture = shown.mean(head)
+    return picture, {
+        "kind": shown.panels[0].kind,
+        "layers": [panel.layer for panel in shown.panels],
+        "head": head,
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "weights": picture.weights,
+    }
+
+
+def token_weights(
+    heads: HeadGrid,
+    token: str,
+    kind: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> tuple[Picture, dict[str, Any]]:
+    """What a token attends to as a picture, and the same as plain values.
+
+    Args:
+        token: among the queries; or its index from 0, where no query is spelled like this number.
+        kind, layer, head: as for `mean_weights`; without a head in one layer, each of its heads.
+
+    Raises:
+        ConfigError: there are no such heads, or the token does not occur once.
+    """
+    kind = kind or heads.main_kind
+    shown = heads.select(kind, layer)
+    is_index = token.isdecimal() and token not in shown.shown[0].queries
+    weights = shown.token_weights(int(token) if is_index else token, head)
+    return weights.picture(), {
+        "kind": kind,
+        "layers": [panel.layer for panel in shown.panels],
+        "head": head,
+        "token": weights.token,
+        "rows": list(weights.rows),
+        "columns": weights.keys,
+        "weights": list(weights.rows.values()),
+    }
+
+
+def _check_finite(record: AttentionRecord) -> None:
+    """Check the weights: a picture would show those that are not finite as zeros.
+
+    Raises:
+        ConfigError: some are infinite or NaN.
+    """
+    attentions = (one for each in record.passes for one in each.attentions.values())
+    if not all(bool(one.weights.isfinite().all()) for one in attentions):
+        raise ConfigError(
+            "The attention weights are infinite or NaN. The model's weights may have "
+            "diverged in training: use others."
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class AttentionComparison(Picture):
+    """A row of pictures for each layer, a column for each model; make it with `of`.
+
+    `rows` (layers, models). A drawing has the mean of the heads, or one `head`, with one colour
+    scale for each layer; the page has all heads. Subwords are merged to words unless `tokens`.
+    """
+
+    rows: tuple[tuple[Panel, ...], ...]
+    head: int | None = None
+    title: str = ""
+    tokens: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        models: Mapping[str, AttentionRecord | HeadGrid],
+        layers: Sequence[int],
+        *,
+        kind: str | None = None,
+        example: int | None = None,
+        head: int | None = None,
+        title: str = "",
+        tokens: bool = False,
+    ) -> Self:
+        """The attention of several models in one text, each with its own tokens as labels.
+
+        AttentionComparison.of({"base": record, "tuned": other}, layers=[1, 6]).save("both.html")
+
+        Args:
+            models: name -> what `regard.look` recorded, or its `plot()`.
+            layers: which, from 1; every model must have them.
+            kind: which attention, where a model has several.
+            example: which text, from 0, where several were recorded.
+            head: the head that is drawn, from 1; without it the mean of a layer's heads.
+            title: of the picture.
+            tokens: whether subwords are shown, not merged, at first.
+
+        Raises:
+            ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`
+                must be given.
+        """
+        if not models or not layers:
+            raise ConfigError("`models` and `layers` must name at least one each; one is empty.")
+        rows = []
+        for layer in layers:
+            row = []
+            for name, record in models.items():
+                grid = record if isinstance(record, HeadGrid) else record.plot()
+                panels = grid.select(kind, layer, example).panels
+                check_one({(panel.kind, panel.example) for panel in panels}, f"{name}: ")
+                row.append(replace(panels[0], name=name))
+            rows.append(tuple(row))
+        return cls(tuple(rows), head, title, tokens)
+
+    def heatmaps(self) -> list[list[Heatmap]]:
+        """A heatmap for each layer and model."""
+        rows = [[self._heatmap(panel) for panel in row] for row in self.rows]
+        return [[replace(one, peak=max(o.largest for o in row)) for one in row] for row in rows]
+
+    def _heatmap(self, panel: Panel) -> Heatmap:
+        panel = panel if self.tokens else panel.by_words()
+        several = len(panel.heads) > 1 or self.head is not None
+        title = f"{panel.title}, {head_name(self.head)}" if several else panel.title
+        return Heatmap(panel.head(self.head), panel.queries, panel.keys, title, side=420)
+
+    def drawing(self) -> Drawing:
+        rows = [[one.drawing() for one in row] for row in self.heatmaps()]
+        # Columns are aligned: every picture of a model is as wide as its widest.
+        widths = [max(one.width for one in column) for column in zip(*rows, strict=True)]
+        aligned = [
+            [replace(one, width=wide) for one, wide in zip(row, widths, strict=True)]
+            for row in rows
+        ]
+        return stack((tile(row, len(row)) for row in aligned), self.title or "attention")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        each = (one for row in self.heatmaps() for one in row)
+        return Text("\n").join(one.terminal(width, color) for one in each)
+
+    def body(self) -> str:
+        """Each layer of each model as the interactive picture of its heads."""
+        return self._title_html() + "".join(layer for _, layer in self._layers())
+
+    def html(self) -> str:
+        heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
+        return page(self.title, heading + sections(self._layers()))
+
+    def _layers(self) -> list[tuple[str, str]]:
+        """(heading, HTML) of each layer."""
+        cells = (("".join(map(self._cell, row)), row[0].layer) for row in self.rows)
+        return [(f"Layer {n}", f'<div class="rg-beside">{row}</div>') for row, n in cells]
+
+    def _cell(self, panel: Panel) -> str:
+        heads = HeadGrid((panel,), panel.title, tokens=self.tokens)
+        return f"<div><h3>{escape(visible(panel.title))}</h3>{heads.body()}</div>"

@@ -1,33 +1,111 @@
-"""What every picture can do: show itself in a terminal or a notebook, and save itself."""
+"""What every picture can do: show itself in a terminal or a notebook, and save itself.
+
+A page has one style sheet and both themes, and nothing from the network.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
+from typing import Any, Self
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from regard.errors import ConfigError
+from regard.visual import characters
 from regard.visual.drawing import (
     SCALED,
     Drawing,
     Label,
+    Polyline,
     Shape,
     clip,
     on_page,
+    save_png,
     stack,
     text_width,
     tile,
     visible,
 )
-from regard.visual.page import fragment, page, scrolling
+
+
+@cache
+def asset(name: str) -> str:
+    """A file of `regard/visual/assets` as text."""
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def fragment(body: str) -> str:
+    """`body` with its style, for the output of a notebook or another page."""
+    return f'<div class="rg"><style>{asset("page.css")}</style>{body}</div>'
+
+
+def page(title: str, body: str) -> str:
+    """An HTML document."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(visible(title or 'Regard'))}</title>"
+        f"<style>{asset('page.css')}</style></head>"
+        f'<body class="rg rg-page"><main>{body}</main></body></html>\n'
+    )
+
+
+def scrolling(content: str, name: str) -> str:
+    """Content that may be wider than the screen: it scrolls, by the keyboard too.
+
+    name: what the content is, for readers who do not see it.
+    """
+    label = escape(visible(name))
+    region = f'role="region" tabindex="0" aria-label="{label}"'
+    return f'<div class="rg-figure rg-scroll" {region}>{content}</div>'
+
+
+def sections(parts: Iterable[tuple[str, str]]) -> str:
+    """The sections (heading, HTML) that have a content; from three on after a table of contents."""
+    shown = [(heading, body) for heading, body in parts if body]
+    names = _unique_names([heading for heading, _ in shown])
+    written, links = "", ""
+    for (heading, body), name in zip(shown, names, strict=True):
+        title = escape(visible(heading))
+        written += f'<section id="{name}"><h2>{title}</h2>{body}</section>'
+        links += f'<li><a href="#{name}">{title}</a></li>'
+    contents = f'<nav class="rg-contents" aria-label="Contents"><ul>{links}</ul></nav>'
+    return (contents if len(shown) >= 3 else "") + written
+
+
+def _unique_names(headings: Iterable[str]) -> list[str]:
+    """An id for each heading: its words with hyphens, and a number where it is repeated."""
+    names: list[str] = []
+    for heading in headings:
+        plain = "-".join(re.findall(r"\w+", heading.lower())) or "section"
+        name, count = plain, 1
+        while name in names:
+            count += 1
+            name = f"{plain}-{count}"
+        names.append(name)
+    return names
+
+
+def inert_json(value: Any) -> str:
+    """JSON that cannot close the <script> element that contains it, whatever its strings are."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -104,8 +182,6 @@ class Picture(ABC):
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".png":
-            from regard.visual.png import save_png
-
             save_png(self.drawing(), path)
             return path
         path.write_text(writers[path.suffix](), encoding="utf-8")
@@ -263,3 +339,86 @@ def as_labels(labels: Sequence[str] | None, count: int, name: str) -> tuple[str,
             f"`{name}` must be {count} labels, one for each row or column, but is {len(labels)}."
         )
     return tuple(str(label) for label in labels)
+
+
+LONG = 16  # columns of a text that may be broken into lines
+
+
+@dataclass(frozen=True, repr=False)
+class Table(Picture):
+    """`head` names the columns, each of `rows` has as many cells; row `best` is emphasized."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    best: int | None = None
+
+    @classmethod
+    def of(cls, head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Self:
+        """A table; cells become texts, and each row has a cell for each name in `head`."""
+        return cls(tuple(head), tuple(tuple(str(cell) for cell in row) for row in rows), title)
+
+    def _numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, which are aligned to the right."""
+        cells = [row[column] for row in self.rows if row[column]]
+        return bool(cells) and all(cell[0] in "0123456789.+-−±" for cell in cells)
+
+    def _widths(self) -> list[int]:
+        columns = zip(self.head, *self.rows, strict=True)
+        return [max(cell_len(visible(cell)) for cell in column) for column in columns]
+
+    def drawing(self) -> Drawing:
+        shapes: list[Shape] = []
+        widths = [text_width("x" * min(60, cells), 12.5) + 22 for cells in self._widths()]
+        y, total = 12.0, sum(widths) + 8
+        if self.title:
+            shapes.append(Label(8, y, self.title, 13.5, bold=True))
+            y += 26
+        for index, row in enumerate((self.head, *self.rows)):
+            x, first = 8.0, index == 0
+            for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+                at, anchor = (x + wide - 22, "end") if self._numeric(column) else (x, "start")
+                ink, bold = ("muted" if first else "ink"), index - 1 == self.best
+                shapes.append(Label(at, y, clip(cell, 60), 12.5, anchor, ink, bold=bold))
+                x += wide
+            shapes.append(Polyline(((8, y + 12), (total, y + 12)), "faint"))
+            y += 24
+        width = max(total, text_width(self.title, 14) + 16)
+        return Drawing(width, y, tuple(shapes), self.title or "table")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        text, widths = self._title_text(width), self._fitted(width)
+        for index, row in enumerate((self.head, *self.rows)):
+            cells = [
+                characters.pad(cell, wide, right=self._numeric(column))
+                for column, (cell, wide) in enumerate(zip(row, widths, strict=True))
+            ]
+            style = "dim" if index == 0 else "bold" if index - 1 == self.best else ""
+            text.append("  ".join(cells).rstrip() + "\n", style=style)
+        return text
+
+    def _fitted(self, width: int) -> list[int]:
+        """The widths of the columns, the widest cut until the line fits."""
+        widths = self._widths()
+        while sum(widths) + 2 * len(widths) - 2 > width and max(widths) > 4:
+            widths[widths.index(max(widths))] -= 1
+        return widths
+
+    def body(self) -> str:
+        head = "".join(self._cell("th", name, column) for column, name in enumerate(self.head))
+        rows = []
+        for index, row in enumerate(self.rows):
+            mark = ' class="rg-best"' if index == self.best else ""
+            cells = "".join(self._cell("td", cell, column) for column, cell in enumerate(row))
+            rows.append(f"<tr{mark}>{cells}</tr>")
+        table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+        table = f'<table class="rg-table">{table}</table>'
+        return self._title_html() + scrolling(table, self.title or "table")
+
+    def _cell(self, tag: str, text: str, column: int) -> str:
+        kind = ' dir="auto"'
+        if self._numeric(column):
+            kind = ' class="rg-number"'
+        elif max(cell_len(visible(row[column])) for row in (self.head, *self.rows)) > LONG:
+            kind += ' class="rg-long"'
+        return f"<{tag}{kind}>{escape(visible(text))}</{tag}>"

@@ -1,21 +1,18 @@
-"""The cells of recurrent models while they read a text (Karpathy et al. 2015, section 4.2).
-
-    task = regard.load("runs/shakespeare-char-lstm")
-    cell_activation(task.module, task.tokenizer, "To be, or not to be", layer=2, number=17).show()
-
-A cell shows tanh(c), which its output gate reads, or in a layer without cells the hidden state, so
-that every value lies in [-1, 1]. A text begins with a state of zeros and is read one token at a
-time.
-"""
+"""Cells of recurrent models over a text, and how far gradients reach back in time."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from itertools import groupby
+from typing import Any, Self
 
 import torch
+from rich.cells import cell_len
+from rich.text import Text
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
@@ -27,7 +24,155 @@ from regard.models.features import Features
 from regard.models.protocols import LanguageModel, Recurrent
 from regard.models.wrappers import unwrapped
 from regard.text import Tokenizer
-from regard.visual.cell_text import CellText
+from regard.visual import characters
+from regard.visual.curves import Curves, Series
+from regard.visual.drawing import Drawing, Label, Raster, Rect, Shape, text_width, visible
+from regard.visual.picture import Illustration, Picture, PictureRow
+
+COLUMNS = 80  # of a drawing
+SIZE, LINE = 12.5, 19.0  # pixels: of letters, and from line to line
+FULL = 0.65  # opacity of a value of 1, on which letters can be read
+TAB = "␉   "
+MARKS = " .:-=+*#%@"
+
+Glyph = tuple[str, float | None]  # what stands in a column or two, and its value
+
+
+@dataclass(frozen=True, repr=False)
+class CellText(Picture):
+    """`pieces` of text, each with its value in [-1, 1]; None: no token covers it."""
+
+    pieces: tuple[tuple[str, float | None], ...]
+    title: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        offsets: Sequence[tuple[int, int]],
+        values: Sequence[float],
+        title: str = "",
+    ) -> Self:
+        """A text whose tokens have values.
+
+        offsets: the (start, end) of each token. Of several tokens of one character the last counts.
+
+        Raises:
+            ConfigError: there are more or fewer values than tokens, or one is not finite.
+        """
+        if len(offsets) != len(values):
+            raise ConfigError(f"{len(offsets)} tokens have {len(values)} values.")
+        if not all(map(math.isfinite, values)):
+            raise ConfigError("The activations are infinite or NaN: use other weights.")
+        of_character: list[tuple[int, float | None]] = [(-1, None)] * len(text)
+        for number, ((start, end), value) in enumerate(zip(offsets, values, strict=True)):
+            of_character[start:end] = [(number, value)] * (end - start)
+        groups = groupby(zip(text, of_character, strict=True), key=lambda pair: pair[1])
+        pieces = tuple(("".join(c for c, _ in group), key[1]) for key, group in groups)
+        return cls(pieces, title)
+
+    @property
+    def values(self) -> list[float | None]:
+        """The value of each character."""
+        return [value for piece, value in self.pieces for _ in piece]
+
+    def _lines(self, columns: int) -> Iterator[list[Glyph]]:
+        """Lines of at most so many columns; a line break of the text is shown and ends one."""
+        line: list[Glyph] = []
+        used = 0
+        for glyph, value in self._glyphs():
+            if used + cell_len(glyph) > columns and line:
+                yield line
+                line, used = [], 0
+            line.append((glyph, value))
+            used += cell_len(glyph)
+            if glyph == "↵":
+                yield line
+                line, used = [], 0
+        if line:
+            yield line
+
+    def _glyphs(self) -> Iterator[Glyph]:
+        for piece, value in self.pieces:
+            for part in piece.replace("\t", TAB).splitlines(keepends=True):
+                ends = part.endswith("\n")
+                yield from ((glyph, value) for glyph in characters.clusters(part.rstrip("\n")))
+                if ends:
+                    yield "↵", value
+
+    def drawing(self) -> Drawing:
+        step, top = text_width("x", SIZE, mono=True), 34.0 if self.title else 8.0
+        shapes = self._title_shapes()
+        lines = list(self._lines(COLUMNS))
+        for number, line in enumerate(lines):
+            shapes += _drawn(line, 8.0, top + LINE * number, step)
+        bottom = top + LINE * len(lines) + 14
+        shapes += _scale(8.0, bottom)
+        widest = max((sum(cell_len(glyph) for glyph, _ in line) for line in lines), default=1)
+        width = max(16 + widest * step, self._title_width(), 140)
+        return Drawing(width, bottom + 14, tuple(shapes), self.title or "a cell over a text")
+
+    def terminal(self, width: int, color: bool) -> Text:
+        """Colours behind the letters; without colour a mark below each."""
+        text = self._title_text(width)
+        for line in self._lines(max(2, width)):
+            if color:
+                for glyph, value in line:
+                    text.append(glyph, style="" if value is None else characters.shade(value))
+                text.append("\n")
+            else:
+                text.append("".join(glyph for glyph, _ in line) + "\n")
+                marks = (_mark(value) * cell_len(glyph) for glyph, value in line)
+                text.append("".join(marks).rstrip() + "\n")
+        text.append("" if color else f"blank = -1, {MARKS[-1]} = 1\n")
+        return text
+
+    def body(self) -> str:
+        spans = (_span(piece, value) for piece, value in self.pieces)
+        return f'{self._title_html()}<pre class="rg-cells">{"".join(spans)}</pre>'
+
+
+def _drawn(line: list[Glyph], x: float, y: float, step: float) -> list[Shape]:
+    """The colours of a line, then its words; each word begins in its own column, since letters are
+    not of one width in every font.
+    """
+    columns = [value for glyph, value in line for _ in range(cell_len(glyph))]
+    shades = tuple(FULL * (value or 0.0) for value in columns)
+    shapes: list[Shape] = [Raster(x, y, step * len(shades), LINE, (shades,))] if shades else []
+    at = 0
+    for blank, word in groupby(line, key=lambda glyph: glyph[0].isspace() or glyph[0] == "↵"):
+        letters = "".join(glyph for glyph, _ in word)
+        if letters.strip():
+            point, ink = (x + at * step, y + LINE / 2), "muted" if blank else "ink"
+            shapes.append(Label(*point, letters, SIZE, mono=True, fill=ink))
+        at += cell_len(letters)
+    return shapes
+
+
+def _scale(x: float, y: float) -> list[Shape]:
+    """The legend: colours from -1 to 1."""
+    shapes: list[Shape] = [Label(x, y, "-1", 10.5, fill="muted")]
+    for step in range(24):
+        value = (step + 0.5) / 12 - 1
+        fill = "accent" if value >= 0 else "warm"
+        shapes.append(Rect(x + 16 + 3 * step, y - 4, 3.05, 8, fill, FULL * abs(value)))
+    return [*shapes, Label(x + 93, y, "1", 10.5, fill="muted")]
+
+
+def _mark(value: float | None) -> str:
+    return " " if value is None else MARKS[round((value + 1) / 2 * (len(MARKS) - 1))]
+
+
+def _span(piece: str, value: float | None) -> str:
+    """A piece of HTML; a line break stands behind its sign."""
+    shown = "".join("↵\n" if c == "\n" else TAB if c == "\t" else visible(c) for c in piece)
+    if value is None:
+        return escape(shown)
+    kind, share = ("rg-above" if value >= 0 else "rg-below"), round(100 * FULL * abs(value))
+    return (
+        f'<span class="{kind}" style="--rg-a:{share}%" title="{value:.3f}">{escape(shown)}</span>'
+    )
+
 
 CHUNK = 256  # tokens whose activations are computed together
 Activations = list[Tensor]  # of each layer, (B, T, D)
@@ -193,3 +338,93 @@ def reader_of(model: nn.Module) -> CellReader:
     if isinstance(part, Elmo):
         return ElmoReader(part, (part.config.d_cell,) * (2 * part.config.layers))
     return StackReader(part, tuple(layer.d_model for layer in part.recurrent_layers))
+
+
+def gradient_norms(
+    model: nn.Module, tokenizer: Tokenizer, text: str, length: int | None = None
+) -> Tensor:
+    """The norm of dL_T / dh_t in each layer and step, (L, T): L_T is the loss after T tokens.
+
+    Args:
+        model: a language model of recurrent layers.
+        length: T. The text is cut into windows of T + 1 tokens, each read from a state of zeros;
+            the norms are the means over them, and tokens after the last window are left out. None:
+            one window, the whole text.
+
+    Raises:
+        ConfigError: the model is another one; the text has less than two tokens, or than a window.
+    """
+    part = recurrent_part(model)
+    if not (isinstance(part, Recurrent) and isinstance(part, LanguageModel)):
+        kind = "ELMo" if isinstance(part, Elmo) else type(part).__name__
+        raise ConfigError(f"{kind} does not predict the next token from hidden states alone.")
+    ids = encoded(model, tokenizer, text).ids
+    ids = ids[::-1] if part.reads_backward else ids
+    width = len(ids) if length is None else length + 1
+    if not 2 <= width <= len(ids):
+        raise ConfigError(
+            f"The text has {len(ids):,} tokens: `length` must be from 1 to one less, but is "
+            f"{width - 1}."
+        )
+    count = len(ids) // width
+    windows = torch.tensor(ids[: count * width]).view(count, width)
+    windows = windows.to(next(model.parameters()).device)
+    hidden, loss = _loss_of_last(part, windows[:, :-1], windows[:, -1])
+    flat = [state for layer in hidden for state in layer]
+    grads = torch.autograd.grad(loss, flat)  # of each window its own: no window reads another
+    norms = torch.stack([grad.double().norm(dim=-1).mean() for grad in grads])
+    return norms.view(len(hidden), -1).cpu()  # (L T,) -> (L, T)
+
+
+def _loss_of_last(
+    model: Recurrent, ids: Tensor, targets: Tensor
+) -> tuple[list[list[Tensor]], Tensor]:
+    """The hidden states of each layer after each of the ids (B, T), and the sum of the losses of
+    the targets (B,).
+    """
+    found = []
+    with torch.enable_grad(), evaluating(model):
+        x = model.embedded(ids)
+        x = x if x.requires_grad else x.detach().requires_grad_()  # frozen weights, too
+        for layer in model.recurrent_layers:
+            states = [hidden for hidden, _ in layer.steps(x, *layer.empty(len(x), x))]
+            x = torch.stack(states, 1)  # T x (B, D) -> (B, T, D)
+            found.append(states)
+        loss, _ = model.head.loss(found[-1][-1], targets)
+    return found, loss
+
+
+def gradient_curves(norms: Mapping[str, Tensor]) -> Illustration:
+    """The norms of several models side by side, on a logarithmic scale.
+
+    Args:
+        norms: of each model (L, T), from `gradient_norms`.
+
+    Returns:
+        The last layers of all models in one chart, then a chart for each model with all its
+        layers; `numbers` are the norms. A norm of 0 has no logarithm and no point. In the last
+        layer a gradient goes back through time alone; from the others it also goes up at every
+        step, to a layer that reaches further.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if not norms:
+        raise ConfigError("`norms` must have those of at least one model.")
+    last = tuple(_series(name, one[-1]) for name, one in norms.items())
+    charts = tuple(
+        _chart([_series(f"layer {n}", row) for n, row in enumerate(one, 1)], name)
+        for name, one in norms.items()
+    )
+    title = "Gradient of the last loss by the hidden state of each step"
+    together = (_chart(last, "last layer"),) if len(norms) > 1 else ()
+    return Illustration((*together, PictureRow(charts)), title, numbers=dict(norms))
+
+
+def _series(name: str, norms: Tensor) -> Series:
+    back = range(1 - len(norms), 1)  # the last step is 0
+    return Series(name, tuple(zip(map(float, back), norms.log10().tolist(), strict=True)))
+
+
+def _chart(series: tuple[Series, ...] | list[Series], title: str) -> Curves:
+    return Curves(tuple(series), title, "step before the last", "log10 of the norm")

@@ -1,19 +1,179 @@
-"""A run as one file that opens without network: curves, scores, samples, pictures."""
+"""Pages of runs and of comparisons, and the output of a training in a notebook."""
 
 from __future__ import annotations
 
+import math
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path, PurePosixPath
+from statistics import mean, stdev
 from typing import Any
 
+from regard.errors import ConfigError
 from regard.file_writing import write_text
+from regard.training.callbacks import Callback, Step
+from regard.training.progress import Status
 from regard.visual.curves import Curves, Series, short
 from regard.visual.drawing import visible
-from regard.visual.page import page, sections
-from regard.visual.picture import Picture, PictureColumn, PictureRow
-from regard.visual.table import Table
+from regard.visual.picture import (
+    Note,
+    Picture,
+    PictureChoice,
+    PictureColumn,
+    PictureRow,
+    Table,
+    fragment,
+    page,
+    sections,
+)
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One model of a comparison: what it reached, once a seed, and what it cost.
+
+    scores: of each seed, on the same test data.  curves: for each seed the points (items seen,
+    validation score).  tokens_per_second: in training, of what the task counts.  flops: of the
+    training.  memory: peak bytes.  seconds: of one training.  What was not measured is None, and
+    empty in the table.
+    """
+
+    name: str
+    scores: tuple[float, ...]
+    curves: tuple[tuple[tuple[float, float], ...], ...] = ()
+    parameters: int | None = None
+    tokens_per_second: float | None = None
+    flops: float | None = None
+    memory: float | None = None
+    seconds: float | None = None
+    notes: dict[str, str] = field(default_factory=dict)  # further columns, by their names
+
+    def __post_init__(self) -> None:
+        if not self.scores:
+            raise ConfigError(f"`scores` of {self.name!r} must hold a number a seed, but is empty.")
+
+
+def compare_results(
+    models: Sequence[ComparedModel],
+    quality: str = "BLEU",
+    better: str = "max",
+    title: str = "",
+    items: str = "tokens",
+    *,
+    validation: str = "",
+) -> PictureColumn:
+    """A table, quality while training, and quality against each cost, which a page lets choose.
+
+    quality: the name of the score.  better: "max" or "min".  items: what the task counts.
+    validation: the name of the score of the curves, if it is another one. The table shows
+    the standard deviation over seeds, the curves their range.
+
+    Raises:
+        ConfigError: `better` is something else.
+    """
+    if better not in ("max", "min"):
+        raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
+    parts: list[Picture] = [_table(models, quality, better, title, items)]
+    if max(len(one.scores) for one in models) > 1:
+        seeds = "± is the standard deviation over seeds; the band is the range over seeds."
+        parts.append(Note((seeds,)))
+    charts: list[Picture] = []
+    if any(one.curves for one in models):
+        series = tuple(_mean_curve(one) for one in models)
+        charts.append(Curves(series, f"{validation or quality} while training", items, ""))
+    known = [each for each in COSTS if any(each[2](one) is not None for one in models)]
+    against = tuple(
+        _against(models, quality, f"{quality} and {name}", unit.format(items), cost)
+        for name, unit, cost in known
+    )
+    if against:
+        names = tuple(name for name, _, _ in known)
+        charts.append(PictureChoice(against, f"{quality} and costs", names, "horizontal axis"))
+    return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
+
+
+Cost = Callable[[ComparedModel], float | None]
+COSTS: tuple[tuple[str, str, Cost], ...] = (
+    ("parameters", "parameters", lambda one: one.parameters),
+    ("training FLOPs", "FLOPs", lambda one: one.flops),
+    ("speed", "{} a second", lambda one: one.tokens_per_second),
+    ("memory", "peak bytes", lambda one: one.memory),
+    ("time", "seconds", lambda one: one.seconds),
+)
+
+
+def _table(
+    models: Sequence[ComparedModel], quality: str, better: str, title: str, items: str
+) -> Table:
+    extra = list(dict.fromkeys(name for one in models for name in one.notes))
+    head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
+    rows = [
+        [
+            one.name,
+            spread(one.scores),
+            _shown(one.parameters),
+            _shown(one.tokens_per_second),
+            _shown(one.flops),
+            "" if one.memory is None else short(one.memory) + "B",
+            "" if one.seconds is None else duration(one.seconds),
+            *(one.notes.get(name, "") for name in extra),
+        ]
+        for one in models
+    ]
+    shown = [column for column in range(len(head)) if any(row[column] for row in rows)]
+    pick = max if better == "max" else min
+    best = pick(range(len(rows)), key=lambda index: mean(models[index].scores))
+    name, *cells = (tuple(row[column] for column in shown) for row in (head, *rows))
+    return Table(name, tuple(cells), title, best)
+
+
+def spread(scores: Sequence[float]) -> str:
+    """mean ± standard deviation (of a sample), or the number alone."""
+    if len(scores) == 1:
+        return f"{scores[0]:.2f}"
+    return f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min 20 s, 2 h 05 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else short(value)
+
+
+def _mean_curve(one: ComparedModel) -> Series:
+    """The mean over seeds and their range, point by point, as far as all of them go."""
+    points, ranges = [], []
+    for together in zip(*one.curves, strict=False):
+        ys = [y for _, y in together if math.isfinite(y)]
+        if ys:
+            points.append((together[0][0], mean(ys)))
+            ranges.append((min(ys), max(ys)))
+    several = len(one.curves) > 1
+    return Series(one.name, tuple(points), tuple(ranges) if several else ())
+
+
+def _against(
+    models: Sequence[ComparedModel], quality: str, title: str, unit: str, cost: Cost
+) -> Curves:
+    """Quality against a cost: a point for each run."""
+    series = []
+    for one in models:
+        value = cost(one)
+        points = () if value is None else tuple((float(value), score) for score in one.scores)
+        series.append(Series(one.name, points, joined=False))
+    return Curves(tuple(series), title, unit, quality)
+
 
 RATE = "_per_s"  # at the end of a name of metrics.jsonl, after what the task counts
 
@@ -163,3 +323,82 @@ def _figure(value: float | str) -> str:
 
 def _escaped(text: Any) -> str:
     return escape(visible(str(text)))
+
+
+CURVES_EVERY = 2.0  # seconds between two drawings of the curves
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook, whose output may be HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookProgress(Callback):
+    """A `Progress` and a `Callback` with one output, which is replaced as the training runs.
+
+    every: seconds between two calls of `show`.
+    """
+
+    every = 0.5
+
+    def __init__(self) -> None:
+        from IPython.display import HTML, display
+
+        self._html = HTML
+        self._events: list[dict[str, Any]] = []
+        self._messages: list[str] = []
+        self._status, self._curves = "starting", ""
+        self._fraction, self._step, self._finished = 0.0, 0, False
+        self._curves_at, self._shown_at = 0.0, time.monotonic()  # times of the last drawing
+        self._output = display(HTML(self.html()), display_id=True)
+
+    def html(self) -> str:
+        """The HTML that is shown now."""
+        said = "".join(f"<div>{escape(message)}</div>" for message in self._messages[-3:])
+        bar = f'<progress max="1" value="{self._fraction:.4f}" aria-label="training"></progress>'
+        return fragment(f"<div>{bar} {escape(self._status)}</div>{said}{self._curves}")
+
+    # ---- progress
+
+    def show(self, status: Status) -> None:
+        self._fraction, self._status = status.fraction, str(status)
+        self._refresh()
+
+    def say(self, message: str) -> None:
+        """See `Progress`; messages within `every` seconds are shown together."""
+        self._messages.append(message)
+        if time.monotonic() - self._shown_at > self.every:
+            self._refresh()
+
+    def warn(self, message: str) -> None:
+        self._messages.append(f"Warning: {message}")
+        self._refresh()
+
+    def close(self) -> None:
+        how = "finished after" if self._finished else "stopped at"
+        self._status = f"{how} step {self._step:,}" if self._step else how.split()[0]
+        self._draw_curves()
+        self._refresh()
+
+    # ---- callbacks
+
+    def on_step(self, step: Step) -> None:
+        self._step = step.number
+
+    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
+        self._events.append({"step": step, **values})
+        if time.monotonic() - self._curves_at > CURVES_EVERY:
+            self._draw_curves()
+
+    def on_end(self, result: object) -> None:
+        self._fraction, self._finished = 1.0, True
+
+    def _draw_curves(self) -> None:
+        charts = training_curves(self._events).body() if self._events else ""
+        self._curves = f'<div class="rg-charts">{charts}</div>'
+        self._curves_at = time.monotonic()
+
+    def _refresh(self) -> None:
+        self._output.update(self._html(self.html()))
+        self._shown_at = time.monotonic()

@@ -4,7 +4,7 @@ import pytest
 from decoding_mocks import EOS, Recurrent, batch, next_log_probs, sources
 
 from regard.decoding import Beam, NoRepeatNGram
-from regard.visual.beam_tree import FINISHED, KEPT, PRUNED, WINNER, BeamTrace
+from regard.visual.decoding import FINISHED, KEPT, PRUNED, WINNER, BeamTrace
 
 
 def path(steps, at):

@@ -16,7 +16,7 @@ from served import ask, ask_together, near
 from regard.serving.openapi import openapi
 from regard.serving.routes import GETS, ROUTES
 from regard.tasks.methods import METHODS
-from regard.visual.attention_of_text import attention_of_text
+from regard.visual.attention_record import attention_of_text
 from regard.visual.image_regions import attended_regions
 
 TEXTS = ["the cat sat", "a warm mat in the sun", "who"]

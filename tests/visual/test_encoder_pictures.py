@@ -31,8 +31,8 @@ from regard.visual import (
     next_tokens,
     run_encoder,
 )
-from regard.visual.attention_of_text import token_weights
-from regard.visual.merge_subwords import merged, without_markers, words_of
+from regard.visual.attention_record import token_weights
+from regard.visual.recorded_attention import merged, without_markers, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the animal did cross street because it was too tire ##d "

@@ -9,7 +9,7 @@ import pytest
 
 from regard.training.callbacks import Step
 from regard.training.progress import Status
-from regard.visual.notebook import NotebookProgress, in_notebook
+from regard.visual.report import NotebookProgress, in_notebook
 
 STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)
 

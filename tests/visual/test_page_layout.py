@@ -33,7 +33,7 @@ from regard.visual import (
     compare_results,
 )
 from regard.visual.drawing import SCALED
-from regard.visual.merge_subwords import words_of
+from regard.visual.recorded_attention import words_of
 from regard.visual.report import training_curves
 
 VOID = {"meta", "input", "br", "link", "img"}

@@ -22,9 +22,8 @@ from regard.visual import (
     Table,
     compare_results,
 )
-from regard.visual.comparison import duration
 from regard.visual.curves import short, spark, ticks
-from regard.visual.report import training_curves
+from regard.visual.report import duration, training_curves
 
 EVENTS = [
     {

@@ -14,12 +14,9 @@ from regard.errors import CheckpointError
 from regard.experiments.report import report_links
 from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json
-from regard.visual.comparison import ComparedModel, compare_results
 from regard.visual.curves import Curves, Series
-from regard.visual.page import fragment
-from regard.visual.picture import Picture, PictureRow
-from regard.visual.report import RunReport
-from regard.visual.table import Table
+from regard.visual.picture import Picture, PictureRow, Table, fragment
+from regard.visual.report import ComparedModel, RunReport, compare_results
 
 OUTCOME = "outcome.json"
 COMPARISON = "comparison.json"

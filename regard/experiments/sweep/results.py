@@ -15,12 +15,9 @@ from regard.executors import Json
 from regard.experiments.compare.results import Outcome, run_name
 from regard.experiments.report import report_links
 from regard.experiments.sweep.space import Values
-from regard.visual.comparison import spread
 from regard.visual.curves import Curves, Series, short
-from regard.visual.page import fragment
-from regard.visual.picture import Picture, PictureColumn, PictureRow
-from regard.visual.report import RunReport
-from regard.visual.table import Table
+from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.report import RunReport, spread
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
 from regard.serving.ui.pictures import plain_picture
-from regard.visual.cell_search import find_cells
-from regard.visual.character_properties import KINDS
+from regard.visual.cell_search import KINDS, find_cells
 from regard.visual.recurrent_cells import cell_activation, reader_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from regard.decoding.steps import (
 )
 from regard.errors import ConfigError
 from regard.tasks.inputs import checked_text, read_whole
-from regard.visual.beam_tree import BeamTrace
-from regard.visual.merge_subwords import without_markers
+from regard.visual.decoding import BeamTrace
+from regard.visual.recorded_attention import without_markers
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task

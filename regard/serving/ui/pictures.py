@@ -12,10 +12,9 @@ from dataclasses import MISSING, fields
 from functools import singledispatch
 from typing import Any
 
-from regard.visual.cell_text import CellText
 from regard.visual.drawing import Pixels, Raster, Shape, visible
-from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow
-from regard.visual.table import Table
+from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow, Table
+from regard.visual.recurrent_cells import CellText
 
 
 @singledispatch

@@ -25,17 +25,13 @@ from regard.text import Tokenizer, wordpiece
 from regard.text.explain import SegmentedWord, Training, training
 from regard.text.trees import tree_of
 from regard.text.unigram import UnigramModel
-from regard.visual.beam_tree import BeamTrace
-from regard.visual.cell_text import CellText
-from regard.visual.character_properties import text_properties
+from regard.visual.cell_search import text_properties
 from regard.visual.constituents import n_best_picture
-from regard.visual.distribution import Distribution
-from regard.visual.heatmap import Heatmap
-from regard.visual.inputs import Inputs
-from regard.visual.lattice import Lattice
-from regard.visual.picture import Illustration, Note, Picture, PictureRow
-from regard.visual.positions_and_masks import mask_grid, sinusoids, sparse_patterns
-from regard.visual.table import Table
+from regard.visual.decoding import BeamTrace, Distribution
+from regard.visual.heatmap import Heatmap, mask_grid, sinusoids, sparse_patterns
+from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
+from regard.visual.recurrent_cells import CellText
+from regard.visual.tokens import Inputs, Lattice
 
 # ------------------------------------------------------------------------------- subwords
 
