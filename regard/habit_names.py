@@ -117,6 +117,7 @@ OPTIONS = {
     ),
     **_inside("decoding", DECODING),
 }
+LORA = _names(rank="r", alpha="lora_alpha", dropout="lora_dropout", targets="target_modules")
 EMBEDDING = _names(normalize="normalize_embeddings", granularity="output_value")
 # Options of sentence-transformers' `encode` that change no vector.
 EMBEDDING_WITHOUT_EFFECT = ("batch_size", "show_progress_bar", "convert_to_numpy")
@@ -191,8 +192,13 @@ SIZES = {
     "transformer": "tiny base big",
     "transformer-xl": "base large",
 }
+CASES = ("-cased", "-uncased")
 MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
-    **{f"{name}-{size}": (name, size) for name, sizes in SIZES.items() for size in sizes.split()},
+    f"{name}-{size}{case}": (name, size)
+    for name, sizes in SIZES.items()
+    for size in sizes.split()
+    for case in ("", *(CASES if name in ("bert", "distilbert", "xlnet") else ()))
+} | {
     "gpt2-small": ("gpt2", "124M"),
     "gpt2-medium": ("gpt2", "355M"),
     "gpt2-large": ("gpt2", "774M"),
@@ -200,6 +206,9 @@ MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
     "openai-gpt": ("gpt", ""),
     "big-bird": ("bigbird", ""),
     "xlmr": ("xlm-roberta", ""),
+    "cnn": ("kim-cnn", ""),
+    "textcnn": ("kim-cnn", ""),
+    "text-cnn": ("kim-cnn", ""),
 }
 # Models whose names alone mean published weights to people; without the size, and with it. The
 # miniatures of BERT were published by other names.
@@ -221,7 +230,7 @@ def task_name(name: str) -> str:
 def model_options(name: str, task: str) -> dict[str, str]:
     """The options of [model] that a name of a model stands for: {"name": "bert", "size": "base"}.
 
-    A name that is not in the table stays, but for underscores.
+    A name that is not in the table stays, but for underscores and capitals.
     """
     if name in REGISTERED:
         return {"name": name}
@@ -230,7 +239,7 @@ def model_options(name: str, task: str) -> dict[str, str]:
         return {"name": "lstm-lm"} | CELLS[plain]
     if plain == "lstm" and task:
         return {"name": "lstm-seq2seq" if task in PAIR_TASKS else "bilstm"}
-    known, size = MODELS.get(plain, (name.replace("_", "-"), ""))
+    known, size = MODELS.get(plain, (plain, ""))
     return {"name": known} | ({"size": size} if size else {})
 
 
@@ -415,6 +424,8 @@ def _with_random_weights(model: str) -> str:
 
 def _target(name: str, section: str) -> str | None:
     """Our dotted name of an option by another name in a section; None: it is no other name."""
+    if section == "model.lora" and name in LORA:
+        return f"{section}.{LORA[name]}"
     target = OPTIONS.get(name)
     if target is None:
         return None
@@ -479,6 +490,24 @@ def _renamed(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 # ------------------------------------------------------------------------------- meaning
 
+_LABELS = "The labels are those of the training data."
+_NO_WORKERS = "There are no workers: the data are tokenized once, before the training."
+_BEST = "A run keeps the weights of the best validation score; `patience` stops it early."
+_CROSS = "`regard.cross_validate(..., folds=5)` and `regard cross-validate` do this."
+# Names of what is no option here -> what to do.
+ELSEWHERE = {
+    **dict.fromkeys(("num_labels", "label2id", "id2label", "label_list"), _LABELS),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers", "n_jobs"), _NO_WORKERS),
+    **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model"), _BEST),
+    **dict.fromkeys(("cv", "n_splits", "folds"), _CROSS),
+    **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "`eval_steps=0` is each epoch."),
+    "report_to": "For TensorBoard write `tensorboard=true` in [training].",
+    "resume_from_checkpoint": "`regard.resume(FOLDER)` continues a run.",
+    "use_crf": 'The task "crf-tagging" has a CRF.',
+    "padding": "Texts are padded to the longest of their batch.",
+    "lora_r": 'Write `lora = {rank = 8}` in [model]: model={"path": FOLDER, "lora": {"rank": 8}}.',
+}
+
 # Ours -> words that other names of the same, or of something near, have.
 MEANT = {
     "learning_rate": "lr rate eta",
@@ -492,9 +521,9 @@ MEANT = {
     "max_tokens_per_batch": "batch",
     "max_length": "length seq context truncation",
     "sequence_length": "window chunk seq",
-    "columns": "column columns field fields",
+    "columns": "column columns col field fields",
     "train": "train training dataset data",
-    "valid": "validation eval dev",
+    "valid": "validation eval dev split",
     "test": "heldout",
     "out": "output dir directory folder save",
     "seed": "random rng",
@@ -504,7 +533,11 @@ MEANT = {
     "save_total_limit": "save checkpoints limit",
     "precision": "fp16 bf16 half amp mixed dtype",
     "progress": "verbose tqdm quiet bar",
-    "device": "cuda gpu cpu",
+    "device": "cuda gpu gpus cpu accelerator",
+    "word_vectors": "embeddings glove word2vec fasttext",
+    "freeze_word_vectors": "freeze frozen",
+    "gradual_unfreezing_interval": "freeze frozen unfreeze",
+    "objective": "loss criterion",
     "d_model": "hidden width dim units embd",
     "d_ff": "intermediate ffn mlp feedforward",
     "d_embedding": "embedding emb",

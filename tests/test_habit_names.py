@@ -41,6 +41,7 @@ def test_every_other_name_means_an_option_and_is_none_itself():
     assert {*habit_names.OPTIONS.values()} <= known
     assert not habit_names.OPTIONS.keys() & ours - {*DecodingOptions.__annotations__}
     assert {*habit_names.EMBEDDING.values()} <= EmbedOptions.__annotations__.keys()
+    assert not habit_names.ELSEWHERE.keys() & (habit_names.OPTIONS.keys() | ours)
     names = {*habit_names.OPTIONS, *habit_names.DECODING, *habit_names.EMBEDDING}
     assert habit_names.VALUES.keys() <= names
 
@@ -140,6 +141,19 @@ def test_keywords_of_a_file_and_of_python_are_told_apart():
 def test_two_names_of_one_option_are_an_error_that_names_both(keywords):
     with pytest.raises(ConfigError, match="`.*` and `.*` mean the same"):
         habit_names.recipe(keywords)
+
+
+def test_low_rank_adapters_have_the_names_of_peft():
+    theirs = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "target_modules": ["query"]}
+    ours = {"rank": 4, "alpha": 8, "dropout": 0.1, "targets": ["query"]}
+    recipe = habit_names.recipe({"model": {"path": "some/model", "lora": theirs}})
+    assert recipe == {"model": {"path": "some/model", "lora": ours}}
+    assert "r" not in habit_names.recipe({"model": {"lora": {"rank": 1}}, "r": 4})["model"]["lora"]
+
+
+@pytest.mark.parametrize("name", habit_names.ELSEWHERE)
+def test_a_name_of_what_is_no_option_says_what_to_do(name):
+    assert nearest(name, ("task", "valid", "seed")) == habit_names.ELSEWHERE[name]
 
 
 def test_float16_is_an_error_that_names_bfloat16():
