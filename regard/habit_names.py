@@ -503,6 +503,7 @@ ELSEWHERE = {
     **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "`eval_steps=0` is each epoch."),
     "report_to": "For TensorBoard write `tensorboard=true` in [training].",
     "resume_from_checkpoint": "`regard.resume(FOLDER)` continues a run.",
+    "convert_to_tensor": "Vectors are NumPy arrays: torch.from_numpy(...) makes a tensor of one.",
     "use_crf": 'The task "crf-tagging" has a CRF.',
     "padding": "Texts are padded to the longest of their batch.",
     "lora_r": 'Write `lora = {rank = 8}` in [model]: model={"path": FOLDER, "lora": {"rank": 8}}.',

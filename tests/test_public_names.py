@@ -113,3 +113,11 @@ def test_mypy_finds_misspelled_names_and_options(tmp_path):
         "str",
         "Any",
     ]
+
+
+def test_a_notebook_offers_what_a_model_can_do_and_holds():
+    import every_task
+
+    offered = dir(every_task.MAKERS["tagging"]())
+    assert {"tag", "predict", "save", "labels", "module", "tokenizer", "device"} <= {*offered}
+    assert not {"translate", "train_batches"} & {*offered}

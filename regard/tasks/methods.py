@@ -371,6 +371,10 @@ class Methods:
         """The names of the methods that the task supports."""
         return tuple(name for name in METHODS if cls.has(name))
 
+    def __dir__(self) -> list[str]:
+        """What a notebook offers after `model.`: these methods, and what the model holds."""
+        return [*self.methods(), *OFFERED, *(("labels",) if self.labels else ())]
+
     def _not_supported(self, method: str) -> NoReturn:
         """Raise the error for a method that the task does not support.
 
@@ -393,6 +397,7 @@ def results_of(ranked: Sequence[Sequence[str]], options: Mapping[str, Any]) -> l
 
 
 SEVERAL = ("n_best", "samples")
+OFFERED = ("device", "module", "name", "tokenizer")
 OF_EVERY_TASK = ("predict", "save", "to")
 # method -> what it does, the first sentence of its docstring
 METHODS = {
