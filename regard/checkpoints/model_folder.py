@@ -14,7 +14,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -30,8 +30,16 @@ from regard.checkpoints.adapters import (
     read_adapter_config,
     read_adapter_tensors,
 )
-from regard.checkpoints.filling import SkipInit, load_strict, unique_tensors
+from regard.checkpoints.filling import (
+    SkipInit,
+    check_finite,
+    check_fit,
+    load_strict,
+    on_meta,
+    unique_tensors,
+)
 from regard.checkpoints.formats import (
+    PRUNED,
     from_published,
     infer_model_type,
     layout_of,
@@ -39,6 +47,7 @@ from regard.checkpoints.formats import (
 )
 from regard.checkpoints.formats.config_table import GENERATION as GENERATION_FIELDS
 from regard.checkpoints.formats.config_table import label_names
+from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.sentence_transformers import MODULES
@@ -125,11 +134,14 @@ class ModelFolder:
 
     config: the contents of config.json.
     dtype: the type that its weights are quantized to, "int8" or "bfloat16"; None: they are not.
+    head: the kind of the head to read, whatever `architectures` says; "" for none, None: as the
+        files say.
     """
 
     path: Path
     config: dict[str, Any]
     dtype: WeightType | None
+    head: str | None = field(default=None, kw_only=True)
 
     def model(self) -> nn.Module:
         """The model with its weights, which are mapped from the file where their layout allows it.
@@ -141,9 +153,9 @@ class ModelFolder:
         with self.located():
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
-                config = self.config | self._decoder_start() | self._without_head(weights)
+                config = self.config | self._decoder_start() | self._architecture(weights)
                 return self._labelled(from_published(config, weights))
-            model = self._build(weights)
+            model = self.build(weights)
             load_strict(model, weights)
             return self._labelled(model)
 
@@ -152,14 +164,14 @@ class ModelFolder:
         assert self.dtype is not None
         with self.located(), releasing():
             tensors = read_weights(self.path)
-            build = partial(self._build, tensors)
+            build = partial(self.build, tensors)
             return self._labelled(read_quantized(build, tensors, self.dtype))
 
     def dequantized_model(self) -> nn.Module:
         """The model of a folder with quantized weights, these as float32."""
         with self.located(), releasing():
             tensors = read_weights(self.path)
-            return self._labelled(read_dequantized(partial(self._build, tensors), tensors))
+            return self._labelled(read_dequantized(partial(self.build, tensors), tensors))
 
     @property
     def tokenizer_path(self) -> Path:
@@ -220,16 +232,21 @@ class ModelFolder:
         found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if found is None else {"decoder_start_token_id": found}
 
-    def _without_head(self, weights: Mapping[str, Tensor]) -> dict[str, None]:
-        """No `architectures` for a folder of sentence-transformers that names a class whose head it
-        does not hold: the tensors decide. Empty for another folder.
+    def _architecture(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+        """`architectures` where it is not that of config.json: the one with the head that the user
+        asks for; none, so that the tensors decide, for a folder of sentence-transformers that names
+        a class whose head it does not hold.
         """
         layout = layout_of(self.config.get("model_type"))
+        if self.head is not None:
+            ending = EncoderLayout.ENDINGS.get((self.head,) if self.head else (), "")
+            if (name := layout.family + ending) in layout.known_architectures:
+                return {"architectures": [name]}
         if not (self.path / MODULES).exists() or layout.has_heads_of(self.config, weights):
             return {}
         return {"architectures": None}
 
-    def _build(self, weights: Mapping[str, Tensor]) -> nn.Module:
+    def build(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model of a configuration of ours, its parameters not yet initialized.
 
         weights: the tensors that it is for, against which its sizes are checked.
@@ -349,8 +366,12 @@ class FastaiFolder(ModelFolder):
         return closed_vocabulary(self.words, fastai.roles(list(self.words)))
 
 
-def open_folder(path: str | PathLike[str]) -> ModelFolder:
+def open_folder(
+    path: str | PathLike[str], model_type: str | None = None, head: str | None = None
+) -> ModelFolder:
     """The model's folder of a run, the folder itself, or what the hub has under a name.
+
+    model_type: used in place of that of config.json.  head: see `ModelFolder`.
 
     Raises:
         CheckpointError: it holds no model, or config.json is malformed; of an adapter, its base
@@ -368,11 +389,12 @@ def open_folder(path: str | PathLike[str]) -> ModelFolder:
         )
     if not (folder / CONFIG).exists() and (found := _without_config(folder)) is not None:
         return found
-    config = _read_config(folder)
-    found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG))
+    config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})
+    found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG), head=head)
     if config.get("model_type") is None:
         with found.located():
-            config["model_type"] = infer_model_type(config, read_weights(folder))
+            vocabulary = Tokenizer.load(folder).vocab() if holds_tokenizer(folder) else {}
+            config["model_type"] = infer_model_type(config, read_weights(folder), vocabulary)
         warnings.warn(
             f"{folder / CONFIG} has no `model_type`: by its weights it is "
             f"{config['model_type']!r}.",
@@ -531,8 +553,32 @@ def write_model(
     max_length: the longest sequence that the model reads, in tokens; None: any length.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: it cannot be written, or `open_folder` would not read it.
     """
+    if config["regard"].get("weights") is None:
+        _check_readable(folder, config, tensors)
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     tokenizer.save(folder, max_length)
+
+
+def _check_readable(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Build the model of a folder that is to be written, without memory for its numbers.
+
+    Raises:
+        CheckpointError: the folder would be no model.
+    """
+    empty = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    whole = {name: value for name, value in config.items() if name != PRUNED}
+    try:
+        check_finite(tensors)
+        with on_meta(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if config["model_type"] == OURS:
+                check_fit(ModelFolder(folder, whole, None).build(empty), unique_tensors(empty))
+            else:
+                from_published(whole, empty)
+    except (CheckpointError, ConfigError) as error:
+        raise CheckpointError(
+            f"{folder} was not written, for it could not be opened again: {error}"
+        ) from error

@@ -39,6 +39,7 @@ from regard.checkpoints.sentence_transformers import read_pooling, write_sentenc
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
+from regard.habit_names import task_name
 from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.models import name_of
 from regard.models.protocols import EncoderDecoder
@@ -46,7 +47,7 @@ from regard.models.quantize import check_dtype, prepare
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
-from regard.tasks.infer_task import check_task, kept_settings, task_of
+from regard.tasks.infer_task import HEAD_OF, check_task, kept_settings, settings_for, task_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.stored_settings import checked_settings
 from regard.tasks.task import Task
@@ -60,6 +61,8 @@ NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
 def load(
     path: str | PathLike[str],
     *,
+    task: str | None = None,
+    model_type: str | None = None,
     quantize: WeightType | None = None,
     device: str | None = None,
 ) -> Task:
@@ -69,6 +72,9 @@ def load(
     folder that another library wrote is of the task that its heads are for. Weights are mapped, not
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
+    task: what to use the model for, where the folder does not say it or says another: a name of
+        `regard.list_models("tasks")`, and the head of this task if the weights have several.
+    model_type: the kind of model, as config.json names it, where the file does not say it.
     quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
         `regard.models.quantize.prepare`. A folder with quantized weights has them in any case.
     device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
@@ -76,12 +82,15 @@ def load(
     Raises:
         CheckpointError: a file is missing, or weights and configuration do not fit.
         ConfigError: there is no such type to quantize to, or the folder has another; there is no
-            such device, or such weights are not for it.
+            such device, or such weights are not for it; or the model is not for this task.
     """
+    task = None if task is None else task_name(task)
+    if task is not None:
+        task_class(task)
     if quantize is not None:
         check_dtype(quantize, "quantize")
     ops.load_kernels()
-    folder = open_folder(path)
+    folder = open_folder(path, model_type, None if task is None else HEAD_OF.get(task, ""))
     if folder.dtype is not None and quantize not in (None, folder.dtype):
         raise ConfigError(
             f"{folder.path} holds {folder.dtype} weights, and {quantize} ones cannot be made of "
@@ -91,11 +100,11 @@ def load(
     target = device_for(device, dtype)
     with folder.located(), releasing() if dtype else nullcontext():
         model = _model_on(folder, target).to(target).eval()
-        task = _task_of(folder, model)
-        task.half_precision = folder.half_precision() if dtype is None else None
+        made = _task_of(folder, model, task)
+        made.half_precision = folder.half_precision() if dtype is None else None
         if dtype is not None and (folder.dtype is None or target.type != "cpu"):
             prepare(model, dtype)
-    return task
+    return made
 
 
 def load_float32(path: str | PathLike[str]) -> Task:
@@ -161,10 +170,12 @@ def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
     return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
 
 
-def _task_of(folder: ModelFolder, model: nn.Module) -> Task:
-    """The task of a folder around its model."""
+def _task_of(folder: ModelFolder, model: nn.Module, chosen: str | None = None) -> Task:
+    """The task of a folder around its model; `chosen`: this one, whatever the folder says."""
     tokenizer = folder.tokenizer()
     name, settings = _task_in(folder, model)
+    if chosen not in (None, name):
+        name, settings = str(chosen), settings_for(str(chosen), model, folder.config)
     task = task_class(name)
     check_task(name, model, settings, folder.path / CONFIG)
     settings = checked_settings(task, settings, folder.path / CONFIG)
@@ -326,7 +337,10 @@ def _config_of(task: Task, config: Mapping[str, Any], about: Mapping[str, Any]) 
     model = task.module
     section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
     section = {"version": regard.__version__, "task": task.name, **section, **about}
-    about = {"regard": {**section, **task.settings()}, **task.published()}
+    published, settings = task.published(), task.settings()
+    if "id2label" in published:
+        settings.pop("labels", None)  # which would be a second list
+    about = {"regard": {**section, **settings}, **published}
     return {**config, **(_bos_of(task) if config["model_type"] != OURS else {}), **about}
 
 

@@ -49,6 +49,7 @@ PRETRAINED_AS = {"elmo": "bidirectional-language-modeling"}
 OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
 HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
 HEAD_OF["masked-language-modeling"] = "masked_lm"
+NAMED = ("classes", "tags", "crf")  # heads whose outputs have names
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 
 
@@ -125,12 +126,16 @@ def kept_settings(
     kind = HEAD_OF.get(task, "")
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
     fits = inferred == task if kind in ("", "classes", "span") else kind in heads
-    if not fits or not kind or "labels" not in settings:
+    if not fits or kind not in NAMED or task == "regression":
         return dict(settings) if fits else None
-    outputs = outputs_of(heads[kind])
-    labels = settings["labels"]
-    if config.get("id2label") or len(labels) != outputs:
-        labels = labels_of(config, outputs)
+    if "labels" in settings and not config.get("id2label"):
+        return dict(settings)
+    labels = labels_of(config, outputs_of(heads[kind]))
+    if settings.get("labels", labels) != labels:
+        raise ConfigError(
+            f"config.json: `regard.labels` is {settings['labels']}, but `id2label` has {labels}. "
+            "Remove the first, which is not needed."
+        )
     return {**settings, "labels": labels}
 
 
@@ -156,8 +161,25 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     if task == "regression":
         activation = cross_encoder_activation(config)
         return task, {} if activation is None else {"activation": activation}
-    named = kind in ("classes", "tags", "crf")
-    return task, {"labels": labels_of(config, outputs)} if named else {}
+    return task, {"labels": labels_of(config, outputs)} if kind in NAMED else {}
+
+
+def settings_for(task: str, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task that the user chooses for a model.
+
+    Raises:
+        ConfigError: the model is not for this task, or labels and head do not fit together.
+    """
+    if task not in (able := tasks_for(model)):
+        raise ConfigError(
+            f"The task {task} is not for this model, {_described(model)}. It is for "
+            f"{joined_with_or(able)}."
+        )
+    kind = HEAD_OF.get(task)
+    if kind in NAMED and task != "regression" and isinstance(model, EncoderWithHeads):
+        return {"labels": labels_of(config, model.outputs()[kind])}
+    prefix = source_prefix(config) if task in ENCODER_DECODERS else ""
+    return {"source_prefix": prefix} if prefix else {}
 
 
 def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
@@ -202,16 +224,11 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     A name that several labels have gets the number of the label behind it, with a warning.
 
     Raises:
-        ConfigError: an output has no name.
+        ConfigError: see `label_names`.
     """
-    names = label_names(config)
+    names = label_names(config, outputs)
     if not names:
         return [f"LABEL_{i}" for i in range(outputs)]
-    if list(names) != list(range(outputs)):
-        raise ConfigError(
-            f"config.json: `id2label` must name each of the labels 0 to {outputs - 1}, but is "
-            f"{names}."
-        )
     labels = list(names.values())
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if not repeated:

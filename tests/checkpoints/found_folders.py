@@ -315,6 +315,7 @@ def other_labels(found: Found, draw: Random) -> bool | None:
     choice = draw.randrange(5)
     if choice == 0:
         names["0"] = names["1"]
+        found.refusable |= {"label2id"}
     elif choice == 1:
         found.config["id2label"] = {str(i): i for i in range(count)}
         del found.config["label2id"]
@@ -323,6 +324,7 @@ def other_labels(found: Found, draw: Random) -> bool | None:
         found.config["num_labels"] = count
     elif choice == 3:
         found.config["label2id"] = {"L0": count}
+        found.refusable |= {"label2id"}
     elif found.ending == "ForSequenceClassification" and "architectures" not in found.config:
         return False  # nobody could tell it from a tagger
     else:

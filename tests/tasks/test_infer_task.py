@@ -8,6 +8,8 @@ import warnings
 import pytest
 from tiny_folders import folder, transformers
 
+import regard
+from regard.errors import RegardError
 from regard.experiments import runs
 
 CASES = [
@@ -90,11 +92,40 @@ def saved_again(path, ending, **options):
     return path
 
 
-def test_renamed_labels_have_their_new_names(ours):
-    config = json.loads((ours / "config.json").read_text())
-    config["id2label"] = {"0": "bad", "1": "fair", "2": "good"}
-    (ours / "config.json").write_text(json.dumps(config))
-    assert runs.load(ours).labels == ("bad", "fair", "good")
+def test_labels_have_one_list_of_names_and_what_contradicts_it_is_an_error(ours):
+    def load(**changes):
+        (ours / "config.json").write_text(json.dumps(sound | changes))
+        return runs.load(ours).labels
+
+    sound = json.loads((ours / "config.json").read_text())
+    assert "labels" not in sound["regard"]
+    renamed = {"0": "bad", "1": "fair", "2": "good"}
+    assert load(id2label=renamed, label2id={"fair": 1}) == ("bad", "fair", "good")
+    assert load(num_labels=3) == ("no", "maybe", "yes")
+    with pytest.warns(UserWarning, match="names 2 of 3 labels"):
+        assert load(id2label={"2": "c", "0": "a"}, label2id=None) == ("a", "LABEL_1", "c")
+    for field, changes in {
+        "label2id": {"id2label": renamed},
+        "num_labels": {"num_labels": 2},
+        "id2label": {"id2label": renamed | {"3": "best"}, "label2id": None},
+        "regard.labels": {"regard": sound["regard"] | {"labels": ["a", "b", "c"]}},
+    }.items():
+        with pytest.raises(RegardError, match=rf"config.json: `{field}`"):
+            load(**changes)
+
+
+@pytest.mark.parametrize("task", ["tagging", "multi-label-classification", "embedding"])
+def test_the_task_and_the_type_that_a_caller_names_are_opened(tmp_path, task):
+    ending = "ForTokenClassification" if task == "tagging" else "ForSequenceClassification"
+    path = folder(tmp_path, "bert", ending)
+    config = json.loads((path / "config.json").read_text())
+    config |= {"architectures": ["X"], "model_type": "x"}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RegardError, match="model_type"):
+        regard.load(path, task=task)
+    assert regard.load(path, task=task, model_type="bert").name == task
+    with pytest.raises(RegardError, match="The task translation is not for this model"):
+        regard.load(path, task="translation", model_type="bert")
 
 
 @pytest.mark.parametrize("count", [2, 5])

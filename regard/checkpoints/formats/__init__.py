@@ -11,7 +11,7 @@ and a field of config.json lists them, so that they are pruned again when they a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ LAYOUTS = {
     "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
     "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
+    "camembert": "regard.checkpoints.formats.xlm_roberta:CAMEMBERT",
     "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
     "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
     "electra": "regard.checkpoints.formats.electra:ELECTRA",
@@ -52,7 +53,9 @@ LAYOUTS = {
     "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
 }
 # Types whose tensors are those of another type: only the architecture distinguishes them.
-NAMED_ALIKE = {"xlm-roberta", "mt5", "umt5", "big_bird"}  # as "roberta", as "t5", as "bert"
+NAMED_ALIKE = {"xlm-roberta", "camembert", "mt5", "umt5", "big_bird"}
+# Of types whose encoders have tensors of equal names: how texts begin, by their vocabularies.
+FIRST_TOKENS = {"bert": "[CLS]", "roberta": "<s>"}
 # Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
@@ -83,8 +86,11 @@ def type_of(config: Mapping[str, Any], tensors: Iterable[str]) -> Any:
     return stated
 
 
-def infer_model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """The `model_type` of a folder whose config.json has none: by its architecture and its tensors.
+def infer_model_type(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], vocabulary: Collection[str] = ()
+) -> str:
+    """The `model_type` of a folder whose config.json has none: by its architecture, its tensors,
+    and where several types have these, by the tokens of its vocabulary.
 
     Raises:
         ConfigError: the tensors are of no model here, or of several.
@@ -95,6 +101,9 @@ def infer_model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
     others = [name for name in layouts if name not in NAMED_ALIKE]
     counts = {name: layouts[name].recognized(tensors) for name in named or others}
     best = [name for name, count in counts.items() if count and count == max(counts.values())]
+    if len(best) > 1:
+        first = {name for name, token in FIRST_TOKENS.items() if token in vocabulary}
+        best = [name for name in best if first == {name}] or best
     if len(best) == 1:
         return best[0]
     why = (

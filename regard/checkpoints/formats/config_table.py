@@ -288,22 +288,46 @@ def warn_ignored(
     warnings.warn(said, stacklevel=2)
 
 
-def label_names(config: Mapping[str, Any]) -> dict[int, str]:
+def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[int, str]:
     """The names of labels by their numbers, in the order of these; empty where none are given.
 
+    outputs: of the head, all of which are to have a name: LABEL_0 and so on where the file has
+        none for it, with a warning.
+
     Raises:
-        ConfigError: `id2label` is no table of names.
+        ConfigError: `id2label` is no table of names, another list of labels contradicts it, or it
+            names more labels than the head has outputs.
     """
-    given = config.get("id2label")
-    if given is None:
-        return {}
+    stated = {} if (value := config.get("id2label")) is None else value
     wanted = 'names by their numbers, such as {"0": "no"}'
-    if not isinstance(given, Mapping) or not all(map(_is_name, given.values())):
-        raise unsupported("id2label", wanted, given)
-    numbers = [str(number) for number in given]
-    if not all(re.fullmatch("0|[1-9][0-9]{0,8}", number) for number in numbers):
-        raise unsupported("id2label", wanted, given)
-    return {int(number): str(given[number]) for number in sorted(given, key=int)}
+    if not isinstance(stated, Mapping) or not all(map(_is_name, stated.values())):
+        raise unsupported("id2label", wanted, stated)
+    if not all(re.fullmatch("0|[1-9][0-9]{0,8}", str(number)) for number in stated):
+        raise unsupported("id2label", wanted, stated)
+    names = {int(number): str(stated[number]) for number in sorted(stated, key=int)}
+    numbers = config.get("label2id") or {}
+    if not isinstance(numbers, Mapping) or any(
+        names.get(number if type(number) is int else -1) != str(name)
+        for name, number in numbers.items()
+        if not re.fullmatch("LABEL_[0-9]+", str(name))
+    ):
+        raise unsupported("label2id", "the numbers of the names in `id2label`", numbers)
+    if outputs is None:
+        return names
+    count = config.get("num_labels")
+    if count not in (None, outputs):
+        raise unsupported("num_labels", f"{outputs}, the outputs of the head", count)
+    if names and max(names) >= outputs:
+        raise unsupported("id2label", f"names of the {outputs} outputs of the head", stated)
+    if names and len(names) < outputs:
+        missing = {i: f"LABEL_{i}" for i in range(outputs) if i not in names}
+        warnings.warn(
+            f"config.json: `id2label` names {len(names)} of {outputs} labels. The others are "
+            f"{', '.join(missing.values()):.200}.",
+            stacklevel=2,
+        )
+        names = dict(sorted((names | missing).items()))
+    return names
 
 
 def _is_name(value: Any) -> bool:

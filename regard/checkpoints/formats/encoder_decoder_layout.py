@@ -296,7 +296,7 @@ class EncoderDecoderLayout:
         if not ours.tied and EMBEDDING in tensors:  # release 4 unties the output alone
             tensors = dict.fromkeys((SOURCE, TARGET), tensors[EMBEDDING]) | dict(tensors)
         bias = tensors.get(BIAS)
-        if self.biased and bias is not None and bool(bias.any()):
+        if self.biased and bias is not None and (bias.is_meta or bool(bias.any())):
             ours = type(ours)(**{**vars(ours), "output_bias": True})
         check_sizes(ours, tensors, "config.json", ConfigError, self.theirs)
         model = self.model(ours)

@@ -135,7 +135,11 @@ class EncoderLayout:
         """See `Layout`; heads do not count."""
         found = self._with_prefix(tensors).keys()
         wanted, projection = (
-            {self.prefix + _their_name(row).format(layer=0) for row in rows}
+            {
+                self.prefix + _their_name(row).format(layer=0)
+                for row in rows
+                if not _their_name(row).endswith(".bias")  # which some models have and some lack
+            }
             for rows in (self.body, self.projection)
         )
         return len(wanted) + len(projection & found) if wanted <= found else 0
@@ -313,7 +317,11 @@ class EncoderLayout:
         """
         whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
         outputs = tensors[self.heads[kinds[0]].sign].shape[:1]
-        if "multiple_choice" in whole and [*outputs] == [1] and _labels_in(config) != 1:
+        if (
+            "multiple_choice" in whole
+            and [*outputs] == [1]
+            and (len(label_names(config)) or config.get("num_labels")) != 1
+        ):
             return "multiple_choice"
         named = [str(name) for name in label_names(config).values()]
         tags = bool(named) and all(re.fullmatch("O|[BIESLU]-.+", name) for name in named)
@@ -371,13 +379,7 @@ class EncoderLayout:
             return encoder.new_head(kind)
         sign = self.heads[kind].sign
         outputs = tensors[sign].size(0) if tensors[sign].dim() else 1
-        named = _labels_in(config)
-        if named not in (None, outputs):
-            where = "num_labels" if config.get("id2label") is None else "id2label"
-            raise ConfigError(
-                f"config.json: `{where}` tells of {named} labels, but {sign} has {outputs} "
-                "rows. Name each of them once."
-            )
+        label_names(config, outputs)
         return encoder.new_head(kind, outputs)
 
     def _configuration(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
@@ -421,13 +423,6 @@ def packed(ours: str, theirs: Sequence[str]) -> list[tuple]:
 def affine(ours: str, theirs: str, *transform: Transform) -> list[tuple]:
     """The weight and the bias of a layer or a norm."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
-
-
-def _labels_in(config: Mapping[str, Any]) -> Any:
-    """How many labels config.json tells of; None: it tells nothing."""
-    if config.get("id2label") is None:
-        return config.get("num_labels")
-    return len(label_names(config))
 
 
 def _labels(count: int) -> dict[str, Any]:

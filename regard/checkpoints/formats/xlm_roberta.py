@@ -1,4 +1,4 @@
-"""XLM-R's published layout: RoBERTa's, under other names of its architectures."""
+"""XLM-R's and CamemBERT's published layouts: RoBERTa's, under other names of the architectures."""
 
 from __future__ import annotations
 
@@ -14,4 +14,10 @@ XLM_ROBERTA = replace(
     family="XLMRoberta",
     model_type="xlm-roberta",
     unsupported_architectures={"XLMRobertaForCausalLM": bert.CAUSAL},
+)
+CAMEMBERT = replace(
+    ROBERTA,
+    family="Camembert",
+    model_type="camembert",
+    unsupported_architectures={"CamembertForCausalLM": bert.CAUSAL},
 )

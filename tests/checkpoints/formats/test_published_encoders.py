@@ -175,7 +175,7 @@ QUERY, KEY = (f"bert.encoder.layer.1.attention.self.{part}.weight" for part in (
         ("ForQuestionAnswering", {"qa_outputs.weight": torch.ones(2, 12, dtype=torch.int8)},
          "not floating point: qa_outputs.weight is torch.int8"),
         ("ForSequenceClassification", {"classifier.weight": torch.tensor(1.0)},
-         "`id2label` tells of 2 labels, but classifier.weight has 1 rows"),
+         "`id2label` must be names of the 1 outputs"),
     ],
 )  # fmt: skip
 def test_tensors_that_do_not_fit_raise_an_error_that_names_them(ending, change, said):
@@ -244,6 +244,8 @@ def test_a_missing_model_type_is_inferred_or_named(family, ending):
     if ending == "Model" and family in shared:  # without a prefix, both have the same names
         with pytest.raises(ConfigError, match='Write .* "model_type": "bert" or "roberta"'):
             infer_model_type({}, weights(model))
+        assert infer_model_type({}, weights(model), ["[CLS]"]) == "bert"
+        assert infer_model_type({}, weights(model), ["<s>"]) == "roberta"
     else:  # these have the names of another network
         alike = {"xlm-roberta": "roberta", "big_bird": "bert"}
         assert infer_model_type({}, weights(model)) == alike.get(family, family)
