@@ -184,12 +184,12 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 @no_garbage_collection()
-def load_task(model: str | Path, quantize: Any = None, device: str | None = None) -> Any:
-    """The task of a folder; see `regard.load`."""
+def load_task(model: str | Path, **opening: Any) -> Any:
+    """The task of a folder; `opening`: options of `regard.load`."""
     from regard.malloc import keep_freed_blocks
     from regard.tasks.folders import load
 
-    task = load(model, quantize=quantize, device=device)
+    task = load(model, **opening)
     keep_freed_blocks()
     return task
 

@@ -15,13 +15,13 @@ from regard.cli.console import emit, load_task, say_truncated, show, to_json
 from regard.cli.input_texts import TABLES, chunks_of, chunks_of_file_or_texts
 from regard.cli.options import (
     AsJson,
-    Device,
     ModelFolder,
-    Quantize,
+    Opening,
     Texts,
     TooLong,
     column_names,
     with_flags,
+    with_opening,
 )
 from regard.cli.outputs import Force, check_out, replaced
 from regard.cli.sharding import ShardedWork, Sharding, with_vector_sharding
@@ -117,19 +117,19 @@ Out = Annotated[
 ]
 
 
+@with_opening
 @with_flags("vectors", VectorOptions)
 @with_vector_sharding
 def embed(
     model: ModelFolder,
     texts: Texts = None,
     too_long: TooLong = "error",
-    quantize: Quantize = None,
-    device: Device = None,
     columns: Columns = None,
     out: Out = None,
     force: Force = False,
     as_json: AsJson = False,
     *,
+    opening: Opening,
     vectors: VectorOptions,
     sharding: Sharding | None,
 ) -> None:
@@ -146,20 +146,20 @@ def embed(
     with their vectors. With --workers it has a part for each shard.
     """
     if sharding is not None:
-        work = ShardedWork(model, "embed", too_long, quantize, device, vectors.of_texts())
+        work = ShardedWork(model, "embed", too_long, opening, vectors.of_texts())
         return sharding.run(work, texts, columns, out, as_json)
     is_index = out is not None and out.suffix != ".npy"
     if columns and not is_index:
         raise ConfigError("--columns is for the files of an index (--out FOLDER) or of --workers.")
     check_out(out, force)
-    task = load_task(model, quantize, device)
+    task = load_task(model, **vars(opening))
     from regard.tasks.embedder import VectorBatches
 
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     if out is not None and is_index:
         listed = _texts_of(task, texts, columns)
-        return _write_index(task, model, listed, quantize, too_long, vectors, out, force, as_json)
+        return _write_index(task, model, listed, opening, too_long, vectors, out, force, as_json)
     embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
     with _writer(out, vectors, as_json, embedder.width) as writer:
         counts = Counter[str]()
@@ -198,7 +198,7 @@ def _write_index(
     task: Any,
     model: Path,
     texts: list[str],
-    quantize: Any,
+    opening: Opening,
     too_long: Any,
     vectors: VectorOptions,
     out: Path,
@@ -211,7 +211,12 @@ def _write_index(
     options = vectors.of_texts()
     if options.pop("normalize", True) is False:
         raise ConfigError("--no-normalize has no effect on an index: vectors there have length 1.")
-    made = {"source": model, "quantize": quantize, "too_long": too_long}
+    if opening.task or opening.model_type:
+        raise ConfigError(
+            "An index opens its model again as its folder says. Save the model with this task or "
+            "type first, and leave out --task and --model-type."
+        )
+    made = {"source": model, "quantize": opening.quantize, "too_long": too_long}
     index = SearchIndex.build(task, texts, **made, **options)
     with replaced(out, force, model):
         index.save(out)

@@ -13,13 +13,13 @@ from typer import Argument, Option
 from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
 from regard.cli.options import (
     AsJson,
-    Device,
     ModelFolder,
-    Quantize,
+    Opening,
     check_no_decoding,
     column_names,
     with_decoding,
     with_flags,
+    with_opening,
 )
 from regard.cli.zero_shot import ZeroShotOptions
 from regard.errors import ConfigError
@@ -69,6 +69,7 @@ class PerplexityOptions:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@with_opening
 @with_decoding
 @with_flags("zero_shot", ZeroShotOptions)
 @with_flags("perplexity", PerplexityOptions)
@@ -94,10 +95,9 @@ def evaluate(
     last_word: Annotated[
         bool, Option("--last-word", help="Score the prediction of the last word of each line.")
     ] = False,
-    quantize: Quantize = None,
-    device: Device = None,
     as_json: AsJson = False,
     *,
+    opening: Opening,
     perplexity: PerplexityOptions,
     zero_shot: ZeroShotOptions,
     decoding: dict[str, Any],
@@ -106,7 +106,7 @@ def evaluate(
 
     Each score has a signature; scores with equal signatures may be compared.
     """
-    task, files = load_task(model, quantize, device), [*(data or ()), *(more or ())]
+    task, files = load_task(model, **vars(opening)), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 

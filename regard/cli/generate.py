@@ -10,11 +10,19 @@ from typer import Argument, Option
 
 from regard.cli.console import emit, load_task, say_acceptance, say_hint, show
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import AsJson, Device, ModelFolder, Quantize, TooLong, with_decoding
+from regard.cli.options import (
+    AsJson,
+    ModelFolder,
+    Opening,
+    TooLong,
+    with_decoding,
+    with_opening,
+)
 from regard.cli.sharding import ShardedWork, Sharding, with_sharding
 from regard.errors import ConfigError
 
 
+@with_opening
 @with_decoding
 @with_sharding
 def generate(
@@ -24,8 +32,6 @@ def generate(
         Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input."),
     ] = None,
     too_long: TooLong = "error",
-    quantize: Quantize = None,
-    device: Device = None,
     columns: Annotated[
         str | None,
         Option(
@@ -38,6 +44,7 @@ def generate(
     ] = None,
     as_json: AsJson = False,
     *,
+    opening: Opening,
     decoding: dict[str, Any],
     sharding: Sharding | None,
 ) -> None:
@@ -49,12 +56,12 @@ def generate(
     shard.
     """
     if sharding is not None:
-        work = ShardedWork(model, "generate", too_long, quantize, device, decoding)
+        work = ShardedWork(model, "generate", too_long, opening, decoding)
         return sharding.run(work, prompt, columns, out, as_json)
     if columns or out:
         raise ConfigError("--columns and --out are for files: add --workers N.")
     say_hint(hint_at_file(prompt, "- < {}"))
-    _generate(model, _one_prompt(prompt), too_long, quantize, device, as_json, decoding)
+    _generate(model, _one_prompt(prompt), too_long, opening, as_json, decoding)
 
 
 def _one_prompt(given: Sequence[str] | None) -> str:
@@ -77,8 +84,7 @@ def _generate(
     model: Path,
     prompt: str,
     too_long: str,
-    quantize: str | None,
-    device: str | None,
+    opening: Opening,
     as_json: bool,
     decoding: dict[str, Any],
 ) -> None:
@@ -86,7 +92,7 @@ def _generate(
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
     from regard.decoding.hypothesis import values_of
 
-    task = load_task(model, quantize, device)
+    task = load_task(model, **vars(opening))
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
     of_method = {name: value for name, value in decoding.items() if name != "stop"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
@@ -154,6 +155,25 @@ def with_flags(
 
 
 with_decoding = with_flags("decoding", _decoding)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How a model is opened; see `regard.load`."""
+
+    quantize: Quantize = None
+    device: Device = None
+    task: Annotated[
+        str | None,
+        Option(metavar="TASK", help="Use the model for this task, whatever its folder says."),
+    ] = None
+    model_type: Annotated[
+        str | None,
+        Option(metavar="TYPE", help="Open the folder as this kind of model, such as bert."),
+    ] = None
+
+
+with_opening = with_flags("opening", Opening)
 
 
 def _executor_options(

@@ -35,6 +35,7 @@ Out = Annotated[
 ]
 
 
+@options.with_opening
 @options.with_decoding
 @with_sharding
 def predict(
@@ -43,14 +44,13 @@ def predict(
     texts: options.Texts = None,
     too_long: options.TooLong = "error",
     scores: Scores = False,
-    quantize: options.Quantize = None,
-    device: options.Device = None,
     as_json: options.AsJson = False,
     file: Table = None,
     columns: TableColumns = None,
     out: Out = None,
     force: Force = False,
     *,
+    opening: options.Opening,
     decoding: dict[str, Any],
     sharding: Sharding | None,
 ) -> None:
@@ -73,7 +73,7 @@ def predict(
         check_out(out, force)
     if sharding is not None:
         _check_one_output(scores, decoding)
-        work = ShardedWork(model, verb, too_long, quantize, device, decoding)
+        work = ShardedWork(model, verb, too_long, opening, decoding)
         if file is None or out is None:
             return sharding.run(work, texts, columns, out, as_json)
         from regard.cli.joined_parts import predict_table
@@ -84,7 +84,7 @@ def predict(
             "--columns and --out are for files. Name a table by --file, or let --workers N write "
             "the parts of the files into the folder --out."
         )
-    task = console.load_task(model, quantize, device)
+    task = console.load_task(model, **vars(opening))
     task.require_method(verb, model)
     if file is None and not task.reads_images and (hint := hint_at_file(texts, table="--file {}")):
         console.say(hint)

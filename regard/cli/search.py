@@ -71,7 +71,7 @@ def _best(
     if len(words) < 2:
         raise ConfigError("Give a model and a query: regard search MODEL QUERY [TEXT ...]")
     model, query, texts = existing(Path(words[0])), checked_argument(words[1]), words[2:]
-    task = load_task(model, quantize, device)
+    task = load_task(model, quantize=quantize, device=device)
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
     listed = [text for chunk in chunks_of_file_or_texts(texts) for text in chunk.texts]

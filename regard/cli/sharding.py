@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from regard.cli.console import say, show
-from regard.cli.options import column_names, with_executor, with_flags
+from regard.cli.options import Opening, column_names, with_executor, with_flags
 from regard.errors import ConfigError, RegardError
 from regard.executors.protocol import ExecutorOptions
 
@@ -25,8 +25,7 @@ class ShardedWork:
     model: Path
     verb: str
     too_long: str
-    quantize: str | None
-    device: str | None
+    opening: Opening
     options: dict[str, Any]
 
 
@@ -89,10 +88,12 @@ class Sharding:
             format_of(work.verb, format),
             tuple(column_names(columns)),
             work.too_long,
-            work.quantize,
-            work.device,
+            work.opening.quantize,
+            work.opening.device,
             self.threads,
             {name: value for name, value in work.options.items() if value is not None} or None,
+            work.opening.task,
+            work.opening.model_type,
         )
         workers = WorkerOptions(self.workers, self.executor, self.gpus, self.strict)
         return compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)

@@ -153,7 +153,13 @@ def open_computer(task: ShardedTask) -> RowComputer[Any]:
         CheckpointError: there is no such model.
         ConfigError: the model does not support the method or an option.
     """
-    model: Task = load(task.model, quantize=task.quantize, device=task.device)  # type: ignore[arg-type]
+    model: Task = load(
+        task.model,
+        task=task.task,
+        model_type=task.model_type,
+        quantize=task.quantize,  # type: ignore[arg-type]
+        device=task.device,
+    )
     options = dict(task.options or {})
     if task.method == "embed":
         problem = f"{task.model} holds a model of {model.name}, which gives no vectors of texts."

@@ -44,6 +44,7 @@ class ShardedTask:
     threads: of each worker. The last digits of results depend on it, so its default does not
         depend on the number of workers.
     options: keyword arguments of this method.
+    quantize, device, task, model_type: as of `regard.load`.
     """
 
     model: str
@@ -55,6 +56,8 @@ class ShardedTask:
     device: str | None = None
     threads: int = 1
     options: dict[str, Any] | None = None
+    task: str | None = None
+    model_type: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ import warnings
 
 import pytest
 from tiny_folders import folder, transformers
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import RegardError
 from regard.experiments import runs
 
@@ -124,6 +126,10 @@ def test_the_task_and_the_type_that_a_caller_names_are_opened(tmp_path, task):
     with pytest.raises(RegardError, match="model_type"):
         regard.load(path, task=task)
     assert regard.load(path, task=task, model_type="bert").name == task
+    flags = ["--task", task, "--model-type", "bert"]
+    command = "embed" if task == "embedding" else "predict"
+    result = CliRunner().invoke(app, [command, str(path), "a dog", *flags])
+    assert result.exit_code == 0, result.output
     with pytest.raises(RegardError, match="The task translation is not for this model"):
         regard.load(path, task="translation", model_type="bert")
 
