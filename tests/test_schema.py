@@ -52,7 +52,7 @@ def test_valid_file_becomes_the_schema_and_keeps_further_fields(tmp_path):
         ('{"d_model": 99999999999999999999}', "does not fit into 64 bits"),
         ('{"d_model": ' + "9" * 5000 + "}", "does not fit into 64 bits"),
         ('{"d_model": 8, "x": "\\ud800"}', "half of a surrogate pair"),
-        ('{"d_model": 8,\n}', ":2: is not JSON"),
+        ('{"d_model": 8,\n"heads"}', ":2: is not JSON"),
         ("[" * 100_000, "nested too deeply"),
         (b'{"d_model": 8,\n "x": "\xff"}', ":2: byte 0xff is not UTF-8"),
         ("", "is not JSON"),
