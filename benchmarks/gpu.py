@@ -32,7 +32,7 @@ from benchmarks.decoding import TINY as TINY_SHAPE
 from benchmarks.decoding.shape import Shape, write_numbers
 from benchmarks.marian import BASE, EOS, NEVER
 from benchmarks.marian import TINY as TINY_MARIAN
-from regard.training.utilization import rate_of
+from regard.training.flops import rate_of
 
 Turn = Callable[[], Any]
 WARM = 3  # turns of each side before the first that counts

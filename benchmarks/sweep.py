@@ -21,7 +21,7 @@ from regard.errors import RegardError
 from regard.executors import EXECUTORS, Job, JobListener, JobResult
 from regard.experiments.sweep import sweep_file
 from regard.lazy import imported
-from regard.training.result import RESULT, read_result
+from regard.training.callbacks import RESULT, read_result
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "ptb-lstm-small.toml"
 LINES = {"train": 2500, "valid": 250}

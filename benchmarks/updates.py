@@ -11,12 +11,11 @@ from typing import Any
 
 from regard import ops
 from regard.data.sampler import EpochSampler
-from regard.training.callbacks import Callback
+from regard.training.callbacks import Callback, display_of
 from regard.training.checkpointing import RunFolder
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop
 from regard.training.options import TrainingOptions
-from regard.training.progress import display_of
 from regard.training.task import Trainable
 from regard.training.training_state import start_run
 

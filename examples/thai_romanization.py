@@ -36,7 +36,7 @@ from torch import Tensor, nn
 import regard
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.cross_step import CrossAttentionStep
+from regard.attention.form_step import CrossAttentionStep
 from regard.attention.scores import General
 from regard.data.batches import Sequences
 from regard.layers.linear import Linear

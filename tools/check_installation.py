@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import ops
-from regard.kernels import build, compiler, prebuilt
+from regard.kernels import build, compiler
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.protocols import Generator
 from regard.models.quantize import prepare
@@ -35,8 +35,8 @@ def load_level(name: str) -> None:
         sys.exit(f"a compiler is found, so this shows nothing: {compiler.find()}")
     except build.BuildError:
         pass
-    wanted = [level for level in prebuilt.levels_here() if level.name == name]
-    prebuilt.levels_here = lambda: wanted  # the others are not tried
+    wanted = [level for level in compiler.levels_here() if level.name == name]
+    compiler.levels_here = lambda: wanted  # the others are not tried
     with warnings.catch_warnings(record=True):  # of the missing compiler
         loaded = ops.load_kernels()
     if loaded != bool(wanted) or (loaded and f"kernels-{name}-" not in build.status()):

@@ -1,17 +1,12 @@
-"""Attention capture: points in a model through which attention weights pass, and their listener.
-
-Capture changes no result. Without a listener a capture point only reads a context variable. The
-listener is a context variable and not an attribute of a module, so that two requests which share a
-model do not capture each other's weights.
-"""
+"""Attention weights that are recorded, and heads that are multiplied by numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -110,3 +105,60 @@ def label(source: Labels | None = None, target: Labels | None = None) -> bool:
     if listener is not None:
         listener.label(source, target)
     return listener is not None
+
+
+class MultiHead(Protocol):
+    """An attention whose heads can be gated: `output` reads the heads side by side, (B, T, H K)."""
+
+    heads: int
+    head_dim: int
+    output: Any  # a module
+    capture: CapturePoint
+
+
+# The gates, (H) or (B, H), of an attention that computes this tensor, (B, ...).
+Gate = Callable[[Tensor], Tensor]
+
+_active: ContextVar[frozenset[object]] = ContextVar("active", default=frozenset())
+
+
+@contextmanager
+def gated(gates: Mapping[MultiHead, Gate]) -> Iterator[None]:
+    """Multiply the heads of these attentions by their gates inside the block.
+
+    Where blocks stand in one another, the gates of all of them multiply.
+    """
+    block = object()
+    with ExitStack() as hooks:
+        for attention, gate in gates.items():
+            for handle in _hooked(attention, gate, block):
+                hooks.callback(handle.remove)
+        token = _active.set(_active.get() | {block})
+        try:
+            yield
+        finally:
+            _active.reset(token)
+
+
+def _hooked(attention: MultiHead, gate: Gate, block: object) -> tuple[Any, Any]:
+    shape = attention.heads, attention.head_dim
+
+    def context(module: nn.Module, args: tuple[Tensor]) -> Tensor | None:
+        if block not in _active.get():
+            return None
+        heads = args[0].unflatten(-1, shape)  # (B, T, H * K) -> (B, T, H, K)
+        # In the type of the gates, so that their gradients are not rounded to 16 bits.
+        return (heads * gate(heads)[..., None, :, None]).flatten(-2).to(heads.dtype)
+
+    def captured(module: nn.Module, args: tuple[Tensor]) -> Tensor | None:
+        return args[0] * gate(args[0])[..., None, None] if block in _active.get() else None
+
+    output, capture = attention.output, attention.capture
+    return output.register_forward_pre_hook(context), capture.register_forward_pre_hook(captured)
+
+
+def captured_or_gated() -> bool:
+    """Whether attention weights are captured or heads are gated here: then the model's own layers
+    must compute, on padded batches, and nothing may be taken from a cache.
+    """
+    return listening.get() is not None or bool(_active.get())

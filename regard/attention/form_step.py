@@ -1,15 +1,8 @@
-"""Cross-attention of a recurrent decoder in any form: a window of the source, and soft or hard.
-
-    loop = step(source, progress, score, capture)        for the steps of one loop
-    context = loop(hidden)                               (B, D) -> (B, D)
-    loop.progress, loop.extras()                         the next state, and what a loss needs
-
-With a global window and soft attention it is `CrossAttentionStep`, which has no state and can be
-compiled. The values are the tokens of a source or the regions of an image.
-"""
+"""Steps of decoders that attend to a source, with any form of attention."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,15 +10,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import attend
+from regard.attention.attend import Score, attend
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.multihead import share, unshare
 from regard.attention.scores import SourceScore
-from regard.attention.selection import CHOICE_ENTROPY, CHOICE_LOG_PROBS, Selected, WeightSelection
-from regard.attention.windows import SourceWindow, WindowView
+from regard.attention.selection import (
+    CHOICE_ENTROPY,
+    CHOICE_LOG_PROBS,
+    Selected,
+    SourceWindow,
+    WeightSelection,
+    WindowView,
+)
 from regard.ops import KeyMask
 from regard.state import State
+
+
+class CrossAttentionStep(nn.Module):
+    """One head without projections; its keys and values are layer 0 of the `SourceMemory`."""
+
+    def forward(
+        self, source: SourceMemory, score: Score, capture: CapturePoint
+    ) -> Callable[[Tensor], Tensor]:
+        """The attention of the steps of one loop: a function from hidden states (B, D) to contexts
+        (B, D).
+        """
+        keys, values = source.layer(0)  # (N, H=1, S, K)
+        count, mask = keys.size(0), source.mask
+
+        def attend_step(hidden: Tensor) -> Tensor:
+            rows = hidden.size(0)
+            query = share(hidden[:, None, None], count)  # (B, D) -> (N, H=1, B/N, D)
+            reshaped = ReshapedCapture(capture, partial(unshare, rows=rows))
+            context = attend(query, keys, values, score=score, mask=mask, capture=reshaped)
+            return unshare(context, rows)[:, 0, 0].to(hidden.dtype)  # -> (B, D)
+
+        return attend_step
 
 
 @dataclass

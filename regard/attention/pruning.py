@@ -25,7 +25,7 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from regard.attention.head_gates import gated
+from regard.attention.capture import gated
 from regard.attention.multihead import MultiHeadAttention, PackedLinear
 from regard.errors import CheckpointError, ConfigError
 from regard.ops import at_least_float32

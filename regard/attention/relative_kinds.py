@@ -22,11 +22,12 @@ from regard.attention.attend import ValueTerm
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear, split_heads
 from regard.attention.relative_attention import gather_by_distance, relative_scores
-from regard.attention.relative_bias import RelativeBias, distances
 from regard.attention.relative_protocol import (
     Relation,
     Relations,
+    RelativeBias,
     RelativePositions,
+    distances,
     padded_positions,
 )
 from regard.attention.scores import Score

@@ -158,7 +158,7 @@ def resume(
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
-    from regard.training.distributed.torchrun import is_first
+    from regard.training.distributed.processes import is_first
 
     if not is_first():  # of several processes one prints
         return

@@ -21,8 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.cache import KeyValueCache
-from regard.attention.paged_cache import paged
+from regard.attention.cache import KeyValueCache, paged
 from regard.data.batches import Sequences
 from regard.decoding.filters import Prefix
 from regard.decoding.greedy import Greedy

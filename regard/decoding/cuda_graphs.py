@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.models.wrappers import GeneratorWrapper, generator
 from regard.state import State, TokensRead
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.protocols import Generator

@@ -18,7 +18,7 @@ from regard.experiments.recipe_options import FineTuneSection
 from regard.models import model_class, name_of
 from regard.models.config import MOST_LAYERS
 from regard.models.features import Features
-from regard.models.keep_layers import keep_layers
+from regard.models.resizing import keep_layers
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
 from regard.training.flops import bytes_of

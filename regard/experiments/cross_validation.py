@@ -35,9 +35,14 @@ from regard.progress import showing
 from regard.recipe import RawRecipe
 from regard.tasks.folders import device_for
 from regard.training import Interrupted
-from regard.training.callbacks import Callback, check_callbacks
-from regard.training.progress import Progress, check_progress
-from regard.training.result import RESULT, read_result
+from regard.training.callbacks import (
+    RESULT,
+    Callback,
+    Progress,
+    check_callbacks,
+    check_progress,
+    read_result,
+)
 from regard.visual.picture import Table, fragment
 from regard.visual.report import RunReport
 

@@ -11,7 +11,7 @@ from torch import nn
 from regard.checkpoints.model_folder import open_folder
 from regard.errors import ConfigError
 from regard.experiments.build_model import special_ids
-from regard.models.exchange_vocabulary import exchange_vocabulary
+from regard.models.resizing import exchange_vocabulary
 from regard.text import Tokenizer
 
 

@@ -29,8 +29,8 @@ from regard.experiments.recipe_options import open_recipe
 from regard.experiments.run_folder import Run
 from regard.recipe import read
 from regard.training import Interrupted
-from regard.training.distributed.torchrun import OtherProcessFailed
-from regard.training.result import read_result
+from regard.training.callbacks import read_result
+from regard.training.distributed.processes import OtherProcessFailed
 
 FUNCTION = "regard.experiments.ray_training:trained_by_rank"
 RESTARTS = 20  # of a training that has lost a process

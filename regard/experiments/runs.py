@@ -37,11 +37,8 @@ from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
 from regard.text import Tokenizer
 from regard.training import Result
-from regard.training.callbacks import Callback, check_callbacks
-from regard.training.distributed.processes import processes
-from regard.training.distributed.torchrun import connected
-from regard.training.progress import Progress, check_progress
-from regard.training.result import RESULT
+from regard.training.callbacks import RESULT, Callback, Progress, check_callbacks, check_progress
+from regard.training.distributed.processes import connected, processes
 from regard.visual.report import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
@@ -70,7 +67,7 @@ def train(
         recipe: a TOML file; None: the options say everything.
         out: the folder of the run; None: runs/NAME, or runs/NAME-2 where there is such a folder.
         device: "cpu", "cuda", "cuda:1"; None: a GPU, if there is one. It is no part of the recipe.
-        progress: whether the progress is shown, or a `regard.training.progress.Progress`, which
+        progress: whether the progress is shown, or a `regard.training.callbacks.Progress`, which
             shows it.
         callbacks: are told what happens; see `regard.training.Callback`.
         stop_after_fraction: the fraction of the training, such as 0.25, after which it saves and

@@ -30,7 +30,7 @@ from regard.tasks.folders import device_for, save
 from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
-from regard.training.defaults import defaults_of, with_defaults
+from regard.training.options import defaults_of, with_defaults
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options

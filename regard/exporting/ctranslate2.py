@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_protocol import RelativeBias
 from regard.attention.scores import Dot, Score
 from regard.data.batches import Sequences
 from regard.exporting.runtime import (

@@ -1,13 +1,13 @@
 """The compiled kernels: `setup` loads those of the wheel, or compiles them with a C++ compiler.
 
-Kernels of the wheel (see prebuilt.py) are used unless CXX or REGARD_CXXFLAGS is set. Whoever may
+Kernels of the wheel (see compiler.py) are used unless CXX or REGARD_CXXFLAGS is set. Whoever may
 write to them may write to the Python code beside them, so they are checked for damage alone.
 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
 share machine code. Each file ends with a checksum of its name and content, because loading a
 damaged library can end the process. A file that another user could have written is not loaded; see
-trust.py.
+compiler.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from regard.errors import RegardError
-from regard.kernels import compiler, prebuilt, trust
+from regard.kernels import compiler
 from regard.kernels.compiler import BuildError as BuildError
 from regard.kernels.signatures import declare
 
@@ -87,10 +87,10 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
 
     None if there is none, or the environment says how to compile.
     """
-    if not prebuilt.FOLDER.is_dir() or any(map(os.environ.get, ("CXX", MORE_FLAGS))):
+    if not compiler.FOLDER.is_dir() or any(map(os.environ.get, ("CXX", MORE_FLAGS))):
         return None
-    for level in prebuilt.levels_here():
-        path = prebuilt.FOLDER / prebuilt_name(level)
+    for level in compiler.levels_here():
+        path = compiler.FOLDER / prebuilt_name(level)
         try:
             if _has_checksum(path.name, path.read_bytes()):
                 loaded = _prepared(path)
@@ -100,7 +100,7 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
             continue
         _print(f"{path} is damaged and is not used: install the wheel again.")
     _print(
-        f"{prebuilt.FOLDER} has no kernels of this version for this processor "
+        f"{compiler.FOLDER} has no kernels of this version for this processor "
         f"({platform.machine()}): they are compiled."
     )
     return None
@@ -150,8 +150,8 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     """
     folder = folder or _cache()
     target = folder / f"kernels-{_name(kinds)}.so"
-    untrusted = trust.distrust_reason(folder)
-    if untrusted and trust.make_private(folder):
+    untrusted = compiler.distrust_reason(folder)
+    if untrusted and compiler.make_private(folder):
         _print(f"{untrusted}: only you may write to it now, and the kernels are compiled again.")
         untrusted = ""
     if not untrusted and _is_whole(target) and _executes(folder):
@@ -179,7 +179,7 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
 
 
-def build_prebuilt(level: prebuilt.Level, folder: Path) -> Path:
+def build_prebuilt(level: compiler.Level, folder: Path) -> Path:
     """Compile the library of a level into a folder, as a wheel brings it.
 
     Raises:
@@ -211,7 +211,7 @@ def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
     return SUM(repr((_sources(), FLAGS, kinds, variables, _processor())).encode()).hexdigest()[:20]
 
 
-def prebuilt_name(level: prebuilt.Level) -> str:
+def prebuilt_name(level: compiler.Level) -> str:
     """The name of the library of a level in the wheel: the level, a hash of sources and flags."""
     hashed = SUM(repr((_sources(), FLAGS, level.flags)).encode()).hexdigest()[:20]
     return f"kernels-{level.name}-{hashed}.so"
@@ -228,9 +228,9 @@ def _checksum(name: str, code: bytes) -> bytes:
 def _is_whole(path: Path) -> bool:
     """Whether a library has its checksum, and no other user can have written it."""
     try:
-        with trust.open_trusted(path) as file:
+        with compiler.open_trusted(path) as file:
             written = file.read()
-    except trust.UntrustedFile as error:
+    except compiler.UntrustedFile as error:
         _print(f"{error}: the kernels are compiled again.")
         return False
     except OSError:
@@ -260,14 +260,14 @@ def load(path: Path) -> ctypes.CDLL:
         BuildError: it is damaged, or another user could have written it.
         OSError: it cannot be loaded.
     """
-    if untrusted := trust.distrust_reason(path.parent):
+    if untrusted := compiler.distrust_reason(path.parent):
         raise BuildError(untrusted)
     try:
-        with trust.pinned(path.parent) as folder:
+        with compiler.pinned(path.parent) as folder:
             if not _is_whole(folder / path.name):
                 raise BuildError(f"{path} is damaged, or another user could have written it")
             return _prepared(folder / path.name)
-    except trust.UntrustedFile as error:
+    except compiler.UntrustedFile as error:
         raise BuildError(str(error)) from None
 
 
@@ -341,7 +341,7 @@ def _problem(folder: Path) -> str:
         folder.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         return str(error)
-    if untrusted := trust.distrust_reason(folder):  # another user has made it meanwhile
+    if untrusted := compiler.distrust_reason(folder):  # another user has made it meanwhile
         return untrusted
     if not os.access(folder, os.W_OK):
         return f"{folder} cannot be written to"

@@ -20,8 +20,7 @@ from regard.kernels.arguments import address, contiguous, is_cpu_strided, option
 from regard.kernels.leaves import IDS, SEGMENTS, lowering_of
 from regard.kernels.op_list import EMBEDDING, TABLE, Op, OpList
 from regard.kernels.products import threads_for
-from regard.kernels.program import Program
-from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
+from regard.kernels.program import Program, agree, programs_of, tracer, wants_results_alone
 from regard.kernels.tracer import LeafTracer
 from regard.models.protocols import CrossAttentionModel, Encoder
 

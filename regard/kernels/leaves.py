@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.cross_step import CrossAttentionStep
-from regard.attention.grouped_query import GroupedQueryAttention
-from regard.attention.multihead import CrossAttention, Memory, SelfAttention
-from regard.attention.relative_bias import RelativeBias
+from regard.attention.form_step import CrossAttentionStep
+from regard.attention.multihead import CrossAttention, GroupedQueryAttention, Memory, SelfAttention
 from regard.attention.relative_kinds import T5Positions
+from regard.attention.relative_protocol import RelativeBias
 from regard.attention.scores import Dot, General
 from regard.data.layout import ALL
 from regard.kernels.lowering import ACTIVATION, NOT_QUANTIZED, Lowering, concatenate, is_part
@@ -27,10 +26,10 @@ from regard.kernels.op_list import (
     SELF_FIRST_TOKEN,
     TABLE,
     TOKEN_POSITIONS,
+    readable_table,
+    table_of,
 )
-from regard.kernels.tables import readable_table, table_of
-from regard.kernels.tracer import CannotCompile
-from regard.kernels.values import (
+from regard.kernels.tracer import (
     CACHE,
     COUNT,
     MASK,
@@ -41,6 +40,7 @@ from regard.kernels.values import (
     TOKENS,
     WHOLE_TEXTS,
     Built,
+    CannotCompile,
     Register,
     Symbol,
 )
@@ -51,7 +51,12 @@ from regard.layers.feedforward import (
 )
 from regard.layers.norm import AddNorm
 from regard.layers.panels import PANEL
-from regard.layers.positions import LearnedPositions, RobertaPositions, SinusoidalPositions
+from regard.layers.positions import (
+    LearnedPositions,
+    RobertaPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
 from regard.layers.quantized import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -59,7 +64,6 @@ from regard.layers.quantized import (
     QuantizedRecurrent,
 )
 from regard.layers.recurrent import LSTMStep
-from regard.layers.rotary import RotaryPositions
 
 OTHER_SOURCE = "cross-attention must read the source of the state"
 IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.relative_bias import RelativeBias
+from regard.attention.relative_protocol import RelativeBias
 from regard.attention.scores import Dot
 from regard.kernels.op_list import (
     ABSENT,
@@ -36,11 +36,10 @@ from regard.kernels.op_list import (
     Op,
     OpList,
     allocate_registers,
+    bias_table,
     fuse_additions,
 )
-from regard.kernels.tables import bias_table
-from regard.kernels.tracer import CannotCompile, needed_for, where_of
-from regard.kernels.values import (
+from regard.kernels.tracer import (
     ADVANCED,
     CACHE,
     COUNT,
@@ -51,8 +50,11 @@ from regard.kernels.values import (
     SOURCE_MASK,
     SUBSET,
     Built,
+    CannotCompile,
     Register,
     Symbol,
+    needed_for,
+    where_of,
 )
 from regard.layers.feedforward import (
     ACTIVATIONS,

@@ -18,14 +18,13 @@ from regard.kernels import (
     lstm,
     memory,
     products,
-    programs,
+    program,
     recurrent_kernel,
     training,
     vocab_kernels,
 )
 from regard.kernels.arguments import is_cpu_strided
-from regard.kernels.compiled_decoder import CompiledGenerator
-from regard.kernels.compiled_encoder import compiled_encoder
+from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
 from regard.kernels.training import AttentionCall
 from regard.layers import panels
 from regard.layers.linear import linear_no_grad, weight_gradient
@@ -380,8 +379,8 @@ def register() -> None:
     ops.register(rows, "compiled", vocab_kernels.quantized_rows, when=vocab_kernels.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
     recur = recurrent_kernel.quantized_recurrence
-    ops.register(wrappers.generator, "compiled", CompiledGenerator, when=programs.fits)
-    ops.register(wrappers.encoder, "compiled", compiled_encoder, when=programs.fits)
+    ops.register(wrappers.generator, "compiled", CompiledGenerator, when=program.fits)
+    ops.register(wrappers.encoder, "compiled", compiled_encoder, when=program.fits)
     ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrent_kernel.fits)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)

@@ -11,7 +11,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,7 +23,49 @@ from regard.attention.relative_kinds import T5Positions
 from regard.attention.relative_protocol import NoRelations, RelativePositions
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
+from regard.ops import KeyMask, UnpaddedMask
 from regard.state import State
+
+
+@dataclass(frozen=True)
+class Register:
+    """Where hidden states are."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """What is no hidden state: a mask, a cache, a batch, a count."""
+
+    name: str
+    parts: tuple[Any, ...] = ()
+
+
+CACHE, SOURCE, TOKENS, SUBSET = (Symbol(name) for name in ("cache", "source", "tokens", "subset"))
+SEGMENT_IDS, LAYOUT, LENGTHS = Symbol("segments"), Symbol("layout"), Symbol("lengths")
+COUNT = Symbol("size", (TOKENS, 1))
+MASK, ADVANCED = Symbol("mask", (CACHE, None)), Symbol("advanced")  # without a window
+SOURCE_MASK, NOTHING = Symbol("mask", (SOURCE,)), Symbol("nothing")
+INPUTS = {
+    symbol.name: symbol for symbol in (CACHE, SOURCE, TOKENS, SUBSET, SEGMENT_IDS, LAYOUT, LENGTHS)
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dataclass that the model made of other values."""
+
+    kind: type
+    values: dict[str, Any]
+
+
+OFFSETS = Symbol("offsets", (LAYOUT,))
+UNPADDED = Built(
+    UnpaddedMask, {"queries": OFFSETS, "keys": OFFSETS, "causal": False, "window": None}
+)
+WHOLE_TEXTS = Built(KeyMask, {**vars(KeyMask()), "unpadded": UNPADDED})
+
 
 PAIRS = "pairs"  # node.meta: how deep what the layer gives can be unpacked into two
 LAYERS = "layers"  # node.meta of a part of a state: of how many layers it is

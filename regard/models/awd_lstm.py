@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.layers.batch_norm import BatchNormDense
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
+from regard.layers.efficientnet_lite import BatchNormDense
 from regard.layers.recurrent import (
     BPTTWindows,
     RecurrentLayer,

@@ -1,9 +1,4 @@
-"""BART: "Denoising Sequence-to-Sequence Pre-training" (Lewis et al. 2020).
-
-The Transformer, post-norm, with other embeddings: source and target have learned positions of
-their own, the sum of token and position is normalized, and it is not scaled. It was pre-trained to
-restore text from which spans had been removed and whose sentences had been shuffled.
-"""
+"""BART (Lewis et al. 2020) and mBART (Liu et al. 2020): the Transformer with learned positions."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from regard.data.batches import Sequences
 from regard.layers.positions import LearnedPositions
 from regard.models.config import Activation, Size, TokenId
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer_prenorm import PreNormDecoderBlock, PreNormEncoderBlock
 
 OFFSET = 2  # rows of the tables of positions before that of the first position
 INIT_RANGE = 0.02
@@ -69,3 +65,36 @@ class Bart(Transformer):
         """norm(token + position), (B, T, D) or (1, N, D)."""
         summed = self.embedding(ids) * self.scale + positions
         return self.dropout(self.decoder_embedding_norm(summed))
+
+
+@dataclass(frozen=True)
+class MBartConfig(BartConfig):
+    """The defaults are the sizes of all published models."""
+
+    d_model: Size = 1024
+    d_ff: Size = 4096
+    heads: Size = 16
+    encoder_layers: Size = 12
+    decoder_layers: Size = 12
+
+
+class MBart(Bart):
+    """mBART, an `EncoderDecoder`."""
+
+    Config = MBartConfig
+    SIZES = {}  # noqa: RUF012
+    encoder_block = PreNormEncoderBlock
+    decoder_block = PreNormDecoderBlock
+
+    def __init__(self, config: MBartConfig):
+        super().__init__(config)
+        self.encoder_norm = nn.LayerNorm(config.d_model)
+        self.decoder_norm = nn.LayerNorm(config.d_model)
+
+    def finish_encoder(self, hidden: Tensor) -> Tensor:
+        """The final norm: (B, T, D), same."""
+        return self.encoder_norm(hidden)
+
+    def finish_decoder(self, hidden: Tensor) -> Tensor:
+        """The final norm: (B, T, D), same."""
+        return self.decoder_norm(hidden)

@@ -1,11 +1,4 @@
-"""BART as an encoder for tasks (Lewis et al. 2020, section 3): it reads a text twice.
-
-    text -> encoder ----------+
-    start, text -> decoder <--+ -> hidden states
-
-The decoder reads the text shifted by one token. Its hidden state at the last </s>, which has
-attended to all tokens, represents the text; tags and answers are read at each token.
-"""
+"""BART and mBART as encoders of a text: the decoder reads the text that the encoder has read."""
 
 from __future__ import annotations
 
@@ -27,7 +20,7 @@ from regard.layers.task_heads import (
     PoolingFunction,
     every_token,
 )
-from regard.models.bart import INIT_RANGE, Bart, BartConfig
+from regard.models.bart import INIT_RANGE, Bart, BartConfig, MBart, MBartConfig
 from regard.models.config import Probability
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
@@ -140,3 +133,36 @@ class BartAsEncoder(nn.Module, Encoder, Prunable):
     def template(tokenizer: Any) -> Template:
         """<s> A </s></s> B </s>, where the tokenizer's file has no template."""
         return Template.roberta(*tokenizer.required_ids("cls", "sep"))
+
+
+@dataclass(frozen=True)
+class MBartAsEncoderConfig(MBartConfig):
+    """As of mBART.
+
+    head_dropout: before both layers of a head for classes.
+    """
+
+    head_dropout: Probability = 0.0
+
+    @property
+    def layers(self) -> int:
+        """Layers whose hidden states it gives: the decoder's."""
+        return self.decoder_layers
+
+
+class MBartAsEncoder(BartAsEncoder):
+    """mBART's encoder and decoder on one text, an `Encoder`."""
+
+    Config: type = MBartAsEncoderConfig
+    whole = MBart
+
+    def shifted(self, batch: Sequences) -> Sequences:
+        """What the decoder reads: the last token of each sequence, and all others, (B, T)."""
+        last = (batch.lengths - 1).clamp(min=0)[:, None]
+        start = batch.ids.gather(1, last)
+        return Sequences(torch.cat([start, batch.ids], 1)[:, :-1], batch.lengths)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """A B </s>, where the tokenizer's file has no template; it also names the language."""
+        return Template.around((), (), (tokenizer.required_ids("eos")[0],))

@@ -18,15 +18,13 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.data.word_characters import with_characters
-from regard.layers.character_convolution import CharacterConvolution
+from regard.layers.characters import CharacterConvolution, CharacterLSTM, vectors_of_words
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.task_heads import ConcatPooling
-from regard.layers.word_characters import CharacterLSTM, vectors_of_words
-from regard.models.config import Probability, Size, TokenId
+from regard.models.config import RECURRENT, Probability, Size, TokenId
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
-from regard.models.training_defaults import RECURRENT
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template

@@ -26,9 +26,16 @@ from regard.layers.convolution import Buffers, Convolution
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.softmax import Softmax
-from regard.models.config import MOST_LAYERS, Count, Dilations, Probability, Size, TokenId
+from regard.models.config import (
+    CONVOLUTIONAL,
+    MOST_LAYERS,
+    Count,
+    Dilations,
+    Probability,
+    Size,
+    TokenId,
+)
 from regard.models.protocols import EncoderDecoder, Output
-from regard.models.training_defaults import CONVOLUTIONAL
 from regard.state import State, TokensRead
 
 Unit = Literal["relu", "multiplicative"]

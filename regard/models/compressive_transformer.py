@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.carried_memory import CarriedMemory
-from regard.attention.compressed_memory import CompressedMemory
+from regard.attention.carried_memory import CarriedMemory, CompressedMemory
 from regard.errors import ConfigError
 from regard.layers.compression import MaxPooling, MeanPooling, StridedConvolution
 from regard.models.config import Size

@@ -31,9 +31,8 @@ from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.positions import LearnedPositions
 from regard.layers.softmax import Softmax
-from regard.models.config import Filters, Probability, Size, TokenId
+from regard.models.config import CONVOLUTIONAL, Filters, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.models.training_defaults import CONVOLUTIONAL
 from regard.state import State, TokensRead
 
 

@@ -27,20 +27,22 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.data.word_characters import with_characters
-from regard.layers.character_convolution import CharacterConvolution, FilterActivation, Highway
+from regard.layers.characters import (
+    CharacterConvolution,
+    FilterActivation,
+    Highway,
+    vectors_of_words,
+)
 from regard.layers.dropout import Dropout
 from regard.layers.projected_lstm import ProjectedLSTM
 from regard.layers.recurrent import last_states, reorder, reverse_order, stack_cells
-from regard.layers.sampled_softmax import SampledSoftmax
 from regard.layers.scalar_mix import ScalarMix
-from regard.layers.softmax import Softmax
+from regard.layers.softmax import SampledSoftmax, Softmax
 from regard.layers.task_heads import mean_of_tokens
-from regard.layers.word_characters import vectors_of_words
-from regard.models.config import Count, Filters, Limit, Probability, Size, TokenId
+from regard.models.config import RECURRENT, Count, Filters, Limit, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
-from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention.capture import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.chart_head import ChartHead
+from regard.layers.chart import ChartHead
 from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Head, Output

@@ -26,6 +26,7 @@ from regard.layers.scalar_mix import LayerChoice, ScalarMix, choice_of
 from regard.layers.task_heads import mean_of_tokens
 from regard.models.check_config import config_of
 from regard.models.config import (
+    RECURRENT,
     CombineFeatures,
     Count,
     FeatureLayers,
@@ -35,7 +36,6 @@ from regard.models.config import (
 )
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
-from regard.models.training_defaults import RECURRENT
 
 
 @dataclass(frozen=True)

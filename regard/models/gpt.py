@@ -26,7 +26,6 @@ from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
-from regard.models.cached import CachedLanguageModel
 from regard.models.config import (
     Activation,
     Epsilon,
@@ -38,7 +37,7 @@ from regard.models.config import (
 )
 from regard.models.init import TASK_HEADS, init_weights, no_head
 from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
-from regard.models.protocols import Encoder, Output, States
+from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.local_mask import local_mask
+from regard.attention.selection import local_mask
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.models.config import AttentionKinds, Probability, Size

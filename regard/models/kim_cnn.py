@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.task_heads import max_of_tokens
-from regard.models.config import Filters, Probability, Size, TokenId
+from regard.models.config import CONVOLUTIONAL, Filters, Probability, Size, TokenId
 from regard.models.init import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
-from regard.models.training_defaults import CONVOLUTIONAL
 from regard.text.templates import Template
 
 

@@ -18,20 +18,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.grouped_query import GroupedQueryAttention
-from regard.attention.multihead import LayerCache
+from regard.attention.multihead import GroupedQueryAttention, LayerCache
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.feedforward import GatedFeedForward
-from regard.layers.rotary import RotaryAngles, RotaryPositions, RotaryScaling
+from regard.layers.positions import RotaryAngles, RotaryPositions, RotaryScaling
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
-from regard.models.cached import CachedLanguageModel
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.protocols import Encoder, Output, States
+from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 

@@ -13,9 +13,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from regard.attention.relative_bias import RelativeBias, two_sided_bucket
 from regard.attention.relative_kinds import BiasRelation
-from regard.attention.relative_protocol import padded_positions
+from regard.attention.relative_protocol import RelativeBias, padded_positions, two_sided_bucket
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.models.init import init_weights

@@ -69,8 +69,8 @@ def _dependency_relative(config: Any, layers: int, causal: bool) -> RelativePosi
 
 
 def _t5(config: Any, layers: int, causal: bool) -> RelativePositions:
-    from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
     from regard.attention.relative_kinds import T5Positions
+    from regard.attention.relative_protocol import RelativeBias, causal_bucket, two_sided_bucket
 
     bucket = causal_bucket if causal else two_sided_bucket
     return T5Positions(layers, [RelativeBias(config.heads, bucket)])

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from regard.attention.cache import KeyValueCache
 from regard.attention.capture import label
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.models.training_defaults import RECURRENT, TRANSFORMER, TrainingFamily
+from regard.models.config import RECURRENT, TRANSFORMER, TrainingFamily
 from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
@@ -36,6 +37,7 @@ from regard.text.templates import Template
 if TYPE_CHECKING:
     from regard.layers.recurrent import RecurrentLayer
     from regard.layers.scalar_mix import LayerChoice
+
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
 States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
@@ -499,3 +501,37 @@ class Encoder(Model):
     @abstractmethod
     def template(self, tokenizer: Any) -> Template:
         """The special tokens of its input, where the tokenizer's file has no template."""
+
+
+class CachedLanguageModel(LanguageModel[KeyValueCache]):
+    """A `LanguageModel` that computes new tokens with cached keys and values of those before."""
+
+    config: Any
+    head: Any
+
+    @abstractmethod
+    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Hidden states (B, T, D) of the ids (B, T) that follow the cached tokens, and the next
+        cache.
+        """
+
+    def prefill(
+        self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None
+    ) -> KeyValueCache:
+        """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
+        state = self.continued(tokens, state)[1]
+        return state if lengths is None else state.truncate(lengths)
+
+    def step(self, tokens: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
+        """Logits (B, T, V) of the token after each of the tokens (B, T), and the next cache."""
+        hidden, state = self.continued(tokens, state)
+        return self.head.logits(hidden), state
+
+    @property
+    def first_token(self) -> int:
+        """The token that stands for an empty prompt: `bos`, else `eos`, which ends a text.
+
+        Raises:
+            ConfigError: the vocabulary has neither.
+        """
+        return first_token_of((self.config.bos, self.config.eos), self.config.vocab_size)

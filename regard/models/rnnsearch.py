@@ -23,16 +23,15 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.cross_step import CrossAttentionStep
+from regard.attention.form_step import CrossAttentionStep
 from regard.attention.scores import Additive
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.recurrent import BidirectionalStack, ResetFirstGRU, reset_first_gru_step
 from regard.layers.softmax import Softmax
-from regard.models.config import Probability, Size, TokenId
+from regard.models.config import RECURRENT, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.models.training_defaults import RECURRENT
 from regard.state import State
 
 

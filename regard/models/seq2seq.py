@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.cross_step import CrossAttentionStep
-from regard.attention.form_step import AttentionFormStep, FormProgress
+from regard.attention.form_step import AttentionFormStep, CrossAttentionStep, FormProgress
 from regard.attention.scores import (
     COSINE,
     PLAIN,
@@ -32,17 +31,24 @@ from regard.attention.scores import (
     Location,
     SourceScore,
 )
-from regard.attention.selection import Hard, HardInEvaluation, Soft, WeightSelection
-from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow, SourceWindow
+from regard.attention.selection import (
+    GlobalWindow,
+    Hard,
+    HardInEvaluation,
+    MonotonicWindow,
+    PredictiveWindow,
+    Soft,
+    SourceWindow,
+    WeightSelection,
+)
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTM, BidirectionalStack, LSTMStep, Stack
 from regard.layers.softmax import Softmax
-from regard.models.config import Count, Probability, Size, TokenId
+from regard.models.config import RECURRENT, Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 
 ScoreKind = Literal[
@@ -73,7 +79,7 @@ class Seq2SeqConfig:
     d_model: Size = 512  # of decoder layers, and of both directions of the encoder together
     layers: Size = 2  # of encoder and decoder each
     attention: ScoreKind = "general"  # the score: see regard/attention/scores.py
-    window: WindowKind = "global"  # see regard/attention/windows.py
+    window: WindowKind = "global"  # see regard/attention/selection.py
     half_width: Size | None = None  # D of a local window; None: 10
     selection: SelectionKind = "soft"  # see regard/attention/selection.py
     expected_share: Probability | None = None  # of "hard" in training; None: 0.5

@@ -26,8 +26,7 @@ from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
 from regard.attention.form_step import AttentionFormLoop, AttentionFormStep, FormProgress
 from regard.attention.scores import EQUAL, Additive, SourceScore
-from regard.attention.selection import Hard, HardInEvaluation, Soft, WeightSelection
-from regard.attention.windows import GlobalWindow
+from regard.attention.selection import GlobalWindow, Hard, HardInEvaluation, Soft, WeightSelection
 from regard.data.batches import Sequences
 from regard.data.regions import regions_of
 from regard.errors import ConfigError
@@ -35,9 +34,8 @@ from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTMStep
 from regard.layers.softmax import Softmax
-from regard.models.config import Count, Probability, Size, TokenId
+from regard.models.config import RECURRENT, Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
-from regard.models.training_defaults import RECURRENT
 from regard.state import Cells, State
 
 # In `Output.extras` of training: of each step the weight of each region, (B, T, S).

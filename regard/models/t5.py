@@ -21,9 +21,14 @@ from torch import Tensor, nn
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
-from regard.attention.relative_bias import Bucket, RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.relative_kinds import T5Positions
-from regard.attention.relative_protocol import Relation
+from regard.attention.relative_protocol import (
+    Bucket,
+    Relation,
+    RelativeBias,
+    causal_bucket,
+    two_sided_bucket,
+)
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset

@@ -1,16 +1,18 @@
-"""The Transformer with the norm before each sub-layer ("pre-norm", Wang et al. 2019).
-
-x = x + f(norm(x)), and one norm after the last layer. The residual path is never normalized, so
-that deep stacks train without warm-up; everything else is the Transformer's.
-"""
+"""The Transformer with layer norms before its parts, and M2M-100 (Fan et al. 2020)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from torch import Tensor, nn
 
 from regard.attention.multihead import LayerCache, Memory
 from regard.attention.relative_protocol import Relation
 from regard.layers.dropout import Dropout
+from regard.layers.positions import SinusoidalPositions, sinusoid_in_halves
+from regard.models.config import Probability, Size, TokenId
 from regard.models.transformer import (
     DecoderBlock,
     EncoderBlock,
@@ -84,3 +86,36 @@ class PreNormTransformer(Transformer):
     def finish_decoder(self, hidden: Tensor) -> Tensor:
         """The final norm: (B, T, D), same."""
         return self.decoder_norm(hidden)
+
+
+@dataclass(frozen=True)
+class M2M100Config(TransformerConfig):
+    """The defaults are the model of 418M parameters; see `TransformerConfig`."""
+
+    d_model: Size = 1024
+    d_ff: Size = 4096
+    heads: Size = 16
+    encoder_layers: Size = 12
+    decoder_layers: Size = 12
+    attention_dropout: Probability = 0.1
+    positions: Literal["sinusoidal"] = "sinusoidal"
+    pad: TokenId = 1
+    bos: TokenId = 2
+    eos: TokenId = 2
+
+
+def counted_from(first: int, positions: Tensor, d_model: int) -> Tensor:
+    """`sinusoid_in_halves`, where `first` is the first position: (N,) -> (N, D)."""
+    return sinusoid_in_halves(positions + first, d_model)
+
+
+class M2M100(PreNormTransformer):
+    """M2M-100 and NLLB, an `EncoderDecoder`."""
+
+    Config = M2M100Config
+    SIZES = {}  # noqa: RUF012
+
+    def __init__(self, config: M2M100Config):
+        super().__init__(config)
+        vectors = partial(counted_from, config.pad + 1)
+        self.positions = SinusoidalPositions(config.d_model, vectors)

@@ -31,7 +31,7 @@ from regard.text.templates import Template
 
 if TYPE_CHECKING:
     from regard.layers.scalar_mix import LayerChoice
-    from regard.models.training_defaults import TrainingFamily
+    from regard.models.config import TrainingFamily
 
 M = TypeVar("M", bound=Model)
 

@@ -50,11 +50,10 @@ from regard.layers.task_heads import (
     last_token,
     mean_of_tokens,
 )
-from regard.models.cached import CachedLanguageModel
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.protocols import Encoder, Output, States
+from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.errors import TextError
 from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from regard import decoding
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy

@@ -21,7 +21,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.data.bucketing import PaddedBatches
 from regard.data.encoder_inputs import InputArrays
 

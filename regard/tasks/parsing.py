@@ -27,12 +27,12 @@ from regard.data.windows import WordWindows
 from regard.decoding.steps import evaluating
 from regard.errors import DataError, TextError, check_at_least
 from regard.layers.chart import (
+    ChartHead,
     Spans,
     best_trees,
     k_best_trees,
     max_margin_loss,
 )
-from regard.layers.chart_head import ChartHead
 from regard.metrics import Accuracy, Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.data.batches import Sequences
 from regard.models.gpt import GPT
 from regard.models.wrappers import generator

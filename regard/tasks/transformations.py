@@ -11,7 +11,7 @@ represents the sequence ("Input transformations", Radford et al. 2018, section 3
 from __future__ import annotations
 
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.resize_embeddings import with_vocabulary
+from regard.models.resizing import with_vocabulary
 from regard.text import Tokenizer
 
 # role -> the special token that is added; padding only where the tokenizer has none

@@ -10,15 +10,14 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "averaging": "average",
-        "callbacks": "Callback Step",
+        "callbacks": "Callback Result Step",
         "interrupt": "Interrupted Paused",
-        "loggers": "MLflowLogger WandbLogger",
+        "metrics_log": "MLflowLogger WandbLogger",
         "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
         "TrainingOptions ValidationOptions",
-        "result": "Result",
         "run": "resume train",
         "task": "Trainable",
         "steps": "NonFiniteError",
+        "weight_average": "average",
     },
 )

@@ -1,22 +1,126 @@
-"""Callbacks: objects whose methods are called during a training, to log, draw or stop it.
-
-class StopWhenDiverged(Callback):
-    def on_validation(self, step, scores):
-        if scores["loss"] > 10:
-            raise RuntimeError("diverged")
-
-regard.train("recipe.toml", callbacks=[StopWhenDiverged()])
-"""
+"""The result of a training, and who is told of its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from regard.errors import ConfigError
-from regard.training.result import Result
+from regard.errors import CheckpointError, ConfigError
+from regard.progress import clock, reporter
+from regard.schema import read_json
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a training ended; also in result.json, where a number that is not finite is null.
+
+    reason: the limit that ended it.  weights: which weights are in model/.
+    tokens: predicted tokens, or what else the task counts (examples).
+    seconds: spent in steps.  best: the best score of the goal, at `best_step`: the
+        last step with it.
+    scores: those of the last validation, which are of the weights of the last step, or of the mean
+        of the last checkpoints where that is in model/.
+    test_scores: of the weights in model/ on the test data, by the names that `regard evaluate`
+        prints; empty where there are no test data.  test_signatures: how each was measured.
+    """
+
+    reason: str
+    weights: str
+    step: int
+    tokens: int
+    seconds: float
+    best: float | None
+    best_step: int
+    scores: dict[str, float | None]
+    test_scores: dict[str, float | None] = field(default_factory=dict)
+    test_signatures: dict[str, str] = field(default_factory=dict)
+
+    def labelled_scores(self) -> dict[str, float | None]:
+        """The scores with the data that they were measured on: "valid bleu", "test BLEU"."""
+        parts = {"valid": self.scores, "test": self.test_scores}
+        return {f"{part} {name}": n for part, scores in parts.items() for name, n in scores.items()}
+
+
+def read_result(folder: Path) -> Result:
+    """What result.json of a finished run says.
+
+    Raises:
+        FileNotFoundError: the run is not finished.
+        CheckpointError: the file is damaged; the message names the field.
+    """
+
+    def damaged(message: str) -> CheckpointError:
+        hint = "If you remove the file, `regard resume` writes it again."
+        return CheckpointError(f"{message}\n{hint}")
+
+    return read_json(folder / RESULT, Result, error=damaged)
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a training is.
+
+    fraction: how much of the training is done, from 0 to 1.
+    tokens_per_s: the rate, in `items` per second.
+    left: the estimated seconds to the end.
+    items: what the rate counts: predicted tokens, or what the task says.
+    share: model FLOPs utilization (MFU), from 0 to 1; None where it is not known.
+    """
+
+    step: int
+    epochs: float
+    fraction: float
+    tokens_per_s: float
+    loss: float
+    learning_rate: float
+    left: float
+    items: str = "tokens"
+    share: float | None = None
+
+    def __str__(self) -> str:
+        used = "" if self.share is None else f" · MFU {self.share:.0%}"
+        return (
+            f"step {self.step:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
+            f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
+            f"{self.tokens_per_s:,.0f} {self.items}/s{used} · {clock(self.left)} left"
+        )
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Shows the status of a training, which the loop gives it every `every` seconds; `say` and
+    `warn` show a message at once.
+    """
+
+    every: float
+
+    def show(self, status: Status) -> None: ...
+    def say(self, message: str) -> None: ...
+    def warn(self, message: str) -> None: ...
+    def close(self) -> None: ...
+
+
+def check_progress(progress: object) -> None:
+    """Check what `regard.train` is given, before anything is written.
+
+    Raises:
+        ConfigError: it is neither True nor False nor a `Progress`.
+    """
+    if not isinstance(progress, bool | Progress):
+        raise ConfigError(f"`progress` must be True, False or a Progress, but is {progress!r:.60}.")
+
+
+def display_of(progress: bool | Progress = True) -> Progress:
+    """A bar when standard error is a terminal, lines when it is not; with False warnings alone.
+
+    Another `Progress` is returned as it is.
+    """
+    check_progress(progress)
+    return reporter(progress) if isinstance(progress, bool) else progress
 
 
 @dataclass(frozen=True)

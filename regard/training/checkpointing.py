@@ -27,11 +27,10 @@ from regard.checkpoints.store import FACTS, read_folder
 from regard.errors import CheckpointError
 from regard.file_writing import locked
 from regard.schema import checked
-from regard.training.callbacks import Callback
+from regard.training.callbacks import RESULT, Callback
 from regard.training.counters_and_rng import Counters
 from regard.training.distributed.processes import OneProcess, Processes
 from regard.training.options import CheckpointOptions
-from regard.training.result import RESULT
 
 ONE_PROCESS = OneProcess()
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again

@@ -1,24 +1,66 @@
-"""Blocks compiled by torch, for a GPU: fewer and larger kernels between matrix products.
-
-Blocks are compiled and not whole models: equal blocks share the compiled code, and there is little
-to gain around them. Lengths that differ from batch to batch are compiled twice at the most. The
-model is not changed: its parameters keep their names, and validation and decoding do not use the
-compiled blocks.
-"""
+"""Blocks that torch compiles, and blocks of which the backward pass has the input alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from regard.attention.head_gates import captured_or_gated
+from regard.attention.capture import captured_or_gated
 from regard.errors import ConfigError
-from regard.training.activation_checkpointing import blocks_of, checkpointed, replaced
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import Model
+
+
+def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> list[nn.Module]:
+    """The blocks of a model.
+
+    option: the option of [training] that needs them, for the error.
+
+    Raises:
+        ConfigError: the model has none.
+    """
+    blocks = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
+    if not blocks:
+        raise ConfigError(
+            f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "
+            f"transformer, but {type(model).__name__} has none. Leave it out."
+        )
+    return blocks
+
+
+@contextmanager
+def activation_checkpointing(blocks: Iterable[nn.Module]) -> Iterator[None]:
+    """Forward passes inside keep the input of these blocks alone for the backward pass."""
+    with replaced({block: checkpointed(block) for block in blocks}):
+        yield
+
+
+def checkpointed(block: nn.Module) -> Callable[..., Any]:
+    """The forward of a block that keeps its input alone for the backward pass."""
+    return partial(checkpoint, block.forward, use_reentrant=False)
+
+
+@contextmanager
+def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, these functions are called instead of the modules' own `forward`."""
+    before = {module: vars(module).get("forward") for module in calls}
+    for module, call in calls.items():
+        module.forward = call
+    try:
+        yield
+    finally:
+        for module, forward in before.items():
+            del module.forward  # that of the class is used again
+            if forward is not None:
+                module.forward = forward
+
 
 HAS_KERNELS = ("cpu",)  # devices whose kernels in Regard are faster than torch's code
 BACKEND = "inductor"

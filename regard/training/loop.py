@@ -18,21 +18,16 @@ from regard.checkpoints.filling import load_weights
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.metrics.score import NamedScore
-from regard.training.averaging import average
-from regard.training.callbacks import Callback, Step
+from regard.training.callbacks import Callback, Progress, Result, Step
 from regard.training.checkpointing import Checkpointer, RunFolder
-from regard.training.counters_and_rng import isolated_rng
-from regard.training.defaults import known
+from regard.training.counters_and_rng import fraction, isolated_rng, reason_to_end
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
-from regard.training.options import TrainingOptions
-from regard.training.progress import Progress
+from regard.training.options import TrainingOptions, known
 from regard.training.report import Report
-from regard.training.result import Result
 from regard.training.schedules import ScheduleStep, schedule
 from regard.training.steps import NonFiniteError, Steps
-from regard.training.stop_conditions import fraction, reason_to_end
 from regard.training.task import Trainable
-from regard.training.weight_average import WeightAverage
+from regard.training.weight_average import WeightAverage, average
 
 Test = Callable[[], Sequence[NamedScore]]
 

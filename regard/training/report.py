@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from regard.training.callbacks import Callback
+from regard.training.callbacks import Callback, Progress, Status
 from regard.training.counters_and_rng import Counters, Meters
+from regard.training.flops import Utilization
 from regard.training.metrics_log import MetricsLog
-from regard.training.progress import Progress, Status
-from regard.training.utilization import Utilization
 
 
 class Report(Protocol):

@@ -18,15 +18,12 @@ from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
 from regard.progress import Mute
-from regard.training.callbacks import Callback, Callbacks
+from regard.training.callbacks import Callback, Callbacks, Progress, Result, display_of, read_result
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
-from regard.training.defaults import defaults_of, with_defaults
 from regard.training.distributed.processes import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
-from regard.training.options import TrainingOptions
-from regard.training.progress import Progress, display_of
-from regard.training.result import Result, read_result
+from regard.training.options import TrainingOptions, defaults_of, with_defaults
 from regard.training.task import Trainable
 from regard.training.training_state import checkpointer, restore, restore_average, start_run
 

@@ -19,21 +19,28 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.ops import WeightCopies, weight_copies
-from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
-from regard.training.compiling import CompiledBlock, compiled_blocks, compiling
-from regard.training.counters_and_rng import Counters
+from regard.training.compiling import (
+    CompiledBlock,
+    activation_checkpointing,
+    blocks_of,
+    compiled_blocks,
+    compiling,
+)
+from regard.training.counters_and_rng import Counters, epochs_done
 from regard.training.distributed.fsdp_model import shard
 from regard.training.distributed.processes import processes
-from regard.training.layer_groups import (
+from regard.training.optimizers import (
     Parameters,
+    clip,
     frozen_groups,
+    gradients,
     layer_groups,
+    optimizer,
+    set_rate,
     without_gradients,
 )
-from regard.training.optimizers import clip, gradients, optimizer, set_rate
 from regard.training.options import TrainingOptions
 from regard.training.precision import casting
-from regard.training.stop_conditions import epochs_done
 from regard.training.task import Trainable
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.file_writing import write_text
-from regard.training.callbacks import Callback, Step
-from regard.training.progress import Status
+from regard.training.callbacks import Callback, Status, Step
 from regard.visual.curves import Curves, Series, short
 from regard.visual.drawing import visible
 from regard.visual.picture import (

@@ -16,8 +16,15 @@ from regard.attention.capture import CapturePoint
 from regard.attention.form_step import AttentionFormStep, FormProgress
 from regard.attention.masks import padding
 from regard.attention.scores import COSINE, PLAIN, SCALED, ContentBased, Location
-from regard.attention.selection import Hard, HardInEvaluation, Soft, normalized
-from regard.attention.windows import GlobalWindow, MonotonicWindow, PredictiveWindow
+from regard.attention.selection import (
+    GlobalWindow,
+    Hard,
+    HardInEvaluation,
+    MonotonicWindow,
+    PredictiveWindow,
+    Soft,
+    normalized,
+)
 from regard.data.batches import Sequences
 from regard.errors import RegardError
 

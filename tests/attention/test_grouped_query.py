@@ -9,11 +9,11 @@ import torch
 
 import regard
 from regard.attention.cache import KeyValueCache
-from regard.attention.grouped_query import GroupedQueryAttention
+from regard.attention.multihead import GroupedQueryAttention
 from regard.attention.pruning import heads_masked, prune_heads
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.rotary import RotaryAngles, RotaryPositions, rotate
+from regard.layers.positions import RotaryAngles, RotaryPositions, rotate
 from regard.models.llama import Llama, LlamaConfig
 from regard.ops import KeyMask
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.local_mask import BLOCKS, LONG, SMALLEST_BLOCK, local_mask
 from regard.attention.multihead import SelfAttention
+from regard.attention.selection import BLOCKS, LONG, SMALLEST_BLOCK, local_mask
 from regard.data.batches import Sequences
 from regard.ops import KeyMask
 

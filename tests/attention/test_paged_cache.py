@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.cache import KeyValueCache
-from regard.attention.paged_cache import PAGE, PagedCache, paged
+from regard.attention.cache import PAGE, KeyValueCache, PagedCache, paged
 from regard.errors import RegardError
 from regard.state import Cells
 

@@ -17,8 +17,8 @@ from regard.attention.relative_attention import (
     RelativeAttention,
     distance_vectors,
 )
-from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.relative_kinds import BiasRelation
+from regard.attention.relative_protocol import RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.scores import PLAIN
 from regard.layers.positions import sinusoid
 from regard.ops import KeyMask

@@ -14,13 +14,17 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.capture import listening
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, heads_masked, prune_heads
-from regard.attention.relative_bias import RelativeBias, two_sided_bucket
 from regard.attention.relative_kinds import (
     ShawPositions,
     T5Positions,
     TransformerXLPositions,
 )
-from regard.attention.relative_protocol import NoRelations, RelativePositions
+from regard.attention.relative_protocol import (
+    NoRelations,
+    RelativeBias,
+    RelativePositions,
+    two_sided_bucket,
+)
 from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.layers.positions import sinusoid

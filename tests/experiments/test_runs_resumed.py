@@ -25,9 +25,9 @@ from regard.experiments import runs
 from regard.experiments.compare import compare
 from regard.experiments.compare.results import Outcome
 from regard.recipe import plain_name
+from regard.training.callbacks import read_result
 from regard.training.checkpointing import checked_checkpoint
 from regard.training.metrics_log import TIMING, read_events
-from regard.training.result import read_result
 
 RECIPE = """
 task = "translation"

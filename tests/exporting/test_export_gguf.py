@@ -16,7 +16,8 @@ import regard
 from regard import exporting
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
-from regard.exporting import llama_cpp, runtime
+from regard.exporting import runtime
+from regard.exporting.gguf import opened
 from regard.exporting.runtime import ExportSource
 from regard.tasks.folders import load_float32
 from regard.text.templates import Template
@@ -204,7 +205,7 @@ def test_a_rule_of_the_tokenizer_that_llama_cpp_has_not_is_said(
     if LLAMA:
         source = ExportSource(folder, load_float32(folder))
         ours = source.tokenizer.encode(text).ids
-        with llama_cpp.opened(made.path, 16) as engine:
+        with opened(made.path, 16) as engine:
             theirs = engine.tokens(text, source.tokenizer.reads_special_tokens)
         assert (theirs[: len(ours)] == ours) == (said is None)
 

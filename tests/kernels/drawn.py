@@ -35,8 +35,7 @@ from regard.kernels import (
     vocab_kernels,
 )
 from regard.kernels.arguments import is_cpu_strided
-from regard.kernels.compiled_decoder import CompiledGenerator
-from regard.kernels.compiled_encoder import CompiledEncoder
+from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.layers import panels
 from regard.layers.panels import Panels, pack, unpack
 from regard.layers.quantized import quantize_matrix

@@ -14,7 +14,7 @@ from regard.decoding.filters import NoRepeatNGram
 from regard.decoding.length_penalty import GNMT, Power, RelativeLimit
 from regard.decoding.stopping import STOPPING
 from regard.errors import RegardError
-from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_models import CompiledGenerator
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer

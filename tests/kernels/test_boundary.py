@@ -14,14 +14,13 @@ import pytest
 import torch
 
 from regard import ops
-from regard.attention.paged_cache import PagedCache
+from regard.attention.cache import PagedCache
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import RegardError
 from regard.kernels import arguments, signatures, training
 from regard.kernels.beams import search
-from regard.kernels.compiled_decoder import CompiledGenerator
-from regard.kernels.compiled_encoder import CompiledEncoder
+from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.kernels.compiled_texts import Flat, TextProgram
 from regard.kernels.program import Program
 from regard.layers import panels

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.kernels import build, compiler, trust
+from regard.kernels import build, compiler
 
 NO_FLAGS = ((),)
 POSIX = pytest.mark.skipif(os.name != "posix", reason="owners and signals are POSIX's")
@@ -82,7 +82,7 @@ def test_a_cache_of_another_user_is_not_used(small_library, capsys, monkeypatch)
     capsys.readouterr()
     with pytest.raises(build.BuildError, match="belongs to another user"):
         build.load(path)
-    assert trust.distrust_reason(small_library) and not trust.make_private(small_library)
+    assert compiler.distrust_reason(small_library) and not compiler.make_private(small_library)
 
 
 @POSIX

@@ -23,25 +23,23 @@ from regard.decoding.greedy import Greedy
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
 from regard.errors import ConfigError
-from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.op_list import GATED, NORM, RMS_NORM, SELF, Op, OpList
 from regard.kernels.program import Program
 from regard.kernels.tracer import CannotCompile
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import quantize
-from regard.models.bart import Bart, BartConfig
+from regard.models.bart import Bart, BartConfig, MBart, MBartConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.gpt3 import GPT3, GPT3Config
 from regard.models.gpt_neo import GPTNeo, GPTNeoConfig
 from regard.models.llama import Llama, LlamaConfig
-from regard.models.m2m_100 import M2M100, M2M100Config
-from regard.models.mbart import MBart, MBartConfig
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.t5 import T5, T5Config
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer_prenorm import M2M100, M2M100Config, PreNormTransformer
 from regard.models.wrappers import generator
 
 WORDS = 101
@@ -205,7 +203,7 @@ def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weig
     "name", ["gpt2", "gpt, pruned", "gpt3", "gpt-neo", "llama", "transformer", "pre-norm", "t5"]
 )
 def test_a_compiled_step_reads_several_tokens_of_a_sequence(use, runs, monkeypatch, name):
-    monkeypatch.setattr("regard.kernels.compiled_decoder.MAX_TOKENS", 32)
+    monkeypatch.setattr("regard.kernels.compiled_models.MAX_TOKENS", 32)
     model = prepare(spread(MODELS[name]()), "bfloat16")
     counts = (3, 1, 10, 2, 20)  # the last of three rows are too many for one call
     use(None)
@@ -551,7 +549,7 @@ def test_an_unknown_kind_of_weights_raises_an_error():
 def test_a_compiled_step_that_differs_from_the_plain_one_is_not_used(use, monkeypatch):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
-    monkeypatch.setattr("regard.kernels.compiled_decoder.agree", lambda *given: False)
+    monkeypatch.setattr("regard.kernels.compiled_models.agree", lambda *given: False)
     with pytest.warns(UserWarning, match="does not agree with the model") as told:
         found = scores(model, inputs(model))
     assert len(told) == 2  # of the prompt and of the steps

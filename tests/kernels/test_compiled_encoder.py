@@ -12,7 +12,7 @@ from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import heads_masked
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
-from regard.kernels.compiled_encoder import CompiledEncoder
+from regard.kernels.compiled_models import CompiledEncoder
 from regard.kernels.compiled_texts import CompiledTexts, TextProgram
 from regard.layers.quantized import QuantizedMatrix
 from regard.layers.scalar_mix import choice_of

@@ -12,7 +12,7 @@ from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.greedy import Greedy
 from regard.decoding.start import start
-from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedRecurrent
 from regard.layers.recurrent import CELLS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.kernels import build, prebuilt
+from regard.kernels import build, compiler
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -38,21 +38,21 @@ def cpuinfo(folder: Path, *flags: str, name: str = "flags\t\t") -> Path:
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_fastest_level_that_a_processor_has_comes_first(tmp_path, name):
     flags, level = PROCESSORS[name]
-    known = prebuilt.features(cpuinfo(tmp_path, flags, flags))
-    found = [one.name for one in prebuilt.levels_of("x86_64", known)]
+    known = compiler.features(cpuinfo(tmp_path, flags, flags))
+    found = [one.name for one in compiler.levels_of("x86_64", known)]
     assert found[0] == level and found[-1] == "sse2"
 
 
 def test_features_are_those_that_all_processors_have(tmp_path):
-    assert prebuilt.features(cpuinfo(tmp_path, AVX512, AVX2)) == {*AVX2.split()}
-    assert prebuilt.features(tmp_path / "none") == frozenset()
+    assert compiler.features(cpuinfo(tmp_path, AVX512, AVX2)) == {*AVX2.split()}
+    assert compiler.features(tmp_path / "none") == frozenset()
     arm = cpuinfo(tmp_path, "fp asimd", name="Features\t")
-    assert prebuilt.features(arm) == {"fp", "asimd"}
-    assert [level.name for level in prebuilt.levels_of("aarch64", frozenset())] == ["armv8"]
-    assert not prebuilt.levels_of("riscv64", frozenset())
+    assert compiler.features(arm) == {"fp", "asimd"}
+    assert [level.name for level in compiler.levels_of("aarch64", frozenset())] == ["armv8"]
+    assert not compiler.levels_of("riscv64", frozenset())
 
 
-@pytest.mark.parametrize("level", prebuilt.LEVELS["aarch64"], ids=lambda level: level.name)
+@pytest.mark.parametrize("level", compiler.LEVELS["aarch64"], ids=lambda level: level.name)
 def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
     compiler = shutil.which("aarch64-linux-gnu-g++")
     if compiler is None:
@@ -65,11 +65,11 @@ def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
 def wheel_folder(libraries, tmp_path, monkeypatch):
     """The folder of a wheel's kernels, where only the lowest level is; nothing is set up yet."""
     compiled = build.build((("-DPORTABLE",),))  # which `libraries` has put into the cache
-    level = prebuilt.LEVELS["x86_64"][-1]
+    level = compiler.LEVELS["x86_64"][-1]
     folder = tmp_path / "lib"
     folder.mkdir()
-    monkeypatch.setattr(prebuilt, "FOLDER", folder)
-    monkeypatch.setattr(prebuilt, "levels_here", lambda: [prebuilt.LEVELS["x86_64"][0], level])
+    monkeypatch.setattr(compiler, "FOLDER", folder)
+    monkeypatch.setattr(compiler, "levels_here", lambda: [compiler.LEVELS["x86_64"][0], level])
     code = compiled.read_bytes()[: -build.SUM().digest_size]
     path = folder / build.prebuilt_name(level)
     path.write_bytes(code + build._checksum(path.name, code))
@@ -128,7 +128,7 @@ def test_a_variable_that_says_how_to_compile_comes_before_the_wheel(
 
 
 def test_a_checkout_has_no_prebuilt_kernels_and_packs_none():
-    assert not prebuilt.FOLDER.exists()
+    assert not compiler.FOLDER.exists()
     assert ".so" not in (ROOT / "pyproject.toml").read_text()
 
 
@@ -166,5 +166,5 @@ def test_the_platform_wheel_has_a_library_of_each_level(tmp_path, monkeypatch):
     with wheelfile.WheelFile(made) as file:  # which compares what it reads with RECORD
         names = {name for name in file.namelist() if file.read(name) and name.endswith(".so")}
         assert b"Root-Is-Purelib: false" in file.read("regard-1.dist-info/WHEEL")
-    levels = prebuilt.LEVELS["x86_64"]
+    levels = compiler.LEVELS["x86_64"]
     assert names == {f"regard/kernels/lib/{build.prebuilt_name(level)}" for level in levels}

@@ -11,7 +11,7 @@ from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.start import start
-from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels.compiled_models import CompiledGenerator
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import generator

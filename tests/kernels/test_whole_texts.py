@@ -7,8 +7,8 @@ import torch
 
 import regard
 from regard.data import Sequences
-from regard.kernels import compiled_decoder
-from regard.kernels.compiled_decoder import CompiledGenerator
+from regard.kernels import compiled_models
+from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Config
@@ -40,7 +40,7 @@ def test_compiled_states_of_whole_texts_equal_those_of_the_model(
     use("fast")
     torch.manual_seed(2)
     model = quantize_layers(MODELS[name]().eval(), weights)
-    monkeypatch.setattr(compiled_decoder, "MAX_TOKENS", most)
+    monkeypatch.setattr(compiled_models, "MAX_TOKENS", most)
     for batch in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
         found, wanted = generator(model)(batch.ids).hidden, model(batch.ids).hidden
         encoded = encoder(model).encode(batch)

@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 
-from regard.layers.chart import Spans, best_trees, k_best_trees, max_margin_loss
-from regard.layers.chart_head import ChartHead
+from regard.layers.chart import ChartHead, Spans, best_trees, k_best_trees, max_margin_loss
 
 Tree = frozenset  # of spans (start, stop)
 

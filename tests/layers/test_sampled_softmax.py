@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.layers.sampled_softmax import SampledSoftmax, expected_counts, zipfian
+from regard.layers.softmax import SampledSoftmax, expected_counts, zipfian
 
 V, D, N = 12, 6, 9
 

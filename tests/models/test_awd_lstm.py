@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.batch_norm import BatchNormDense
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
+from regard.layers.efficientnet_lite import BatchNormDense
 from regard.layers.recurrent import BPTTWindows, WeightDropLSTM
 from regard.layers.task_heads import ConcatPooling
 from regard.models import size_of

@@ -19,8 +19,8 @@ from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
-from regard.models.m2m_100 import M2M100, M2M100Config
 from regard.models.transformer import Transformer
+from regard.models.transformer_prenorm import M2M100, M2M100Config
 
 transformers = pytest.importorskip("transformers")
 

@@ -8,7 +8,7 @@ from their_encoders import transformers
 
 import regard
 from regard.attention.pruning import heads_masked, prune_heads
-from regard.attention.relative_bias import two_sided_bucket
+from regard.attention.relative_protocol import two_sided_bucket
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.check_config import config_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint, listening
-from regard.attention.windows import PredictiveWindow
+from regard.attention.selection import PredictiveWindow
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
@@ -24,8 +24,8 @@ from regard.layers.softmax import Softmax
 from regard.models import MODELS, model_class
 from regard.models import name_of as models_name
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
-from regard.models.exchange_vocabulary import exchange_vocabulary
 from regard.models.protocols import Encoder, Generator, LanguageModel
+from regard.models.resizing import exchange_vocabulary
 from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
 from regard.tasks import task_class
 from regard.tasks.folders import load, save

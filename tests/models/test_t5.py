@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.attention.pruning import prune_heads
-from regard.attention.relative_bias import RelativeBias, causal_bucket, two_sided_bucket
+from regard.attention.relative_protocol import RelativeBias, causal_bucket, two_sided_bucket
 from regard.checkpoints.formats import from_published, infer_model_type, layout_of, to_published
 from regard.checkpoints.formats.t5 import T5_LAYOUT
 from regard.checkpoints.model_folder import read_model

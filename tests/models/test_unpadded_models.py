@@ -19,7 +19,7 @@ from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.tasks.batching import without_padding
-from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
+from regard.training.compiling import activation_checkpointing, blocks_of
 
 SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
 ENCODERS = {

@@ -25,8 +25,8 @@ from regard.serving.ui.pictures import plain_picture
 from regard.serving.ui.routes import ui_page
 from regard.serving.ui.runs import RunFolders
 from regard.serving.ui.sources import UISources
+from regard.training.callbacks import RESULT, Result
 from regard.training.metrics_log import METRICS, MetricsLog, read_events
-from regard.training.result import RESULT, Result
 from regard.visual import (
     CellText,
     Curves,

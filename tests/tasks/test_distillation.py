@@ -21,7 +21,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.keep_layers import keep_layers
+from regard.models.resizing import keep_layers
 from regard.models.segabert import SegaBert, SegaBertConfig
 from regard.tasks import vector_distillation
 from regard.tasks.distillation import Teacher, matched_layers, soft_loss

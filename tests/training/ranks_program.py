@@ -24,10 +24,8 @@ from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
 from regard.training.distributed.fsdp_model import FSDPModel, layers_of
-from regard.training.distributed.heartbeat import GRACE_PERIOD
-from regard.training.distributed.processes import processes
+from regard.training.distributed.processes import GRACE_PERIOD, connected, processes
 from regard.training.distributed.sharded_model import WholeModel
-from regard.training.distributed.torchrun import connected
 from regard.training.optimizers import trained
 from regard.training.task import Trainable
 

@@ -11,7 +11,7 @@ from toy import Toy, options
 
 from regard.errors import MissingExtra
 from regard.training import Callback, MLflowLogger, WandbLogger, resume, train
-from regard.training.result import Result
+from regard.training.callbacks import Result
 
 
 class Recorder(Callback):

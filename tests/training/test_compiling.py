@@ -21,7 +21,7 @@ from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
-from regard.training.activation_checkpointing import blocks_of
+from regard.training.compiling import blocks_of
 from regard.training.task import Trainable
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))

@@ -13,11 +13,11 @@ from toy import Toy
 
 from regard.experiments.recipe_options import read_recipe
 from regard.models import model_class
+from regard.models.config import TRANSFORMER
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.training_defaults import TRANSFORMER
 from regard.training import OptimizerOptions, ScheduleOptions, TrainingOptions
-from regard.training.defaults import defaults_of, description, with_defaults
 from regard.training.optimizers import clip, gradients, optimizer, set_rate
+from regard.training.options import defaults_of, description, with_defaults
 from regard.training.schedules import ScheduleStep, schedule
 
 # Table 2.1 of Brown et al. 2020: width and learning rate of GPT-3 Small to 175B.

@@ -31,7 +31,7 @@ from regard.data.masking import MaskedBatch
 from regard.data.permutations import PermutationBatch
 from regard.errors import CheckpointError
 from regard.training import resume, train
-from regard.training.distributed.heartbeat import Heartbeat
+from regard.training.distributed.processes import Heartbeat
 from regard.training.metrics_log import read_events
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")

@@ -13,8 +13,13 @@ from regard.models import model_class
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import OptimizerOptions, ScheduleOptions, TrainingOptions
-from regard.training.layer_groups import frozen_groups, layer_groups, without_gradients
-from regard.training.optimizers import optimizer, set_rate
+from regard.training.optimizers import (
+    frozen_groups,
+    layer_groups,
+    optimizer,
+    set_rate,
+    without_gradients,
+)
 from regard.training.schedules import ScheduleStep, schedule, slanted_triangular
 
 

@@ -17,12 +17,11 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.training import TrainingOptions, train, utilization
-from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
-from regard.training.flops import count, stored_by, twin
-from regard.training.progress import Status
+from regard.training import TrainingOptions, flops, train
+from regard.training.callbacks import Status
+from regard.training.compiling import activation_checkpointing, blocks_of
+from regard.training.flops import Utilization, count, published_rate, rate_of, stored_by, twin
 from regard.training.task import Trainable
-from regard.training.utilization import Utilization, published_rate, rate_of
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
 PAIR = dict(d_model=WIDTH, d_ff=48, heads=2, encoder_layers=LAYERS, decoder_layers=LAYERS)
@@ -130,7 +129,7 @@ class Translating(Trainable):
 
 def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
     """Positions of padding do nothing, so that their FLOPs do not count."""
-    monkeypatch.setattr(utilization, "rate_of", lambda device, precision: 1e9)
+    monkeypatch.setattr(flops, "rate_of", lambda device, precision: 1e9)
     task = Translating()
     batch = PairBatch(texts(0), texts(1))
     work = Utilization(task, torch.device("cpu"), "float32")
@@ -162,7 +161,7 @@ def test_the_peak_rate_is_known_or_measured(monkeypatch):
         assert rate_of(torch.device("cuda"), "bfloat16") == rate
     measured = []
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA RTX A4000")
-    monkeypatch.setattr(utilization, "_measured", lambda *asked: measured.append(asked) or 5e12)
+    monkeypatch.setattr(flops, "_measured", lambda *asked: measured.append(asked) or 5e12)
     assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
 
 
@@ -182,18 +181,18 @@ def test_a_rate_is_of_a_whole_name_and_not_of_a_part_of_another(name, teraflops)
 
 def test_the_rate_is_measured_once_for_each_number_of_threads(monkeypatch):
     products, cpu = [], torch.device("cpu")
-    monkeypatch.setattr(utilization, "PRODUCT", (2, 3, 4))
+    monkeypatch.setattr(flops, "PRODUCT", (2, 3, 4))
     monkeypatch.setattr(
-        utilization, "linear_no_grad", lambda x, w: products.append(torch.get_num_threads()) or x
+        flops, "linear_no_grad", lambda x, w: products.append(torch.get_num_threads()) or x
     )
-    utilization._measured.cache_clear()
+    flops._measured.cache_clear()
     try:
         for threads in (1, 2, 1, 2):
             torch.set_num_threads(threads)
             rate_of(cpu, "float32")
         assert products == [1] * 6 + [2] * 6
     finally:
-        utilization._measured.cache_clear()
+        flops._measured.cache_clear()
 
 
 def test_the_status_shows_mfu_where_it_is_known():

@@ -11,7 +11,7 @@ from toy import Toy, options
 
 from regard.progress import Bar, Lines, Silent
 from regard.training import train
-from regard.training.progress import Status, display_of
+from regard.training.callbacks import Status, display_of
 
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
 

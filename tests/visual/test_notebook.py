@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.training.callbacks import Step
-from regard.training.progress import Status
+from regard.training.callbacks import Status, Step
 from regard.visual.report import NotebookProgress, in_notebook
 
 STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)

@@ -23,11 +23,9 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
 )
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
 from regard.checkpoints.names import Names
-from regard.models.bart import Bart
-from regard.models.bart_as_encoder import BartAsEncoder
+from regard.models.bart import Bart, MBart
+from regard.models.bart_as_encoder import BartAsEncoder, MBartAsEncoder
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.mbart import MBart
-from regard.models.mbart_as_encoder import MBartAsEncoder
 from regard.models.transformer import Transformer
 
 START = "decoder_start_token_id"

@@ -14,8 +14,8 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     scale_embedding,
     token_fields,
 )
-from regard.models.m2m_100 import M2M100
 from regard.models.transformer import TransformerConfig
+from regard.models.transformer_prenorm import M2M100
 
 
 class M2M100Layout(EncoderDecoderLayout):

@@ -29,10 +29,9 @@ from regard.recipe import read
 from regard.schema import read_json
 from regard.tasks.task import Task
 from regard.training import Result
+from regard.training.callbacks import RESULT, Progress, Status
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
-from regard.training.progress import Progress, Status
-from regard.training.result import RESULT
 
 SAMPLES = 12  # of the test data, in the report
 POLL_INTERVAL = 1.0  # seconds between two checks whether another process has ended

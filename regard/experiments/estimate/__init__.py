@@ -39,9 +39,8 @@ from regard.experiments.estimate.samples import read_sample, with_local_model
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.experiments.training_plan import with_training_defaults
 from regard.models import described
-from regard.training.flops import count
+from regard.training.flops import count, positions_in
 from regard.training.options import TrainingOptions
-from regard.training.utilization import positions_in
 
 
 @dataclass(frozen=True)

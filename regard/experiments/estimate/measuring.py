@@ -14,7 +14,7 @@ import torch
 from regard.data.grouped_inputs import GroupBatch
 from regard.experiments.estimate.samples import TaskSample, first_rows
 from regard.training import Trainable
-from regard.training.activation_checkpointing import activation_checkpointing, blocks_of
+from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.flops import bytes_of, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions

@@ -33,8 +33,7 @@ from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, headed
 from regard.text import Tokenizer
 from regard.training import Trainable
-from regard.training.flops import twin
-from regard.training.utilization import grids_of
+from regard.training.flops import grids_of, twin
 
 ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's news
 ASSUMED_OUTPUTS = {  # of a new head

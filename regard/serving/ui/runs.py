@@ -15,8 +15,8 @@ from regard.errors import CheckpointError, ConfigError
 from regard.experiments.compare.results import COMPARISON, Comparison
 from regard.serving.problems import Problem
 from regard.serving.ui.pictures import plain_picture
+from regard.training.callbacks import read_result
 from regard.training.metrics_log import METRICS, GrowingEvents
-from regard.training.result import read_result
 from regard.visual.drawing import visible
 from regard.visual.report import training_curves
 

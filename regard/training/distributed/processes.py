@@ -2,19 +2,154 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import platform
+import signal
+import threading
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from regard.checkpoints import shards, store
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError
 from regard.file_writing import not_written
+from regard.training.interrupt import Interrupted
+
+INTERVAL = 1.0  # seconds between two increments
+TIMEOUT = 15.0  # seconds without a change after which a process counts as dead
+GRACE_PERIOD = 5.0  # seconds for the main thread to end by itself, with a message of its own
+LEFT, FAILED = b"left", "failed"
+
+
+def end_process(reason: str) -> NoReturn:
+    """End this process at once, even if its main thread waits in a collective operation."""
+    write_error(reason)
+    os._exit(1)
+
+
+def write_error(reason: str) -> None:
+    """Write why this process ends, and how to continue.
+
+    To the file itself: torch replaces `sys.stderr` while it formats an exception, so what another
+    thread or the handler of a signal writes there would be lost.
+    """
+    with suppress(OSError):  # nobody reads it
+        os.write(2, f"error: {reason}{ADVICE}\n".encode())
+
+
+ADVICE = (
+    " This process ends, too. Continue from the last checkpoint with `regard resume`, with any "
+    "number of processes."
+)
+
+
+def store_of_torchrun(number: int) -> Store:
+    """A new connection to the store of torchrun: only the thread of `Heartbeat` waits on it.
+
+    number: of the connection of the processes, from 0; each has its own keys.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=TIMEOUT))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"regard/heartbeat/{attempt}/{number}", store)
+
+
+class Heartbeat:
+    """The counter of one process, and the check of the next process's counter.
+
+    interval: seconds between two increments.  timeout: seconds without a change after which the
+    next process counts as dead.  grace: seconds for the main thread to end by itself.
+    on_death: is called with a message when another process has died.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        interval: float = INTERVAL,
+        timeout: float = TIMEOUT,
+        grace: float = GRACE_PERIOD,
+        on_death: Callable[[str], None] = end_process,
+    ):
+        self.store, self.rank, self.size, self.on_death = store, rank, size, on_death
+        self.interval, self.timeout, self.grace = interval, timeout, grace
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.store.set(f"name/{self.rank}", f"pid {os.getpid()} on {platform.node()}")
+        self._count(b"0")
+        self._thread.start()
+
+    def leave(self, *, failed: bool) -> None:
+        """Stop the thread; if this process has failed, the others end, too."""
+        self._stop.set()
+        self._thread.join()
+        try:
+            if failed:
+                name = f"Process {self.rank} of {self.size}"
+                self.store.set(FAILED, f"{name} has ended with an error: see its own message.")
+            self._count(LEFT)
+        except RuntimeError:  # the store has ended: no other process is left
+            pass
+
+    def _count(self, value: bytes) -> None:
+        self.store.set(str(self.rank), value.decode())
+
+    def _run(self) -> None:
+        count, seen, since = 0, b"", time.monotonic()
+        while not self._stop.wait(self.interval):
+            count += 1
+            try:
+                self._count(str(count).encode())
+                value, reason = self._check_next(seen)
+                if value != seen or value == LEFT:
+                    seen, since = value, time.monotonic()
+                if not reason and time.monotonic() - since > self.timeout:
+                    reason = self._report_death()
+            except RuntimeError as error:
+                reason = f"The store of torchrun cannot be reached: {error}."
+            if reason:
+                if not self._stop.wait(self.grace):
+                    self.on_death(reason)
+                return
+
+    def _check_next(self, seen: bytes) -> tuple[bytes, str]:
+        """The counter of the next process, and why all processes must end; "" if they need not."""
+        if self.store.check([FAILED]):
+            return seen, self.store.get(FAILED).decode()
+        key = str((self.rank + 1) % self.size)
+        return (self.store.get(key) if self.store.check([key]) else seen), ""
+
+    def _report_death(self) -> str:
+        """Write into the store that the next process is dead; returns the message."""
+        number = (self.rank + 1) % self.size
+        key = f"name/{number}"
+        name = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
+        reason = (
+            f"Process {number} of {self.size}{name} has not responded for "
+            f"{self.timeout:.0f} seconds."
+        )
+        self.store.set(FAILED, reason)
+        return reason
+
 
 Value = TypeVar("Value")
 SEED_STEP = 0x9E3779B97F4A7C15  # between the seeds of two processes, modulo 2^63
@@ -199,3 +334,146 @@ def active(group: Processes) -> Iterator[None]:
         yield
     finally:
         _active.pop()
+
+
+# The timeout of collective operations: the other processes wait in one while process 0 validates.
+# That a process has died is what `Heartbeat` notices.
+WAIT = timedelta(days=7)
+_numbers = count()  # of the connections of this process
+
+
+class OtherProcessFailed(RegardError):
+    """The first process has failed; its own message says why."""
+
+
+def started_by_torchrun() -> bool:
+    """Whether this is one of several processes."""
+    return distributed.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def is_first() -> bool:
+    """Whether this is the only process, or the first of those that torchrun has started."""
+    return not started_by_torchrun() or os.environ["RANK"] == "0"
+
+
+@contextmanager
+def connected(device: str | None = None) -> Iterator[str | None]:
+    """Connect this process to the others that torchrun has started; yields its device.
+
+    If there is only one process, nothing is connected, and `device` is yielded as it is.
+
+    Raises:
+        ConfigError: there are more processes than GPUs on this machine, or a device has a number.
+    """
+    if not started_by_torchrun() or processes().size > 1:
+        yield device
+        return
+    device = _device(device)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    number = next(_numbers)
+    _connect(backend, number)
+    here = SeveralProcesses()
+    heartbeat = Heartbeat(store_of_torchrun(number), here.rank, here.size)
+    heartbeat.start()
+    before = _at_sigterm(partial(_end_by_sigterm, os.getpid()))
+    failed = True
+    try:
+        with active(here), _warnings_of(here):
+            yield device
+        failed = False
+    except Interrupted as stop:  # in all of them, after they have saved; one says so
+        failed = False
+        if not here.first:
+            raise SystemExit(stop.code) from None
+        raise
+    except Exception as error:
+        if error is here.raised:
+            raise OtherProcessFailed(
+                f"process {here.rank} ends, because process 0 has failed."
+            ) from None
+        if _is_lost_connection(error):
+            raise OtherProcessFailed(
+                f"Process {here.rank} of {here.size} has lost the connection to another one, which "
+                f"has ended.{ADVICE}"
+            ) from error
+        raise
+    finally:
+        heartbeat.leave(failed=failed)
+        distributed.destroy_process_group()
+        if not failed:  # otherwise torchrun may send SIGTERM before the error is written
+            _at_sigterm(before or signal.SIG_DFL)  # None: it was set by a C extension
+
+
+def _end_by_sigterm(connected_process: int, number: int, frame: FrameType | None) -> None:
+    """Write why this process ends, and end as by SIGTERM without a handler; a forked child ends
+    without a message. During training `Interruption` replaces this handler. A process that computes
+    in C++ at the moment ends when that returns.
+
+    connected_process: the id of the one that is connected to others.
+    """
+    if os.getpid() == connected_process:
+        write_error(
+            f"Process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has received SIGTERM, "
+            "which torchrun sends when another process has failed or the job is stopped."
+        )
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _at_sigterm(handler: Any) -> Any:
+    """Set the handler of SIGTERM; returns the one before. Only the main thread may have one."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return signal.signal(signal.SIGTERM, handler)
+
+
+def _connect(backend: str, number: int) -> None:
+    """Make the group of all processes. Each connection of a program has its own keys in the store
+    of torchrun: by those of an earlier one processes would wait for each other at old addresses.
+    """
+    store, rank, size = next(rendezvous("env://", timeout=WAIT))
+    store.set_timeout(WAIT)
+    keys = PrefixStore(f"regard/group/{number}", store)
+    distributed.init_process_group(backend, store=keys, rank=rank, world_size=size, timeout=WAIT)
+
+
+@contextmanager
+def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
+    """Inside, only the first process shows warnings."""
+    with warnings.catch_warnings():
+        # No model changes the output of a part in place: a test compares all gradients.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        if not here.first:
+            warnings.simplefilter("ignore")
+        yield
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether an error of torch means that another process has ended."""
+    message = str(error).lower()
+    of_backend = isinstance(error, RuntimeError) and ("gloo" in message or "nccl" in message)
+    return of_backend or isinstance(error, distributed.DistError)
+
+
+def _device(given: str | None) -> str:
+    """The device of this process, "cuda" (a GPU for each process of this machine) or "cpu".
+
+    Raises:
+        ConfigError: there are fewer GPUs than processes, or `given` is neither.
+    """
+    local_rank, count = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
+    device = given or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            "Each of several processes uses its own GPU: --device must be cpu or cuda, not "
+            f"{device}."
+        )
+    if device == "cuda":
+        if count > torch.cuda.device_count():
+            raise ConfigError(
+                f"{count} processes need {count} GPUs, but this machine has "
+                f"{torch.cuda.device_count()}. Set --nproc-per-node to that, or train on the CPU: "
+                "--device cpu."
+            )
+        torch.cuda.set_device(local_rank)
+    return device

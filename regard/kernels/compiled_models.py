@@ -1,4 +1,4 @@
-"""A generator whose steps, prompts and searches are calls of the compiled kernels.
+"""Decoders and encoders around a model, whose steps are calls of the compiled kernels.
 
 The model's own code runs, on the same weights, where attention is captured, heads are gated, in
 training, and where something has no compiled form.
@@ -15,25 +15,35 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import Sequences
+from regard.data.layout import ALL, FirstTokens, TokenSubset
 from regard.kernels import build
 from regard.kernels.arguments import is_cpu_strided, row_strided_address
 from regard.kernels.compiled_texts import CompiledTexts
 from regard.kernels.leaves import lowering_of
 from regard.kernels.op_list import OpList
-from regard.kernels.program import Program, readable
-from regard.kernels.programs import agree, programs_of, tracer, wants_results_alone
+from regard.kernels.program import (
+    Program,
+    agree,
+    programs_of,
+    readable,
+    tracer,
+    wants_results_alone,
+)
 from regard.kernels.signatures import PartStruct
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
+from regard.layers.scalar_mix import LayerChoice, SingleLayer
 from regard.models.protocols import (
     CrossAttentionModel,
+    Encoder,
     Generator,
     LanguageModel,
     Output,
     SearchPlan,
     SearchResults,
+    States,
 )
 from regard.models.transformer import TransformerState
-from regard.models.wrappers import GeneratorWrapper
+from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
 from regard.ops import TopKTokens
 from regard.state import State
 
@@ -335,3 +345,69 @@ def _next(state: State) -> tuple[Any, State]:
 
     after = _changed(state, beside)
     return (PartStruct * len(parts))(*parts), after
+
+
+LAST = SingleLayer(-1)
+
+
+def compiled_encoder(model: Encoder) -> Encoder:
+    """An encoder around a quantized model."""
+    causal = isinstance(model, LanguageModel)
+    return CausalEncoder(model) if causal else CompiledEncoder(model)
+
+
+class CausalEncoder(EncoderWrapper):
+    """Around a language model, in which each token sees those before it."""
+
+    @property
+    def unpadded(self) -> bool:  # type: ignore[override]
+        """No: the kernels take the padding out of a padded batch."""
+        return False
+
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
+        hidden = None
+        if batch.layout is None and batch.segments is None:
+            hidden = CompiledGenerator(cast(LanguageModel, self.model)).whole_texts(batch.ids)
+        return self.model.encode(batch, tokens) if hidden is None else tokens.of(hidden)
+
+
+class CompiledEncoder(EncoderWrapper):
+    """Around a model in which each token sees its whole text; what stands at padding is zero."""
+
+    def __init__(self, model: Encoder):
+        super().__init__(model)
+        self.texts = CompiledTexts(model, "states")
+
+    @property
+    def unpadded(self) -> bool:  # type: ignore[override]
+        """No: the kernels take the padding out of a padded batch."""
+        return False
+
+    @property
+    def tokens_per_pass(self) -> int:  # type: ignore[override]
+        """More than of the model: the kernels themselves keep together what stays in caches."""
+        return 4096
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        compiled = self.texts.each(batch) if tokens is ALL else None
+        if compiled is None:
+            yield from self.model.states(batch, tokens)
+            return
+        flat, states = compiled
+        for layer in states:
+            yield flat.padded(layer)
+
+    def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
+        hidden = None
+        if tokens is ALL:
+            hidden = self.texts.last(batch)
+        elif isinstance(tokens, FirstTokens):
+            hidden = self.texts.first(batch)
+        return self.model.encode(batch, tokens) if hidden is None else hidden
+
+    def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
+        if choice == LAST:
+            hidden = self.texts.last(batch)
+            return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]
+        layers = self.texts.each(batch)
+        return self.model.chosen(batch, choice) if layers is None else choice(layers[1])
