@@ -247,6 +247,9 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
+# Names of options and tasks, without their sections -> ours, for suggestions.
+OTHER_NAMES = {other: ours.rpartition(".")[2] for other, ours in OPTIONS.items()} | TASKS
+
 # ------------------------------------------------------------------------------- columns
 
 # Names of columns of tables by which they are found; of several names the first that is there.
@@ -501,6 +504,8 @@ ELSEWHERE = {
     **dict.fromkeys(("load_best_model_at_end", "metric_for_best_model"), _BEST),
     **dict.fromkeys(("cv", "n_splits", "folds"), _CROSS),
     **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "`eval_steps=0` is each epoch."),
+    "pad_token_id": "The padding token is the tokenizer's.",
+    "repetition_penalty": "`no_repeat_ngram=N` forbids that N tokens repeat.",
     "report_to": "For TensorBoard write `tensorboard=true` in [training].",
     "resume_from_checkpoint": "`regard.resume(FOLDER)` continues a run.",
     "convert_to_tensor": "Vectors are NumPy arrays: torch.from_numpy(...) makes a tensor of one.",

@@ -10,12 +10,14 @@ MOST = 4  # names that are offered
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'Did you mean …?', what to do instead, or the list of all names where none is near."""
-    from regard.habit_names import ELSEWHERE, near_in_meaning
+    from regard.habit_names import ELSEWHERE, OTHER_NAMES, near_in_meaning
 
     known = list(known)
     if name in ELSEWHERE:
         return ELSEWHERE[name]
-    close = [one for one in get_close_matches(name, known, n=1) if not _is_longer(name, one)]
+    ours = {other: own for other, own in OTHER_NAMES.items() if own in known}
+    ours |= dict(zip(known, known, strict=True))
+    close = [ours[one] for one in get_close_matches(name, ours, n=1) if not _is_longer(name, one)]
     meant = [one for one in near_in_meaning(name, known) if one not in close]
     if offered := [*close, *meant][:MOST]:
         *others, last = map(repr, offered)

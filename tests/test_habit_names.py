@@ -228,6 +228,8 @@ def test_sentences_of_published_data_have_tokens_and_tags():
         ("sentiment", TASKS, ("classification",)),
         ("output_dir", ("task", "out", "seed"), ("out",)),
         ("acc", ("accuracy", "f1"), ("accuracy",)),
+        ("num_beamz", ("n_best", "beams", "samples"), ("beams",)),
+        ("token_classification", TASKS, ("tagging",)),
         ("gradient_clipping", ("max_grad_norm", "betas"), ("max_grad_norm",)),
     ],
 )

@@ -24,9 +24,10 @@ def init(
     """Write a recipe with every option of a task and its default."""
     from regard.experiments.template import recipe_template, trained_tasks
     from regard.file_writing import write_text
+    from regard.habit_names import task_name
 
     begun = [name for name in trained_tasks() if name.startswith(task)]
-    task = begun[0] if len(begun) == 1 else task
+    task = begun[0] if len(begun) == 1 else task_name(task)
     text, out = recipe_template(task), out or Path(f"{task}.toml")
     check_out(out, force)
     write_text(out, text)

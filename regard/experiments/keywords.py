@@ -101,8 +101,9 @@ def _recipe_value(name: str, value: Any) -> Any:
         return [_recipe_value(name, one) for one in value]
     if value is None or isinstance(value, str | int | float):
         return value
+    hint = " Save it, tokenizer.save(FOLDER), and give the folder." if name == "tokenizer" else ""
     raise ConfigError(
-        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
+        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}.{hint}"
     )
 
 
