@@ -505,7 +505,6 @@ ELSEWHERE = {
     **dict.fromkeys(("cv", "n_splits", "folds"), _CROSS),
     **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "`eval_steps=0` is each epoch."),
     "pad_token_id": "The padding token is the tokenizer's.",
-    "repetition_penalty": "`no_repeat_ngram=N` forbids that N tokens repeat.",
     "report_to": "For TensorBoard write `tensorboard=true` in [training].",
     "resume_from_checkpoint": "`regard.resume(FOLDER)` continues a run.",
     "convert_to_tensor": "Vectors are NumPy arrays: torch.from_numpy(...) makes a tensor of one.",
