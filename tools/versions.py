@@ -29,7 +29,15 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = ("plot", "serve")  # they are small, and many tests need them
 OPTIONAL = PROJECT["optional-dependencies"]
 NEEDS = [*PROJECT["dependencies"], *(need for extra in EXTRAS for need in OPTIONAL[extra])]
-TOOLS = ("pytest", "hypothesis", "jaxtyping", "beartype", "packaging", "wheel", "setuptools>=77")
+TOOLS = (
+    "pytest",
+    "hypothesis",
+    "jaxtyping",
+    "beartype",
+    "packaging",
+    "wheel",
+    "setuptools>=77,<82",
+)
 
 
 def pythons() -> list[str]:

@@ -279,6 +279,14 @@ def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, chan
     assert not (tmp_path / "out").exists()
 
 
+def test_recipes_without_data_to_score_with_raise_an_error(recipes, tmp_path):
+    for recipe in recipes:
+        text = recipe.read_text().replace('valid = ["valid.tsv"]\ntest = ["test.tsv"]\n', "")
+        recipe.write_text(text.replace("eval_steps = 4", "eval_steps = 0"))
+    with pytest.raises(ConfigError, match="give `valid` or `test` data"):
+        compare(recipes, out=tmp_path / "out", progress=False)
+
+
 def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error(recipes, tmp_path):
     with locked(tmp_path / "out", "comparing in"):
         with pytest.raises(ConfigError, match="another process is comparing in .*out. Wait until"):

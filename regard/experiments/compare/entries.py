@@ -67,7 +67,7 @@ def shared_conditions(entries: Mapping[str, Entry]) -> dict[str, Any]:
     were: they share what their scores depend on.
 
     Raises:
-        ConfigError: the entries differ in what must be equal.
+        ConfigError: the entries differ in what must be equal, or have no data to be scored with.
     """
     checksums: dict[str, str] = {}
     conditions = {name: conditions_of(one.recipe, checksums) for name, one in entries.items()}
@@ -77,6 +77,8 @@ def shared_conditions(entries: Mapping[str, Entry]) -> dict[str, Any]:
         name: {"tokenizer": one.pop("tokenizer", None)} for name, one in conditions.items()
     }
     check_equal(conditions)
+    if not any(one.recipe.data.valid or one.recipe.data.test for one in entries.values()):
+        raise ConfigError("Models are compared by their scores: give `valid` or `test` data.")
     trained = {name: one for name, one in tokenizers.items() if one["tokenizer"] is not None}
     if trained:
         check_equal(trained)
