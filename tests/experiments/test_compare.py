@@ -279,12 +279,11 @@ def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, chan
     assert not (tmp_path / "out").exists()
 
 
-def test_recipes_without_data_to_score_with_raise_an_error(recipes, tmp_path):
-    for recipe in recipes:
-        text = recipe.read_text().replace('valid = ["valid.tsv"]\ntest = ["test.tsv"]\n', "")
-        recipe.write_text(text.replace("eval_steps = 4", "eval_steps = 0"))
+def test_models_without_data_to_score_with_raise_an_error(tmp_path):
+    models = [{"model": {"name": "kim-cnn"}}, {"model": {"name": "bilstm"}}]
     with pytest.raises(ConfigError, match="give `valid` or `test` data"):
-        compare(recipes, out=tmp_path / "out", progress=False)
+        train = [("good", "yes"), ("bad", "no")]
+        compare(models, task="classification", train=train, epochs=1, out=tmp_path / "out")
 
 
 def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error(recipes, tmp_path):
