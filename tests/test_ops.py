@@ -300,10 +300,6 @@ def an_adam(draw: Draw) -> tuple:
     return updates, draw.choice([1.0, 0.5]), (0.9, 0.99), 1e-8
 
 
-def some_gradients(draw: Draw) -> tuple:
-    return ([torch.randn(size(draw), draw.randint(1, 9)) for _ in range(draw.randint(1, 4))],)
-
-
 CALLS: dict[str, Callable[[Draw], tuple]] = {
     "linear": a_linear,
     "linear_no_grad": a_linear,
@@ -328,7 +324,6 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "quantized_rows": quantized_rows,
     "quantized_recurrence": a_quantized_recurrence,
     "adam": an_adam,
-    "gradient_norm": some_gradients,
     "zeros": lambda draw: ((size(draw), size(draw)), torch.ones(1, dtype=dtype_of(draw))),
     "large_empty": lambda draw: ((size(draw), size(draw)), dtype_of(draw)),
 }

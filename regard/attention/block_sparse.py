@@ -149,15 +149,11 @@ def full_if_short(lengths: Tensor, max_length: int) -> Mask:
     return FullIfShort(lengths, max_length)
 
 
-def random_plan(
-    counts: Tensor, heads: int, picks: int, seed: int, *, is_causal: bool = False
-) -> Tensor:
-    """For each block of queries R other blocks, drawn without replacement: (B, H, N, R), and
-    (1, H, N, R) with `is_causal`.
+def random_plan(counts: Tensor, heads: int, picks: int, seed: int) -> Tensor:
+    """For each block of queries R other blocks, drawn without replacement: (B, H, N, R).
 
-    Blocks of a window of one block, and global blocks, are not drawn; nor, with `is_causal`, blocks
-    after the queries. The draws for a block depend on the seed, the head and the index of the
-    block, and not on the other sequences.
+    Blocks of a window of one block, and global blocks, are not drawn. The draws for a block depend
+    on the seed, the head and the index of the block, and not on the other sequences.
 
     Args:
         counts: (B,), the number of blocks of each sequence.
@@ -168,7 +164,7 @@ def random_plan(
     draws = draws.permute(1, 0, 2).to(counts.device)  # (N, H, R) -> (H, N, R)
     block = torch.arange(longest, device=counts.device)
     # The blocks 1 ... end - 1 without those of the window, which begins at `low`.
-    end = block[None] if is_causal else (counts - 1)[:, None]  # (B, N)
+    end = (counts - 1)[:, None]  # (B, 1)
     low = (block - 1).clamp(min=1)
     inside = (torch.minimum(block + 2, end) - low).clamp(min=0)
     choices = (end - 1 - inside).clamp(min=0)[:, None]  # (B, 1, N)
@@ -183,9 +179,7 @@ def random_plan(
     ranks = torch.stack(drawn, -1)  # (B, H, N, R)
     number = 1 + ranks + inside[:, None, :, None] * (1 + ranks >= low[:, None])
     exists = torch.arange(picks, device=counts.device) < choices[..., None]
-    is_global = (block == 0)[None]
-    if not is_causal:
-        is_global = is_global | (block >= (counts - 1)[:, None])  # (B, N)
+    is_global = (block == 0) | (block >= end)  # (B, N)
     return number.masked_fill(~(exists & ~is_global[:, None, :, None]), -1)
 
 

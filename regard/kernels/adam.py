@@ -1,4 +1,4 @@
-"""Adam and the norm of a gradient by the compiled kernels: see cpp/adam.h."""
+"""Adam by the compiled kernels: see cpp/adam.h."""
 
 from __future__ import annotations
 
@@ -21,12 +21,8 @@ def fits(
     updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
 ) -> bool:
     """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
-    return fits_gradients([x for update in updates for x in (update.parameter, update.gradient)])
-
-
-def fits_gradients(gradients: Sequence[Tensor]) -> bool:
-    """Whether there are kernels for all of these."""
-    return build.available() and all(map(_plain, gradients))
+    tensors = [x for update in updates for x in (update.parameter, update.gradient)]
+    return build.available() and all(map(_plain, tensors))
 
 
 def _plain(tensor: Tensor) -> bool:
@@ -60,34 +56,12 @@ def _update(
         row.count = update.parameter.numel()
         row.decay_factor, row.l2 = update.decay_factor, update.l2
         row.learning_rate = update.learning_rate / (1 - first**step)
-    job = _job(table)
-    job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
-    job.root_scale = (1 - second**step) ** -0.5
-    _run("regard_adam", job)
-
-
-def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """See `ops.gradient_norm`; the same for any number of threads."""
-    table = (ParameterStruct * len(gradients))()
-    for row, gradient in zip(table, gradients, strict=True):
-        row.grads = address("gradient", gradient, torch.float32, gradient.shape)
-        row.count = gradient.numel()
-    job = _job(table)
-    sums = np.zeros(job.count)
-    job.sums = sums.ctypes.data
-    _run("regard_add_squares", job)
-    return torch.tensor(float(sums.sum()), dtype=torch.float64).sqrt().float()
-
-
-def _job(table: ctypes.Array[ParameterStruct]) -> AdamStruct:
     numbers = [(i, at) for i, row in enumerate(table) for at in range(0, row.count, PIECE)]
     pieces = np.array(numbers, np.int64).reshape(-1, 2)
+    if not len(pieces):
+        return
     job = AdamStruct(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
-    job.owned = table, pieces  # keeps their memory alive
-    return job
-
-
-def _run(name: str, job: AdamStruct) -> None:
-    if job.count:
-        threads = max(1, min(torch.get_num_threads(), job.count))
-        getattr(build.library(), name)(threads, ctypes.byref(job))
+    job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
+    job.root_scale = (1 - second**step) ** -0.5
+    threads = max(1, min(torch.get_num_threads(), job.count))
+    build.library().regard_adam(threads, ctypes.byref(job))

@@ -19,9 +19,7 @@ from regard.kernels import (
     memory,
     products,
     program,
-    recurrent_kernel,
     training,
-    vocab_kernels,
 )
 from regard.kernels.arguments import is_cpu_strided
 from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
@@ -371,20 +369,19 @@ def register() -> None:
     ops.register(ops.gelu, "compiled", _gelu, when=_gelus)
     ops.register(ops.sum_rows, "compiled", _sum_rows, when=_sums)
     ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
-    likelihood = vocab_kernels.negative_log_likelihood
+    likelihood = products.negative_log_likelihood
     ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
-    ops.register(ops.argmax, "compiled", vocab_kernels.argmax, when=_ranks)
-    ops.register(ops.topk, "compiled", vocab_kernels.topk, when=_ranks_several)
+    ops.register(ops.argmax, "compiled", products.argmax, when=_ranks)
+    ops.register(ops.topk, "compiled", products.topk, when=_ranks_several)
     rows, linear = panels.quantized_rows, panels.quantized_linear
-    ops.register(rows, "compiled", vocab_kernels.quantized_rows, when=vocab_kernels.reads_rows)
+    ops.register(rows, "compiled", products.quantized_rows, when=products.reads_rows)
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
-    recur = recurrent_kernel.quantized_recurrence
+    recur = products.quantized_recurrence
     ops.register(wrappers.generator, "compiled", CompiledGenerator, when=program.fits)
     ops.register(wrappers.encoder, "compiled", compiled_encoder, when=program.fits)
-    ops.register(panels.quantized_recurrence, "compiled", recur, when=recurrent_kernel.fits)
+    ops.register(panels.quantized_recurrence, "compiled", recur, when=products.fits_recurrence)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)
     ops.register(ops.zeros, "compiled", memory.zeros, when=_on_cpu)
     ops.register(ops.large_empty, "compiled", memory.large_empty)
-    ops.register(ops.gradient_norm, "compiled", adam.gradient_norm, when=adam.fits_gradients)

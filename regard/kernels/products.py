@@ -1,4 +1,4 @@
-"""Products with quantized matrices by the compiled kernels: see cpp/products.h."""
+"""Products, rows and recurrences with quantized matrices, and likelihoods: compiled kernels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.kernels import build
-from regard.kernels.arguments import address, contiguous, is_cpu_strided, optional_address
-from regard.layers.panels import GROUP, PANEL, Panels
+from regard.kernels.arguments import (
+    address,
+    checked_shape,
+    contiguous,
+    is_cpu_strided,
+    optional_address,
+)
+from regard.layers.panels import GROUP, PANEL, Panels, check_range, check_recurrence
+from regard.ops import TopKTokens
 
 WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
 WORK_PER_THREAD = 100_000  # multiplications of one row from which a further thread pays
@@ -72,3 +79,126 @@ def fits(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> bool:
     plain = is_cpu_strided(x) and matrix.packed.is_cpu and not x.requires_grad
     plain = plain and (bias is None or bias.dtype == torch.float32) and build.available()
     return plain and x.dim() > 0 and x.size(-1) == matrix.shape[1] and 0 not in matrix.shape
+
+
+CELLS = {1: 0, 3: 1, 4: 2}  # the number that recurrent.h gives a cell with so many gates
+
+
+def fits_recurrence(
+    below: Tensor, matrix: Panels, bias: Tensor | None, hidden: Tensor, cell: Tensor
+) -> bool:
+    """Whether there are kernels for these."""
+    numbers = (below, hidden, cell, *(() if bias is None else (bias,)))
+    plain = all(map(is_cpu_strided, numbers)) and matrix.packed.is_cpu and build.available()
+    return plain and below.numel() > 0 and not below.requires_grad
+
+
+def quantized_recurrence(
+    below: Tensor, matrix: Panels, bias: Tensor | None, hidden: Tensor, cell: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All steps of a layer: hidden states, and the last hidden and cell states."""
+    check_recurrence(below, hidden, cell)
+    (rows, tokens, gates), width = below.shape, hidden.size(1)
+    below = contiguous(below)
+    hidden, cell = (
+        state.resolve_neg().clone(memory_format=torch.contiguous_format) for state in (hidden, cell)
+    )
+    out, real = below.new_empty(rows, tokens, width), torch.float32
+    matrix = matrix._replace(shape=(gates, width))
+    build.library().regard_recur(
+        *(CELLS[gates // width], *packed_matrix(*matrix)),
+        optional_address("bias", bias, real, (gates,)),
+        *(address("below", below, real, (rows, tokens, gates)), rows, tokens),
+        address("hidden", hidden, real, (rows, width)),
+        address("cell", cell, real, (rows, width)) if cell.numel() else None,
+        address("out", out, real, (rows, tokens, width)),
+        threads_for(rows * matrix.packed.numel()),
+    )
+    return out, hidden, cell
+
+
+WORK_PER_LOGIT = 40  # multiplications that take as long as one term of the log-sum-exp
+
+
+def reads_rows(ids: Tensor, matrix: Panels) -> bool:
+    """Whether there are kernels for this lookup."""
+    return is_cpu_strided(ids, torch.int64) and matrix.packed.is_cpu and build.available()
+
+
+def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
+    """Rows of a quantized embedding table, in float32."""
+    ids = contiguous(ids)
+    out = torch.empty(*ids.shape, matrix.shape[1])
+    missing = build.library().regard_rows(
+        *packed_matrix(*matrix),
+        *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
+        address("out", out, torch.float32, out.shape),
+    )
+    if missing:
+        check_range("ids", ids, matrix.shape[0])
+    return out
+
+
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The best token of each row and its log-probability."""
+    rows, vocab_size = checked_shape("logits", logits)
+    logits = contiguous(logits)
+    token, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+    build.library().regard_argmax(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
+        address("token", token, torch.int64, (rows,)),
+        address("log_prob", log_prob, torch.float32, (rows,)),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
+    )
+    return token, log_prob
+
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
+    """See `ops.negative_log_likelihood`.
+
+    Raises:
+        IndexError: there is no such token.
+        RegardError: there is not one target, int64, for each row.
+    """
+    rows, vocab_size = checked_shape("logits", logits)
+    if targets.shape != (rows,) or targets.dtype != torch.int64:
+        raise RegardError(
+            f"`targets` must be int64 of shape ({rows},), but is {targets.dtype} of shape "
+            f"{tuple(targets.shape)}."
+        )
+    logits, targets = contiguous(logits), contiguous(targets)
+    losses = torch.empty(rows, dtype=torch.float64)
+    missing = build.library().regard_nll(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
+        address("targets", targets, torch.int64, (rows,)),
+        address("losses", losses, torch.float64, (rows,)),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
+    )
+    if missing:
+        check_range("targets", targets, vocab_size)
+    return losses
+
+
+def topk(logits: Tensor, count: int) -> TopKTokens:
+    """See `ops.topk`.
+
+    Raises:
+        RegardError: `count` is below 1.
+    """
+    rows, vocab_size = checked_shape("logits", logits)
+    check_count(count)
+    logits = contiguous(logits)
+    tokens, log_probs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
+    build.library().regard_topk(
+        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size, count),
+        address("tokens", tokens, torch.int64, (rows, count)),
+        address("log_probs", log_probs, torch.float32, (rows, count)),
+        threads_for(rows * vocab_size * WORK_PER_LOGIT),
+    )
+    return TopKTokens(tokens, log_probs, vocab_size)
+
+
+def check_count(count: int) -> None:
+    """Raises RegardError: no tokens are asked for."""
+    if count < 1:
+        raise RegardError(f"`count` must be at least 1, but is {count}.")

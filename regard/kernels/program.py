@@ -45,10 +45,9 @@ from regard.kernels.op_list import (
     Op,
     OpList,
 )
-from regard.kernels.products import packed_matrix, threads_for
+from regard.kernels.products import check_count, packed_matrix, threads_for
 from regard.kernels.thread_tuner import ThreadTuner
 from regard.kernels.tracer import CannotCompile, LeafTracer
-from regard.kernels.vocab_kernels import check_count
 from regard.layers.quantized import QuantizedMatrix
 from regard.models.protocols import Model, SearchPlan, SearchResults
 from regard.ops import TopKTokens

@@ -172,7 +172,6 @@ class AdamStruct(ctypes.Structure):
     _fields_ = [
         *(*_fields_of(pointer, "parameters pieces"), ("count", int64)),
         *_fields_of(float32, "grad_scale beta1 beta2 root_scale eps unused"),
-        ("sums", pointer),
     ]
 
 
@@ -227,7 +226,7 @@ FUNCTIONS: dict[str, list[Any]] = {
     **dict.fromkeys(["regard_entropy", "regard_sum_rows"], _typed_call),
     **dict.fromkeys(["regard_lstm_step", "regard_lstm_step_back"], [int64, pointer]),
     **dict.fromkeys(["regard_attend", "regard_attend_back"], [int64, pointer]),
-    **dict.fromkeys(["regard_adam", "regard_add_squares"], [int64, pointer]),
+    "regard_adam": [int64, pointer],
     **dict.fromkeys(["regard_lstm_forward", "regard_lstm_backward"], [pointer, int64]),
 }
 FLAGS = ("regard_check", "regard_attention_is_fast", "regard_lstm_available")  # no arguments

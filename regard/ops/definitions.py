@@ -380,7 +380,6 @@ def adam(
         update.parameter.mul_(update.decay_factor).sub_(change)
 
 
-@operation
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all gradients together: (), on their device."""
     return torch.nn.utils.get_total_norm(list(gradients))

@@ -79,7 +79,7 @@ def test_a_float64_state_gives_the_hidden_states_of_a_float32_one(use):
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_quantized_layers_are_close_to_float32_ones(use, monkeypatch, kind, weights, threads):
-    monkeypatch.setattr("regard.kernels.recurrent_kernel.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.products.threads_for", lambda work: threads)
     torch.manual_seed(0)
     layer = CELLS[kind](40, WIDTH)
     x = torch.randn(3, 5, 40)

@@ -41,7 +41,7 @@ def test_the_rows_of_a_quantized_matrix_equal_those_of_torch(use, weights, shape
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_argmax_gives_the_best_token_and_its_log_probability(use, monkeypatch, words, threads):
-    monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.products.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 100
     scores[2, : words // 2] = -math.inf
@@ -79,7 +79,7 @@ def test_argmax_of_nan_or_infinite_scores_has_a_nan_probability(use, wrong):
 @pytest.mark.parametrize("words", [1, 17, 4096, 50_257])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_negative_log_likelihood_equals_that_in_float64(use, monkeypatch, words, threads):
-    monkeypatch.setattr("regard.kernels.vocab_kernels.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.products.threads_for", lambda work: threads)
     scores = torch.randn(5, words, generator=torch.Generator().manual_seed(words)) * 4
     scores[1] -= 1000
     scores[2, : words // 2] = -math.inf

@@ -26,7 +26,6 @@ struct Adam {
   int64_t count;
   // `root_scale` is the bias correction of the square roots.
   float grad_scale, beta1, beta2, root_scale, eps, unused;
-  double* sums;  // of squares, one for each piece: for `add_squares`
 };
 
 constexpr int64_t ADAM_PIECE = 1 << 15;
@@ -55,26 +54,6 @@ void adam_all(void* data, Worker worker) {
       store(value, values + i, n);
       if (copy) store(value, copy + i, n);
     });
-  });
-}
-
-// The sums of the squares of all gradients, piece by piece, in float64.
-void add_squares(void* data, Worker worker) {
-  const Adam& job = *(Adam*)data;
-  worker.share(job.count, [&](int64_t piece) {
-    const int64_t from = job.pieces[2 * piece + 1];
-    const Parameter& p = job.parameters[job.pieces[2 * piece]];
-    constexpr int64_t PART = 1024;
-    double sum = 0.0;
-    for (int64_t at = 0, count = piece_size(p, from); at < count; at += PART) {
-      Lanes lane_sums = {};
-      by_lanes(std::min(PART, count - at), [&](int64_t i, int64_t n) {
-        const Lanes grad = load(p.grads + from + at + i, n);
-        lane_sums += grad * grad;
-      });
-      sum += sum_of(lane_sums);
-    }
-    job.sums[piece] = sum;
   });
 }
 

@@ -312,10 +312,6 @@ int64_t regard_adam(int64_t threads, Adam* job) {
   return boundary::guarded_call([&] { run(threads, adam_all, job); });
 }
 
-int64_t regard_add_squares(int64_t threads, Adam* job) {
-  return boundary::guarded_call([&] { run(threads, add_squares, job); });
-}
-
 int64_t regard_attend(int64_t threads, Attention* job) {
   return run_attention(threads, attend_all<true>, attend_all<false>, job);
 }
