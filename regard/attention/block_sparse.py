@@ -41,8 +41,8 @@ class BlockWindow(Mask):
 
     def touches(self, at: BlockRanges) -> Tensor:
         (first, last), (start, stop) = at.query, at.key
-        least, most = first // self.size - stop // self.size, last // self.size - start // self.size
-        return (least <= self.before) & (most >= -self.after)
+        low, high = first // self.size - stop // self.size, last // self.size - start // self.size
+        return (low <= self.before) & (high >= -self.after)
 
     def same_within_blocks(self, size: int) -> bool:
         return self.size % size == 0
@@ -232,10 +232,10 @@ def _groups(counts: Tensor) -> list[Tensor]:
     pairs of blocks in total.
     """
     ordered = counts.sort().values
-    few = torch.arange(1, len(counts) + 1, device=counts.device)
-    best = int((ordered * few + ordered[-1] * (len(counts) - few)).argmin())
-    few = counts <= ordered[best]
-    return [group for part in (few, ~few) if len(group := part.nonzero()[:, 0])]
+    sizes = torch.arange(1, len(counts) + 1, device=counts.device)
+    best = int((ordered * sizes + ordered[-1] * (len(counts) - sizes)).argmin())
+    short = counts <= ordered[best]
+    return [group for part in (short, ~short) if len(group := part.nonzero()[:, 0])]
 
 
 def _rows_of(
@@ -248,9 +248,9 @@ def _rows_of(
         rows: (R,) indices of the blocks of queries.
     """
     seen, count = touched[:, :, rows], touched.size(-1)
-    most = int(seen.sum(-1).max())
+    width = int(seen.sum(-1).max())
     order = torch.arange(count, device=rows.device)
-    keys = (seen * (2 * count) - order).topk(most, dim=-1).indices.sort(-1).values  # (.., R, M)
+    keys = (seen * (2 * count) - order).topk(width, dim=-1).indices.sort(-1).values  # (.., R, M)
     inside = torch.arange(size, device=rows.device)
     # (.., R, M) -> (.., R, M * size)
     exists = seen.gather(-1, keys)[..., None].expand(*keys.shape, size).flatten(-2)

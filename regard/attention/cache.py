@@ -154,8 +154,8 @@ class KeyValueCache(State):
         for part in parts:
             part.materialize()
         # With capacity for the expected tokens, or the next one would copy all of it again.
-        most = 2 * max(part.longest for part in parts) + HEADROOM
-        expected = min(most, max(part.expected for part in parts))
+        room = 2 * max(part.longest for part in parts) + HEADROOM
+        expected = min(room, max(part.expected for part in parts))
         capacity = max(expected, *(part.keys.size(3) for part in parts))
         keys = _with_capacity([(part.keys, part.longest) for part in parts], capacity)
         values = _with_capacity([(part.values, part.longest) for part in parts], capacity)
@@ -247,8 +247,8 @@ def extremes(lengths: Tensor) -> tuple[int, int]:
     """The smallest and the largest of lengths (B,), in one transfer; 0 and 0 where B is 0."""
     if not lengths.numel():
         return 0, 0
-    least, most = torch.stack(lengths.aminmax()).tolist()
-    return least, most
+    least, longest = torch.stack(lengths.aminmax()).tolist()
+    return least, longest
 
 
 @dataclass

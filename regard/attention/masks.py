@@ -231,8 +231,8 @@ class Window(Mask):
         return inside if self.step == 1 else inside & (distance % self.step == 0)
 
     def touches(self, at: BlockRanges) -> Tensor:
-        least, most = at.query[0] - at.key[1], at.query[1] - at.key[0]
-        return ((least <= self.before) & (most >= -self.after))[None, None]
+        least, greatest = at.query[0] - at.key[1], at.query[1] - at.key[0]
+        return ((least <= self.before) & (greatest >= -self.after))[None, None]
 
 
 @dataclass(frozen=True)

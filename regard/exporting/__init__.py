@@ -77,12 +77,12 @@ def export(
         _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)
-        differences, found = _compared(source, runtime, temporary)
+        differences, remarks = _compared(source, runtime, temporary)
         if quantize is None:
             _check_equal(source, runtime, differences)
     # The version of the module: another distribution, such as onnxruntime-gpu, may contain it.
     opened_by = f"{runtime.distribution} {package(runtime.package).__version__}"
-    return Exported(target, runtime.name, opened_by, differences, (*notes, *found))
+    return Exported(target, runtime.name, opened_by, differences, (*notes, *remarks))
 
 
 def _runtime(to: str, quantize: str | None) -> Runtime:
@@ -91,13 +91,13 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
     Raises:
         ConfigError: there is none, or its format has no such weights.
     """
-    made: Runtime = entry(RUNTIMES, to, "runtime")()
+    chosen: Runtime = entry(RUNTIMES, to, "runtime")()
     if quantize not in (None, "int8"):
         raise ConfigError(f'`quantize` must be "int8" or None, but is {quantize!r}.')
-    if quantize is not None and not made.quantizes:
+    if quantize is not None and not chosen.quantizes:
         can = ", ".join(name for name in RUNTIMES if entry(RUNTIMES, name, "runtime").quantizes)
-        raise ConfigError(f"{made.name} is given float32 weights. `quantize` is for: {can}.")
-    return made
+        raise ConfigError(f"{chosen.name} is given float32 weights. `quantize` is for: {can}.")
+    return chosen
 
 
 def target_of(folder: Path, to: str) -> Path:
@@ -137,9 +137,9 @@ def _compared(source: ExportSource, runtime: Runtime, out: Path) -> Comparison:
     except RegardError:
         raise
     except Exception as error:  # a runtime raises errors of many kinds
-        said = next((line for line in str(error).splitlines() if line), type(error).__name__)
+        message = next((line for line in str(error).splitlines() if line), type(error).__name__)
         raise CheckpointError(
-            f"{source.path}: {runtime.name} fails on what was written: {said:.200}. Nothing was "
+            f"{source.path}: {runtime.name} fails on what was written: {message:.200}. Nothing was "
             "kept: please report this model."
         ) from error
 
@@ -152,10 +152,10 @@ def _check_equal(
     Raises:
         CheckpointError: it does not.
     """
-    for one in differences:
-        if not one.relative <= runtime.tolerance:
+    for difference in differences:
+        if not difference.relative <= runtime.tolerance:
             raise CheckpointError(
-                f"{source.path}: {runtime.name} opens what was written, but its {one.what} differ "
-                f"by {one.largest:.1e} from ours, whose largest is {one.magnitude:.1e}. Nothing "
-                "was kept: please report this model."
+                f"{source.path}: {runtime.name} opens what was written, but its {difference.what} "
+                f"differ by {difference.largest:.1e} from ours, whose largest is "
+                f"{difference.magnitude:.1e}. Nothing was kept: please report this model."
             )

@@ -68,11 +68,11 @@ class CTranslate2:
         specs = package("ctranslate2.specs")
         writer = WRITERS.get(type(source.body))
         if writer is None:
-            known = ", ".join(kind.__name__ for kind in WRITERS)
+            names = ", ".join(kind.__name__ for kind in WRITERS)
             raise source.unsupported(
                 NAME,
                 f"cannot run the architecture {type(source.body).__name__} as it is written here",
-                f"These can be exported: {known}.",
+                f"These can be exported: {names}.",
             )
         source.check_layers(NAME)
         spec = writer(source, specs)
@@ -269,8 +269,8 @@ def _sequence_to_sequence(
 def _t5(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
     if config.heads == 1 and config.head_dim != config.d_model:
-        what = f"a single head to be as wide as the model ({config.d_model})"
-        raise source.unsupported(NAME, f"needs {what}, but `head_dim` is {config.head_dim}")
+        needed = f"a single head to be as wide as the model ({config.d_model})"
+        raise source.unsupported(NAME, f"needs {needed}, but `head_dim` is {config.head_dim}")
     options = {
         "pre_norm": True,
         "activation": _activation(source, specs),
@@ -350,8 +350,8 @@ def _compare_encoder(source: ExportSource, runner: Runner) -> tuple[Difference, 
         segments = _rows(Sequences(batch.segments, batch.lengths))
     theirs = runner.forward_batch(_rows(batch), token_type_ids=segments)
     hidden = source.body.encode(batch)
-    found = _padded(theirs.last_hidden_state)
-    compared = [Difference.between("hidden states", hidden[batch.keep], found[batch.keep])]
+    states = _padded(theirs.last_hidden_state)
+    compared = [Difference.between("hidden states", hidden[batch.keep], states[batch.keep])]
     for head in source.heads.values():
         compared.append(
             Difference.between("pooler", head(hidden, batch), _padded(theirs.pooler_output))
@@ -364,7 +364,7 @@ def _compare_scores(source: ExportSource, runner: Runner) -> Difference:
     batch, model, config = source.batch, source.body, source.body.config
     read = [[source.source_tokens[i] for i in row] for row in _rows(batch)]
     written = [[source.tokens[i] for i in row] for row in source.targets]
-    theirs = torch.tensor([one.log_probs for one in runner.score_batch(read, written)])
+    theirs = torch.tensor([scored.log_probs for scored in runner.score_batch(read, written)])
     rows = torch.tensor([[config.bos, *row, config.eos] for row in source.targets])
     hidden = model(batch, Sequences.full(rows[:, :-1])).hidden
     scores = model.head.logits(hidden).log_softmax(-1)

@@ -62,12 +62,12 @@ def compare(source: ExportSource, path: Path) -> Comparison:
     with opened(path, longest, embeds=isinstance(source.body, Bert)) as context:
         with torch.no_grad():
             if isinstance(source.body, T5):
-                found = _compare_t5(source, context, rows)
+                difference = _compare_t5(source, context, rows)
             elif isinstance(source.body, Bert):
-                found = _compare_hidden(source, context, rows)
+                difference = _compare_hidden(source, context, rows)
             else:
-                found = _compare_logits(source, context, rows)
-        return (found,), (_compare_texts(source, context),)
+                difference = _compare_logits(source, context, rows)
+        return (difference,), (_compare_texts(source, context),)
 
 
 class LlamaContext:
@@ -117,12 +117,12 @@ class LlamaContext:
 
     def tokens(self, text: str, reads_special_tokens: bool) -> list[int]:
         """The ids of a text, with the special tokens that are put around it."""
-        given = text.encode()
-        found = (ctypes.c_int32 * (len(given) + 8))()
+        data = text.encode()
+        ids = (ctypes.c_int32 * (len(data) + 8))()
         count = self.llama.llama_tokenize(
-            self.vocab, given, len(given), found, len(found), True, reads_special_tokens
+            self.vocab, data, len(data), ids, len(ids), True, reads_special_tokens
         )
-        return list(found[: max(count, 0)])
+        return list(ids[: max(count, 0)])
 
     def close(self) -> None:
         """Free its memory."""
@@ -168,14 +168,14 @@ def opened(path: Path, longest: int, *, embeds: bool = False) -> Iterator[LlamaC
 @contextmanager
 def _silent(llama: ModuleType) -> Iterator[None]:
     """Inside, llama.cpp prints no message; the previous log callback is restored afterwards."""
-    before, given = llama.llama_log_callback(), ctypes.c_void_p()
-    llama.llama_log_get(ctypes.byref(before), ctypes.byref(given))
+    before, data = llama.llama_log_callback(), ctypes.c_void_p()
+    llama.llama_log_get(ctypes.byref(before), ctypes.byref(data))
     silent = llama.llama_log_callback(_ignore)  # llama.cpp may call it as long as it is set
     llama.llama_log_set(silent, ctypes.c_void_p(0))
     try:
         yield
     finally:
-        llama.llama_log_set(before, given)
+        llama.llama_log_set(before, data)
 
 
 def _ignore(level: int, text: bytes, data: int | None) -> None:
@@ -246,19 +246,21 @@ class GGUF:
     ) -> tuple[str, ...]:
         gguf, kind = package("gguf"), type(source.body)
         if kind not in FAMILIES:
-            known = ", ".join(one.__name__ for one in FAMILIES)
+            names = ", ".join(family.__name__ for family in FAMILIES)
             raise source.unsupported(
                 NAME,
                 f"cannot run the architecture {kind.__name__} as it is written here",
-                f"These can be exported: {known}.",
+                f"These can be exported: {names}.",
             )
         source.check_layers(NAME)
         family, check, describe = FAMILIES[kind]
         source.check_heads(NAME, HEADS.get(kind, ()))
         check(source)
         if layout_for(source.body) is None:
-            what = f"reads published layouts, which have no form for this {kind.__name__}'s options"
-            raise source.unsupported(NAME, what)
+            reason = (
+                f"reads published layouts, which have no form for this {kind.__name__}'s options"
+            )
+            raise source.unsupported(NAME, reason)
         writer = gguf.GGUFWriter(out, family)
         try:
             _write_sizes(writer, source)
@@ -317,9 +319,9 @@ def _check_bert(source: ExportSource) -> None:
             NAME, f"pools a text in one way, but the folder in several: {kinds}"
         )
     if isinstance(source.task, Embedder) and source.task.pooling.kinds[0] not in POOLINGS:
-        known = ", ".join(POOLINGS)
+        names = ", ".join(POOLINGS)
         kind = source.task.pooling.kinds[0]
-        raise source.unsupported(NAME, f"pools a text by {known}, but the folder by {kind!r}")
+        raise source.unsupported(NAME, f"pools a text by {names}, but the folder by {kind!r}")
 
 
 def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
@@ -336,8 +338,8 @@ def _check_t5(source: ExportSource) -> None:
     config = source.body.config
     source.check_field(NAME, "max_distance", (T5_DISTANCE,))
     if config.decoder_layers > config.layers:
-        what = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
-        raise source.unsupported(NAME, f"needs {what}, but they are {config.layers}")
+        needed = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
+        raise source.unsupported(NAME, f"needs {needed}, but they are {config.layers}")
     source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
     source.check_field(NAME, "max_length", (None,))
 

@@ -53,8 +53,8 @@ def _differences(source: ExportSource, content: Mapping[str, Any]) -> Iterator[s
     kind, parts = content["model"]["type"], {part["type"] for part in _parts(content)}
     rules = ("single_word",) if kind == "WordPiece" else ("single_word", "lstrip", "rstrip")
     reads = source.tokenizer.reads_special_tokens
-    read = [one for one in content["added_tokens"] if reads or not one["special"]]
-    if added := [one["content"] for one in read if any(map(one.get, rules))]:
+    read = [token for token in content["added_tokens"] if reads or not token["special"]]
+    if added := [token["content"] for token in read if any(map(token.get, rules))]:
         yield (
             "it finds these tokens within words, too, and leaves the spaces beside them: "
             + ", ".join(added[:8])
@@ -86,8 +86,8 @@ def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _types(gguf: ModuleType, source: ExportSource, content: Mapping[str, Any]) -> list[int]:
     """Whether each token is text, a special token, or none of the tokenizer's."""
     kinds, size = gguf.TokenType, source.body.config.vocab_size
-    known = set(source.tokenizer.vocab().values())
-    types = [int(kinds.NORMAL if i in known else kinds.UNUSED) for i in range(size)]
+    ids = set(source.tokenizer.vocab().values())
+    types = [int(kinds.NORMAL if i in ids else kinds.UNUSED) for i in range(size)]
     for token in content["added_tokens"]:
         types[token["id"]] = int(kinds.CONTROL if token["special"] else kinds.USER_DEFINED)
     for role, token in source.tokenizer.roles.items():
@@ -185,8 +185,10 @@ def _write_roles(writer: GGUFWriter, source: ExportSource, kind: str) -> None:
         if around:
             ids[role] = around[0]
     if "eos" not in ids:
-        what = "needs an end-of-text token (`eos`): without one it ends texts at a token of its own"
-        raise source.unsupported(NAME, what)
+        reason = (
+            "needs an end-of-text token (`eos`): without one it ends texts at a token of its own"
+        )
+        raise source.unsupported(NAME, reason)
     adders = {
         "bos": writer.add_bos_token_id,
         "eos": writer.add_eos_token_id,

@@ -278,8 +278,8 @@ def _check_length(source: ExportSource) -> None:
     least = EXAMPLE + EXAMPLE_PAST if decodes else EXAMPLE
     for table in source.model.modules():
         if isinstance(table, PositionTable) and (table.max_length or least) < least:
-            what = f"`max_length` to be at least {least} where positions are learned"
-            raise source.unsupported(NAME, f"needs {what}, but it is {table.max_length}")
+            needed = f"`max_length` to be at least {least} where positions are learned"
+            raise source.unsupported(NAME, f"needs {needed}, but it is {table.max_length}")
 
 
 class HiddenStates(nn.Module):
@@ -327,8 +327,8 @@ def _check_inputs(source: ExportSource) -> None:
     body, config = source.body, source.body.config
     read = body.complete(source.batch, source.tokenizer).extras.keys() - source.batch.extras.keys()
     if read:
-        what = f"has inputs for ids and segments alone, but {type(body).__name__} reads "
-        raise source.unsupported(NAME, what + ", ".join(sorted(read)) + " of tokens, too")
+        reason = f"has inputs for ids and segments alone, but {type(body).__name__} reads "
+        raise source.unsupported(NAME, reason + ", ".join(sorted(read)) + " of tokens, too")
     if any(isinstance(part, RecurrentLayer) for part in source.model.modules()):
         raise source.unsupported(NAME, "is given no graph of recurrent layers")
     if isinstance(body, BigBird) and config.attention != "full":
@@ -398,7 +398,7 @@ class SourceKeysAndValues(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(Sequences(ids, mask.sum(1)))
         read = [block.cross.read(memory) for block in self.model.decoder]
-        return tuple(part for one in read for part in (one.key, one.value))
+        return tuple(part for memory in read for part in (memory.key, memory.value))
 
 
 def _encoder_side(model: Transformer | T5) -> Graph:
@@ -456,7 +456,7 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
     _prepare(graph.module, source.body.config.max_length)
     try:
         with torch.no_grad(), ops.reference(), _silent(), gathered_positions(graph.module):
-            made: Any = torch.onnx.export(
+            program: Any = torch.onnx.export(
                 graph.module.eval(),
                 graph.inputs,
                 dynamo=True,
@@ -468,13 +468,13 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
     except RegardError:
         raise
     except Exception as error:  # torch raises many kinds
-        said = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
+        message = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
         raise source.unsupported(
             NAME,
             f"is given no graph of the architecture {type(source.body).__name__}, which torch "
-            f"cannot trace ({type(error).__name__}: {said:.200})",
+            f"cannot trace ({type(error).__name__}: {message:.200})",
         ) from error
-    made.save(out / f"{graph.name}.onnx")
+    program.save(out / f"{graph.name}.onnx")
 
 
 def _prepare(module: nn.Module, limit: int | None) -> None:
@@ -511,20 +511,20 @@ class Session:
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         self.session = runtime.InferenceSession(str(path), options)
-        self.inputs = {one.name: one for one in self.session.get_inputs()}
+        self.inputs = {node.name: node for node in self.session.get_inputs()}
 
     def run(self, *inputs: Tensor | np.ndarray) -> list[np.ndarray]:
         """The outputs for inputs in the order of the graph."""
-        given = (one.numpy() if isinstance(one, Tensor) else one for one in inputs)
-        found: list[np.ndarray] = self.session.run(
-            None, dict(zip(self.inputs, given, strict=False))
+        arrays = (value.numpy() if isinstance(value, Tensor) else value for value in inputs)
+        outputs: list[np.ndarray] = self.session.run(
+            None, dict(zip(self.inputs, arrays, strict=False))
         )
-        return found
+        return outputs
 
     def no_past(self, count: int) -> list[np.ndarray]:
         """Keys and values of no token, for `count` sequences."""
-        past = [one for name, one in self.inputs.items() if name.startswith("past_key_values")]
-        return [np.zeros((count, one.shape[1], 0, one.shape[3]), np.float32) for one in past]
+        past = [node for name, node in self.inputs.items() if name.startswith("past_key_values")]
+        return [np.zeros((count, node.shape[1], 0, node.shape[3]), np.float32) for node in past]
 
     def in_two_calls(self, ids: Tensor, *others: Tensor | np.ndarray) -> np.ndarray:
         """Logits (B, T, V) of ids: those of the second half continue the keys of the first."""
@@ -538,15 +538,15 @@ def _compare_encoder(source: ExportSource, session: Session) -> tuple[Difference
     batch = source.batch
     segments = batch.segments if source.body.segment_types > 1 else None
     batch = Sequences(batch.ids, batch.lengths, segments)
-    given = [batch.ids, batch.keep.long(), *([] if segments is None else [segments])]
+    inputs = [batch.ids, batch.keep.long(), *([] if segments is None else [segments])]
     hidden = source.body.encode(batch)
-    found = []
-    for (name, head), their in zip(_outputs(source).items(), session.run(*given), strict=True):
-        own = head(hidden, batch)
-        of_tokens = own.shape[:2] == batch.ids.shape
-        kept = batch.keep if of_tokens else torch.ones(len(own), dtype=torch.bool)
-        found.append(Difference.between(name, own[kept], torch.from_numpy(their)[kept]))
-    return tuple(found)
+    differences = []
+    for (name, head), their in zip(_outputs(source).items(), session.run(*inputs), strict=True):
+        ours = head(hidden, batch)
+        of_tokens = ours.shape[:2] == batch.ids.shape
+        keep = batch.keep if of_tokens else torch.ones(len(ours), dtype=torch.bool)
+        differences.append(Difference.between(name, ours[keep], torch.from_numpy(their)[keep]))
+    return tuple(differences)
 
 
 def _compare_decoder(source: ExportSource, session: Session) -> Difference:

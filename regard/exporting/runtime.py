@@ -46,8 +46,8 @@ class Difference:
     @classmethod
     def between(cls, what: str, ours: Tensor, theirs: np.ndarray | Tensor) -> Difference:
         """Of two arrays of one shape."""
-        found = (ours.double() - torch.as_tensor(theirs).double()).abs()
-        return cls(what, float(found.max()), float(ours.abs().max()))
+        distance = (ours.double() - torch.as_tensor(theirs).double()).abs()
+        return cls(what, float(distance.max()), float(ours.abs().max()))
 
     @property
     def relative(self) -> float:
@@ -126,8 +126,8 @@ class ExportSource:
         special = {config.pad, config.bos, config.eos}
         usual = [i for i in range(config.vocab_size) if i not in special]
         drawn = torch.Generator().manual_seed(2)
-        found = torch.randint(len(usual), (len(self.batch), count), generator=drawn).tolist()
-        return [[usual[i] for i in row] for row in found]
+        drawn_ids = torch.randint(len(usual), (len(self.batch), count), generator=drawn).tolist()
+        return [[usual[i] for i in row] for row in drawn_ids]
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -159,8 +159,8 @@ class ExportSource:
         """
         for kind in self.heads:
             if kind not in known:
-                what = f"has no form for the head {kind!r}"
-                raise self.unsupported(runtime, what, f"{hint} the encoder without the head.")
+                reason = f"has no form for the head {kind!r}"
+                raise self.unsupported(runtime, reason, f"{hint} the encoder without the head.")
 
     def check_field(self, runtime: str, name: str, known: Collection[Any]) -> None:
         """Check that a runtime computes the value of a field of the configuration.
@@ -227,11 +227,11 @@ def package(name: str, distribution: str | None = None) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         missing, purpose = error.name or name, f"The package `{name}`"
-        own = name.partition(".")[0]
-        if missing.startswith(f"{own}."):  # pip would say that all is installed
+        top = name.partition(".")[0]
+        if missing.startswith(f"{top}."):  # pip would say that all is installed
             raise RegardError(
-                f"The installation of `{own}` is incomplete: it lacks `{missing}`. "
-                f"Install it again with: pip install --force-reinstall {distribution or own}"
+                f"The installation of `{top}` is incomplete: it lacks `{missing}`. "
+                f"Install it again with: pip install --force-reinstall {distribution or top}"
             ) from None
         purpose = "Exporting to this format" if missing == name else purpose
         raise MissingExtra(missing, "export", purpose, distribution) from None

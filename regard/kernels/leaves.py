@@ -236,15 +236,15 @@ def _recurrent(
     lowering: Lowering, layer: QuantizedRecurrent, x: Any, hidden: Any, cell: Any
 ) -> Any:
     width = layer.d_model
-    below, own = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
+    below, recurrent = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
     match lowering.width(below) // width:
         case 4:
-            new, cell = lowering.lstm(lowering.add(below, own), cell)
+            new, cell = lowering.lstm(lowering.add(below, recurrent), cell)
         case 3:
-            both = concatenate(lowering, [own, hidden], 1)
+            both = concatenate(lowering, [recurrent, hidden], 1)
             new = lowering.state(GRU_CELL, width, below, both)
         case _:
-            new = lowering.state(RNN_CELL, width, lowering.add(below, own))
+            new = lowering.state(RNN_CELL, width, lowering.add(below, recurrent))
     return new, (new, cell)
 
 

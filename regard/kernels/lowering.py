@@ -414,9 +414,9 @@ def concatenate(lowering: Lowering, values: Any, dim: int = 0) -> Register:
     """Two hidden states side by side."""
     if dim not in (1, -1) or len(values) != 2:
         raise CannotCompile("two hidden states may be concatenated, along their last dimension")
-    one, other = values
-    width = lowering.width(one) + lowering.width(other)
-    return lowering.write(CONCAT, width, one, other=lowering.register(other))
+    first, other = values
+    width = lowering.width(first) + lowering.width(other)
+    return lowering.write(CONCAT, width, first, other=lowering.register(other))
 
 
 def _tokens_of(lowering: Lowering, tokens: Any, hidden: Any) -> Register:

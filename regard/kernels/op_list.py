@@ -46,9 +46,9 @@ def bias_table(bias: RelativeBias, heads: Sequence[int], scale: float) -> Tensor
     """
     if bias.max_distance > MAX_DISTANCES:
         raise CannotCompile(f"more than {MAX_DISTANCES:,} distances with a bias of their own")
-    most = bias.max_distance
+    limit = bias.max_distance
     with torch.no_grad():
-        biases = bias.by_distance(torch.arange(most, -most - 1, -1))  # (2 N - 1, H)
+        biases = bias.by_distance(torch.arange(limit, -limit - 1, -1))  # (2 N - 1, H)
     return readable_table((biases[:, list(heads)].t() / scale).contiguous())
 
 

@@ -439,10 +439,10 @@ def wants_results_alone(model: Model) -> bool:
     )
 
 
-def agree(found: Tensor, expected: Tensor) -> bool:
+def agree(results: Tensor, expected: Tensor) -> bool:
     """Whether two forms give the same up to the rounding of quantized numbers."""
     finite = expected.isfinite()
-    if not torch.equal(finite, found.isfinite()):
+    if not torch.equal(finite, results.isfinite()):
         return False
-    found, expected = found[finite].double(), expected[finite].double()
-    return bool((found - expected).norm() <= CLOSE * expected.norm() + 1e-6)
+    results, expected = results[finite].double(), expected[finite].double()
+    return bool((results - expected).norm() <= CLOSE * expected.norm() + 1e-6)

@@ -182,15 +182,15 @@ def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, T
     """
     recurrent, cell = contiguous(recurrent), contiguous(cell)
     rows, width = checked_shape("cell", cell)
-    one, gate, real = (rows, width), (rows, 4 * width), torch.float32
+    state, gate, real = (rows, width), (rows, 4 * width), torch.float32
     if below.dim() == 2 and below.stride(1) != 1:
         below = contiguous(below)
     gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
     job = LstmStepStruct(
         *(row_strided_address("below", below, real, gate),),
         *(address("recurrent", recurrent, real, gate), below.stride(0)),
-        *(address("cell", cell, real, one), address("gates", gates, real, gate)),
-        *(address("hidden", hidden, real, one), address("after", after, real, one)),
+        *(address("cell", cell, real, state), address("gates", gates, real, gate)),
+        *(address("hidden", hidden, real, state), address("after", after, real, state)),
         *(None, None, None, None, rows, width),
     )
     _run_float("regard_lstm_step", recurrent, job)
@@ -203,13 +203,13 @@ def lstm_step_back(
     """The gradients of the gates (B, 4D) and of the cell before, from those of both results."""
     d_hidden, d_after, gates, cell, after = map(contiguous, (*grads, gates, cell, after))
     rows, width = checked_shape("after", after)
-    one, gate, real = (rows, width), (rows, 4 * width), torch.float32
+    state, gate, real = (rows, width), (rows, 4 * width), torch.float32
     d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
     job = LstmStepStruct(
-        *(None, None, 0, address("cell", cell, real, one), address("gates", gates, real, gate)),
-        *(None, address("after", after, real, one), address("d_hidden", d_hidden, real, one)),
-        *(address("d_after", d_after, real, one), address("d_sums", d_sums, real, gate)),
-        *(address("d_before", d_before, real, one), rows, width),
+        *(None, None, 0, address("cell", cell, real, state), address("gates", gates, real, gate)),
+        *(None, address("after", after, real, state), address("d_hidden", d_hidden, real, state)),
+        *(address("d_after", d_after, real, state), address("d_sums", d_sums, real, gate)),
+        *(address("d_before", d_before, real, state), rows, width),
     )
     _run_float("regard_lstm_step_back", gates, job)
     return d_sums, d_before

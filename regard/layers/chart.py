@@ -120,8 +120,7 @@ class _KBest:
 
     def __init__(self, scores: Tensor, k: int):
         self.k, (count, size, _, outputs) = k, scores.shape
-        most = min(k, outputs)
-        labels = scores.topk(most, -1)
+        labels = scores.topk(min(k, outputs), -1)
         self.labels = labels.indices.cpu().numpy()
         label = _padded(labels.values, k)  # (B, N, N, K)
         shape = (count, size, size, k)

@@ -155,12 +155,12 @@ def _forward(
     hiddens = x.new_empty(*gates.shape[:2], projection.size(1))
     cells, squashed = (x.new_empty(*gates.shape[:2], width) for _ in range(2))
     steps = zip(gates, hiddens, cells, squashed, strict=True)
-    for here, hidden_here, cell_here, squashed_here in steps:
-        here.addmm_(hidden, recurrent)
-        here[:, : 2 * width].sigmoid_()
-        here[:, 2 * width : 3 * width].tanh_()
-        here[:, 3 * width :].sigmoid_()
-        i, f, g, o = here.chunk(4, 1)
+    for step, hidden_here, cell_here, squashed_here in steps:
+        step.addmm_(hidden, recurrent)
+        step[:, : 2 * width].sigmoid_()
+        step[:, 2 * width : 3 * width].tanh_()
+        step[:, 3 * width :].sigmoid_()
+        i, f, g, o = step.chunk(4, 1)
         torch.mul(f, cell, out=cell_here).addcmul_(i, g)
         if cell_clip is not None:
             cell_here.clamp_(-cell_clip, cell_clip)

@@ -164,18 +164,18 @@ def _numbered(states: States, numbers: Sequence[int]) -> list[Tensor]:
     """The states of these numbers; states after the last of them are not computed."""
     if min(numbers) >= 0:
         states = islice(states, max(numbers) + 1)
-    found: dict[int, Tensor] = {}
+    chosen: dict[int, Tensor] = {}
     last: deque[Tensor] = deque(maxlen=max(0, -min(numbers)))
     count = 0
     for state in states:
         if count in numbers:
-            found[count] = state
+            chosen[count] = state
         last.append(state)
         count += 1
-    found |= {number: last[number] for number in numbers if -len(last) <= number < 0}
-    if missing := [number for number in numbers if number not in found]:
+    chosen |= {number: last[number] for number in numbers if -len(last) <= number < 0}
+    if missing := [number for number in numbers if number not in chosen]:
         raise _no_layer(missing[0], count - 1)
-    return [found[number] for number in numbers]
+    return [chosen[number] for number in numbers]
 
 
 def _no_layer(number: int, count: int) -> ConfigError:

@@ -112,9 +112,9 @@ class CompressiveTransformer(TransformerXL):
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> CompressedMemory:
         base, config = super().empty(sequences, dtype), self.config
-        most = config.compressed_length + config.memory_length + config.compression_rate - 1
+        capacity = config.compressed_length + config.memory_length + config.compression_rate - 1
         return CompressedMemory(
-            **{**vars(base), "limit": most},
+            **{**vars(base), "limit": capacity},
             single=torch.zeros_like(base.lengths),
             memory_length=config.memory_length,
             compressed_length=config.compressed_length,

@@ -167,8 +167,8 @@ class Features(nn.Module, Encoder):
         return self
 
     def label_texts(self, rows: Sequence[Sequence[int]], label_of: Callable[[int], str]) -> bool:
-        found: bool = self.encoder.label_texts(rows, label_of)
-        return found
+        labelled: bool = self.encoder.label_texts(rows, label_of)
+        return labelled
 
     def forward(self, batch: Sequences) -> Output:
         """Hidden states (B, T, D) of all tokens."""

@@ -78,9 +78,9 @@ class LlamaConfig:
 
     def __post_init__(self) -> None:
         if self.rope_scaling == "llama3" and self.rope_low_factor > self.rope_high_factor:
-            most, low = self.rope_high_factor, self.rope_low_factor
+            high, low = self.rope_high_factor, self.rope_low_factor
             raise ConfigError(
-                f"`rope_low_factor` must be at most `rope_high_factor` ({most:g}), but is {low:g}."
+                f"`rope_low_factor` must be at most `rope_high_factor` ({high:g}), but is {low:g}."
             )
 
     @property

@@ -133,10 +133,10 @@ def indexed_input(text: str, tokenizer: Any) -> tuple[list[int], list[Indices]]:
     ids_of_sentences = sentence_ids(tokenizer, text, [start for start, _ in starts])
     ids, indices = [first], [(0, 0, 0)]
     paragraph, sentence = -1, 0
-    for (_, begins), found in zip(starts, ids_of_sentences, strict=True):
+    for (_, begins), of_sentence in zip(starts, ids_of_sentences, strict=True):
         paragraph, sentence = (paragraph + 1, 0) if begins else (paragraph, sentence + 1)
-        ids += found
-        indices += [(paragraph, sentence, token) for token in range(len(found))]
+        ids += of_sentence
+        indices += [(paragraph, sentence, token) for token in range(len(of_sentence))]
     return [*ids, last], [*indices, (*indices[-1][:2], indices[-1][2] + 1)]
 
 

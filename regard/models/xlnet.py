@@ -214,7 +214,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         """
         before = 0 if memory is None else memory.hidden.size(2)
         content, query = self.dropout(self.embedding(batch.ids)), None
-        own = predicting = self._relations(batch, before, batch.positions[None])
+        reading = predicting = self._relations(batch, before, batch.positions[None])
         if (targets := batch.extras.get("targets")) is not None:
             query = self.dropout(self.start.expand(*targets.shape, -1))
             predicting = self._relations(batch, before, targets, QUERY)
@@ -225,7 +225,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             past = None if memory is None else memory.hidden[:, n]
             keys = block.attention.read(content, distances, past)
             query = None if query is None else block(query, keys, predicting)
-            content = block(content, keys, own)
+            content = block(content, keys, reading)
             yield content, query
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
@@ -319,20 +319,20 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         self, ids: Tensor, positions: Tensor, mask: KeyMask, cache: KeyValueCache | None = None
     ) -> Tensor:
         """Hidden states of what follows ids (B, T) at positions (1 or B, T)."""
-        config, most = self.config, ids.size(1) + (0 if cache is None else cache.longest)
-        distance = positions[:, None, :, None] - torch.arange(most, device=ids.device)
+        config, longest = self.config, ids.size(1) + (0 if cache is None else cache.longest)
+        distance = positions[:, None, :, None] - torch.arange(longest, device=ids.device)
         if config.same_length and config.memory_length:
             mask = KeyMask(_both(mask.grid, distance <= config.memory_length))
-        own = StreamRelations(mask, distance.clamp(min=0))
+        relations = StreamRelations(mask, distance.clamp(min=0))
         next_one = StreamRelations(mask, (distance + 1).clamp(min=0), stream=QUERY)
-        distances = self._distances(0, most)
+        distances = self._distances(0, longest)
         content = self.dropout(self.embedding(ids))
         query = self.dropout(self.start.expand_as(content))
         for n, block in enumerate(self.blocks):
             keys = block.attention.read(content, distances, cache=cache and cache.layer(n))
             if config.attention == "bi":
                 query = block(query, keys, next_one)
-            content = block(content, keys, own)
+            content = block(content, keys, relations)
         return self.dropout(query if config.attention == "bi" else content)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:

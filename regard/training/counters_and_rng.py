@@ -118,9 +118,9 @@ def reason_to_end(options: TrainingOptions, counters: Counters, epochs: float) -
         ("epochs", epochs, options.epochs),
         ("tokens", counters.tokens, options.tokens),
     )
-    for what, count, limit in done:
+    for unit, count, limit in done:
         if limit is not None and count >= limit:
-            return f"{limit:,} {what if limit != 1 else what.removesuffix('s')}"
+            return f"{limit:,} {unit if limit != 1 else unit.removesuffix('s')}"
     if 0 < options.validation.patience <= counters.stale:
         validations = "1 validation" if counters.stale == 1 else f"{counters.stale} validations"
         return f"no better score in {validations}"

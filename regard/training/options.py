@@ -80,7 +80,7 @@ def description(options: TrainingOptions, precision: str) -> str:
     if chosen.max_grad_norm:
         parts.append(f"gradient norm at most {chosen.max_grad_norm:g}")
     limits = ((options.max_steps, "steps"), (options.epochs, "epochs"), (options.tokens, "tokens"))
-    ends = " or ".join(f"{limit:,} {what}" for limit, what in limits if limit)
+    ends = " or ".join(f"{limit:,} {unit}" for limit, unit in limits if limit)
     return f"{', '.join(parts)}; {ends}; {precision}"
 
 

@@ -135,9 +135,9 @@ class TrainingReport:
         """The scores of a validation, as a line of metrics.jsonl and as a message."""
         step = self.counters.step
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
-        what = " of the averaged weights" if "average" in extra else ""
+        kind = " of the averaged weights" if "average" in extra else ""
         message = _shown(scores) or "no scores"
-        self.progress.say(f"step {step:,}: validation{what}: {message}")
+        self.progress.say(f"step {step:,}: validation{kind}: {message}")
         self.callback.on_validation(step, scores)
 
     def tested(self, scores: Mapping[str, float]) -> None:

@@ -67,11 +67,11 @@ def train(
     """
     ops.load_kernels()
     options = with_defaults(options, defaults_of(task.module))
-    run, here = RunFolder(Path(folder)), processes()
+    run, group = RunFolder(Path(folder)), processes()
     with _opened(run, progress) as (interruption, shown):
-        here.from_first(lambda: _check_empty(run))
+        group.from_first(lambda: _check_empty(run))
         now = _identity(identity, options, seed)
-        callback = Callbacks(callbacks if here.first else ())
+        callback = Callbacks(callbacks if group.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, callback)
         start_run(loop, seed)
         return _run_to_end(loop, test, stop_after_fraction)
@@ -105,10 +105,10 @@ def resume(
     """
     ops.load_kernels()
     options = with_defaults(options, defaults_of(task.module))
-    run, here = RunFolder(Path(folder)), processes()
+    run, group = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
     with _opened(run, progress) as (interruption, shown):
-        here.from_first(run.remove_leftovers)
+        group.from_first(run.remove_leftovers)
         newest = _newest(run, shown.warn)
         checkpoint = checked_checkpoint(*newest) if newest else None
         if checkpoint:
@@ -116,7 +116,7 @@ def resume(
         result = read_result(run.path) if run.result.exists() else None
         if result and _is_complete(run, published(run.model), shown):
             return result
-        callback = Callbacks(callbacks if here.first else ())
+        callback = Callbacks(callbacks if group.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, callback)
         if result:
             _publish_again(loop, checkpoint)
@@ -132,11 +132,11 @@ def resume(
 @contextmanager
 def _opened(run: RunFolder, progress: bool | Progress) -> Iterator[tuple[Interruption, Progress]]:
     """The first process locks the folder and shows the progress; all listen for signals."""
-    here = processes()
+    group = processes()
     with ExitStack() as stack:
-        here.from_first(lambda: stack.enter_context(run.locked()))
-        interruption = stack.enter_context(Interruption(repeated=here.size > 1))
-        shown = stack.enter_context(closing(display_of(progress if here.first else Mute())))
+        group.from_first(lambda: stack.enter_context(run.locked()))
+        interruption = stack.enter_context(Interruption(repeated=group.size > 1))
+        shown = stack.enter_context(closing(display_of(progress if group.first else Mute())))
         yield interruption, shown
 
 
@@ -158,16 +158,16 @@ def _newest(
     run: RunFolder, warn: Callable[[str], None]
 ) -> tuple[Path, Tables, dict[str, Any]] | None:
     """The newest checkpoint that is not damaged, which the first process looks for."""
-    newest, here = [], processes()
+    newest, group = [], processes()
 
     def look() -> Path | None:
-        newest.append(run.newest(warn, here))
+        newest.append(run.newest(warn, group))
         return newest[0] and newest[0][0]
 
-    path = here.from_first(look)
+    path = group.from_first(look)
     if newest or path is None:
         return newest[0] if newest else None
-    return path, *read_folder(path, here.rank, here.size, verified=True)
+    return path, *read_folder(path, group.rank, group.size, verified=True)
 
 
 def _is_complete(run: RunFolder, has_model: bool, shown: Progress) -> bool:

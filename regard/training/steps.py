@@ -173,14 +173,14 @@ class Steps(ABC):
         self.norm, total_value = torch.stack([norm.to(total), total]).tolist()
         if math.isfinite(total_value):
             return
-        what, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
+        reason, index = f"the norm of the gradient is {self.norm}", len(losses) - 1
         for i, of_batch in reversed(list(enumerate(losses))):
             for name, value in of_batch.items():
                 if not value.isfinite():
-                    what, index = f"the loss `{name}` is {float(value)}", i
+                    reason, index = f"the loss `{name}` is {float(value)}", i
         batch = self.counters.epoch_batches - len(losses) + index + 1
         raise NonFiniteError(
-            f"step {self.counters.step + 1}: {what} at batch {batch} of epoch "
+            f"step {self.counters.step + 1}: {reason} at batch {batch} of epoch "
             f"{self.batches.epoch + 1}. The step was not applied"
         )
 

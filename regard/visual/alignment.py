@@ -74,27 +74,27 @@ class Alignment(Heatmap):
 
     def _legend(self) -> str:
         first = self.tokens[0] if self.tokens else AlignedToken()
-        there = {
+        positions = {
             "window": first.window,
             "centre": first.centre,
             "curve": first.deviation,
             "chosen": first.chosen,
         }
-        return "   ".join(LEGEND[name] for name, value in there.items() if value is not None)
+        return "   ".join(LEGEND[name] for name, value in positions.items() if value is not None)
 
     def terminal(self, width: int, color: bool) -> Text:
         text = super().terminal(width, color)
         for name, token in zip(self.rows, self.tokens, strict=True):
-            said = []
+            lines = []
             if token.centre is not None:
-                said.append(f"p = {token.centre:.2f}")
+                lines.append(f"p = {token.centre:.2f}")
             if token.window is not None:
                 first, last = (self.columns[position] for position in token.window)
-                said.append(f"window {first} … {last}")
+                lines.append(f"window {first} … {last}")
             if token.chosen is not None:
-                said.append(f"chosen: {self.columns[token.chosen]}")
-            if said:
-                text.append(f"{characters.pad(clip(name, 14), 14)}  {', '.join(said)}\n")
+                lines.append(f"chosen: {self.columns[token.chosen]}")
+            if lines:
+                text.append(f"{characters.pad(clip(name, 14), 14)}  {', '.join(lines)}\n")
         return text
 
 
@@ -143,9 +143,9 @@ def alignment_of(task: Task, text: str, title: str = "", **options: Any) -> Alig
     Raises:
         ConfigError: the model has no attention to its source.
     """
-    kept: list[AttentionFormLoop] = []
+    loops: list[AttentionFormLoop] = []
     forms = [part for part in task.module.modules() if isinstance(part, AttentionFormStep)]
-    hooks = [form.register_forward_hook(lambda *given: kept.append(given[2])) for form in forms]
+    hooks = [form.register_forward_hook(lambda *given: loops.append(given[2])) for form in forms]
     try:
         with look(task) as attention:
             task.hypotheses([text], **options)
@@ -161,17 +161,17 @@ def alignment_of(task: Task, text: str, title: str = "", **options: Any) -> Alig
     (panel,) = panels
     weights: Any = panel.head(None)
     tokens = tuple(AlignedToken() for _ in panel.queries)
-    if kept:  # the last pass reads the whole target
-        weights, tokens = _of_form(kept[-1], len(panel.queries), len(panel.keys))
-    found = Alignment.of(weights, panel.queries, panel.keys, title or text)
-    return replace(found, tokens=tokens)
+    if loops:  # the last pass reads the whole target
+        weights, tokens = _of_form(loops[-1], len(panel.queries), len(panel.keys))
+    alignment = Alignment.of(weights, panel.queries, panel.keys, title or text)
+    return replace(alignment, tokens=tokens)
 
 
 def _of_form(
     looks: AttentionFormLoop, rows: int, columns: int
 ) -> tuple[list[list[float]], tuple[AlignedToken, ...]]:
     """The weights before a choice, (T, S), and what the rows have beside them."""
-    weights = [_only(one)[:columns].tolist() for one in looks.weights[:rows]]
+    weights = [_only(look)[:columns].tolist() for look in looks.weights[:rows]]
     tokens = []
     for view, selected in list(zip(looks.views, looks.selected, strict=True))[:rows]:
         seen = _only(view.allowed).nonzero()[:, 0].tolist()

@@ -61,10 +61,10 @@ class AttentionMaps:
         weights stay as they are."""
         words = {kind: (words_of(q), words_of(k)) for kind, (q, k) in self.labels.items()}
         layers = tuple(
-            replace(one, weights=merged(one.weights, *words[one.kind]))
-            if one.weights.shape[1:] == tuple(map(len, self.labels[one.kind]))
-            else one
-            for one in self.layers
+            replace(layer, weights=merged(layer.weights, *words[layer.kind]))
+            if layer.weights.shape[1:] == tuple(map(len, self.labels[layer.kind]))
+            else layer
+            for layer in self.layers
         )
         labels = {kind: (_texts(rows), _texts(columns)) for kind, (rows, columns) in words.items()}
         return replace(self, layers=layers, labels=labels)
@@ -147,14 +147,14 @@ def attention_maps(
         RegardError: the text is too long, a head does not exist, or weights are NaN.
     """
     keep = _Reduced()
-    one, answer = _recorded(task, text, keep, masked)
+    recorded, answer = _recorded(task, text, keep, masked)
     layers, labels = [], {}
-    for attention, layer in _layers(one):
+    for attention, layer in _layers(recorded):
         weights = reduced(attention.weights)[0]
         rows, columns = keep.sizes[attention.name]
         heads = attention.heads or tuple(range(1, weights.size(0) + 1))
         layers.append(LayerMaps(attention.kind, layer, _finite(weights), heads))
-        labels[attention.kind] = _labels(one, attention.kind, rows, columns)
+        labels[attention.kind] = _labels(recorded, attention.kind, rows, columns)
     return AttentionMaps(tuple(layers), labels, answer)
 
 
@@ -178,15 +178,15 @@ def head_map(
     """
     part = _layer_alone(task, kind, layer)
     keep = _OneHead(kind, layer if part is None else 1, head)
-    one, _ = _recorded(task, text, keep, masked, part)
-    found = [each.weights for each, _ in _layers(one) if each.parts[0].size(1)]
-    if not found:
+    recorded, _ = _recorded(task, text, keep, masked, part)
+    looks = [each.weights for each, _ in _layers(recorded) if each.parts[0].size(1)]
+    if not looks:
         raise ConfigError(
             f"There is no head {head or 'mean'} of layer {layer} of {kind} attention: the model "
             f"has {len(keep.layers)} such layers, and this one has the heads {keep.available}."
         )
-    weights = _finite(found[0][0, 0])
-    return HeadMap(weights, *_labels(one, kind, *weights.shape))
+    weights = _finite(looks[0][0, 0])
+    return HeadMap(weights, *_labels(recorded, kind, *weights.shape))
 
 
 @contextmanager
@@ -203,11 +203,13 @@ def _layer_alone(task: Task, kind: str, layer: int) -> nn.Module | None:
     run their fused kernels. None where it cannot be told from the modules.
     """
     parts = list(task.module.modules())
-    points = [one for one in parts if isinstance(one, CapturePoint) and one.kind == kind]
+    points = [point for point in parts if isinstance(point, CapturePoint) and point.kind == kind]
     layers = [
-        one for one in parts if isinstance(one, MultiHeadAttention) and one.capture.kind == kind
+        layer
+        for layer in parts
+        if isinstance(layer, MultiHeadAttention) and layer.capture.kind == kind
     ]
-    shared = len(points) != len(layers) or any(one.uses > 1 for one in points)
+    shared = len(points) != len(layers) or any(point.uses > 1 for point in points)
     return None if shared or layer > len(layers) else layers[layer - 1]
 
 
@@ -257,8 +259,8 @@ def _texts(words: Words) -> list[str]:
 
 
 def _filled(labels: Sequence[str] | None, count: int) -> Sequence[str]:
-    given = list(labels or ())[:count]
-    return [*given, *map(str, range(len(given), count))]
+    names = list(labels or ())[:count]
+    return [*names, *map(str, range(len(names), count))]
 
 
 def _finite(weights: Tensor) -> Tensor:

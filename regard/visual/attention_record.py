@@ -117,14 +117,14 @@ class AttentionRecord:
         if point.uses == 1:
             return name
         seen = self.passes[-1].attentions if self.passes else {}
-        return f"{name}.{sum(one.startswith(f'{name}.') for one in seen) % point.uses}"
+        return f"{name}.{sum(other.startswith(f'{name}.') for other in seen) % point.uses}"
 
     def _starts_pass(self, name: str, point: CapturePoint, weights: Tensor) -> bool:
         """Whether another pass began without a call of the model itself (`encode`, `scores`): its
         tokens were announced, or the first queries of a text come again."""
-        known = bool(self.passes) and name in self.passes[-1].attentions
+        repeated = bool(self.passes) and name in self.passes[-1].attentions
         first = point.kind != "cross" and weights.size(-1) == weights.size(-2)
-        return not self.passes or self._announced or (known and first)
+        return not self.passes or self._announced or (repeated and first)
 
     def label(self, source: Labels | None, target: Labels | None) -> None:
         """The tokens that the next pass reads."""
@@ -262,13 +262,13 @@ def as_encoder(
         ConfigError: neither the model nor the caller says it.
     """
     bare = isinstance(model, nn.Module)
-    given = input_format or (None if bare else cast("TaskWithModel", model).input_format)
-    if given is None:
+    form = input_format or (None if bare else cast("TaskWithModel", model).input_format)
+    if form is None:
         raise ConfigError(
             f"{type(model).__name__} does not define its input format: pass `input_format`, "
             "such as regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
         )
-    return _module_of(model), given
+    return _module_of(model), form
 
 
 def _module_of(model: nn.Module | TaskWithModel) -> nn.Module:
@@ -359,8 +359,8 @@ def _check_finite(record: AttentionRecord) -> None:
     Raises:
         ConfigError: some are infinite or NaN.
     """
-    attentions = (one for each in record.passes for one in each.attentions.values())
-    if not all(bool(one.weights.isfinite().all()) for one in attentions):
+    attentions = (attention for each in record.passes for attention in each.attentions.values())
+    if not all(bool(attention.weights.isfinite().all()) for attention in attentions):
         raise ConfigError(
             "The attention weights are infinite or NaN. The model's weights may have "
             "diverged in training: use others."
@@ -425,7 +425,9 @@ class AttentionComparison(Picture):
     def heatmaps(self) -> list[list[Heatmap]]:
         """A heatmap for each layer and model."""
         rows = [[self._heatmap(panel) for panel in row] for row in self.rows]
-        return [[replace(one, peak=max(o.largest for o in row)) for one in row] for row in rows]
+        return [
+            [replace(heatmap, peak=max(o.largest for o in row)) for heatmap in row] for row in rows
+        ]
 
     def _heatmap(self, panel: Panel) -> Heatmap:
         panel = panel if self.tokens else panel.by_words()
@@ -434,18 +436,18 @@ class AttentionComparison(Picture):
         return Heatmap(panel.head(self.head), panel.queries, panel.keys, title, side=420)
 
     def drawing(self) -> Drawing:
-        rows = [[one.drawing() for one in row] for row in self.heatmaps()]
+        rows = [[heatmap.drawing() for heatmap in row] for row in self.heatmaps()]
         # Columns are aligned: every picture of a model is as wide as its widest.
-        widths = [max(one.width for one in column) for column in zip(*rows, strict=True)]
+        widths = [max(drawing.width for drawing in column) for column in zip(*rows, strict=True)]
         aligned = [
-            [replace(one, width=wide) for one, wide in zip(row, widths, strict=True)]
+            [replace(drawing, width=wide) for drawing, wide in zip(row, widths, strict=True)]
             for row in rows
         ]
         return stack((tile(row, len(row)) for row in aligned), self.title or "attention")
 
     def terminal(self, width: int, color: bool) -> Text:
-        each = (one for row in self.heatmaps() for one in row)
-        return Text("\n").join(one.terminal(width, color) for one in each)
+        each = (heatmap for row in self.heatmaps() for heatmap in row)
+        return Text("\n").join(heatmap.terminal(width, color) for heatmap in each)
 
     def body(self) -> str:
         """Each layer of each model as the interactive picture of its heads."""

@@ -37,8 +37,8 @@ def text_properties(text: str) -> Properties:
         quotes.append(float(quoted))
         depths.append(float(depth))
         before = character
-    found = {"quotes": quotes, "position in the line": _columns(text)}
-    return _tensors(found | {"depth of parentheses": depths})
+    properties = {"quotes": quotes, "position in the line": _columns(text)}
+    return _tensors(properties | {"depth of parentheses": depths})
 
 
 def python_properties(source: str) -> Properties:
@@ -61,18 +61,18 @@ def python_properties(source: str) -> Properties:
         tokens = list(tokenize.generate_tokens(io.StringIO(source, newline="").readline))
     except (SyntaxError, tokenize.TokenError, ValueError) as error:
         raise ConfigError(f"The text is not valid Python: {error}.") from None
-    found = {name: [0.0] * len(source) for name in ("strings", "comments")}
+    properties = {name: [0.0] * len(source) for name in ("strings", "comments")}
     for token in tokens:
         at = (starts[row - 1] + column for row, column in (token.start, token.end))
         if token.type == tokenize.COMMENT:
-            _mark(found["comments"], *at)
+            _mark(properties["comments"], *at)
         elif token.type == tokenize.STRING:
             begin, end = at
-            _mark(found["strings"], begin, end - 1)  # behind the closing quote it is over
-    found |= {"depth of parentheses": _parentheses(tokens, starts, len(source))}
-    found |= {"depth of indentation": _indentation(tokens, starts, len(source))}
-    found |= _ifs(tree, source.split("\n"), starts, len(source))
-    return _tensors(found | {"position in the line": _columns(source)})
+            _mark(properties["strings"], begin, end - 1)  # behind the closing quote it is over
+    properties |= {"depth of parentheses": _parentheses(tokens, starts, len(source))}
+    properties |= {"depth of indentation": _indentation(tokens, starts, len(source))}
+    properties |= _ifs(tree, source.split("\n"), starts, len(source))
+    return _tensors(properties | {"position in the line": _columns(source)})
 
 
 KINDS: dict[str, tuple[Callable[[str], Properties], str]] = {  # with the ending of its files
@@ -87,11 +87,11 @@ def _tensors(found: dict[str, list[float]]) -> Properties:
 
 def _columns(text: str) -> list[float]:
     """Characters of the line so far; 0 at a line break."""
-    found, column = [], 0
+    columns, column = [], 0
     for character in text:
         column = 0 if character == "\n" else column + 1
-        found.append(float(column))
-    return found
+        columns.append(float(column))
+    return columns
 
 
 def _mark(values: list[float], start: int, end: int) -> None:
@@ -187,7 +187,7 @@ def find_cells(
     reader = reader_of(model)
     ids, names, values = _tokens(tokenizer, texts, properties)
     halves = _halves(reader, tokenizer, ids, values, next(model.parameters()).device)
-    chosen, held_out = (tuple(one.correlations() for one in half) for half in halves)
+    chosen, held_out = (tuple(moments.correlations() for moments in half) for half in halves)
     numbers = {name: _best(chosen, held_out, k, best) for k, name in enumerate(names)}
     return _picture(reader, numbers, len(ids))
 
@@ -201,12 +201,12 @@ def _tokens(
     names: list[str] = []
     for number, text in enumerate(texts, 1):
         try:
-            encoding, found = tokenizer.encode(text), properties(text)
+            encoding, of_text = tokenizer.encode(text), properties(text)
         except ConfigError as error:
             raise ConfigError(f"Text {number}: {error}") from None
-        names, ids = names or list(found), ids + encoding.ids
+        names, ids = names or list(of_text), ids + encoding.ids
         at = torch.tensor([end - 1 for _, end in encoding.offsets], dtype=torch.long)
-        values.append(torch.stack([found[name].double()[at] for name in names], 1))
+        values.append(torch.stack([of_text[name].double()[at] for name in names], 1))
     if len(ids) < 4 * STREAMS:
         raise ConfigError(f"The texts have {len(ids)} tokens: a search needs {4 * STREAMS}.")
     return torch.tensor(ids), names, torch.cat(values)
@@ -220,13 +220,13 @@ def _halves(
     for half in range(2):
         part = slice(half * len(ids) // 2, half * len(ids) // 2 + STREAMS * length)
         rows, targets = ids[part].view(STREAMS, length), values[part].view(STREAMS, length, -1)
-        found, start = [Moments() for _ in reader.widths], 0
+        totals, start = [Moments() for _ in reader.widths], 0
         for layers in reader.activations(rows.to(device), tokenizer):
             end = start + layers[0].size(1)
-            for moments, activations in zip(found, layers, strict=True):
+            for moments, activations in zip(totals, layers, strict=True):
                 moments.add(activations.cpu().flatten(0, 1), targets[:, start:end].flatten(0, 1))
             start = end
-        yield found
+        yield totals
 
 
 @dataclass
@@ -244,8 +244,8 @@ class Moments:
     def add(self, cells: Tensor, properties: Tensor) -> None:
         """Count (N, D) activations with their (N, K) properties."""
         pair = cells.double(), properties.double()
-        means = [one.mean(0) for one in pair]
-        deviations = [one - mean for one, mean in zip(pair, means, strict=True)]
+        means = [values.mean(0) for values in pair]
+        deviations = [values - mean for values, mean in zip(pair, means, strict=True)]
         total = self.count + len(cells)
         shift = [new - old for new, old in zip(means, self.means, strict=True)]
         weight = self.count * len(cells) / total
@@ -269,21 +269,21 @@ def _best(
     chosen: Sequence[Tensor], held_out: Sequence[Tensor], property: int, best: int
 ) -> list[FoundCell]:
     """The best cells of all layers for one property."""
-    found = [
+    cells = [
         FoundCell(layer + 1, number + 1, value, float(held_out[layer][number, property]))
         for layer, table in enumerate(chosen)
         for number, value in enumerate(table[:, property].tolist())
         if value == value  # not NaN
     ]
-    return sorted(found, key=lambda one: -abs(one.correlation))[:best]
+    return sorted(cells, key=lambda one: -abs(one.correlation))[:best]
 
 
 def _picture(reader: CellReader, numbers: dict[str, list[FoundCell]], tokens: int) -> Illustration:
     rows = []
     for name, cells in numbers.items():
-        for rank, one in enumerate(cells):
-            values = (f"{value:.3f}" for value in (one.correlation, one.held_out))
-            rows.append([name if rank == 0 else "", f"{one.layer}:{one.number}", *values])
+        for rank, cell in enumerate(cells):
+            values = (f"{value:.3f}" for value in (cell.correlation, cell.held_out))
+            rows.append([name if rank == 0 else "", f"{cell.layer}:{cell.number}", *values])
         if not cells:
             rows.append([name, "does not vary", "", ""])
     count = sum(reader.widths)

@@ -34,14 +34,14 @@ def pad(text: str, cells: int, right: bool = False) -> str:
 
 def clusters(text: str) -> list[str]:
     """The characters of `text` with their combining marks and joiners, one column entry each."""
-    found: list[str] = []
+    parts: list[str] = []
     for character in visible(text):
         joins = unicodedata.combining(character) or character in "\u200d\ufe0e\ufe0f"
-        if found and (joins or found[-1].endswith("\u200d")):
-            found[-1] += character
+        if parts and (joins or parts[-1].endswith("\u200d")):
+            parts[-1] += character
         else:
-            found.append(character)
-    return found
+            parts.append(character)
+    return parts
 
 
 def shade(share: float) -> Style:

@@ -41,10 +41,10 @@ class TreePicture(Picture):
             ConfigError: the text is not one tree.
         """
         if isinstance(tree, str):
-            found = read_trees(tree)
-            if len(found) != 1:
-                raise ConfigError(f"`tree` must be one tree in brackets, but is {len(found)}.")
-            (tree,) = found
+            trees = read_trees(tree)
+            if len(trees) != 1:
+                raise ConfigError(f"`tree` must be one tree in brackets, but is {len(trees)}.")
+            (tree,) = trees
         return cls(tree, title, frozenset(marked))
 
     def drawing(self) -> Drawing:
@@ -108,9 +108,9 @@ class _Layout:
             children.append(len(self.nodes))
             stop = self.node(child, depth + 1, stop, index)
         self._widen(index, left, CAPITALS * text_width(label, SIZE))
-        here = self.nodes[index]
-        here.x = (self.nodes[children[0]].x + self.nodes[children[-1]].x) / 2
-        here.marked = (start, stop, tree.label) in self.picture.marked
+        node = self.nodes[index]
+        node.x = (self.nodes[children[0]].x + self.nodes[children[-1]].x) / 2
+        node.marked = (start, stop, tree.label) in self.picture.marked
         return stop
 
     def _widen(self, index: int, left: float, wide: float) -> None:
@@ -149,8 +149,8 @@ def _write(
 
     lead: what stands before its first line, and before the lines below that.
     """
-    own, below = lead
-    text.append(own[-max(4, width - MOST_CELLS) :], style="dim")
+    leading, below = lead
+    text.append(leading[-max(4, width - MOST_CELLS) :], style="dim")
     if tree.word:
         text.append(clip(tree.label, MOST_CELLS) + " ", style="cyan")
         text.append(clip(tree.word, MOST_CELLS) + "\n")

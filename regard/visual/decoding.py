@@ -186,12 +186,12 @@ class BeamTree(Picture):
     @cached_property
     def _children(self) -> dict[int | None, list[int]]:
         """The numbers of each node's children, the most probable first."""
-        found: dict[int | None, list[int]] = {}
+        children: dict[int | None, list[int]] = {}
         for index, node in enumerate(self.nodes):
-            found.setdefault(node.parent, []).append(index)
-        for order in found.values():
+            children.setdefault(node.parent, []).append(index)
+        for order in children.values():
             order.sort(key=lambda index: -self.nodes[index].log_prob)
-        return found
+        return children
 
     def _state(self, index: int) -> str:
         return WINNER if index in self.winning else self.nodes[index].state

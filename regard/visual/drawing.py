@@ -391,8 +391,12 @@ def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
 
 def _characters_without_glyph(drawing: Drawing) -> str:
     texts = (visible(shape.text) for shape in drawing.shapes if isinstance(shape, Label))
-    shown = (one for one in set().union(*texts) if unicodedata.category(one) not in NO_GLYPH)
-    return "".join(sorted(one for one in shown if ord(one) not in _code_points()))
+    shown = (
+        character
+        for character in set().union(*texts)
+        if unicodedata.category(character) not in NO_GLYPH
+    )
+    return "".join(sorted(character for character in shown if ord(character) not in _code_points()))
 
 
 @cache

@@ -133,11 +133,11 @@ class AttentionArcs(Picture):
 
     def terminal(self, width: int, color: bool) -> Text:
         """The keys that each query attends to most, as bars."""
-        text, most = self._title_text(width), None if self.focus is not None else 3
+        text, limit = self._title_text(width), None if self.focus is not None else 3
         label = min(LABEL_CELLS, max((cell_len(visible(key)) for key in self.keys), default=1))
         for t in self._shown():
             text.append(clip(self.queries[t], width - 1) + "\n", style="bold")
-            for s in sorted(range(len(self.keys)), key=lambda s: -self.weights[t][s])[:most]:
+            for s in sorted(range(len(self.keys)), key=lambda s: -self.weights[t][s])[:limit]:
                 weight = self.weights[t][s]
                 bar = characters.bar(min(1, weight), max(1, width - label - 12), color)
                 text.append(f"  {characters.pad(self.keys[s], label)} {weight:.4f} ")
@@ -255,8 +255,8 @@ class Panel:
         if number is None:
             return mean(self.heads)
         if number not in self.numbered:
-            there = ", ".join(map(str, self.numbers)) or f"from 1 to {len(self.heads)}"
-            raise ConfigError(f"`head` must be {there}, but is {number}.")
+            numbers = ", ".join(map(str, self.numbers)) or f"from 1 to {len(self.heads)}"
+            raise ConfigError(f"`head` must be {numbers}, but is {number}.")
         return self.numbered[number]
 
     def by_words(self) -> Panel:
@@ -304,16 +304,16 @@ class HeadGrid(Picture):
         Layers are numbered from 1 in the order in which they ran.
         """
         panels: list[Panel] = []
-        for one in passes:
+        for attentions in passes:
             first = panels[-1].example + 1 if panels else 0
             layers: Counter[str] = Counter()
-            recorded = [(each, each.weights) for each in one.attentions.values()]
+            recorded = [(each, each.weights) for each in attentions.attentions.values()]
             used, earlier = _used_keys(recorded), _earlier_positions(recorded)
             for attention, weights in recorded:
                 kind = attention.kind
                 layers[kind] += 1
                 for row, heads in enumerate(weights if weights.size(1) else ()):
-                    queries, keys = one.labels(kind, row)
+                    queries, keys = attentions.labels(kind, row)
                     count = used[kind][row]
                     before = earlier[kind]
                     height = _length(queries, heads.size(1), count if kind == "encoder" else 0)
@@ -335,25 +335,27 @@ class HeadGrid(Picture):
         for field, value in {"kind": kind, "layer": layer, "example": example}.items():
             if value is None:
                 continue
-            there = sorted({getattr(panel, field) for panel in panels})
-            if value not in there:
-                raise ConfigError(f"`{field}` must be one of {there}, but is {value!r}.")
+            values = sorted({getattr(panel, field) for panel in panels})
+            if value not in values:
+                raise ConfigError(f"`{field}` must be one of {values}, but is {value!r}.")
             panels = tuple(panel for panel in panels if getattr(panel, field) == value)
         return replace(self, panels=panels)
 
     def head(self, number: int, **which: Any) -> Heatmap:
         """One head (from 1) as a heatmap, of the layer that `which` selects."""
-        one = self._one(**which)
-        return Heatmap(one.head(number), one.queries, one.keys, f"{one.title}, head {number}")
+        panel = self._one(**which)
+        return Heatmap(
+            panel.head(number), panel.queries, panel.keys, f"{panel.title}, head {number}"
+        )
 
     def arcs(
         self, focus: int | str | None = None, head: int | None = None, **which: Any
     ) -> AttentionArcs:
         """What each token attends to, or one token (`focus`: "it"), in one head or their mean."""
-        one = self._one(**which)
-        title = f"{one.title}, {head_name(head)}"
+        panel = self._one(**which)
+        title = f"{panel.title}, {head_name(head)}"
         return AttentionArcs(
-            one.head(head), one.queries, one.keys, title, index_of(focus, one.queries)
+            panel.head(head), panel.queries, panel.keys, title, index_of(focus, panel.queries)
         )
 
     def by_words(self) -> HeadGrid:
@@ -430,16 +432,21 @@ class HeadGrid(Picture):
     def heatmaps(self) -> list[Heatmap]:
         """One heatmap per head, in order."""
         return [
-            Heatmap(matrix, one.queries, one.keys, one.title + f", head {n}" * (len(one.heads) > 1))
-            for one in self.shown
-            for n, matrix in one.numbered.items()
+            Heatmap(
+                matrix,
+                panel.queries,
+                panel.keys,
+                panel.title + f", head {n}" * (len(panel.heads) > 1),
+            )
+            for panel in self.shown
+            for n, matrix in panel.numbered.items()
         ]
 
     def drawing(self) -> Drawing:
         """All heads with their tokens, one row of pictures per layer."""
         rows = []
-        for one in self.panels:
-            row = replace(self, panels=(one,))
+        for panel in self.panels:
+            row = replace(self, panels=(panel,))
             maps = [replace(picture, side=260) for picture in row.heatmaps()]
             rows.append(tile((picture.drawing() for picture in maps), min(len(maps), 4)))
         return stack(rows, self.title or "attention")
@@ -562,29 +569,29 @@ class TokenWeights:
 
 def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:
     """For each kind how many keys of each row have weights: padding has none."""
-    found: dict[str, list[int]] = {}
+    positions: dict[str, list[int]] = {}
     for attention, weights in recorded:  # (B, H, T, S)
         numbers = torch.arange(1, weights.size(3) + 1)
         used = (weights.ne(0).any(1).any(1) * numbers).amax(1).tolist()  # (B, S) -> (B,)
-        found[attention.kind] = list(map(max, used, found.get(attention.kind, used)))
-    return found
+        positions[attention.kind] = list(map(max, used, positions.get(attention.kind, used)))
+    return positions
 
 
 def _earlier_positions(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, int]:
     """For each kind how many keys stand before the first query: those of a memory."""
-    found = {"cross": 0}
+    order = {"cross": 0}
     for attention, weights in recorded:  # (B, H, T, S)
-        found.setdefault(attention.kind, max(0, weights.size(3) - weights.size(2)))
+        order.setdefault(attention.kind, max(0, weights.size(3) - weights.size(2)))
     # A query stream may have fewer queries than tokens; its keys are those of the content stream.
-    return {**found, "query": found.get("encoder", 0)}
+    return {**order, "query": order.get("encoder", 0)}
 
 
 def _first(tokens: Tokens, count: int, earlier: int = 0) -> Tokens:
     """The labels of the first positions; `earlier` ones before the tokens are [-2], [-1]."""
     if not earlier:
         return None if tokens is None else tokens[:count]
-    known = map(str, range(count - earlier)) if tokens is None else tokens
-    return [*(f"[{position}]" for position in range(-earlier, 0)), *known][:count]
+    names = map(str, range(count - earlier)) if tokens is None else tokens
+    return [*(f"[{position}]" for position in range(-earlier, 0)), *names][:count]
 
 
 def _length(tokens: Tokens, size: int, used: int, earlier: int = 0) -> int:

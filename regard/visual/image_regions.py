@@ -58,10 +58,10 @@ class AttendedRegions(Picture):
     def _tile(self, x: float, y: float, word: str, colours: np.ndarray) -> list[Shape]:
         alpha = np.full((SIDE, SIDE, 1), 255, np.uint8)
         pixels = np.concatenate([colours, alpha], -1).tobytes()
-        found: list[Shape] = [Pixels(x, y, SIDE, SIDE, ((0.0,) * SIDE,) * SIDE, pixels)]
+        shapes: list[Shape] = [Pixels(x, y, SIDE, SIDE, ((0.0,) * SIDE,) * SIDE, pixels)]
         if word:
-            found.append(Label(x + SIDE / 2, y + SIDE + 14, clip(word, 16), 12, anchor="middle"))
-        return found
+            shapes.append(Label(x + SIDE / 2, y + SIDE + 14, clip(word, 16), 12, anchor="middle"))
+        return shapes
 
     def _brightened(self) -> list[np.ndarray]:
         """Of each word (SIDE, SIDE, 3); where its weight is largest, the photograph is as bright
@@ -72,7 +72,7 @@ class AttendedRegions(Picture):
         )[:, 0]  # (T, SIDE, SIDE)
         share = whole / whole.amax((1, 2), keepdim=True).clamp(min=1e-12)
         bright = (DARKEST + (1 - DARKEST) * share).numpy()[..., None]
-        return [np.round(self.photograph * one).astype(np.uint8) for one in bright]
+        return [np.round(self.photograph * shade).astype(np.uint8) for shade in bright]
 
     def terminal(self, width: int, color: bool) -> Text:
         """The region that each word attends to most, and its weight."""
@@ -100,14 +100,18 @@ def attended_regions(
     """
     with look(task) as attention:
         caption = task.generate([image], **options)[0]
-    (one,) = attention.passes
-    cross = {name: found for name, found in one.attentions.items() if found.kind == "cross"}
+    (recorded,) = attention.passes
+    cross = {
+        name: attention_of
+        for name, attention_of in recorded.attentions.items()
+        if attention_of.kind == "cross"
+    }
     name = layer or list(cross)[-1]
     if name not in cross:
         raise ConfigError(f"`layer` must be one of {', '.join(cross)}, but is {name!r}.")
     weights = cross[name].weights[0].mean(0)  # (B=1, H, T, S) -> (T, S)
     rows = round(weights.size(1) ** 0.5)
-    assert one.target is not None
-    words = tuple(one.target[0][1:])
+    assert recorded.target is not None
+    words = tuple(recorded.target[0][1:])
     photograph = np.asarray(open_image(image).resize((SIDE, SIDE)), np.uint8)
     return AttendedRegions(photograph, words, weights.unflatten(1, (rows, rows)), caption)

@@ -125,7 +125,9 @@ def marker_of(tokens: Sequence[str]) -> str:
         return GOES_ON
     if any(token.endswith(ENDS) for token in tokens):
         return ENDS
-    return next((one for one in STARTS if any(token.startswith(one) for token in tokens)), "")
+    return next(
+        (marker for marker in STARTS if any(token.startswith(marker) for token in tokens)), ""
+    )
 
 
 def _starts(tokens: Sequence[str], marker: str) -> list[bool]:

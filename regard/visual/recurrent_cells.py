@@ -195,7 +195,7 @@ def cell_activation(
     reader, encoding = reader_of(model), encoded(model, tokenizer, text)
     reader.check(layer, number)
     ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
-    parts = [found[layer - 1][0, :, number - 1] for found in reader.activations(ids, tokenizer)]
+    parts = [states[layer - 1][0, :, number - 1] for states in reader.activations(ids, tokenizer)]
     values = torch.cat(parts).float().cpu()
     title = f"{reader.name(layer)}, cell {number}"
     return CellText.of(text, encoding.offsets, values.tolist(), title)
@@ -207,16 +207,16 @@ def encoded(model: nn.Module, tokenizer: Tokenizer, text: str) -> Any:
     Raises:
         ConfigError: there are none, or more than the model's limit.
     """
-    found = tokenizer.encode(text)
+    encoded = tokenizer.encode(text)
     limit = recurrent_part(model).config.max_length
-    if not found.ids:
+    if not encoded.ids:
         raise ConfigError("The text has no token: there is nothing to read.")
-    if limit is not None and len(found.ids) > limit:
+    if limit is not None and len(encoded.ids) > limit:
         raise ConfigError(
-            f"The text has {len(found.ids):,} tokens, but this model reads at most {limit:,} "
+            f"The text has {len(encoded.ids):,} tokens, but this model reads at most {limit:,} "
             "(`max_length`). Shorten it."
         )
-    return found
+    return encoded
 
 
 def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
@@ -276,11 +276,11 @@ class StackReader(CellReader):
         """
         backward = isinstance(self.model, LanguageModel) and self.model.reads_backward
         parts = (ids.flip(1) if backward else ids).split(CHUNK, 1)
-        found = self._chunks(parts)
+        states = self._chunks(parts)
         if not backward:
-            yield from found
+            yield from states
             return
-        for chunk in reversed(list(found)):
+        for chunk in reversed(list(states)):
             yield [activations.flip(1) for activations in chunk]
 
     def _chunks(self, parts: Sequence[Tensor]) -> Iterator[Activations]:
@@ -289,14 +289,14 @@ class StackReader(CellReader):
             with evaluating(self.model):
                 x = self.model.embedded(part)
                 states = states or [layer.empty(len(part), x) for layer in layers]
-                found = []
+                chunks = []
                 for n, layer in enumerate(layers):
                     steps = list(layer.steps(x, *states[n]))
                     states[n] = steps[-1]
                     x = torch.stack([hidden for hidden, _ in steps], 1)  # T x (B, D) -> (B, T, D)
                     cells = torch.stack([cell for _, cell in steps], 1).tanh()
-                    found.append(cells if layer.has_cell else x)
-            yield found
+                    chunks.append(cells if layer.has_cell else x)
+            yield chunks
 
 
 class ElmoReader(CellReader):
@@ -319,13 +319,13 @@ class ElmoReader(CellReader):
 
     def _direction(self, parts: Sequence[Tensor], tokenizer: Tokenizer, name: Direction) -> Tensor:
         """The cells (B, T, L, D) of one direction after each word of the parts (B, T / parts)."""
-        state, found = self.model.empty(len(parts[0])).forward, []  # zeros, as of both directions
+        state, states = self.model.empty(len(parts[0])).forward, []  # zeros, as of both directions
         for part in parts:
             batch = Sequences.of(part.tolist(), self.model.config.pad or 0)
             batch = self.model.complete(batch, tokenizer).to(part.device)
             cells, state = self.model.cells(batch, name, state)
-            found.append(cells)
-        return torch.cat(found, 1)
+            states.append(cells)
+        return torch.cat(states, 1)
 
 
 def reader_of(model: nn.Module) -> CellReader:
@@ -382,16 +382,16 @@ def _loss_of_last(
     """The hidden states of each layer after each of the ids (B, T), and the sum of the losses of
     the targets (B,).
     """
-    found = []
+    norms = []
     with torch.enable_grad(), evaluating(model):
         x = model.embedded(ids)
         x = x if x.requires_grad else x.detach().requires_grad_()  # frozen weights, too
         for layer in model.recurrent_layers:
             states = [hidden for hidden, _ in layer.steps(x, *layer.empty(len(x), x))]
             x = torch.stack(states, 1)  # T x (B, D) -> (B, T, D)
-            found.append(states)
-        loss, _ = model.head.loss(found[-1][-1], targets)
-    return found, loss
+            norms.append(states)
+        loss, _ = model.head.loss(norms[-1][-1], targets)
+    return norms, loss
 
 
 def gradient_curves(norms: Mapping[str, Tensor]) -> Illustration:
@@ -411,10 +411,10 @@ def gradient_curves(norms: Mapping[str, Tensor]) -> Illustration:
     """
     if not norms:
         raise ConfigError("`norms` must have those of at least one model.")
-    last = tuple(_series(name, one[-1]) for name, one in norms.items())
+    last = tuple(_series(name, rows[-1]) for name, rows in norms.items())
     charts = tuple(
-        _chart([_series(f"layer {n}", row) for n, row in enumerate(one, 1)], name)
-        for name, one in norms.items()
+        _chart([_series(f"layer {n}", row) for n, row in enumerate(rows, 1)], name)
+        for name, rows in norms.items()
     )
     title = "Gradient of the last loss by the hidden state of each step"
     together = (_chart(last, "last layer"),) if len(norms) > 1 else ()

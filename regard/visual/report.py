@@ -76,20 +76,20 @@ def compare_results(
     if better not in ("max", "min"):
         raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
     parts: list[Picture] = [_table(models, quality, better, title, items)]
-    if max(len(one.scores) for one in models) > 1:
+    if max(len(model.scores) for model in models) > 1:
         seeds = "± is the standard deviation over seeds; the band is the range over seeds."
         parts.append(Note((seeds,)))
     charts: list[Picture] = []
-    if any(one.curves for one in models):
-        series = tuple(_mean_curve(one) for one in models)
+    if any(model.curves for model in models):
+        series = tuple(_mean_curve(model) for model in models)
         charts.append(Curves(series, f"{validation or quality} while training", items, ""))
-    known = [each for each in COSTS if any(each[2](one) is not None for one in models)]
+    costs = [each for each in COSTS if any(each[2](model) is not None for model in models)]
     against = tuple(
         _against(models, quality, f"{quality} and {name}", unit.format(items), cost)
-        for name, unit, cost in known
+        for name, unit, cost in costs
     )
     if against:
-        names = tuple(name for name, _, _ in known)
+        names = tuple(name for name, _, _ in costs)
         charts.append(PictureChoice(against, f"{quality} and costs", names, "horizontal axis"))
     return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
 
@@ -107,20 +107,20 @@ COSTS: tuple[tuple[str, str, Cost], ...] = (
 def _table(
     models: Sequence[ComparedModel], quality: str, better: str, title: str, items: str
 ) -> Table:
-    extra = list(dict.fromkeys(name for one in models for name in one.notes))
+    extra = list(dict.fromkeys(name for model in models for name in model.notes))
     head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
     rows = [
         [
-            one.name,
-            spread(one.scores),
-            _shown(one.parameters),
-            _shown(one.tokens_per_second),
-            _shown(one.flops),
-            "" if one.memory is None else short(one.memory) + "B",
-            "" if one.seconds is None else duration(one.seconds),
-            *(one.notes.get(name, "") for name in extra),
+            model.name,
+            spread(model.scores),
+            _shown(model.parameters),
+            _shown(model.tokens_per_second),
+            _shown(model.flops),
+            "" if model.memory is None else short(model.memory) + "B",
+            "" if model.seconds is None else duration(model.seconds),
+            *(model.notes.get(name, "") for name in extra),
         ]
-        for one in models
+        for model in models
     ]
     shown = [column for column in range(len(head)) if any(row[column] for row in rows)]
     pick = max if better == "max" else min
@@ -167,10 +167,10 @@ def _against(
 ) -> Curves:
     """Quality against a cost: a point for each run."""
     series = []
-    for one in models:
-        value = cost(one)
-        points = () if value is None else tuple((float(value), score) for score in one.scores)
-        series.append(Series(one.name, points, joined=False))
+    for model in models:
+        value = cost(model)
+        points = () if value is None else tuple((float(value), score) for score in model.scores)
+        series.append(Series(model.name, points, joined=False))
     return Curves(tuple(series), title, unit, quality)
 
 
@@ -354,9 +354,9 @@ class NotebookProgress(Callback):
 
     def html(self) -> str:
         """The HTML that is shown now."""
-        said = "".join(f"<div>{escape(message)}</div>" for message in self._messages[-3:])
+        messages = "".join(f"<div>{escape(message)}</div>" for message in self._messages[-3:])
         bar = f'<progress max="1" value="{self._fraction:.4f}" aria-label="training"></progress>'
-        return fragment(f"<div>{bar} {escape(self._status)}</div>{said}{self._curves}")
+        return fragment(f"<div>{bar} {escape(self._status)}</div>{messages}{self._curves}")
 
     # ---- progress
 

@@ -60,18 +60,18 @@ class TextMap:
             ConfigError: there are no texts, vectors of one dimension, more or fewer texts or labels
                 than vectors, or vectors that are not finite.
         """
-        found = torch.as_tensor(np.asarray(vectors), dtype=torch.float32)
-        if found.dim() != 2 or not len(found) or found.size(1) < 2:
-            shape = tuple(found.shape)
+        array = torch.as_tensor(np.asarray(vectors), dtype=torch.float32)
+        if array.dim() != 2 or not len(array) or array.size(1) < 2:
+            shape = tuple(array.shape)
             raise ConfigError(f"`vectors` must be (texts, 2 or more dimensions), but is {shape}.")
-        if len(texts) != len(found) or (labels and len(labels) != len(found)):
+        if len(texts) != len(array) or (labels and len(labels) != len(array)):
             raise ConfigError(
-                f"There are {len(found):,} vectors, but {len(texts):,} texts and "
+                f"There are {len(array):,} vectors, but {len(texts):,} texts and "
                 f"{len(labels):,} labels."
             )
-        if not found.isfinite().all():
+        if not array.isfinite().all():
             raise ConfigError("The vectors are infinite or NaN: use another model.")
-        unit = F.normalize(found, dim=1)
+        unit = F.normalize(array, dim=1)
         mean, directions, shares = principal_directions(unit)
         points = (unit - mean) @ directions.T
         return cls(tuple(texts), tuple(labels), unit, mean, directions, points, shares)
@@ -96,12 +96,12 @@ class TextMap:
         return x, y
 
     def _unit(self, vector: Any) -> Tensor:
-        found = torch.as_tensor(vector, dtype=torch.float32)
-        if found.shape != self.mean.shape:
+        query = torch.as_tensor(vector, dtype=torch.float32)
+        if query.shape != self.mean.shape:
             raise ConfigError(
-                f"`vector` must have {self.mean.numel()} numbers, but has {found.numel()}."
+                f"`vector` must have {self.mean.numel()} numbers, but has {query.numel()}."
             )
-        return F.normalize(found, dim=0)
+        return F.normalize(query, dim=0)
 
 
 def principal_directions(vectors: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:

@@ -57,10 +57,10 @@ class Inputs(Picture):
         Raises:
             ConfigError: the texts need more than `length` tokens, or padding has no id.
         """
-        given = (texts,) if isinstance(texts, str) else tuple(texts)
-        if len(given) not in (1, 2):
-            raise ConfigError(f"`texts` must be one text or two, but is {len(given)}.")
-        row = template.apply([tokenizer.encode(text).ids for text in given])
+        pair = (texts,) if isinstance(texts, str) else tuple(texts)
+        if len(pair) not in (1, 2):
+            raise ConfigError(f"`texts` must be one text or two, but is {len(pair)}.")
+        row = template.apply([tokenizer.encode(text).ids for text in pair])
         missing = 0 if length is None else length - len(row)
         if missing < 0:
             raise ConfigError(
@@ -195,8 +195,8 @@ class Lattice(Picture):
             MARGIN + edge.start * CHARACTER_WIDTH,
             (edge.end - edge.start) * CHARACTER_WIDTH,
         )
-        known = "" if edge.known else ", unknown"
-        tip = f"{edge.subword}: p = {math.exp(edge.score):.3g}, log p = {edge.score:.3f}{known}"
+        mark = "" if edge.known else ", unknown"
+        tip = f"{edge.subword}: p = {math.exp(edge.score):.3g}, log p = {edge.score:.3f}{mark}"
         opacity = 0.25 if best else 0.08
         return [
             Rect(left + 1.5, y, width - 3, ROW_HEIGHT - 5, color, opacity, tip, 4, color),
@@ -207,7 +207,7 @@ class Lattice(Picture):
     def _rows(self) -> list[int]:
         """The row of each box: the highest one in which no box overlaps it, the best path first."""
         boxes: list[list[Edge]] = [[]]
-        found: dict[Edge, int] = {}
+        lanes: dict[Edge, int] = {}
         for edge in (*self.word.best, *(e for e in self.word.edges if e not in self.word.best)):
             free = (
                 n for n, placed in enumerate(boxes) if not any(_overlap(edge, e) for e in placed)
@@ -216,8 +216,8 @@ class Lattice(Picture):
             if row == len(boxes):
                 boxes.append([])
             boxes[row].append(edge)
-            found[edge] = row
-        return [found[edge] for edge in self.word.edges]
+            lanes[edge] = row
+        return [lanes[edge] for edge in self.word.edges]
 
     def terminal(self, width: int, color: bool) -> Text:
         text = self._title_text(width)

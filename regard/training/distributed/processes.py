@@ -372,29 +372,29 @@ def connected(device: str | None = None) -> Iterator[str | None]:
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     number = next(_numbers)
     _connect(backend, number)
-    here = SeveralProcesses()
-    heartbeat = Heartbeat(store_of_torchrun(number), here.rank, here.size)
+    group = SeveralProcesses()
+    heartbeat = Heartbeat(store_of_torchrun(number), group.rank, group.size)
     heartbeat.start()
     before = _at_sigterm(partial(_end_by_sigterm, os.getpid()))
     failed = True
     try:
-        with active(here), _warnings_of(here):
+        with active(group), _warnings_of(group):
             yield device
         failed = False
     except Interrupted as stop:  # in all of them, after they have saved; one says so
         failed = False
-        if not here.first:
+        if not group.first:
             raise SystemExit(stop.code) from None
         raise
     except Exception as error:
-        if error is here.raised:
+        if error is group.raised:
             raise OtherProcessFailed(
-                f"process {here.rank} ends, because process 0 has failed."
+                f"process {group.rank} ends, because process 0 has failed."
             ) from None
         if _is_lost_connection(error):
             raise OtherProcessFailed(
-                f"Process {here.rank} of {here.size} has lost the connection to another one, which "
-                f"has ended.{ADVICE}"
+                f"Process {group.rank} of {group.size} has lost the connection to another one, "
+                f"which has ended.{ADVICE}"
             ) from error
         raise
     finally:
