@@ -294,40 +294,6 @@ def test_heads_keep_their_numbers_when_others_are_pruned():
         prune_heads(at_once, {1: [3]})
 
 
-def test_every_used_parameter_of_a_pruned_model_gets_a_gradient():
-    model = bert().train()
-    prune_heads(model, SOME)
-    model.encode(TEXTS).pow(2).sum().backward()
-    for name, parameter in model.named_parameters():
-        used = "positions" not in name and "segments" not in name and parameter.numel()
-        assert not used or parameter.grad is not None, name
-
-
-def test_steps_of_a_pruned_transformer_equal_its_full_pass():
-    model, target = transformer(), torch.tensor([[1, 5, 6, 7], [1, 8, 9, 4], [1, 4, 4, 5]])
-    pruned = transformer()
-    prune_heads(pruned, {1: [2]}, "encoder")
-    prune_heads(pruned, {1: [1, 2, 3, 4], 3: [3]}, "decoder")
-    prune_heads(pruned, {1: [4], 2: [1, 2, 3, 4]}, "cross")
-    with (
-        torch.no_grad(),
-        heads_masked(model, {1: [2]}, "encoder"),
-        heads_masked(model, {1: [1, 2, 3, 4], 3: [3]}, "decoder"),
-        heads_masked(model, {1: [4], 2: [1, 2, 3, 4]}, "cross"),
-    ):
-        masked = model(TEXTS, Sequences.full(target)).hidden
-    with torch.no_grad():
-        hidden = pruned(TEXTS, Sequences.full(target)).hidden
-        assert (hidden - masked).abs().max() < 1e-5
-        state, _ = start(pruned, TEXTS)
-        steps = []
-        for position in range(4):
-            scores, state = pruned.step(target[:, position : position + 1], state)
-            state = state.select(torch.arange(3))
-            steps.append(scores)
-    torch.testing.assert_close(torch.cat(steps, 1), pruned.head.logits(hidden))
-
-
 def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path):
     from regard.models.gpt2 import GPT2, GPT2Config
 
@@ -353,11 +319,6 @@ def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path
         torch.testing.assert_close(theirs(ids).logits, masked, atol=1e-5, rtol=1e-5)
     again = from_published(json.loads(json.dumps(config)), tensors).eval()
     assert pruned_heads(again) == pruned_heads(pruned)
-
-
-def test_pruning_a_module_without_config_raises_an_error():
-    with pytest.raises(ConfigError, match="its configuration has no field `pruned`"):
-        prune_heads(SelfAttention(8, 2, kind="encoder"), {1: [1]})
 
 
 # ----------------------------------------------------------------------------------- files

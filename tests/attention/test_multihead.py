@@ -19,10 +19,6 @@ from regard.attention.multihead import (
     Memory,
     PackedLinear,
     SelfAttention,
-    merge_heads,
-    share,
-    split_heads,
-    unshare,
 )
 
 
@@ -98,21 +94,6 @@ def test_cross_attention_to_a_shared_memory_equals_that_to_copies_of_it():
     torch.testing.assert_close(seen[0], seen_copies[0])
 
 
-@pytest.mark.parametrize("shape", [(6, 2, 3, 5), (2, 1, 1, 1), (4, 3, 0, 5), (0, 2, 3, 5)])
-def test_unshare_inverts_share(shape):
-    x = torch.randn(shape)
-    memories = shape[0] // 2
-    assert torch.equal(unshare(share(x, memories), shape[0]), x)
-    if memories:
-        assert torch.equal(share(x, memories)[0, :, : shape[2]], x[0])
-
-
-def test_merge_heads_inverts_split_heads():
-    x = torch.randn(2, 3, 8)
-    assert torch.equal(split_heads(x, 4)[1, 2, 0], x[1, 0, 4:6])
-    assert torch.equal(merge_heads(split_heads(x, 4)), x)
-
-
 def test_self_attention_with_a_cache_equals_the_full_pass():
     ours = SelfAttention(8, 2, kind="decoder")
     x = torch.randn(2, 5, 8)
@@ -147,14 +128,6 @@ def test_attention_dropout_acts_only_in_training():
 def test_heads_that_do_not_divide_d_model_raise_an_error(heads):
     with pytest.raises(ValueError, match=f"`heads` must divide `d_model`, but they are {heads}"):
         SelfAttention(8, heads, kind="encoder")
-
-
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, 7])
-def test_a_dropout_outside_0_to_1_raises_an_error(dropout):
-    for make in (lambda: SelfAttention(8, 2, kind="encoder", dropout=dropout),
-                 lambda: CrossAttention(8, 2, dropout=dropout)):  # fmt: skip
-        with pytest.raises(ValueError, match=r"must be in \[0, 1\), but is"):
-            make()
 
 
 # ---- shapes, checked as they run ---------------------------------------------------------------

@@ -20,13 +20,11 @@ from regard.attention.relative_kinds import (
     TransformerXLPositions,
 )
 from regard.attention.relative_protocol import (
-    NoRelations,
     RelativeBias,
     RelativePositions,
     two_sided_bucket,
 )
 from regard.data.batches import Sequences
-from regard.errors import RegardError
 from regard.layers.positions import sinusoid
 from regard.ops import ALL_KEYS, KeyMask
 
@@ -135,14 +133,6 @@ def test_steps_of_rows_of_different_lengths_equal_the_full_pass(name):
         cache = cache.advance(count)
 
 
-def test_far_distances_are_clipped():
-    """Section 3.2 of Shaw et al. 2018: beyond k the vector is that of k, at any length."""
-    made = positions("shaw")
-    (relation,) = made.between(torch.arange(40), torch.arange(40))
-    offsets = torch.arange(40) - torch.arange(40)[:, None]
-    assert torch.equal(relation.rows[0], offsets.clamp(-CLIP, CLIP) + CLIP)
-
-
 def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
     query, key, value = torch.randn(3, 2, HEADS, 5, K).unbind()
     for rate in (0.0, 0.4):
@@ -206,13 +196,6 @@ def test_capture_shows_the_weights_with_relations():
     vectors = made.layers[0].keys[(torch.arange(5) - 1).clamp(-CLIP, CLIP) + CLIP]
     expected = ((key + vectors) @ query / K**0.5).softmax(0)
     torch.testing.assert_close(taken[0][0, 2, 1], expected)
-
-
-def test_unpadded_batches_raise_an_error_and_no_relations_take_them():
-    batch = Sequences(torch.zeros(2, 4, dtype=torch.long), torch.tensor([4, 2])).unpadded()
-    with pytest.raises(RegardError, match="this one is unpadded"):
-        positions("shaw").of(batch)
-    assert list(NoRelations(3).of(batch)) == [None] * 3
 
 
 def test_a_subset_of_tokens_equals_those_of_all():

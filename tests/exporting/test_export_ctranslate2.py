@@ -106,11 +106,6 @@ def test_the_prefix_of_sources_is_left_to_the_caller_who_is_told(tmp_path):
     assert made.notes == ("before each source its caller puts 'summarize: '",)
 
 
-def test_the_folder_in_which_the_command_runs_is_exported_beside_itself(tmp_path, monkeypatch):
-    monkeypatch.chdir(small.gpt2(tmp_path / "model", layers=1))
-    assert regard.export(".", "ctranslate2").path == tmp_path / "model-ctranslate2"
-
-
 def test_an_existing_folder_is_not_overwritten_and_an_unknown_runtime_is_an_error(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     (tmp_path / "new").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import small_models as small
@@ -14,7 +13,6 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.exporting import onnx
 from regard.exporting.runtime import ExportSource
-from regard.models.region_transformer import RegionTransformer
 from regard.tasks.folders import load_float32
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -117,13 +115,6 @@ def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room,
     assert len(session.run(ids[:, :1], *past)) == len(past) + 1
     with pytest.raises(Exception, match="INVALID_ARGUMENT"):
         session.run(ids[:, :2], *past)
-
-
-def test_a_model_that_reads_images_is_refused(tmp_path):
-    config = RegionTransformer.Config(9, d_model=4, d_ff=3, heads=1)
-    source = ExportSource(tmp_path, SimpleNamespace(module=RegionTransformer(config)))
-    with pytest.raises(ConfigError, match="ONNX Runtime has inputs for ids, but .* images"):
-        onnx._graphs(source)
 
 
 @pytest.mark.parametrize(

@@ -246,23 +246,6 @@ def test_invalid_values_of_cxx_give_kernels_or_one_warning(
     assert found == (len(warned) == 0)
 
 
-def test_undecodable_compiler_messages_are_reported(small_library, tmp_path, monkeypatch):
-    script = tmp_path / "strange"
-    script.write_text("#!/bin/sh\nprintf 'fatal error: \\377\\376' >&2\nexit 1\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("CXX", str(script))
-    with pytest.raises(build.BuildError, match="fatal error: "):
-        build.build(NO_FLAGS)
-
-
-def test_cxx_may_name_a_compiler_with_spaces_in_its_path(small_library, tmp_path, monkeypatch):
-    script = tmp_path / "my compiler"
-    script.symlink_to(compiler.shutil.which(compiler.find()[0]))
-    monkeypatch.setenv("CXX", f"'{script}' -O1")
-    assert compiler.find() == [str(script), "-O1"]
-    assert build.build(NO_FLAGS).exists()
-
-
 @pytest.mark.parametrize("where", ["chmod", "replace", "TemporaryDirectory", "TemporaryFile"])
 def test_a_full_disk_while_building_gives_one_warning(
     small_library, monkeypatch, not_set_up, where
@@ -275,12 +258,3 @@ def test_a_full_disk_while_building_gives_one_warning(
     with pytest.warns(UserWarning, match="No space left on device") as warned:
         assert not build.setup() and not build.setup()
     assert len(warned) == 1
-
-
-def test_compiling_is_announced_on_stderr(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(build, "_run", lambda *command: "no such processor")
-    monkeypatch.setattr(build, "_compiler", lambda: "c++")
-    with pytest.raises(build.BuildError, match="no such processor"):
-        build.build(folder=tmp_path)
-    out, err = capfd.readouterr()
-    assert not out and err == build.TOLD + "\n"

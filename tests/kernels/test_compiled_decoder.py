@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
 import threading
@@ -15,7 +14,7 @@ import torch
 
 import regard
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.pruning import head_importance, heads_masked, prune_heads
+from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
@@ -247,15 +246,6 @@ def test_compiled_models_generate_the_tokens_of_plain_ones(use, runs, name):
     assert runs
 
 
-def test_two_threads_give_the_scores_of_one(use, monkeypatch):
-    use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
-    alone = scores(model, inputs(model))
-    monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: 2)
-    monkeypatch.setattr("regard.kernels.products.threads_for", lambda *work: 2)
-    assert torch.equal(scores(model, inputs(model)), alone)
-
-
 def test_a_forked_process_computes_without_the_threads_of_its_parent(use, monkeypatch):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
@@ -299,21 +289,6 @@ def test_pruning_a_quantized_model_raises_an_error(use):
         ConfigError, match="quantized weights, which cannot be cut. Load it without"
     ):
         prune_heads(model, {1: [2]})
-
-
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_head_importance_of_quantized_weights_is_close_to_that_of_float32(use, weights):
-    use("fast")
-    wide, model = (spread(MODELS["gpt2"]()) for _ in range(2))
-    prepare(model, weights)
-
-    def importance(model):
-        def losses(texts):
-            return model(texts).hidden.pow(2).mean((1, 2))
-
-        return head_importance(model, [torch.arange(24).view(2, 12)], losses)
-
-    assert torch.allclose(importance(model), importance(wide), rtol=0.2, atol=0.03)
 
 
 class Halves(GPT2Block):
@@ -406,15 +381,6 @@ def test_a_compiled_step_is_one_call_of_a_kernel(use, runs, name):
     assert runs[-3:] == [WORDS] * 3
 
 
-def test_an_untied_output_layer_is_compiled(use, runs):
-    model = prepare(spread(GPT2(GPT2Config(WORDS, output="own", **SMALL))))
-    use(None)
-    wanted = scores(model, inputs(model))
-    use("fast")
-    assert_close(scores(model, inputs(model)), wanted)
-    assert runs[-1] == WORDS and type(model.embedding) is torch.nn.Embedding
-
-
 def test_tokens_and_positions_out_of_range_raise_errors(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
@@ -438,16 +404,6 @@ def test_the_table_of_positions_grows_while_decoding(use, runs, monkeypatch):
     use("fast")
     assert_close(scores(model, long, (1,) * 300), wanted)
     assert runs.count(WORDS) == 299  # one of them made the table longer
-
-
-def test_a_deep_copy_has_its_own_weights(use, runs):
-    use("fast")
-    model = prepare(spread(MODELS["gpt"]()))
-    before = scores(model, inputs(model))
-    other = copy.deepcopy(model)
-    other.blocks[0].feed.inner.matrix.scale.zero_()
-    assert not torch.allclose(scores(other, inputs(model)), before, atol=1e-3)
-    assert torch.equal(scores(model, inputs(model)), before)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "transformer", "t5"])
@@ -505,20 +461,6 @@ def test_tied_matrices_are_quantized_once(use):
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_models_are_quantized_alike_with_and_without_kernels(use):
-    use("fast")
-    quantized = prepare(spread(MODELS["gpt"]())).state_dict()
-    use(None)
-    found = prepare(spread(MODELS["gpt"]())).state_dict()
-    assert found.keys() == quantized.keys()
-    assert all(torch.equal(found[name], quantized[name]) for name in found)
-
-
-def test_preparing_a_model_on_another_device_raises_an_error():
-    with pytest.raises(ConfigError, match='on meta. Give device="cpu" or, .* quantize="bfloat16"'):
-        prepare(MODELS["gpt"]().to("meta"))
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
     monkeypatch.setattr(quantize, "GPUS", {"meta"})
@@ -539,11 +481,6 @@ def test_on_a_gpu_recurrent_models_keep_float32_with_a_warning():
     with pytest.warns(UserWarning, match="keeps its float32 weights"):
         quantize.halved(model)
     assert model.embedding.weight.dtype == torch.float32
-
-
-def test_an_unknown_kind_of_weights_raises_an_error():
-    with pytest.raises(ConfigError, match="'int8'"):
-        prepare(MODELS["gpt"](), "int9")
 
 
 def test_a_compiled_step_that_differs_from_the_plain_one_is_not_used(use, monkeypatch):

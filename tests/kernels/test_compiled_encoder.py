@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
@@ -160,16 +158,6 @@ def test_roberta_positions_skip_padding_ids_inside_a_text(use, runs):
     assert difference.max() < 0.1 * found.abs().max()
 
 
-def test_compiled_encoders_add_segment_embeddings(use):
-    model, read = prepare(made("bert"), "bfloat16"), texts()
-    marked = Sequences(read.ids, read.lengths, torch.arange(read.ids.size(1)) % 2 * read.keep)
-    found, plain = encode(model, marked)[read.keep], encode(model, read)[read.keep]
-    assert (found - plain).abs().max() > 0.5
-    use(None)
-    difference = (encode(model, marked)[read.keep] - found).abs()
-    assert difference.median() < 5e-3 * found.abs().max()
-
-
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 @pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
 def test_ids_out_of_range_raise_the_same_error_as_without_kernels(name, ids, message):
@@ -191,13 +179,6 @@ def test_the_table_of_positions_grows_for_a_longer_text(use, runs):
     torch.testing.assert_close(encode(other, read)[read.keep], compiled, rtol=0, atol=0)
     difference, size = (compiled - plain).abs(), plain.abs().max()
     assert difference.max() < 0.1 * size and difference.median() < 5e-3 * size
-
-
-def test_two_threads_give_the_states_of_one(two_threads):
-    model, read = prepare(made("bert")), texts([20] * 100)
-    both = encode(model, read)
-    torch.set_num_threads(1)
-    torch.testing.assert_close(encode(model, read), both, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("choice", [(-1,), (-2,), ([1, 2, 3], "sum"), ([0, 2], [0.5, 2.0]), (1,)])
@@ -258,17 +239,6 @@ def test_capture_head_masks_and_training_use_the_plain_model(runs):
     assert not runs and len(attention.passes) == 1
     torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
     assert (masked - fast).abs().max() > 0.1
-
-
-def test_a_deep_copy_has_its_own_weights(runs):
-    model, read = prepare(made("roberta")), texts()
-    before = encode(model, read)
-    other = copy.deepcopy(model)
-    for part in other.modules():
-        if isinstance(part, torch.nn.LayerNorm):
-            part.weight.data.zero_()
-    assert (encode(other, read) - before).abs().max() > 0.1
-    torch.testing.assert_close(encode(model, read), before, rtol=0, atol=0)
 
 
 def test_empty_batches_and_nan_weights_are_encoded(two_threads):

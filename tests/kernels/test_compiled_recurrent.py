@@ -79,7 +79,7 @@ def test_a_float64_state_gives_the_hidden_states_of_a_float32_one(use):
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_quantized_layers_are_close_to_float32_ones(use, monkeypatch, kind, weights, threads):
-    monkeypatch.setattr("regard.kernels.products.threads_for", lambda work: threads)
+    monkeypatch.setattr("regard.kernels.products.threads_for", lambda *work: threads)
     torch.manual_seed(0)
     layer = CELLS[kind](40, WIDTH)
     x = torch.randn(3, 5, 40)
@@ -123,15 +123,6 @@ def test_searches_with_kernels_find_the_tokens_of_torch(use, name):
         wanted = [each[0].tokens for each in method.run(generator(model), source)]
         use("fast")
         assert [each[0].tokens for each in method.run(generator(model), source)] == wanted
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_matrix_of_a_step_is_quantized(use, name):
-    use("fast")
-    model = prepare(MODELS[name]())
-    wide = {key for key, value in model.state_dict().items() if value.dtype == torch.float32}
-    matrices = {key for key in wide if model.state_dict()[key].dim() > 1}
-    assert matrices <= {"decoder.score.weigh.weight"}  # one line
 
 
 @pytest.fixture

@@ -145,38 +145,12 @@ def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
         assert torch.equal(states(rows, 2), whole[rows])
 
 
-def test_a_second_backward_pass_gives_the_same_gradients(calls):
-    """The backward pass does not change what the forward pass saved."""
-    layer, read = layer_of(given(3, 5, 33))
-    found = run(layer, read)
-    once = gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read), retain_graph=True)
-    again = gradients(found, [1.0, 2.0, 3.0], leaves_of(layer, read))
-    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
-
-
-def test_states_without_autograd_equal_those_with_it(calls):
-    layer, read = layer_of(given(3, 5, 33))
-    found = run(layer, read)
-    with torch.no_grad():
-        same = run(layer, read)
-    assert all(torch.equal(one, other) for one, other in zip(found, same, strict=True))
-
-
 def test_only_required_gradients_are_computed(calls):
     layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
     layer.recurrent.weight.requires_grad_(False)
     run(layer, [x.detach(), hidden.detach(), cell])[0].sum().backward()
     assert layer.recurrent.weight.grad is None
     assert cell.grad.any() and layer.input.weight.grad.any() and layer.input.bias.grad.any()
-
-
-def test_nan_in_one_sequence_does_not_reach_others(calls):
-    layer, (x, hidden, cell) = layer_of(given(3, 5, 33))
-    with torch.no_grad():
-        x[0, 1, 0] = float("nan")
-        found, *_ = run(layer, [x, hidden, cell])
-    assert found[0, 1:].isnan().all()
-    assert found[0, 0].isfinite().all() and found[1:].isfinite().all()
 
 
 def test_libraries_for_older_processors_have_no_lstm_kernels(libraries):

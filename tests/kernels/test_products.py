@@ -135,23 +135,6 @@ def test_the_quantized_output_layer_has_the_loss_of_its_logits(use, smoothing):
     assert total.item() == pytest.approx(theirs.item(), rel=1e-2)
 
 
-def test_converting_the_type_of_a_model_leaves_matrices_quantized():
-    matrix = QuantizedMatrix(torch.randn(20, 30), "bfloat16")
-    before = matrix.weight.clone()
-    assert torch.equal(matrix.float().weight, before) and matrix.weight.dtype == torch.bfloat16
-    eight = QuantizedMatrix(torch.randn(20, 30), "int8").double()
-    assert eight.weight.dtype == torch.uint8 and eight.scale.dtype == torch.float32
-
-
-def test_a_float64_bias_gives_the_result_of_a_float32_one(use):
-    use("fast")
-    layer = QuantizedLinear(Linear(8, 3), "int8")
-    x = torch.randn(2, 8)
-    wanted = layer(x)
-    layer.bias = layer.bias.double()
-    assert torch.allclose(layer(x), wanted.double(), atol=1e-5)
-
-
 # ---------------------------------------------------------------------------------- building
 
 
@@ -228,32 +211,6 @@ def test_a_library_in_a_read_only_cache_is_used(small_library, monkeypatch, caps
     monkeypatch.setattr(build, "_problem", lambda folder: "it cannot be written to")
     capsys.readouterr()
     assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
-
-
-def test_without_a_home_folder_kernels_are_built_for_the_process(
-    small_library, monkeypatch, tmp_path, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as it does then
-    assert not build.build(NO_FLAGS).is_relative_to(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["small_library.cpp"]
-    assert "for this process alone" in capsys.readouterr().err
-
-
-def test_cxx_names_the_compiler_and_an_unknown_one_is_reported(
-    small_library, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.delenv("CXX", raising=False)
-    wrapper, called, (compiler,) = tmp_path / "wrapper", tmp_path / "called", build._compiler()
-    wrapper.write_text(f'#!/bin/sh\necho "$1" > {called}\nexec "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("CXX", f"{wrapper} {compiler}")
-    build.build(NO_FLAGS)
-    assert called.read_text().strip() == compiler
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert build._compiler() == [compiler]
-    assert "'no-such-compiler', which was not found" in capsys.readouterr().err
 
 
 def test_the_message_of_an_invalid_source_is_the_line_that_explains_it(small_library, tmp_path):

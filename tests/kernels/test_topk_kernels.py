@@ -75,22 +75,6 @@ def test_the_kernel_is_used_only_for_float32_scores_of_enough_tokens(use):
     assert not ops.topk.has_implementation(torch.zeros(2, 9000), 3)
 
 
-def test_beam_search_finds_the_same_with_and_without_kernels(use):
-    torch.manual_seed(3)
-    config = TransformerConfig(8200, d_model=16, d_ff=32, heads=2, max_length=40)
-    model = Transformer(config).eval()
-    model.embedding.weight.data.normal_()
-    source = Sequences.of([[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]], 0)
-    beam = Beam(size=4, n_best=4, max_tokens=12)
-    use(None)
-    wanted = beam.run(generator(model), source)
-    use("fast")
-    for found, expected in zip(beam.run(generator(model), source), wanted, strict=True):
-        assert [one.tokens for one in found] == [one.tokens for one in expected]
-        for one, other in zip(found, expected, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-5)
-
-
 def decoder(words=9001, spread=1.0):
     torch.manual_seed(4)
     sizes = dict(d_model=64, d_ff=64, heads=2, encoder_layers=1, decoder_layers=1, max_length=40)

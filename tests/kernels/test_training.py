@@ -24,7 +24,6 @@ from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 KINDS = ["fast", "older", "plain"]
 SOME = (0x0123456789ABCDEF, 9830)  # a decision that drops three in ten
 NUMBERS = {torch.float32: dict(atol=2e-6, rtol=2e-5), torch.bfloat16: dict(atol=2e-2, rtol=2e-2)}
-LOW_PRECISION = NUMBERS[torch.bfloat16]
 
 
 def leaf(*shape, kind=torch.float32) -> Tensor:
@@ -111,22 +110,6 @@ def test_add_norm_and_its_gradients_equal_those_in_float64(use, kernels, kind, p
         alike([out], [wanted], kind)
         found = gradients(out, hidden, update, *norm.parameters())
         alike(found, gradients(wanted, h, u, *exact.parameters()), kind)
-
-
-def test_add_norm_in_evaluation_and_in_float64_equals_torch():
-    norm = AddNorm(8, dropout=0.5).eval()
-    hidden, update = torch.randn(2, 3, 8), torch.randn(2, 3, 8)
-    expected = F.layer_norm(hidden + update, (8,))
-    torch.testing.assert_close(norm(hidden, update), expected)
-    with torch.no_grad():
-        torch.testing.assert_close(norm(hidden, update), expected)
-
-    def seeded(*inputs):
-        torch.manual_seed(3)
-        return norm(*inputs)
-
-    norm.double().train()
-    assert torch.autograd.gradcheck(seeded, in_float64(hidden, update))
 
 
 # ---- gelu
@@ -282,13 +265,6 @@ def test_attention_and_its_gradients_equal_those_in_float64(fused, mask, probabi
         alike([out], [wanted], torch.bfloat16)
         found = gradients(out, query, key, value)
         alike(found, gradients(wanted, *exact), torch.bfloat16)
-
-
-def test_nan_in_a_query_reaches_its_context(fused):
-    query, key, value = (torch.zeros(1, 1, 4, 8, dtype=torch.bfloat16) for _ in range(3))
-    query[0, 0, 1] = torch.nan
-    found = attend(query, key, value)[0, 0].isnan().any(-1)
-    assert found.tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize("mask", ["free", "padding", "both"])

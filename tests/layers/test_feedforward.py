@@ -31,8 +31,3 @@ def test_feed_forward_dropout_is_before_the_outer_matrix():
     assert not torch.equal(layer(x), dropped) and dropped.ne(0).all()
     layer.eval()
     assert torch.equal(layer(x), layer(x)) and not torch.equal(layer(x), dropped)
-
-
-def test_an_unknown_activation_raises_an_error():
-    with pytest.raises(ValueError, match="`activation` must be one of relu, gelu, .*, but is 'x'"):
-        FeedForward(4, 8, activation="x")

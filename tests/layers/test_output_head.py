@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -100,19 +98,6 @@ def test_a_tied_embedding_sums_both_gradients():
     (ours,) = torch.autograd.grad(total, embedding.weight)
     expected = judge(head, embedding(words), targets, 0.1)
     torch.testing.assert_close(ours, torch.autograd.grad(expected, embedding.weight)[0])
-
-
-def test_a_tied_embedding_of_another_shape_raises_an_error():
-    with pytest.raises(ValueError, match=r"of shape \(11, 6\), but it is \(11, 5\)"):
-        Softmax(D, V, tied=nn.Embedding(V, 5), bias=False)
-
-
-def test_the_loss_equals_that_of_the_logits():
-    head, _, hidden, targets = case(8, bias=True)
-    logits = head.logits(hidden.view(2, 4, D))
-    assert logits.shape == (2, 4, V)
-    expected = -logits.log_softmax(-1).view(8, V)[torch.arange(8), targets].sum()
-    torch.testing.assert_close(head.loss(hidden, targets)[0], expected)
 
 
 def test_extreme_logits_give_a_finite_loss():
@@ -241,21 +226,3 @@ def test_a_target_outside_of_the_vocabulary_raises_an_error(target):
             pytest.raises((RuntimeError, IndexError), match="out of bounds"),
         ):
             head.loss(hidden, targets)
-
-
-@pytest.mark.parametrize("n", [1, 4, 9])
-def test_the_loss_of_slices_without_autograd_equals_that_of_all(monkeypatch, n):
-    monkeypatch.setattr(output, "SLICE", 1)
-    monkeypatch.setattr(output, "MIN_ROWS", 4)
-    head, _, hidden, targets = case(n, bias=True)
-    with torch.no_grad():
-        total, count = head.loss(hidden, targets)
-    assert count == n
-    torch.testing.assert_close(total, judge(head, hidden, targets, 0.0).detach())
-
-
-def test_a_slice_has_at_least_one_token(monkeypatch):
-    monkeypatch.setattr(output, "TRAINING_SLICE", 1)
-    for n, bias in itertools.product((1, 4), (False, True)):
-        head, _, hidden, targets = case(n, bias=bias)
-        assert_equals_judge(head, hidden, targets, 0.1)

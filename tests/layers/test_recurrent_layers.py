@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard import ops
-from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack, cell_class
+from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack
 from regard.state import Cells
 
 THEIRS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -95,24 +95,6 @@ def test_single_steps_equal_the_whole_sequence(kind):
     torch.testing.assert_close(found, torch.autograd.grad(whole.square().sum(), weights))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_float32_is_close_to_float64_forward_and_backward(kind):
-    """The fast products run in float32 only."""
-    ours, theirs = twins(kind, 16, 24)
-    ours.float()
-    x = torch.randn(4, 9, 16)
-    found, _ = ours(x)
-    expected, _ = theirs(x.double())
-    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-5)
-    found.square().sum().backward()
-    expected.square().sum().backward()
-    for n, layer in enumerate(ours.layers):
-        wanted = getattr(theirs, f"weight_hh_l{n}").grad
-        torch.testing.assert_close(
-            layer.recurrent.weight.grad.double(), wanted, atol=1e-5, rtol=1e-5
-        )
-
-
 def one_step(kind, x, hidden, cell, layer):
     """The equations at the head of the module."""
     inner = x @ layer.input.weight.T + layer.input.bias
@@ -184,15 +166,6 @@ def test_a_bidirectional_stack_equals_that_of_torch():
     torch.testing.assert_close(end, hidden.unflatten(0, (2, 2)).permute(2, 0, 1, 3).flatten(2))
 
 
-def test_dropout_is_between_layers_and_not_between_steps():
-    torch.manual_seed(0)
-    stack = Stack(LSTM, 4, 4, 3, dropout=0.5)
-    dropped = []
-    stack.dropout.register_forward_hook(lambda module, args, out: dropped.append(out.shape))
-    stack(torch.randn(2, 5, 4))
-    assert dropped == [(2, 5, 4)] * 2
-
-
 def test_bfloat16_products_keep_the_cells_in_float32():
     torch.manual_seed(0)
     stack = Stack(LSTM, 16, 16, 2)
@@ -204,11 +177,6 @@ def test_bfloat16_products_keep_the_cells_in_float32():
     assert found.dtype == state.cell.dtype == torch.float32
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
-
-
-def test_an_unknown_cell_raises_an_error():
-    with pytest.raises(ValueError, match="rnn, gru, lstm, but is 'qrnn'"):
-        cell_class("qrnn")
 
 
 UNDER_AUTOCAST = """

@@ -75,23 +75,6 @@ def test_expected_counts_are_near_those_of_all_samples_in_every_order():
     np.testing.assert_allclose(found, exact, atol=0.03)
 
 
-def test_training_with_samples_approaches_the_full_softmax():
-    """A unigram model: the biases learn the frequencies of the words."""
-    torch.manual_seed(0)
-    frequencies = torch.tensor(zipfian(V)).float() ** 1.5
-    frequencies /= frequencies.sum()
-    head = SampledSoftmax(D, V, 8).train()
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.02)
-    hidden = torch.zeros(256, D)
-    for _ in range(1200):
-        targets = torch.multinomial(frequencies, 256, replacement=True)
-        optimizer.zero_grad()
-        (head.loss(hidden, targets)[0] / 256).backward()
-        optimizer.step()
-    learned = head.eval().logits(hidden[:1]).softmax(-1)[0]
-    torch.testing.assert_close(learned, frequencies, atol=0.03, rtol=0)
-
-
 def test_a_seed_repeats_the_sample_and_targets_may_be_ignored():
     head, (hidden, targets) = layer(4).train(), data()
     targets[2] = -100

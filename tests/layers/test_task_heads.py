@@ -43,11 +43,6 @@ def test_poolings_read_tokens_and_no_padding():
         torch.testing.assert_close(pooling(changed, rows), pooling(states, rows))
 
 
-def test_the_mean_of_an_empty_sequence_is_zero():
-    empty = Sequences(torch.zeros(1, 2, dtype=torch.long), torch.tensor([0]))
-    assert torch.equal(mean_of_tokens(torch.ones(1, 2, D), empty), torch.zeros(1, D))
-
-
 def test_the_classification_head_equals_its_formula():
     torch.manual_seed(1)
     states, rows = hidden(), texts()

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
 from regard.layers.efficientnet_lite import BatchNormDense
 from regard.layers.recurrent import BPTTWindows, WeightDropLSTM
@@ -280,8 +279,3 @@ def test_parameters_are_the_published_ones(size, words):
         m = AwdLstm(AwdLstmConfig(vocab_size=words, **SIZES[size]))
     count = sum(one.numel() for one in m.parameters())
     assert count // 1e6 == PUBLISHED[size]["parameters"][0] / 1e6
-
-
-def test_one_layer_is_an_error():
-    with pytest.raises(ConfigError, match="at least 2, but is 1"):
-        model(layers=1)

@@ -21,10 +21,8 @@ import regard.attention.attend
 import regard.layers.dropout
 import regard.layers.norm
 import regard.ops
-from regard.data.batches import IGNORE
-from regard.errors import ConfigError
 from regard.models.bert import PUBLISHED, SIZES, Bert, BertConfig
-from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
+from regard.models.encoder_with_heads import EncoderWithHeads
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
 
@@ -106,19 +104,6 @@ def test_dropout_is_at_the_same_positions_as_in_transformers(family, ending, mon
                 torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
-def test_an_unknown_head_raises_an_error():
-    encoder = Bert(BertConfig(20, **TINY))
-    with pytest.raises(ConfigError, match="Bert has no head 'speech'. Known are: pooler,"):
-        encoder.new_head("speech")
-    with pytest.raises(ConfigError, match="no head 'tags'. Its heads: pooler, span"):
-        headed(encoder.config, "pooler", "span").head("tags")
-    with pytest.raises(ConfigError, match="There is no head 'tag'. Did you mean 'tags'"):
-        EncoderWithHeads(encoder, {"tag": encoder.new_head("tags", 2)})
-    of_others = {"replaced", "sentence_order", "span_search"}
-    known = HEADS.keys() - of_others - {"chart", "crf"}  # others, all
-    assert all(encoder.new_head(kind, 2) is not None for kind in known)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_new_weights_have_the_initial_range_of_the_config(tied):
     torch.manual_seed(0)
@@ -148,19 +133,3 @@ def test_new_pooled_heads_start_from_the_trained_pooler():
         is trained.heads["next_sentence"]
     )
     assert trained.with_head("tags", 4).heads["tags"].inner is None
-
-
-def test_the_masked_lm_loss_counts_only_masked_positions():
-    torch.manual_seed(0)
-    encoder = Bert(BertConfig(20, **TINY))
-    head, texts = encoder.new_head("masked_lm"), batch(0, (6, 3))
-    texts.ids.clamp_(max=19)
-    hidden = encoder.encode(texts)
-    targets = torch.full_like(texts.ids, IGNORE)
-    targets[0, 2], targets[1, 0] = 7, 11
-    total, counted = head.loss(hidden.flatten(0, 1), targets.flatten())
-    expected = torch.nn.functional.cross_entropy(
-        head(hidden, texts).flatten(0, 1), targets.flatten(), reduction="sum"
-    )
-    assert counted == 2
-    torch.testing.assert_close(total, expected)

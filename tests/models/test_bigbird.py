@@ -9,14 +9,11 @@ import pytest
 import torch
 from their_encoders import SAME, randomized, transformers, weights
 
-import regard
 from regard import ops
-from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.relative_kinds import BiasRelation
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.models.bigbird import BigBird, BigBirdBlock, BigBirdConfig
-from regard.models.encoder_with_heads import EncoderWithHeads
 
 V, SIZE, RANDOM = 31, 2, 1
 LIMIT = (5 + 2 * RANDOM) * SIZE  # up to here everything sees everything
@@ -165,16 +162,6 @@ def test_a_short_batch_does_not_change_how_later_ones_are_read():
     assert (full.encode(long) - before).abs().max() > 1e-2
 
 
-def test_texts_together_have_the_states_of_each_alone():
-    ours = ours_of(theirs())
-    batch = texts(40, 1, 15, 14, 33, 2, 23)
-    together = list(ours.states(batch))
-    for row, length in enumerate(batch.lengths.tolist()):
-        alone = Sequences(batch.ids[row : row + 1, :length], batch.lengths[row : row + 1])
-        for layer, hidden in zip(together, ours.states(alone), strict=True):
-            torch.testing.assert_close(hidden[0], layer[row, :length], atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_states_and_gradients_equal_dense_attention_under_the_same_mask(dropout):
     ours, batch = ours_of(theirs()), texts(37, 16, 5)
@@ -197,36 +184,6 @@ def test_states_and_gradients_equal_dense_attention_under_the_same_mask(dropout)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_captured_attention_is_on_the_full_grid():
-    ours, batch = ours_of(theirs()), texts(26, 17)
-    with regard.look(ours) as attention:
-        looked = ours.encode(batch)
-    torch.testing.assert_close(ours.encode(batch)[batch.keep], looked[batch.keep])
-    for layer, one in enumerate(attention.passes[0].attentions.values()):
-        assert one.weights.shape == (2, 3, 26, 26)
-        grid = ours.mask(batch, layer).sparse.dense.grid.expand(2, 3, 26, 26)
-        assert (one.weights[~grid] == 0).all() and (one.weights[grid] > 0).all()
-        torch.testing.assert_close(one.weights.sum(-1), torch.ones(2, 3, 26))
-
-
-def test_pruned_heads_give_what_masked_heads_gave():
-    ours, batch = ours_of(theirs()), texts(29, 15)
-    for heads in ({1: [2], 2: [1, 3]}, {1: [1]}):
-        with heads_masked(ours, heads):
-            expected = ours.encode(batch)
-        prune_heads(ours, heads)
-        torch.testing.assert_close(ours.encode(batch)[batch.keep], expected[batch.keep])
-
-
-def test_the_first_token_alone_has_the_state_that_it_has_with_all():
-    ours = ours_of(theirs())
-    model = EncoderWithHeads(ours, {"classes": ours.new_head("classes", 3)}).eval()
-    batch = texts(35, 16, 4)
-    hidden = ours.encode(batch)
-    expected = model.heads["classes"](hidden, batch)
-    torch.testing.assert_close(model.scores("classes", batch), expected)
-
-
 def test_the_seed_of_random_blocks_is_kept_with_the_model(tmp_path):
     sizes = dict(d_model=12, d_ff=16, heads=3, layers=2, block_size=2, random_blocks=1)
     torch.manual_seed(0)
@@ -240,22 +197,3 @@ def test_the_seed_of_random_blocks_is_kept_with_the_model(tmp_path):
     assert not torch.allclose(other.encode(batch), ours.encode(batch))
     plans = [ours.drawn_plan(layer, torch.tensor([20])) for layer in (0, 1)]
     assert not torch.equal(*plans)  # others in each layer
-
-
-def test_long_texts_are_classified_and_half_precision_is_finite(tmp_path):
-    rows = [{"text": f"{word} end " * 12, "label": word} for word in ("one", "two")] * 6
-    sizes = dict(
-        name="bigbird", d_model=8, d_ff=12, heads=2, layers=2, max_length=64, block_size=2,
-        random_blocks=1,
-    )  # fmt: skip
-    run = regard.train(
-        task="classification", train=rows, model=sizes, out=tmp_path / "run", progress=False,
-        tokenizer=dict(kind="words", vocab_size=20), max_steps=3, data={"max_length": 40},
-    )  # fmt: skip
-    assert run.predict(rows[0]["text"]) in ("one", "two")
-    small, whole = (regard.load(tmp_path / "run", quantize=kind) for kind in ("int8", None))
-    for text in (rows[0]["text"], "one"):  # as sparse as the model it was made of
-        vectors = [torch.as_tensor(one.embed(text, pooling="mean")) for one in (small, whole)]
-        torch.testing.assert_close(*vectors, atol=0.02, rtol=0)
-    encoder = run.model.module.encoder.to(torch.bfloat16)
-    assert encoder.encode(Sequences.full(torch.randint(3, 8, (2, 40)))).isfinite().all()

@@ -95,15 +95,6 @@ def test_hidden_states_and_gradients_equal_those_of_torchs_layers(characters):
         torch.testing.assert_close(one, other)
 
 
-def test_a_text_is_the_same_alone_and_in_a_batch():
-    for characters in ("lstm", "cnn", "none"):
-        model = build(characters, layers=2)
-        together = model.encode(batch_of(model, TEXTS))
-        for row, words in enumerate(TEXTS):
-            alone = model.encode(batch_of(model, [words]))
-            torch.testing.assert_close(together[row, : len(words)], alone[0])
-
-
 def test_words_outside_of_the_vocabulary_differ_by_their_characters():
     for characters, differ in (("lstm", True), ("cnn", True), ("none", False)):
         model = build(characters)

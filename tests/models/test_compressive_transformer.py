@@ -11,9 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.data.batches import Sequences
-from regard.decoding import generate
-from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models.compressive_transformer import (
     CompressiveTransformer,
@@ -274,42 +271,6 @@ def test_under_bfloat16_autocast_the_auxiliary_loss_reaches_the_compressions_alo
         assert (parameter.grad is not None) == name.startswith("compressions"), name
 
 
-@pytest.mark.parametrize("options", CASES, ids=str)
-def test_prompts_of_different_lengths_continue_as_each_alone(options):
-    model, following = tiny(**options), drawn(4, 9, seed=8)
-    prompts = [drawn(1, n, seed=n)[0].tolist() for n in (3, 21, 1, 14)]
-    with torch.no_grad():
-        state, first = start(model, Sequences.of(prompts, 0))
-        fed = torch.cat([first, following], 1)
-        said = []
-        for token in fed.split(1, 1):
-            scores, state = model.step(token, state)
-            said.append(scores)
-        together = torch.cat(said, 1)
-        order = torch.tensor([2, 0, 1, 3, 1])
-        late, _ = model.step(following[order, :1], state.copy().select(order))
-        for row, prompt in enumerate(prompts):
-            alone, first = start(model, Sequences.of([prompt], 0))
-            for n, token in enumerate([first, *following[row : row + 1].split(1, 1)]):
-                scores, alone = model.step(token, alone)
-                torch.testing.assert_close(scores[0, 0], together[row, n], **CLOSE)
-            last, _ = model.step(following[row : row + 1, :1], alone)
-            for at in (order == row).nonzero().flatten().tolist():
-                torch.testing.assert_close(late[at], last[0], **CLOSE)
-
-
-@pytest.mark.parametrize("options", CASES, ids=str)
-def test_a_stored_memory_continues_to_the_last_bit(options):
-    model, ids = tiny(**options), drawn(3, 30)
-    state = model(ids[:, :13]).state
-    state = model(ids[:, 13:20], state).state
-    restored = model.empty(3).with_tensors({k: t.clone() for k, t in state.tensors().items()})
-    for piece in (ids[:, 20:21], ids[:, 21:26], ids[:, 26:]):
-        one, other = model(piece, state), model(piece, restored)
-        assert torch.equal(one.hidden, other.hidden)
-        state, restored = one.state, other.state
-
-
 def test_a_memory_that_is_never_full_is_transformer_xl():
     model, ids = tiny(memory_length=20), drawn(2, 18)
     plain = TransformerXL(TransformerXLConfig(V, d_model=D, d_ff=12, heads=H, layers=L)).double()
@@ -337,15 +298,6 @@ def test_a_token_that_only_a_compressed_slot_holds_still_matters():
     assert not torch.allclose(*said)
     short = model.with_memory(memory_length=2)
     assert short(ids).state.slots == 4 + 3
-
-
-def test_beam_search_finds_for_each_prompt_what_it_finds_alone():
-    model = tiny(memory_length=4, compressed_length=3, compression_rate=2)
-    prompts = [drawn(1, n, seed=n)[0].tolist() for n in (2, 13, 7)]
-    together = generate(model, Sequences.of(prompts, 0), beams=3, max_tokens=12)
-    for row, prompt in enumerate(prompts):
-        (alone,) = generate(model, Sequences.of([prompt], 0), beams=3, max_tokens=12)
-        assert together[row][0].tokens == alone[0].tokens
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-import regard
 from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
-from regard.decoding import Beam
 from regard.errors import ConfigError
 from regard.models.conv_seq2seq import SIZES, ConvSeq2Seq, ConvSeq2SeqConfig
-from regard.models.quantize import prepare
-from regard.tasks.translation import Translator
-from regard.text import train
 
 WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8], [9, 10, 11, 12, 13, 2], [4, 2]]
@@ -153,35 +148,6 @@ def test_gradients_are_those_of_the_formulas_with_the_encoders_mean(shape):
         torch.testing.assert_close(parameter.grad, weights[name].grad, atol=1e-9, rtol=1e-8)
 
 
-@pytest.mark.parametrize("train", [False, True])
-def test_capture_changes_nothing_in_training_and_in_evaluation(train):
-    model, found = tiny().train(train), []
-    for listener in (None, Recorder()):
-        token = listening.set(listener)
-        torch.manual_seed(3)
-        try:
-            found.append(model(Sequences.of(SOURCES, 0), Sequences.full(TARGETS)).hidden)
-        finally:
-            listening.reset(token)
-    torch.testing.assert_close(found[1], found[0])
-
-
-@torch.no_grad()
-def test_steps_of_a_shuffled_beam_equal_the_full_pass_exactly_enough():
-    model, source = tiny(), Sequences.of(SOURCES, 0)
-    rows = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    state = model.read(source).select(rows)
-    words = TARGETS[rows]
-    words[1::2, 1:] += 1
-    words.clamp_(max=WORDS - 1)
-    _, state = model.step(words[:, :2], state)
-    order = torch.tensor([1, 0, 3, 3, 4, 5])
-    scores, _ = model.step(words[order, 2:], state.select(order))
-    whole = model(source.select(rows[order]), Sequences.full(words[order])).hidden
-    expected = model.head.logits(whole)[:, 2:]
-    torch.testing.assert_close(scores, expected, atol=1e-10, rtol=1e-10)
-
-
 def test_one_token_and_texts_that_are_too_long():
     model = tiny()
     assert model(Sequences.of([[4]], 0), Sequences.full(TARGETS[:1, :1])).hidden.shape == (1, 1, 6)
@@ -228,30 +194,3 @@ def test_sizes_of_the_paper_are_built_without_memory():
         with torch.device("meta"):
             model = ConvSeq2Seq(ConvSeq2SeqConfig(40_000, **SIZES[size]))
         assert len(model.decoder.blocks) == len(model.config.decoder)
-
-
-@torch.no_grad()
-def test_quantized_weights_translate():
-    torch.manual_seed(0)
-    model = ConvSeq2Seq(ConvSeq2SeqConfig(64, 64, ((3, 64),), ((3, 64),) * 2, tied=True)).eval()
-    source, target = Sequences.of(SOURCES, 0), Sequences.full(TARGETS)
-    before = model.head.logits(model(source, target).hidden)
-    small = prepare(model, "int8")
-    after = small.head.logits(small(source, target).hidden)
-    assert not torch.equal(after, before)
-    assert (after - before).abs().max() < 0.05 * before.abs().max()
-    assert all(Beam(3, max_tokens=4).run(small, source))
-
-
-def test_every_layer_is_drawn_by_the_pictures_of_attention():
-    lines = ["the old cat sat on a mat", "a mat was on the cat"]
-    tokenizer = train("words", lines * 3, 30)
-    special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
-    sizes = dict(d_model=8, encoder=((3, 8),), decoder=((3, 8),) * 3)
-    task = Translator(
-        ConvSeq2Seq(ConvSeq2SeqConfig(tokenizer.vocab_size, **sizes, **special)), tokenizer
-    )
-    with regard.look(task) as attention:
-        task.translate("the cat sat on a mat")
-    for layer in (1, 2, 3):
-        assert "cat" in attention.plot(layer=layer, kind="cross").html()

@@ -108,11 +108,6 @@ def test_targets_are_what_the_language_model_continues(name, options):
     assert [best[0].tokens for best in found] == [best[0].tokens for best in wanted]
 
 
-def test_half_of_the_context_is_for_the_source():
-    assert both("gpt2")[1].config.max_length == 16
-    assert both("lstm-lm")[1].config.max_length is None
-
-
 def test_a_model_that_does_not_predict_in_order_is_not_taken():
     xlnet = Xlnet(XlnetConfig(V, d_model=8, d_ff=8, heads=2, layers=1))
     backward = AwdLstm(AwdLstmConfig(V, d_model=8, d_hidden=8, layers=2, backward=True))
@@ -140,11 +135,6 @@ def test_an_inner_model_that_reads_backward_is_an_error():
 def test_fields_of_the_whole_model_are_an_error_in_base_model(name):
     with pytest.raises(CheckpointError, match=rf"`base_model\.{name}` would have no effect"):
         DecoderOnly(DecoderOnlyConfig(20, base_model={**SIZES, name: 5}))
-
-
-def test_an_unknown_option_inside_is_named():
-    with pytest.raises(CheckpointError, match="width"):
-        DecoderOnly(DecoderOnlyConfig(V, "gpt2", {"width": 3}))
 
 
 ROWS = [(text, " ".join(text.split()[::-1])) for text in (

@@ -42,12 +42,6 @@ def test_sinusoidal_positions_start_as_in_transformers_and_are_read_from_files()
     assert_same_outputs(trained, read, batch(0))
 
 
-def test_sinusoids_of_an_odd_width_raise_an_error():
-    odd = FAMILIES["distilbert"].model("Model", dim=15, sinusoidal_pos_embds=True)
-    with pytest.raises(ConfigError, match="config.json: `d_model` must be even"):
-        ours_of(odd)
-
-
 def test_distilbert_ignores_segments():
     torch.manual_seed(0)
     encoder = DistilBert(DistilBertConfig(31, **TINY)).eval()

@@ -98,19 +98,3 @@ def test_a_generator_fills_masks_and_its_folder_is_written_as_it_was(folder, tmp
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], tensor)
-
-
-def test_a_discriminator_is_fine_tuned_and_quantized(folder, tmp_path):
-    folder("ForPreTraining")
-    rows = [{"text": f"{word} the chef", "label": word} for word in ("meal", "ate")] * 8
-    run = regard.train(
-        task="classification", train=rows, model=dict(path=str(tmp_path)), out=tmp_path / "run",
-        progress=False, max_steps=3,
-    )  # fmt: skip
-    assert run.predict("meal the chef") in ("meal", "ate")
-    small = regard.load(tmp_path / "run", quantize="int8")
-    assert small.predict("meal the chef") in ("meal", "ate")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "run" / "model"
-    )
-    assert type(theirs).__name__ == "ElectraForSequenceClassification"

@@ -199,13 +199,6 @@ def test_a_carried_state_goes_on_where_each_direction_ended():
     assert state.rows == 2
 
 
-def test_without_a_state_carried_equals_the_states_from_zeros():
-    model = build()
-    batch = batch_of(model, SENTENCES, tokenizer())
-    for one, other in zip(model.carried(batch)[0], model.states(batch), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_a_state_is_used_once_and_an_empty_row_keeps_its_own():
     model, words = build(), tokenizer()
     _, state = model.carried(batch_of(model, SENTENCES[:2], words))
@@ -303,20 +296,6 @@ def test_long_words_are_cut_as_published():
     one, other = (batch_of(model, ["x" * (length + n)], words) for n in (0, 9))
     assert torch.equal(one.extras["characters"][0, 1], other.extras["characters"][0, 1])
     assert not torch.equal(one.ids, other.ids)
-
-
-def test_a_word_of_each_length_and_a_text_of_two_hundred_words_are_finite():
-    model, words = build(), tokenizer()
-    texts = ["x", " ".join("x" * (1 + n % 60) for n in range(200)), "\U0001f600 \u200b ß"]
-    batch = batch_of(model, texts, words)
-    assert batch.width == 202 and model.encode(batch)[batch.keep].isfinite().all()
-
-
-def test_an_empty_text_and_an_empty_batch_have_states():
-    model, words = build(), tokenizer()
-    assert model.encode(batch_of(model, [""], words)).shape == (1, 2, 10)
-    none = model.complete(Sequences.of([], 0), words)
-    assert [h.shape for h in model.states(none)] == [(0, 0, 10)] * 3
 
 
 # ---- options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import warnings
 from dataclasses import replace
@@ -154,39 +153,6 @@ def test_untied_folders_of_release_4_have_one_embedding_and_an_output(kind):
         from_published(model.config.to_dict(), tensors)
 
 
-@pytest.mark.parametrize("kind", CLASSES)
-@pytest.mark.parametrize("how", ["shards", "bfloat16", "bin"])
-def test_folders_of_transformers_open_in_every_form(kind, how, tmp_path):
-    model = theirs(kind)
-    if how == "bfloat16":  # of the model as well, but not of the positions that it computes
-        with torch.no_grad():
-            for name, tensor in model.state_dict().items():
-                if "embed_positions" not in name or kind not in ("marian", "pegasus"):
-                    tensor.copy_(tensor.bfloat16())
-        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(tmp_path)
-    elif how == "bin":
-        model.config.save_pretrained(tmp_path)
-        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    else:
-        model.save_pretrained(tmp_path, max_shard_size="8KB" if how == "shards" else "1GB")
-    ours = open_folder(tmp_path).model().eval()
-    source, target, _ = batch()
-    expected = their_logits(model, source, target)
-    torch.testing.assert_close(our_logits(ours, source, target), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["bart", "mbart", "m2m_100"])
-def test_weights_of_a_model_without_its_output_open(kind, tmp_path):
-    model = theirs(kind)
-    if kind in BIASED:
-        model.final_logits_bias.zero_()
-    model.model.save_pretrained(tmp_path)
-    ours = open_folder(tmp_path).model().eval()
-    source, target, _ = batch()
-    expected = their_logits(model, source, target)
-    torch.testing.assert_close(our_logits(ours, source, target), expected, atol=1e-5, rtol=1e-5)
-
-
 GENERATION = {
     "greedy": dict(max_new_tokens=9),
     "beams": dict(num_beams=4, length_penalty=0.6, early_stopping=True, max_new_tokens=9),
@@ -236,12 +202,6 @@ def test_values_that_are_not_supported_are_an_error_that_names_the_field(kind, n
     model = theirs(kind)
     with pytest.raises(ConfigError, match=f"`{name}`"):
         from_published(model.config.to_dict() | {name: value}, weights(model))
-
-
-def test_a_wrong_number_of_positions_is_an_error_that_names_the_table():
-    model = theirs("bart")
-    with pytest.raises(CheckpointError, match="model.encoder.embed_positions.weight"):
-        from_published(model.config.to_dict() | {"max_position_embeddings": 23}, weights(model))
 
 
 def test_m2m_with_a_bias_has_no_published_form():

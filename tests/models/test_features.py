@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.layers.scalar_mix import choice_of
 from regard.models.bert import Bert
@@ -79,13 +78,6 @@ def test_the_encoder_of_features_is_frozen_and_without_dropout():
     frozen = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert frozen == {f"encoder.{name}" for name, _ in model.encoder.named_parameters()}
     assert (model.choice.scalars.grad != 0).all()
-
-
-def test_an_unknown_choice_or_head_raises_an_error():
-    with pytest.raises(ConfigError, match="learns weights of all layers. Leave `layers` out"):
-        Features.over(encoder(), "bert", dict(combine="mix", feature_layers=-1))
-    with pytest.raises(ConfigError, match="has no head 'masked_lm'"):
-        Features.over(encoder(), "bert", {}).new_head("masked_lm")
 
 
 def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch):

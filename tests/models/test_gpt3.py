@@ -12,9 +12,9 @@ import regard
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.gpt3 import GPT3, PUBLISHED, GPT3Config
+from regard.models.gpt3 import GPT3, PUBLISHED
 from regard.models.gpt_neo import PUBLISHED as PUBLISHED_NEO
-from regard.models.gpt_neo import GPTNeo, GPTNeoConfig
+from regard.models.gpt_neo import GPTNeo
 
 V, POSITIONS = 50_257, 2048
 # Table 2.1: d_model, layers, and the printed count; table D.1: the count in millions.
@@ -141,29 +141,3 @@ def test_steps_far_beyond_the_window_equal_one_pass_by_blocks(kind, kinds):
             found.append(scores)
         whole = model.head.logits(model(rows).hidden)
     torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-10, rtol=0)
-
-
-@pytest.mark.parametrize("kind", [GPT3, GPTNeo])
-def test_training_reads_batches_without_padding_as_those_with_it(kind):
-    model = model_of(kind).train()
-    lengths = torch.tensor([70, 3, 0, 41])
-    texts, results = Sequences(ids(4, 70), lengths), []
-    for batch in (texts, texts.unpadded()):
-        model.zero_grad()
-        hidden = model.encode(batch)
-        hidden = hidden if batch.layout is None else batch.layout.pad(hidden)
-        hidden[texts.keep].square().sum().backward()
-        gradients = [parameter.grad.clone() for parameter in model.parameters()]
-        results.append([hidden[texts.keep].detach(), *gradients])
-    for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
-
-
-def test_matrices_before_the_residual_sum_begin_small_as_gpt2s():
-    torch.manual_seed(0)
-    model = GPT3(GPT3Config(vocab_size=50, d_model=128, heads=4, layers=8))
-    wanted = 0.02 / 16**0.5
-    assert float(model.blocks[3].feed.outer.weight.detach().std()) == pytest.approx(
-        wanted, rel=0.05
-    )
-    assert GPTNeoConfig(9).scaled is False

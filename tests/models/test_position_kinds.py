@@ -68,18 +68,6 @@ def test_the_order_of_tokens_counts_unless_there_are_no_positions(name, position
     assert torch.allclose(found, other, atol=1e-5) == (positions == "none")
 
 
-@pytest.mark.parametrize(
-    "name, positions", [(name, one) for name in (*ENCODERS, "gpt2") for one in kinds(name)]
-)
-def test_every_parameter_of_positions_learns(name, positions):
-    model = build(name, positions)
-    model.encode(batch(3, 12)).square().sum().backward()
-    parts = [*model.positions.named_parameters(), *model.relations.named_parameters()]
-    assert bool(parts) == (positions not in ("none", "sinusoidal"))
-    for which, parameter in parts:
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, which
-
-
 @pytest.mark.parametrize("positions", RELATIVE)
 def test_texts_may_be_longer_than_those_of_learned_positions(positions):
     """Section 3.2 of Shaw et al. 2018; only learned absolute positions end somewhere."""
@@ -180,10 +168,3 @@ def test_a_clip_distance_without_effect_is_rejected(name):
     config = kind.Config(vocab_size=20, d_model=16, heads=2, clip_distance=4)
     with pytest.raises(ConfigError, match="`clip_distance` has no effect"):
         kind(config)
-
-
-@pytest.mark.parametrize("name", ["albert", "roberta", "bart", "m2m-100", "segabert"])
-def test_a_configuration_made_in_python_cannot_name_other_positions(name):
-    kind = model_class(name)
-    with pytest.raises(ConfigError, match="`positions` must be"):
-        kind(kind.Config(vocab_size=20, d_model=16, heads=2, positions="shaw"))

@@ -10,7 +10,6 @@ from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError
-from regard.models import model_class
 from regard.models.seq2seq import SIZES, Seq2Seq, Seq2SeqConfig
 
 FORMS = {
@@ -206,11 +205,6 @@ def test_captured_attention_equals_the_formulas(attention):
         assert not weights[row, :, :, len(source) :].any()
 
 
-def test_a_model_without_attention_has_no_capture_point():
-    assert not [m for m in tiny("none").modules() if isinstance(m, CapturePoint)]
-    assert len([m for m in tiny("dot").modules() if isinstance(m, CapturePoint)]) == 1
-
-
 @pytest.mark.parametrize("attention", KINDS)
 def test_steps_equal_the_full_pass(attention):
     model = tiny(attention)
@@ -223,52 +217,6 @@ def test_steps_equal_the_full_pass(attention):
     state, _ = start(model, sources())
     several, _ = model.step(TARGETS, state)
     assert_close(several, expected)
-
-
-@pytest.mark.parametrize("attention", KINDS)
-def test_hypotheses_that_share_a_source_equal_separate_sequences(attention):
-    """select commutes with step, whether the rows keep sharing a memory or not."""
-    model = tiny(attention)
-    state, tokens = start(model, sources())
-    scores, after = model.step(tokens, state.copy())
-    for rows in ([0, 0, 1, 1, 2, 2], [2, 0, 1, 1]):
-        chosen = torch.tensor(rows)
-        many, wide = model.step(tokens[chosen], state.select(chosen))
-        assert_close(many, scores[chosen])
-        following = torch.arange(3, 3 + len(rows))[:, None]
-        assert_close(
-            model.step(following, wide.copy())[0], model.step(following, after.select(chosen))[0]
-        )
-        shuffled = torch.arange(len(rows)).flip(0)
-        assert_close(
-            model.step(following[shuffled], wide.select(shuffled))[0],
-            model.step(following, wide.copy())[0][shuffled],
-        )
-
-
-@pytest.mark.parametrize("attention", KINDS)
-def test_padding_and_batch_do_not_change_states(attention):
-    model = tiny(attention)
-    expected = model(sources(), Sequences.full(TARGETS)).hidden
-    noise = torch.randint(3, WORDS, (3, 4))
-    wider = Sequences(torch.cat([sources().ids, noise], 1), sources().lengths)
-    assert_close(model(wider, Sequences.full(TARGETS)).hidden, expected, 1e-6)
-    order = torch.tensor([1, 2, 0])
-    assert_close(
-        model(sources().select(order), Sequences.full(TARGETS[order])).hidden, expected[order], 1e-6
-    )
-    for row, source in enumerate(SOURCES):
-        alone = model(sources([source]), Sequences.full(TARGETS[row : row + 1])).hidden
-        assert_close(alone[0], expected[row], 1e-6)
-
-
-@pytest.mark.parametrize("attention", KINDS)
-def test_later_tokens_do_not_change_earlier_states(attention):
-    model, changed = tiny(attention), TARGETS.clone()
-    changed[:, 3:] = 11
-    before, after = (model(sources(), Sequences.full(ids)).hidden for ids in (TARGETS, changed))
-    assert torch.equal(before[:, :3], after[:, :3])
-    assert not torch.equal(before[:, 3:], after[:, 3:])
 
 
 @pytest.mark.parametrize("attention", SMOOTH)
@@ -294,24 +242,6 @@ def test_gradients_equal_finite_differences(attention):
                 parameter -= sign * way
         grad = (ends[0] - ends[1]) / 2e-5
         torch.testing.assert_close((parameter.grad * way).sum(), grad, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("attention", KINDS)
-def test_an_empty_source_gives_the_same_alone_and_in_a_batch(attention):
-    model = tiny(attention)
-    mixed = model(sources([[5, 6], []]), Sequences.full(TARGETS[:2])).hidden
-    assert_close(model(sources([[]]), Sequences.full(TARGETS[1:2])).hidden[0], mixed[1])
-    assert mixed.isfinite().all()
-
-
-def test_states_in_bfloat16_are_close_to_float32():
-    for attention in SMOOTH:
-        model = tiny(attention)
-        expected = model(sources(), Sequences.full(TARGETS)).hidden
-        with torch.autocast("cpu", torch.bfloat16):
-            found = model(sources(), Sequences.full(TARGETS)).hidden
-            found.sum().backward()
-        torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0.03)
 
 
 def test_the_size_of_luong_has_the_parameters_of_its_shapes():
@@ -368,7 +298,3 @@ def test_other_names_of_a_score_give_the_same_model(name, alias):
     one, other = tiny(name), tiny(alias)
     assert other.load_state_dict(one.state_dict())
     assert_close(*(model(sources(), Sequences.full(TARGETS)).hidden for model in (one, other)), 0.0)
-
-
-def test_seq2seq_is_registered():
-    assert model_class("lstm-seq2seq") is Seq2Seq

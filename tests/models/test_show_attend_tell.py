@@ -13,7 +13,7 @@ from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
 from regard.data.regions import RegionTable
 from regard.errors import ConfigError, RegardError
-from regard.models.region_transformer import RegionTransformer, RegionTransformerConfig
+from regard.models.region_transformer import RegionTransformerConfig
 from regard.models.show_attend_tell import (
     ATTENTION_WEIGHTS,
     ShowAttendTell,
@@ -118,22 +118,6 @@ def test_drawn_regions_depend_on_the_image_and_not_on_its_batch():
             alone = RegionTable(table.features[row : row + 1])
             found = model(alone.select([0]), Sequences.full(words)).hidden[0]
             torch.testing.assert_close(found, both[row])
-
-
-@pytest.mark.parametrize("kind", ["soft", "hard", "mean", "transformer"])
-def test_captions_alone_are_those_of_a_batch(kind):
-    if kind == "transformer":
-        torch.manual_seed(5)
-        sizes = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=2)
-        model = RegionTransformer(RegionTransformerConfig(V, d_region=REGION, **sizes))
-    else:
-        model = made(attention=kind)
-    table = images(5)
-    for method in (decoding.options(max_tokens=7), decoding.options(max_tokens=7, beams=3)):
-        together = decoding.generate(model.eval(), table.select(range(5)), method)
-        for row in range(5):
-            (alone,) = decoding.generate(model, table.select([row]), method)
-            assert [one.tokens for one in alone] == [one.tokens for one in together[row]]
 
 
 def test_beam_search_finds_the_best_caption_of_all():

@@ -15,7 +15,6 @@ from regard.attention.carried_memory import CarriedMemory
 from regard.checkpoints.formats import from_published, layout_for, to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
-from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.ops import load_kernels
@@ -241,38 +240,6 @@ def test_a_token_sees_the_window_that_the_memory_implies():
     assert moved.nonzero().flatten().tolist() == list(range(5, 11))
 
 
-@pytest.mark.parametrize("options", [
-    dict(memory_length=30), dict(memory_length=4, same_length=True),
-    dict(memory_length=4, same_length=True, memory_start="zeros"), dict(memory_length=0),
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("learning", [False, True])
-def test_prompts_of_different_lengths_continue_as_each_alone(options, learning):
-    model = tiny(**options)
-    prompts, more = [[4, 5, 6, 7, 8, 9], [8], [9, 10, 3]], drawn(3, 7)
-    with torch.set_grad_enabled(learning):
-        state, first = start(model, Sequences.of(prompts, 0))
-        said, ids = [], torch.cat([first, more], 1)
-        for piece in ids.unbind(1):
-            scores, state = model.step(piece[:, None], state)
-            said.append(scores)
-        for row, prompt in enumerate(prompts):
-            whole = torch.tensor([[*prompt, *more[row].tolist()]])
-            expected = stepped(model, whole, [1] * whole.size(1))[0][0, len(prompt) - 1 :]
-            torch.testing.assert_close(torch.cat(said, 1)[row], expected, **CLOSE)
-
-
-def test_a_memory_is_restored_from_its_tensors():
-    model, ids = tiny(memory_length=9, dropout=0.2).train(), drawn(2, 40)
-    state = model(ids[:, :20]).state.detach()
-    tensors = {name: one.clone() for name, one in state.tensors().items()}
-    assert tensors["hidden"].shape == (2, 2, 9, 16)
-    template = model(ids[:, :3]).state
-    torch.manual_seed(1)
-    expected = model(ids[:, 20:], state).hidden
-    torch.manual_seed(1)
-    assert torch.equal(model(ids[:, 20:], template.with_tensors(tensors)).hidden, expected)
-
-
 def test_a_memory_cannot_be_rewound():
     with pytest.raises(TypeError, match="CarriedMemory cannot be rewound"):
         tiny(memory_length=3)(drawn(1, 4)).state.rewind(1)
@@ -289,13 +256,6 @@ def test_with_memory_shares_the_weights_and_changes_memory_and_clamp():
     pieces = [7] * 4 + [2]
     torch.testing.assert_close(stepped(longer, ids, pieces)[0], stepped(one, ids, pieces)[0])
     assert model.with_memory(0).config.memory_length == 0
-
-
-def test_same_length_needs_a_memory():
-    with pytest.raises(ConfigError, match="`memory_length` must be at least 1 with `same_length`"):
-        tiny(memory_length=0, same_length=True)
-    with pytest.raises(ConfigError, match="`memory_length` must be at least 1 with `same_length`"):
-        tiny(memory_length=4, same_length=True).with_memory(0)
 
 
 @pytest.mark.parametrize("field", ["d_embed", "d_model", "d_inner"])

@@ -17,7 +17,7 @@ from regard.checkpoints.formats import from_published, infer_model_type, to_publ
 from regard.checkpoints.formats.xlnet import XLNET
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import ConfigError, RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.auxiliary_lm import AuxiliaryLM
@@ -404,14 +404,6 @@ def test_fields_that_are_not_computed_raise_an_error_by_name(changes, message):
         ours_of(theirs(), **changes)
 
 
-def test_a_missing_tensor_of_the_attention_is_named():
-    model = theirs()
-    config = json.loads(model.config.to_json_string(use_diff=False))
-    held = {n: t for n, t in weights(model).items() if not n.endswith("1.rel_attn.seg_embed")}
-    with pytest.raises(CheckpointError, match="missing: transformer.layer.1.rel_attn.seg_embed"):
-        from_published(config | {"architectures": ["XLNetLMHeadModel"]}, held)
-
-
 def test_the_sizes_have_the_parameters_of_the_released_models():
     with torch.device("meta"):
         for size, layers, width in (("base", 12, 768), ("large", 24, 1024)):
@@ -424,16 +416,6 @@ def test_the_sizes_have_the_parameters_of_the_released_models():
                 for model in (ours, transformers.XLNetLMHeadModel(config))
             }
             assert len(counts) == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_is_close_to_that_of_transformers(dtype):
-    model = theirs()
-    ours, (batch, given) = ours_of(model), permuted(random_batch((T,) * 4))
-    expected = ask(model, batch, **given).logits
-    found = ours.to(dtype).encode_segment(batch)
-    scores = ours.head.logits(found.hidden).float()
-    assert (scores - expected).abs().max() < 0.05 * expected.abs().max()
 
 
 def test_the_auxiliary_objective_of_a_causal_xlnet_is_the_loss_of_the_language_model():

@@ -15,7 +15,6 @@ from regard.errors import ConfigError, MissingExtra
 from regard.training import resume, train
 from regard.training.checkpointing import RunFolder
 from regard.training.metrics_log import MetricsLog
-from regard.training.run import differences
 
 
 def filled(folder, *names: str) -> RunFolder:
@@ -72,16 +71,6 @@ def test_leftovers_of_a_killed_process_are_deleted(tmp_path):
     (run.checkpoints / ".step-000000.deleted").mkdir()
     run.remove_leftovers()
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["step-000001"]
-
-
-def test_differences_name_every_leaf():
-    before = {"a": {"b": 1, "c": [1, 2]}, "d": "x"}
-    assert differences(before, before) == []
-    assert differences(before, {"a": {"b": 2, "c": [1, 2]}, "e": 3}) == [
-        "a.b: was 1, is 2",
-        "d: was 'x', is None",
-        "e: was None, is 3",
-    ]
 
 
 # ---- metrics.jsonl ----------------------------------------------------------------------------

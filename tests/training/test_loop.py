@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import nn
-from toy import D, Toy, V, Windows, early_stopping, options
+from toy import D, Toy, V, early_stopping, options
 
 from regard.data.batches import PairBatch, Sequences
 from regard.data.sampler import EpochSampler
@@ -226,12 +226,6 @@ def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):
         average([])
 
 
-def test_training_into_the_folder_of_a_run_is_an_error(tmp_path):
-    train(Toy(), options(max_steps=1), tmp_path, progress=False)
-    with pytest.raises(ConfigError, match="holds a run already"):
-        train(Toy(), options(max_steps=1), tmp_path, progress=False)
-
-
 # ---- precision --------------------------------------------------------------------------------
 
 
@@ -308,7 +302,3 @@ def test_wrong_options_are_errors(wrong, message):
         ConfigError, match="`save_steps` of the checkpoints? options must be at least 1"
     ):
         CheckpointOptions(average=2)
-
-
-def test_the_toy_data_have_the_sizes_that_these_tests_use():
-    assert len(Windows().epoch(0)) == 7

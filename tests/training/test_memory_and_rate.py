@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from contextlib import nullcontext
 
 import pytest
@@ -18,7 +17,6 @@ from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, flops, train
-from regard.training.callbacks import Status
 from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.flops import Utilization, count, published_rate, rate_of, stored_by, twin
 from regard.training.task import Trainable
@@ -80,18 +78,6 @@ def test_activation_checkpointing_stores_only_the_input_of_each_block():
     few = stored_by(model, lambda: hidden_of(model), blocks_of(model))
     entering = LAYERS * ROWS * LENGTH * WIDTH * 4
     assert entering <= few < entering + 8 * ROWS * LENGTH * WIDTH * 4 < whole / 2
-
-
-def test_a_forward_pass_that_fails_leaves_no_hooks():
-    model = MODELS["bert"]().train()
-
-    def fail():
-        raise RuntimeError("failed")
-
-    with pytest.raises(RuntimeError, match="failed"):
-        stored_by(model, fail, blocks_of(model))
-    assert not any(module._forward_pre_hooks for module in model.modules())
-    assert all("forward" not in vars(block) for block in blocks_of(model))
 
 
 def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
@@ -177,28 +163,6 @@ def test_the_peak_rate_is_known_or_measured(monkeypatch):
 )  # fmt: skip
 def test_a_rate_is_of_a_whole_name_and_not_of_a_part_of_another(name, teraflops):
     assert published_rate(name) == (None if teraflops is None else teraflops * 1e12)
-
-
-def test_the_rate_is_measured_once_for_each_number_of_threads(monkeypatch):
-    products, cpu = [], torch.device("cpu")
-    monkeypatch.setattr(flops, "PRODUCT", (2, 3, 4))
-    monkeypatch.setattr(
-        flops, "linear_no_grad", lambda x, w: products.append(torch.get_num_threads()) or x
-    )
-    flops._measured.cache_clear()
-    try:
-        for threads in (1, 2, 1, 2):
-            torch.set_num_threads(threads)
-            rate_of(cpu, "float32")
-        assert products == [1] * 6 + [2] * 6
-    finally:
-        flops._measured.cache_clear()
-
-
-def test_the_status_shows_mfu_where_it_is_known():
-    status = Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf, share=0.834)
-    assert "10 tokens/s · MFU 83% · " in str(status)
-    assert "MFU" not in str(Status(1, 0.5, 0.1, 10.0, 2.0, 1e-3, math.inf))
 
 
 def test_the_flops_of_a_head_at_few_positions_are_counted():

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from dataclasses import replace
 
 import pytest
-from toy import Toy, options
 
 from regard.progress import Bar, Lines, Silent
-from regard.training import train
 from regard.training.callbacks import Status, display_of
 
 STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
@@ -23,10 +20,6 @@ def test_a_line_has_update_epoch_loss_rate_and_time_left():
         "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
         "12:31 left\n"
     )
-
-
-def test_the_rate_counts_the_items_of_the_task():
-    assert "· 4,812 examples/s ·" in str(replace(STATUS, items="examples"))
 
 
 @pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
@@ -50,10 +43,3 @@ def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
     told = capsys.readouterr().err
     assert "4,812 tokens/s · 12:31 left" in told
     assert "validation [x]" in told
-
-
-def test_lines_come_every_few_seconds(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
-    train(Toy(), options(max_steps=5), tmp_path, progress=True)
-    told = [line for line in capsys.readouterr().err.splitlines() if "tokens/s" in line]
-    assert [line.split(" · ")[0][9:] for line in told] == [f"step {n}" for n in range(1, 6)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -88,27 +87,6 @@ def test_steps_equal_gradient_descent_by_hand_until_the_loss_diverges(monkeypatc
     means = smoothed(losses)
     assert len(rates) < 100 and means[-1] > 4 * min(means)
     assert all(mean <= 4 * min(means[: i + 1]) for i, mean in enumerate(means[:-1]))
-
-
-def test_the_range_test_stops_where_the_loss_is_not_finite():
-    class Broken(Line):
-        left = 12
-
-        def losses(self, batch, carry):
-            self.left -= 1
-            found, carry = super().losses(batch, carry)
-            total, count = found["loss"]
-            return {"loss": (total if self.left > 0 else total * math.inf, count)}, carry
-
-    assert len(curve(Broken(), sgd())[1]) == 11
-
-
-def test_smoothing_is_the_bias_corrected_moving_average():
-    draw = np.random.default_rng(1).random(50)
-    weights = 0.98 ** np.arange(50)[::-1]
-    for count in (1, 2, 50):
-        expected = (weights[-count:] * draw[:count]).sum() / weights[-count:].sum()
-        assert smoothed(draw[:count].tolist())[-1] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("seed", range(2))

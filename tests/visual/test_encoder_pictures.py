@@ -105,14 +105,6 @@ def test_captured_heads_equal_those_of_transformers(tmp_path, input_format):
     assert panel.queries == ("[CLS]", "it", "[SEP]")
 
 
-def test_padding_is_not_shown_where_no_tokens_are_known():
-    model = bert()
-    with regard.look(model) as attention, torch.no_grad():
-        model.encode(Sequences.of([[5, 6, 7, 8], [9, 4], [3]], 0))
-    sizes = [(len(panel.queries), len(panel.keys)) for panel in attention.plot(layer=2).panels]
-    assert sizes == [(4, 4), (2, 2), (1, 1)]
-
-
 def test_each_call_of_the_encoder_is_recorded_as_a_pass():
     model = EncoderWithHeads(bert(), {"tags": bert().new_head("tags", 3)})
     texts = Sequences.of([[5, 6, 7]], 0)

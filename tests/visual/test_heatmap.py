@@ -40,12 +40,6 @@ def test_the_tooltip_of_a_cell_has_its_labels_and_its_weight():
                 assert shown[row, column] == pytest.approx(value, abs=5e-5)
 
 
-def test_opacity_is_the_weight_over_the_largest():
-    svg = Heatmap.of([[0.2, 0.4, 0.1]], ["a"], ["x", "y", "z"]).svg()
-    cells = re.findall(r'fill="#2c5fd8"(?: fill-opacity="([\d.]+)")?><title>a', svg)
-    assert [float(opacity or 1) for opacity in cells] == pytest.approx([0.5, 1.0, 0.25])
-
-
 @pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [float("nan")] * 3])
 def test_a_row_of_zero_or_nan_weights_is_empty(row):
     picture = Heatmap.of([WEIGHTS[0], row], ROWS[:2], COLUMNS)
@@ -86,15 +80,6 @@ def test_no_line_is_wider_than_the_terminal(columns, width):
         console.print(picture)
     plain = re.sub(r"\x1b\[[\d;]*m", "", capture.get())
     assert widest(plain) <= width
-
-
-def test_every_column_of_a_long_sentence_is_shown_once():
-    text = Heatmap.of(torch.eye(60), None, [f"w{index:02}" for index in range(60)]).text(80)
-    assert text.count("@@") == 60
-
-
-def test_plain_text_is_ascii_when_the_words_are():
-    assert Heatmap.of(random_rows(30, 30), ["a"] * 30, ["b"] * 30, "c").text().isascii()
 
 
 def test_colours_are_used_only_where_the_terminal_has_them():
@@ -222,11 +207,6 @@ def test_lines_of_one_query_have_their_weights():
     assert re.findall(r">(0\.\d{3})</text>", picture.svg()) == ["0.125", "0.062", "0.812"]
     shown = re.findall(r"^  (\w+) +([\d.]+)", picture.text(), re.M)
     assert shown == [("saß", "0.8125"), ("die", "0.1250"), ("Katze", "0.0625")]
-
-
-def test_lines_fade_with_the_weight():
-    svg = AttentionArcs.of([[0.2, 0.4, 0.001]], ["a"], ["x", "y", "z"]).svg()
-    assert [float(x) for x in re.findall(r'stroke-opacity="([\d.]+)"', svg)] == [0.5, 1.0]
 
 
 def test_a_focus_that_occurs_twice_or_nowhere_raises_an_error():

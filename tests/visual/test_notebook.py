@@ -50,20 +50,6 @@ def test_an_interrupted_training_shows_the_update_at_which_it_stopped(shown):
     assert "stopped at step 7" in shown[-1] and 'value="0.2500"' in shown[-1]
 
 
-def test_messages_that_come_fast_do_not_send_the_curves_each_time(shown):
-    progress = NotebookProgress()
-    for number in range(100):
-        progress.say(f"step {number}: validation")
-    assert len(shown) == 1
-    progress.close()
-    assert len(shown) == 2 and "step 99: validation" in shown[-1]
-
-
-def test_messages_are_escaped(shown):
-    NotebookProgress().warn("<script>alert(1)</script>")
-    assert "<script>" not in shown[-1] and "&lt;script&gt;" in shown[-1]
-
-
 def test_a_terminal_is_no_notebook(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert not in_notebook()

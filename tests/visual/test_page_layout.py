@@ -163,15 +163,6 @@ def test_in_a_browser_400_pixels_wide_only_containers_scroll(name, tmp_path):
     assert json.loads(in_browser(NARROW % page, tmp_path)) == [0]
 
 
-def test_headings_of_a_report_are_its_contents():
-    parts = [("One", Note(("a",))), ("One", Note(("b",))), ("<Три>", Note(("c",))), ("", Note(()))]
-    tree = Tree(RunReport("t", pictures=parts).html())
-    links = [(link["href"], link["text"]) for link in tree.all("a")]
-    assert links == [("#one", "One"), ("#one-2", "One"), ("#три", "<Три>")]
-    assert [heading["text"] for heading in tree.all("h2")] == ["One", "One", "<Три>"]
-    assert not Tree(RunReport("t", pictures=parts[:2]).html()).all("nav")  # short pages need none
-
-
 def test_a_report_links_to_other_pages_with_quoted_addresses():
     page = RunReport("t", links={"a run": "a run#1/report.html"}).html()
     (link,) = Tree(page).all("a")

@@ -170,22 +170,6 @@ def test_texts_that_cannot_be_read_are_errors():
         cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
 
 
-def test_one_token_and_unknown_characters_are_read():
-    one = cell_activation(build("gru"), TOKENIZER, "H", layer=1, number=1)
-    assert len(one.values) == 1 and one.text(20).splitlines()[1] == "H"
-    unknown = cell_activation(build("gru"), TOKENIZER, "H€日e", layer=1, number=1)
-    assert len(unknown.values) == 4 and None not in unknown.values
-    assert "日" in unknown.text(20) and "日" in unknown.html() and "日" in unknown.svg()
-
-
-def test_weights_that_are_no_numbers_are_an_error():
-    model = build("lstm")
-    with torch.no_grad():
-        model.embedding.weight.fill_(float("nan"))
-    with pytest.raises(ConfigError, match="infinite or NaN"):
-        cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
-
-
 # ---------------------------------------------------------------------------------- the picture
 
 
