@@ -36,13 +36,32 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     special = special_ids(tokenizer, {field.name: field.default for field in fields(model.Config)})
     options = section.model_dump(exclude={"name", "size"})
     _check_layers(options)
+    options |= _vocabularies(tokenizer, options)
     try:
-        config = model.Config(vocab_size=tokenizer.vocab_size, **options, **special)
+        config = model.Config(**options, **special)
         if torch.get_default_device().type != "meta":  # there, no model takes memory
             _check_memory(lambda: model(config))
         return model(config)
     except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
+
+
+def _vocabularies(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of a model's vocabularies.
+
+    Raises:
+        ConfigError: sources have their own, and the model has no place for it; or the special
+            tokens of both, which the model has once, differ.
+    """
+    targets = tokenizer.for_targets
+    if targets is tokenizer:
+        return {"vocab_size": tokenizer.vocab_size}
+    if "source_vocab_size" not in options:
+        raise ConfigError("[model] has one vocabulary, but the tokenizer has one for each side.")
+    roles = ("pad", "bos", "eos")
+    if any(getattr(tokenizer, f"{r}_id") != getattr(targets, f"{r}_id") for r in roles):
+        raise ConfigError("[tokenizer] the ids of pad, bos and eos differ between both sides.")
+    return {"vocab_size": targets.vocab_size, "source_vocab_size": tokenizer.vocab_size}
 
 
 def special_ids(tokenizer: Tokenizer, config: Mapping[str, Any]) -> dict[str, int | None]:

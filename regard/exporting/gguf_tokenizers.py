@@ -36,6 +36,8 @@ def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) 
     match kind:
         case "BPE" if split and split[-1]["type"] == "ByteLevel":
             _write_bpe(writer, source, content, names)
+        case "BPE" if content["model"]["byte_fallback"]:
+            types = _write_llama(writer, gguf, content, names, types)
         case "WordPiece" if normalizer and normalizer["type"] == "BertNormalizer":
             names = _write_wordpiece(writer, gguf, source, content, names, types)
         case "Unigram" if split and split[-1]["type"] == "Metaspace":
@@ -71,7 +73,7 @@ def _cannot(source: ExportSource, what: str) -> Exception:
     return source.unsupported(
         NAME,
         f"has no form for {what}",
-        "It reads byte-level BPE, WordPiece as BERT's, and Unigram as T5's.",
+        "It reads BPE of bytes and of SentencePiece, WordPiece as BERT's, and Unigram as T5's.",
     )
 
 
@@ -108,6 +110,33 @@ def _write_bpe(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(rule)
     writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+
+
+def _write_llama(
+    writer: GGUFWriter,
+    gguf: ModuleType,
+    content: Mapping[str, Any],
+    names: list[str],
+    types: list[int],
+) -> list[int]:
+    """SentencePiece's BPE: the pair whose token has the best score is merged first. The types of
+    the tokens come back: those of bytes are another one.
+    """
+    ranks: dict[str, int] = {}
+    for rank, pair in enumerate(content["model"]["merges"]):
+        ranks.setdefault("".join(pair), rank)
+    steps = content["normalizer"] or {}
+    kinds = {step["type"] for step in steps.get("normalizers", [steps]) if step}
+    schemes = [part.get("prepend_scheme", "never") for part in _parts(content)]
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_scores([-float(ranks.get(name, len(ranks))) for name in names])
+    writer.add_add_space_prefix("Prepend" in kinds or any(one != "never" for one in schemes))
+    bytes_ = {f"<0x{number:02X}>" for number in range(256)}
+    return [
+        int(gguf.TokenType.BYTE) if name in bytes_ else kind
+        for name, kind in zip(names, types, strict=True)
+    ]
 
 
 def _bpe_rule(parts: list[dict[str, Any]]) -> str | None:

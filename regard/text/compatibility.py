@@ -27,14 +27,24 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
         CheckpointError: the tokenizer has an id beyond the model's vocabulary, or config.json gives
             a role the id of an ordinary token.
     """
-    size = config.get("vocab_size")
-    if size is not None and tokenizer.vocab_size > size:
-        largest = tokenizer.vocab_size - 1
+    vocab_size = config.get("vocab_size")
+    sizes = {  # published files and ours name the vocabulary that is not `vocab_size` differently
+        "sources": config.get("source_vocab_size") or vocab_size,
+        "targets": config.get("decoder_vocab_size") or vocab_size,
+    }
+    if len({*sizes.values()}) > 1 and tokenizer.targets is None:
         raise CheckpointError(
-            f"The tokenizer does not fit the model: its ids go up to {largest:,} "
-            f"({tokenizer.token(largest)!r}), but config.json has `vocab_size` {size:,}. Use the "
-            "tokenizer that was saved with these weights."
+            "The model has a vocabulary of its own for sources, but the folder has one tokenizer. "
+            "Use the two that were saved with these weights."
         )
+    for side, own in (("sources", tokenizer), ("targets", tokenizer.for_targets)):
+        if (size := sizes[side]) is not None and own.vocab_size > size:
+            largest = own.vocab_size - 1
+            raise CheckpointError(
+                f"The tokenizer does not fit the model: its ids go up to {largest:,} "
+                f"({own.token(largest)!r}), but config.json has `vocab_size` {size:,} for {side}. "
+                "Use the tokenizer that was saved with these weights."
+            )
     for role in ROLES:
         stated, actual = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
         if type(stated) is not int or actual is None or stated == actual:

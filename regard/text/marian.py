@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -33,34 +33,33 @@ ROLES = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 
 
 class MarianTokenizer(PieceTokenizer):
-    """Marian's tokenizer.
+    """Marian's tokenizer of sources or of targets.
 
-    files: name -> content of the model files.  vocabs: of sources and of targets, token -> id.
-    roles: special tokens by role.  max_length: see `Tokenizer`.
-    side: "source" or "target", whose texts are encoded and whose vocabulary this is. Ids are
-        decoded as those of targets.
-
-    Raises:
-        DataError: a special token is not in a vocabulary, or ids are not contiguous.
+    files: name -> content of the model files.  ids_of: token -> id.
+    model_file: SOURCE or TARGET, the file that cuts these texts.
+    roles: special tokens by role.  max_length, targets: see `Tokenizer`.
     """
 
     def __init__(
         self,
         files: Mapping[str, bytes],
-        vocabs: tuple[dict[str, int], dict[str, int]],
+        ids_of: Mapping[str, int],
+        model_file: str,
         roles: Mapping[str, str],
         max_length: int | None = None,
-        side: str = "source",
+        targets: MarianTokenizer | None = None,
     ):
-        self.vocabs, self.side, ids_of = vocabs, side, vocabs[side == "target"]
-        super().__init__(files, ids_of, _decoder(ids_of, roles), "marian", roles, max_length)
+        self.cuts = model_file
+        fast = _decoder(ids_of, roles)
+        super().__init__(files, ids_of, fast, "marian", roles, max_length, targets)
 
     @classmethod
     def load(cls, path: str | PathLike[str], **options: Any) -> MarianTokenizer:
-        """Read a folder.
+        """Read a folder: the tokenizer of sources, with that of targets.
 
         Raises:
-            DataError: a file is missing or malformed, or has what is not supported.
+            DataError: a file is missing or malformed, or has what is not supported: a special token
+                is not in a vocabulary, or ids are not contiguous.
         """
         folder = Path(path)
         if options:
@@ -75,26 +74,17 @@ class MarianTokenizer(PieceTokenizer):
         files = {name: (folder / name).read_bytes() for name in (SOURCE, TARGET)}
         for name in files:
             sentencepiece.read(folder / name)  # so that errors name the file
-        return cls(files, (vocab, target), roles, settings.max_length)
-
-    @property
-    def for_targets(self) -> MarianTokenizer:
-        """See `Tokenizer`."""
-        return MarianTokenizer(self.files, self.vocabs, self.roles, self.max_length, "target")
+        targets = cls(files, target, TARGET, roles, settings.max_length)
+        return cls(files, vocab, SOURCE, roles, settings.max_length, targets)
 
     @property
     def model_file(self) -> str:
         """See `PieceTokenizer`."""
-        return SOURCE if self.side == "source" else TARGET
+        return self.cuts
 
     def code_at(self, text: str, start: int, end: int) -> re.Match[str] | None:
         """`>>xx<<`, the language to translate into."""
         return LANGUAGE_CODE.match(text, start, end)
-
-    def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """See `Tokenizer`."""
-        targets = self if self.vocabs[1] is self.ids_of else self.for_targets
-        return super(MarianTokenizer, targets).decode_many(sequences)
 
     # ---- files
 
@@ -102,14 +92,15 @@ class MarianTokenizer(PieceTokenizer):
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        separate = self.vocabs[0] is not self.vocabs[1]
+        target = self._of_targets()
+        separate = target != self.ids_of
         config: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
         limits = [limit for limit in (max_length, self.max_length) if limit is not None]
         if limits:
             config["model_max_length"] = min(limits)
         config |= {f"{role}_token": token for role, token in self.roles.items()}
-        contents = {"tokenizer_config.json": config, VOCAB: self.vocabs[0]}
-        contents |= {TARGET_VOCAB: self.vocabs[1]} if separate else {}
+        contents = {"tokenizer_config.json": config, VOCAB: self.ids_of}
+        contents |= {TARGET_VOCAB: target} if separate else {}
         for name, content in contents.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
         for name, data in self.files.items():
@@ -119,10 +110,14 @@ class MarianTokenizer(PieceTokenizer):
 
     def fingerprint(self) -> str:
         """See `Tokenizer`."""
-        return self.digest(*self.vocabs)
+        return self.digest(self.ids_of, self._of_targets())
+
+    def _of_targets(self) -> Mapping[str, int]:
+        return self.targets.ids_of if isinstance(self.targets, PieceTokenizer) else self.ids_of
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MarianTokenizer, (self.files, self.vocabs, self.roles, self.max_length, self.side)
+        options = self.files, self.ids_of, self.cuts, self.roles, self.max_length, self.targets
+        return MarianTokenizer, options
 
 
 def _decoder(vocab: Mapping[str, int], roles: Mapping[str, str]) -> tokenizers.Tokenizer:

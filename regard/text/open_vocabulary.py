@@ -139,10 +139,11 @@ class OpenVocabulary(Tokenizer):
         words = self.unknown_words.words
         return _rebuild, (self.to_str(), self.kind, self.roles, self._options(), words)
 
-    def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
-        tokenizer = OpenVocabulary(
-            fast, self.kind, roles, *self._options(), words=self.unknown_words
-        )
+    def _like(
+        self, fast: tokenizers.Tokenizer, roles: Mapping[str, str], targets: Tokenizer | None
+    ) -> Tokenizer:
+        options = (*self._options()[:-1], targets)
+        tokenizer = OpenVocabulary(fast, self.kind, roles, *options, words=self.unknown_words)
         if tokenizer.vocab_size != self.vocab_size:  # ids from there on would be of other words
             tokenizer.unknown_words = UnknownWords()
         return tokenizer

@@ -42,8 +42,9 @@ class PieceTokenizer(Tokenizer):
         kind: str,
         roles: Mapping[str, str],
         max_length: int | None = None,
+        targets: Tokenizer | None = None,
     ):
-        super().__init__(fast, kind, roles, max_length=max_length)
+        super().__init__(fast, kind, roles, max_length=max_length, targets=targets)
         self.files, self.ids_of = files, ids_of
         self.unknown = ids_of[roles["unk"]]
         self.special = re.compile("|".join(map(re.escape, self.read_as_special())))

@@ -333,6 +333,10 @@ class SentencePieceFamily:
             fast.decoder = decoders.Metaspace()
         return fast
 
+    def around_texts(self, settings: TokenSettings) -> SentencePieceFamily:
+        """The family, with the tokens around texts that the settings ask for."""
+        return self
+
     def language(self, settings: TokenSettings) -> dict[str, str]:
         """LANGUAGE -> the token of `src_lang`, of a class with languages.
 
@@ -366,6 +370,17 @@ class XlnetFamily(SentencePieceFamily):
         return Template(((), (first, last)), ((), (first,), (second, last)))
 
 
+class LlamaFamily(SentencePieceFamily):
+    """Llama's class: `add_bos_token` and `add_eos_token` say what stands around texts."""
+
+    def around_texts(self, settings: TokenSettings) -> LlamaFamily:
+        """See `SentencePieceFamily`."""
+        config = settings.config
+        first = () if config.add_bos_token is False else ("bos",)
+        last = ("eos",) if config.add_eos_token else ()
+        return replace(self, around=(first, (*last, *first), last))
+
+
 def _t5_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
     """With the sentinels <extra_id_99>, ..., <extra_id_0> at the end."""
     count = 100 if settings.config.extra_ids is None else settings.config.extra_ids
@@ -377,6 +392,14 @@ def _xlm_roberta_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Pi
     first = [Piece(name, type=CONTROL) for name in ("<s>", "<pad>", "</s>")]
     first.append(Piece("<unk>", type=UNKNOWN))
     return [*first, *pieces[3:], Piece("<mask>", type=CONTROL)]
+
+
+def _camembert_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """fairseq's special tokens beside SentencePiece's three, and <mask> at the end."""
+    names = ("<s>NOTUSED", "<pad>", "</s>NOTUSED")
+    first = [*(Piece(name, type=CONTROL) for name in names), Piece("<unk>", type=UNKNOWN)]
+    unused = Piece("<unk>NOTUSED", -100.0, CONTROL)
+    return [*first, unused, *pieces[1:], Piece("<mask>", type=CONTROL)]
 
 
 def _own_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
@@ -480,6 +503,10 @@ XLM_ROBERTA = SentencePieceFamily(
     },
     (("cls",), ("sep", "sep"), ("sep",)),
 )
+CAMEMBERT = replace(XLM_ROBERTA, pieces=_camembert_pieces)
+LLAMA = LlamaFamily(
+    _own_pieces, {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, ((), (), ()), types=("bpe",)
+)
 BERT_ROLES = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "<pad>", "unk": "<unk>"}
 ALBERT = SentencePieceFamily(
     _own_pieces,
@@ -532,6 +559,8 @@ FAMILIES = {
     "MBart50": MBART_50,
     "Nllb": NLLB,
     "XLMRoberta": XLM_ROBERTA,
+    "Camembert": CAMEMBERT,
+    "Llama": LLAMA,
     "Albert": ALBERT,
     "BigBird": BIG_BIRD,
     "XLNet": XLNET,
@@ -539,6 +568,8 @@ FAMILIES = {
 MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "xlm-roberta": XLM_ROBERTA,
+    "camembert": CAMEMBERT,
+    "llama": LLAMA,
     "mbart": MBART,
     "m2m_100": NLLB,  # M2M-100 itself has a vocabulary beside its model
     "albert": ALBERT,
@@ -566,7 +597,7 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
         raise conversion_error(path, settings.class_name or f"a {settings.model_type} model")
     if family is NLLB and (settings.config.model_extra or {}).get("legacy_behaviour"):
         return NLLB_LEGACY
-    return family
+    return family.around_texts(settings)
 
 
 def find_model(folder: Path) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from operator import index
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MARIAN = "regard.text.marian:MarianTokenizer"
 M2M_100 = "regard.text.m2m_100:M2M100Tokenizer"
+TARGETS = "target_tokenizer"  # beside a tokenizer of sources, the folder of that of targets
 
 
 class Tokenizer:
@@ -49,6 +51,8 @@ class Tokenizer:
     clean_up_spaces: whether decoding removes the space before punctuation, as
         tokenizer_config.json asks with `clean_up_tokenization_spaces`
     max_length: the most tokens of a text that tokenizer_config.json allows; None: no limit
+    targets: the tokenizer of what an encoder-decoder writes, and that decodes its ids, where
+        sources have a vocabulary of their own, which is this one
 
     Raises:
         RegardError: a role is unknown, or its token is not in the vocabulary.
@@ -63,6 +67,7 @@ class Tokenizer:
         sides: Mapping[str, str] | None = None,
         clean_up_spaces: bool = False,
         max_length: int | None = None,
+        targets: Tokenizer | None = None,
     ):
         fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
         fast.no_truncation()
@@ -71,6 +76,7 @@ class Tokenizer:
         self.reads_special_tokens = reads_special_tokens
         self.sides = dict(sides or {})
         self.clean_up_spaces, self.max_length = clean_up_spaces, max_length
+        self.targets = targets
         # It adds special tokens and trims offsets. Only other libraries use it, from saved files.
         self.post_processor = fast.post_processor
         fast.post_processor = None  # type: ignore[assignment]
@@ -95,8 +101,9 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.to_str(), self.kind, self.roles, *self._options())
 
-    def _options(self) -> tuple[bool, dict[str, str], bool, int | None]:
-        return self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
+    def _options(self) -> tuple[Any, ...]:
+        own = self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
+        return (*own, self.targets)
 
     # ---- the vocabulary
 
@@ -199,7 +206,7 @@ class Tokenizer:
     @property
     def for_targets(self) -> Tokenizer:
         """What encodes the targets of an encoder-decoder: of most tokenizers itself."""
-        return self
+        return self if self.targets is None else self.targets
 
     def encode(self, text: str) -> Encoding:
         """The ids, tokens and offsets of one text.
@@ -279,6 +286,8 @@ class Tokenizer:
             RegardError: an id is negative or no whole number, or the file's decoder fails on the
                 ids.
         """
+        if self.targets is not None:
+            return self.targets.decode_many(sequences)
         drop, size = self.special_ids - {self.unk_id}, self.vocab_size
         rows = [[i for i in ids if i not in drop and i < size] for ids in id_lists(sequences)]
         for ids in rows:
@@ -352,6 +361,10 @@ class Tokenizer:
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
         for name in ("special_tokens_map.json", "added_tokens.json"):
             (folder / name).unlink(missing_ok=True)
+        if self.targets is not None:
+            self.targets.save(folder / TARGETS, max_length)
+        elif (folder / TARGETS).is_dir():
+            shutil.rmtree(folder / TARGETS)
 
     @classmethod
     def train(
@@ -375,14 +388,20 @@ class Tokenizer:
             if is_kind(Path(path)):
                 tokenizer: Tokenizer = imported(kind).load(path, **options)
                 return tokenizer
-        return Tokenizer(**vars(load(path, **options)))
+        read = Tokenizer(**vars(load(path, **options)))
+        if (targets := Path(path) / TARGETS).is_dir():
+            read.targets = Tokenizer.load(targets)
+        return read
 
     def to_str(self) -> str:
         """The text of tokenizer.json."""
         return json.dumps(self.to_json(), ensure_ascii=False)
 
-    def _like(self, fast: tokenizers.Tokenizer, roles: Mapping[str, str]) -> Tokenizer:
-        return Tokenizer(fast, self.kind, roles, *self._options())
+    def _like(
+        self, fast: tokenizers.Tokenizer, roles: Mapping[str, str], targets: Tokenizer | None
+    ) -> Tokenizer:
+        *options, _ = self._options()
+        return Tokenizer(fast, self.kind, roles, *options, targets)
 
     @property
     def template(self) -> Template | None:
@@ -393,9 +412,10 @@ class Tokenizer:
         """The same tokenizer; by its files, other libraries apply this template."""
         if self.template == template:
             return self
-        fast = tokenizers.Tokenizer.from_str(self.to_str())
-        fast.post_processor = processor_of(template, self.token, fast.post_processor)
-        return self._like(fast, self.roles)
+        changed: Tokenizer = object.__new__(type(self))
+        vars(changed).update(vars(self))  # not `copy`, which would make it from its text
+        changed.post_processor = processor_of(template, self.token, self.post_processor)
+        return changed
 
     def with_eos_template(self) -> Tokenizer:
         """The same tokenizer; by its files, other libraries end every text with the eos token.
@@ -412,7 +432,8 @@ class Tokenizer:
         Raises:
             RegardError: a token is no text, or the ids of the vocabulary are not contiguous.
         """
-        return self._like(self._extended(tokens), self.roles)
+        targets = self.targets and self.targets.with_special_tokens(tokens)
+        return self._like(self._extended(tokens), self.roles, targets)
 
     def with_roles(self, tokens: Mapping[str, str]) -> Tokenizer:
         """The same with a special token for each of these roles: {"sep": "[DELIMITER]"}.
@@ -420,7 +441,9 @@ class Tokenizer:
         Raises:
             RegardError: as `with_special_tokens`; or a role is unknown.
         """
-        return self._like(self._extended(list(tokens.values())), {**self.roles, **tokens})
+        targets = self.targets and self.targets.with_roles(tokens)
+        fast = self._extended(list(tokens.values()))
+        return self._like(fast, {**self.roles, **tokens}, targets)
 
     def _extended(self, tokens: Sequence[str]) -> tokenizers.Tokenizer:
         from regard.text.added_tokens import add
@@ -441,6 +464,7 @@ class Tokenizer:
         }
         # This key is hashed, too; saved runs hold the hash.
         matters |= {"roles": self.roles, "reads_specials": self.reads_special_tokens}
+        matters |= {"targets": self.targets.fingerprint()} if self.targets is not None else {}
         text = json.dumps(_without_nulls(matters), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

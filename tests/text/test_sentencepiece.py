@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,10 @@ import pytest
 from hard_texts import HARD, SPECIAL_TEXTS, texts
 from hypothesis import HealthCheck, example, given, settings
 
+import regard
 from regard.errors import DataError, RegardError
+from regard.models.llama import Llama, LlamaConfig
+from regard.tasks import task_class
 from regard.text import Tokenizer, sentencepiece
 from regard.text.sentencepiece_encoder import SentencePieceEncoder
 
@@ -94,7 +98,7 @@ def odd_texts(path, count):
     draw = random.Random(str(path.name))
     ranges = [(1, 0x250), (0x300, 0x370), (0x590, 0x6FF), (0x900, 0x980), (0x1100, 0x1200)]
     ranges += [(0x2000, 0x2100), (0x3040, 0x3100), (0xAC00, 0xAC50), (0xFF00, 0xFFEF)]
-    known = [piece.text for piece in sentencepiece.read(path).pieces]
+    known = [piece.text for piece in sentencepiece.read(path, sentencepiece.CUTTING).pieces]
     kinds = [
         lambda: chr(draw.randrange(*draw.choice(ranges))),
         lambda: draw.choice(known).replace("▁", " "),
@@ -341,9 +345,9 @@ def test_a_model_without_the_special_pieces_of_its_class_is_rejected(trained, tm
 
 def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
     shutil.copy(trained("default"), tmp_path / "spiece.model")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CamembertTokenizer"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BarthezTokenizer"}')
     with pytest.raises(
-        DataError, match=r"of CamembertTokenizer, which is not supported.*AutoTokenizer"
+        DataError, match=r"of BarthezTokenizer, which is not supported.*AutoTokenizer"
     ):
         Tokenizer.load(tmp_path)
 
@@ -404,3 +408,72 @@ def test_folders_of_big_bird_give_the_ids_of_sentencepiece(trained, tmp_path):
         if not any(name in text for name in names):
             assert ours.encode(text).ids == exact.encode(text), text
     assert ours.encode("a [MASK]").ids[-1] == ours.mask_id
+
+
+# ------------------------------------------------------------------------------------ Llama
+
+LLAMA = {
+    "model_type": "bpe",
+    "byte_fallback": True,
+    "remove_extra_whitespaces": False,
+    "normalization_rule_name": "identity",
+    "split_digits": True,
+}
+
+
+def merged_by_scores(text, tokens, scores):
+    """The tokens of a text by llama.cpp's rule: the best score of two neighbours first."""
+    symbols = list("\u2581" + text.replace(" ", "\u2581"))
+    while True:
+        pairs = [a + b for a, b in zip(symbols, symbols[1:], strict=False)]
+        known = [(-scores[tokens[pair]], n) for n, pair in enumerate(pairs) if pair in tokens]
+        if not known:
+            break
+        at = min(known)[1]
+        symbols[at : at + 2] = [pairs[at]]
+    bytes_of = [
+        [one] if one in tokens else [f"<0x{b:02X}>" for b in one.encode()] for one in symbols
+    ]
+    return [tokens[token] for part in bytes_of for token in part]
+
+
+@pytest.mark.parametrize("named", [{"tokenizer_class": "LlamaTokenizer"}, {}])
+def test_a_llama_model_has_sentencepiece_ids_saved_and_in_gguf(trained, tmp_path, named):
+    gguf = pytest.importorskip("gguf")
+    path = trained("llama", **LLAMA)
+    shutil.copy(path, tmp_path / "tokenizer.model")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    ours, theirs = Tokenizer.load(tmp_path), spm.SentencePieceProcessor(model_file=str(path))
+    assert ours.template.single == (((1, 0),), ())
+    ours.save(tmp_path / "saved")
+    again = Tokenizer.load(tmp_path / "saved")
+    config = LlamaConfig(ours.vocab_size, 8, 12, 2, layers=1, max_length=16, bos=1, eos=2)
+    regard.save(task_class("language-modeling")(Llama(config), ours), tmp_path / "model")
+    export = regard.export(tmp_path / "model", "gguf", check=False)
+    fields = gguf.GGUFReader(export.path).fields
+    read = {
+        name: fields[f"tokenizer.ggml.{name}"].contents() for name in ("model", "add_bos_token")
+    }
+    assert read == {"model": "llama", "add_bos_token": True}
+    tokens = {t: i for i, t in enumerate(fields["tokenizer.ggml.tokens"].contents())}
+    scores = fields["tokenizer.ggml.scores"].contents()
+    plain = [text for text in [*HARD, *odd_texts(path, 300)] if not re.search("<.*>|\u2581", text)]
+    for text in ["a  b", "  two", " ", "\u20ac1234 x", *plain]:
+        expected = theirs.encode(text)
+        assert ours.encode(text).ids == again.encode(text).ids == expected, text
+        assert not text or merged_by_scores(text, tokens, scores) == expected
+        assert ours.decode(expected) == theirs.decode(expected)
+
+
+def test_camembert_numbers_its_pieces_as_transformers(trained, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    shutil.copy(trained("default"), tmp_path / "sentencepiece.bpe.model")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "camembert"}))
+    theirs, ours = (
+        transformers.CamembertTokenizer.from_pretrained(tmp_path),
+        Tokenizer.load(tmp_path),
+    )
+    for text in ("the old <mask> man", "caf\u00e9", *HARD[::5]):
+        assert ours.encode(text).ids == theirs(text, add_special_tokens=False)["input_ids"], text
+    assert ours.template.apply([[7], [8]]).ids == [5, 7, 6, 6, 8, 6]
