@@ -10,7 +10,6 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "alignment": "AlignedToken Alignment alignment_of",
         "attention_record": "AttentionComparison look run_encoder",
         "cell_search": "FoundCell find_cells python_properties text_properties",
         "constituents": "TreePicture n_best_picture",

@@ -354,25 +354,18 @@ FONTS = (
     "Microsoft YaHei,PingFang SC,Hiragino Sans,Arial Unicode MS,Noto Sans Arabic,Noto Sans Hebrew,"
     "Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Symbola,Segoe UI Emoji,Segoe UI Symbol"
 ).split(",")
-NO_GLYPH = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of characters without a glyph
 
 
 def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
     """Write `drawing` at `scale` pixels per unit.
 
-    A character that no font has becomes a box, which a warning says.
+    A character that no font has becomes a box, of which matplotlib warns.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "plot", "A PNG picture") from None
-    if missing := _characters_without_glyph(drawing):
-        warnings.warn(
-            f"no font for {len(missing)} of the characters is installed: {missing:.20}. They are "
-            "boxes in this picture; install one, such as Noto Sans, or save it as .svg or .html",
-            stacklevel=3,
-        )
     # Agg cannot draw images of 2^16 pixels a side; stay well below.
     scale = min(scale, 20_000 / max(drawing.width, drawing.height))
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=100 * scale)
@@ -384,28 +377,8 @@ def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
     for order, shape in enumerate(drawing.shapes):
         _draw(axes, shape, order)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Glyph .* missing.*")
         warnings.filterwarnings("ignore", message=".*does not support.*natively.*")
         figure.savefig(path, facecolor=on_paper("paper"))
-
-
-def _characters_without_glyph(drawing: Drawing) -> str:
-    texts = (visible(shape.text) for shape in drawing.shapes if isinstance(shape, Label))
-    shown = (
-        character
-        for character in set().union(*texts)
-        if unicodedata.category(character) not in NO_GLYPH
-    )
-    return "".join(sorted(character for character in shown if ord(character) not in _code_points()))
-
-
-@cache
-def _code_points() -> frozenset[int]:
-    """Those for which an installed font has a glyph."""
-    from matplotlib.font_manager import findfont
-    from matplotlib.ft2font import FT2Font
-
-    return frozenset().union(*(FT2Font(findfont(name)).get_charmap() for name in _fonts()))
 
 
 @cache

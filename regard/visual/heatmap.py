@@ -73,16 +73,7 @@ class Heatmap(Picture):
     def drawing(self) -> Drawing:
         layout = HeatmapLayout.of(self)
         shapes = [*self._labels(layout), *self._cells(layout), *self._scale(layout)]
-        shapes += self.overlay(layout)
-        return Drawing(*self.size(layout), tuple(shapes), self.title or "attention")
-
-    def overlay(self, layout: HeatmapLayout) -> list[Shape]:
-        """What a subclass draws over the cells."""
-        return []
-
-    def size(self, layout: HeatmapLayout) -> tuple[float, float]:
-        """Width and height, in pixels."""
-        return layout.width, layout.height
+        return Drawing(layout.width, layout.height, tuple(shapes), self.title or "attention")
 
     def _cells(self, at: HeatmapLayout) -> list[Shape]:
         wide, high = at.cell * len(self.columns), at.cell * len(self.rows)

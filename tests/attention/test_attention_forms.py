@@ -26,7 +26,6 @@ from regard.attention.selection import (
     normalized,
 )
 from regard.data.batches import Sequences
-from regard.errors import RegardError
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -106,13 +105,6 @@ def test_the_cosine_of_a_zero_is_zero_and_has_finite_gradients():
     assert not scores.any()
     scores.sum().backward()
     assert query.grad.isfinite().all()
-
-
-def test_location_attention_states_its_limit():
-    score = Location(4, 9)
-    assert score(torch.ones(1, 2, 4), score.prepare(torch.ones(1, 9, 4))).shape == (1, 2, 9)
-    with pytest.raises(RegardError, match="has 10 positions, .* has weights for 9 .`max_length`."):
-        score.prepare(torch.ones(1, 10, 4))
 
 
 # ---- windows ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from regard.attention.block_sparse import (
     random_blocks,
     random_plan,
 )
-from regard.attention.masks import Coordinates, Mask, causal, given, global_, padding, window
+from regard.attention.masks import Mask, causal, given, global_, padding, window
 from regard.ops import Drop, KeyMask
 
 B, H, K = 3, 2, 5
@@ -161,28 +161,6 @@ def test_masks_of_blocks_are_those_written_by_hand():
     assert near == [[1, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 1, 1, 1, 1]] * 2 + [[0, 0, 0, 0, 1, 1]] * 2
 
 
-def test_every_pattern_agrees_with_its_blocks():
-    """No block is left out of which some pair is allowed, whatever the size of a block."""
-    lengths = torch.tensor([23, 9, 14])
-    for name in NAMES:
-        for size in (1, 2, 4, 6, 24):
-            allowed = pattern(name, 23, 3, lengths)
-            sparse = by_blocks(allowed, 23, size, sequences=B, heads=H).sparse
-            found = torch.zeros(B, H, 24, 24 + size, dtype=torch.bool)
-            for part in sparse.rows:
-                grid = part.grid.expand(B, H, -1, size, -1)
-                for i, row in enumerate(part.rows.tolist()):
-                    keys = part.keys.expand(B, H, -1, -1)[:, :, i]
-                    at = (keys[..., None] * size + torch.arange(size)).flatten(2)
-                    at = at[:, :, None].expand(-1, -1, size, -1)
-                    end = min(24, row * size + size)
-                    rows = slice(row * size, end)
-                    count = end - row * size
-                    found[:, :, rows].scatter_(3, at[:, :, :count], grid[:, :, i, :count])
-            wanted = allowed.grid(23, 23, sequences=B, heads=H)
-            assert torch.equal(found[:, :, :23, :23], wanted), (name, size)
-
-
 def test_other_scores_and_biases_take_the_dense_grid():
     length, size, lengths = 17, 4, torch.tensor([17, 9, 3])
     allowed = pattern("bigbird", length, size, lengths)
@@ -200,14 +178,3 @@ def test_keep_at_gives_the_elements_of_the_dense_mask():
     rows, columns = torch.arange(6)[:, None], torch.tensor([0, 3, 4, 12, 7])
     found = ops.keep_at(rows, columns, 13, drop)
     assert torch.equal(found, ops.keep_mask(shape, drop)[:, columns])
-
-
-def test_positions_of_five_dimensions_are_asked_like_the_grid():
-    lengths = torch.tensor([11, 4, 8])
-    mask = pattern("bigbird", 12, 3, lengths)
-    at = Coordinates(
-        torch.arange(B).view(-1, 1, 1, 1, 1), torch.arange(H).view(1, -1, 1, 1, 1),
-        torch.arange(12).view(1, 1, 4, 3, 1), torch.arange(12).view(1, 1, 1, 1, -1),
-    )  # fmt: skip
-    found = mask.allows(at).expand(B, H, 4, 3, 12).flatten(2, 3)
-    assert torch.equal(found, mask.grid(12, 12, sequences=B, heads=H))

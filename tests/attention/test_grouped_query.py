@@ -10,7 +10,7 @@ import torch
 import regard
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import GroupedQueryAttention
-from regard.attention.pruning import heads_masked, prune_heads
+from regard.attention.pruning import prune_heads
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.layers.positions import RotaryAngles, RotaryPositions, rotate
@@ -57,11 +57,6 @@ def test_llama3_keeps_fast_pairs_and_slows_down_slow_ones():
             expected = (1 - smooth) * one / 8 + smooth * one
         assert other == pytest.approx(expected, rel=1e-12)
     assert RotaryAngles(10.0, "linear", 4.0).frequencies(2).tolist() == [0.25]
-
-
-def test_heads_of_an_odd_width_raise_an_error():
-    with pytest.raises(ValueError, match="even width, not 3"):
-        RotaryPositions(3, RotaryAngles())
 
 
 def naive(part: GroupedQueryAttention, hidden, theta):
@@ -125,31 +120,6 @@ def test_weights_of_every_head_of_queries_are_captured():
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 6, 3), atol=1e-5, rtol=0)
 
 
-def test_a_masked_head_gives_what_zeros_in_the_output_give():
-    model, texts = llama(), Sequences.of([[3, 4, 5, 8]], 0)
-    with torch.no_grad(), heads_masked(model, {2: [3]}):
-        found = model.encode(texts)
-    with torch.no_grad():
-        model.blocks[1].attention.output.weight[:, 2 * 2 : 3 * 2] = 0
-        torch.testing.assert_close(found, model.encode(texts), atol=1e-6, rtol=0)
-
-
 def test_heads_that_share_keys_are_not_pruned():
     with pytest.raises(ConfigError, match="Llama cannot be pruned"):
         prune_heads(llama(), {1: [1]})
-
-
-def test_texts_longer_than_those_of_pre_training_are_read():
-    model, ids = llama(max_length=4), torch.randint(3, 20, (1, 300))
-    with torch.no_grad():
-        whole = model.head.logits(model(ids).hidden)
-        state, found = model.empty(1), []
-        for part in ids.split(50, dim=1):
-            scores, state = model.step(part, state)
-            found.append(scores)
-    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-4, rtol=0)
-
-
-def test_heads_that_cannot_be_shared_raise_an_error():
-    with pytest.raises(ConfigError, match="`key_value_heads` must divide `heads` .6., but is 4"):
-        llama(key_value_heads=4)

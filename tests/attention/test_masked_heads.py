@@ -146,20 +146,6 @@ def test_gates_act_on_a_shared_memory_as_on_copies_of_it():
     torch.testing.assert_close(shared, copies)
 
 
-def test_nested_head_masks_add_up_and_end_with_their_block():
-    model = bert()
-    with torch.no_grad():
-        plain = model.encode(TEXTS)
-        with heads_masked(model, {1: [1]}), heads_masked(model, {2: [3]}):
-            both = model.encode(TEXTS)
-        with heads_masked(model, {1: [1], 2: [3]}):
-            at_once = model.encode(TEXTS)
-        with pytest.raises(RuntimeError, match="inside"), heads_masked(model, {1: [1]}):
-            raise RuntimeError("inside")
-        assert torch.equal(both, at_once)
-        assert torch.equal(model.encode(TEXTS), plain)
-
-
 def test_a_head_mask_affects_only_its_model_and_thread():
     model, other, found = bert(), bert(), {}
     with torch.no_grad():
@@ -193,15 +179,6 @@ def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(verb, heads, kin
     with pytest.raises(ConfigError, match=said):
         block = verb(bert(), heads, kind)
         block.__enter__()
-
-
-def test_a_missing_kind_and_gates_of_a_wrong_shape_raise_an_error():
-    with pytest.raises(ConfigError, match="`kind` must be given: Transformer has encoder, decoder"):
-        attentions(transformer())
-    with pytest.raises(ConfigError, match="Linear has no attention with several heads"):
-        attentions(nn.Linear(2, 2))
-    with pytest.raises(ConfigError, match=r"`gates` must be \(3, 4\) .* but is \(4, 3\)"):
-        heads_gated(bert(), torch.ones(4, 3)).__enter__()
 
 
 # ------------------------------------------------------------------------------ importance
@@ -275,23 +252,6 @@ def test_a_pruned_model_equals_the_masked_one_with_smaller_matrices():
     assert before - sum(parameter.numel() for parameter in model.parameters()) == 6 * each
     assert attentions(model)[1].query_key_value.weight.shape == (3 * 2 * 4, 16)
     assert model.config.pruned == (("encoder", 1, (1, 3)), ("encoder", 3, (1, 2, 3, 4)))
-
-
-def test_heads_keep_their_numbers_when_others_are_pruned():
-    at_once, in_turn = bert(), bert()
-    prune_heads(at_once, {1: [1, 3], 2: [4]})
-    prune_heads(in_turn, {1: [1]})
-    prune_heads(in_turn, {2: [4], 1: [3]})
-    assert in_turn.config == at_once.config
-    with torch.no_grad():
-        assert torch.equal(at_once.encode(TEXTS), in_turn.encode(TEXTS))
-        whole = bert()
-        with heads_masked(whole, {1: [1, 3, 4], 2: [4]}):
-            masked = whole.encode(TEXTS)
-        with heads_masked(at_once, {1: [4]}):
-            assert far(at_once.encode(TEXTS), masked) < 1e-6
-    with pytest.raises(ConfigError, match="head 3 of layer 1 was pruned already"):
-        prune_heads(at_once, {1: [3]})
 
 
 def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path):

@@ -210,13 +210,6 @@ def test_a_rule_of_the_tokenizer_that_llama_cpp_has_not_is_said(
         assert (theirs[: len(ours)] == ours) == (said is None)
 
 
-def test_unigram_without_a_space_before_the_first_word_is_refused(tmp_path):
-    """llama.cpp puts one there, whatever the file says."""
-    folder = edited(small.t5(tmp_path / "model", decoder_layers=1), with_spaces("never"))
-    with pytest.raises(ConfigError, match="no form for Unigram without a space before the first"):
-        regard.export(folder, "gguf")
-
-
 @pytest.mark.parametrize(
     ("build", "options", "said"),
     [

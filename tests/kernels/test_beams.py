@@ -87,15 +87,6 @@ def test_the_compiled_search_equals_the_stepwise_one_with_every_instruction_set(
     assert alone == found
 
 
-@pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.9)])
-def test_the_compiled_greedy_search_equals_the_stepwise_one(use, searches, monkeypatch, penalty):
-    use("fast")
-    model = prepare(ending(often=14.0))
-    found, wanted = both(Greedy(penalty, max_tokens=RelativeLimit(3.0, 2)), model, monkeypatch)
-    assert found == wanted and searches[-1] is not None
-    assert len({len(one.tokens) for several in found for one in several}) > 2
-
-
 def test_a_compiled_search_without_end_token_runs_to_the_limit(use, searches, monkeypatch):
     use("fast")
     model = prepare(ending())

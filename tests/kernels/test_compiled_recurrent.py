@@ -10,7 +10,6 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.decoding.greedy import Greedy
 from regard.decoding.start import start
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
@@ -65,16 +64,6 @@ def scores(model, counts=(1, 1, 4, 1)):
     return torch.cat(found, 1)
 
 
-def test_a_float64_state_gives_the_hidden_states_of_a_float32_one(use):
-    use("fast")
-    layer = QuantizedRecurrent(CELLS["lstm"](8, WIDTH), "int8")
-    x, state = torch.randn(3, 5, 8), [torch.randn(3, WIDTH) for _ in range(2)]
-    with torch.no_grad():
-        wanted = layer(x, *state)[0]
-        again = layer(x, *(part.double() for part in state))[0]
-    assert torch.allclose(again.float(), wanted, atol=1e-2)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", CELLS)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
@@ -112,17 +101,6 @@ def test_kernels_give_the_scores_of_torch(use, name, weights):
         assert (found - wanted).abs().median() < 2e-3 * wanted.abs().max()
     error = (wanted - wide).pow(2).mean().sqrt() / wide.std()
     assert error < (0.06 if weights == "int8" else 0.02)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_searches_with_kernels_find_the_tokens_of_torch(use, name):
-    model = prepare(spread(MODELS[name]()), "bfloat16")
-    source = Sequences.of(PROMPTS, 0)
-    for method in (Greedy(max_tokens=9), Beam(size=3, max_tokens=9)):
-        use(None)
-        wanted = [each[0].tokens for each in method.run(generator(model), source)]
-        use("fast")
-        assert [each[0].tokens for each in method.run(generator(model), source)] == wanted
 
 
 @pytest.fixture

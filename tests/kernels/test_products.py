@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from regard.kernels import build, products
-from regard.layers import panels
-from regard.layers.linear import Linear
-from regard.layers.quantized import QuantizedLinear, QuantizedMatrix, QuantizedSoftmax
+from regard.layers.quantized import QuantizedMatrix, QuantizedSoftmax
 from regard.layers.softmax import Softmax
 
 SHAPES = [(1, 1), (16, 64), (17, 100), (50, 130), (200, 256)]
@@ -91,32 +89,6 @@ def test_nan_in_a_row_gives_nan_in_that_row_only(use, kind, weights):
     assert matrix(torch.full((130,), torch.inf)).isnan().any()
     assert not matrix(torch.zeros(2, 130)).any()
     assert matrix(torch.full((130,), 1e-37)).abs().max() < 1e-34
-
-
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-def test_rows_of_packed_panels_equal_the_rounded_matrix(weights):
-    weight = torch.randn(37, 70)
-    matrix = QuantizedMatrix(weight, weights)
-    lines = matrix.rows(torch.arange(37))
-    limit = weight.abs().amax(1, keepdim=True) / (254 if weights == "int8" else 250)
-    assert ((lines - weight).abs() <= limit + 1e-6).all()
-    assert matrix.rows(torch.tensor([[3, 36], [0, 3]])).shape == (2, 2, 70)
-    plain = panels.unpack(matrix.weight, 37, 70)
-    assert torch.equal(plain if matrix.scale is None else plain * matrix.scale[:, None], lines)
-
-
-def test_quantized_layers_take_any_shape_and_are_close_to_float32_ones(use):
-    use("fast")
-    linear = Linear(96, 40)
-    torch.nn.init.normal_(linear.bias)
-    quantized = QuantizedLinear(linear, "int8")
-    for shape in ((96,), (3, 96), (2, 5, 96), (0, 96)):
-        x = torch.randn(shape)
-        found, wanted = quantized(x), linear(x)
-        assert found.shape == wanted.shape
-        assert torch.allclose(found, wanted, atol=0.03)
-    strided = torch.randn(96, 4).t()
-    assert torch.equal(quantized(strided), quantized(strided.contiguous()))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

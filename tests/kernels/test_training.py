@@ -8,15 +8,13 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import attend
 from regard.attention.masks import causal, given, padding
-from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.kernels import build
+from regard.attention.multihead import SelfAttention
 from regard.kernels import training as compiled
-from regard.layers.feedforward import FeedForward, gelu, gelu_tanh
+from regard.layers.feedforward import FeedForward
 from regard.layers.linear import Linear
 from regard.layers.norm import AddNorm
 from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
@@ -44,20 +42,6 @@ def alike(found, wanted, kind) -> None:
     for one, other in zip(found, wanted, strict=True):
         scale = max(1.0, other.detach().abs().max().item())
         torch.testing.assert_close(one.double() / scale, other.double() / scale, **NUMBERS[kind])
-
-
-def counted(function, answers: list):
-    """The same function with a record of its results."""
-
-    def asked(*arguments):
-        answers.append(function(*arguments))
-        return answers[-1]
-
-    return asked
-
-
-def without_kernels(monkeypatch) -> None:
-    monkeypatch.setattr(build, "kernels", lambda: None)
 
 
 # ---- dropout
@@ -91,46 +75,7 @@ def test_dropout_uses_the_published_numbers_of_its_generator():
 # ---- norm(hidden + drop(update))
 
 
-@pytest.mark.parametrize("kind", NUMBERS)
-@pytest.mark.parametrize("kernels", KINDS)
-@pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_add_norm_and_its_gradients_equal_those_in_float64(use, kernels, kind, probability):
-    use(kernels)
-    for shape in ((1, 16), (3, 5, 20), (130, 72), (65, 33)):
-        norm = AddNorm(shape[-1], dropout=probability)
-        for parameter in norm.parameters():
-            torch.nn.init.normal_(parameter, mean=1)
-        hidden, update = leaf(*shape, kind=kind), leaf(*shape, kind=kind)
-        torch.manual_seed(1)
-        out = norm(hidden, update)
-        assert out.dtype == kind and type(out.grad_fn).__name__ == "_AddNormBackward"
-        exact, (h, u) = copy.deepcopy(norm).double(), in_float64(hidden, update)
-        torch.manual_seed(1)
-        wanted = exact(h, u)
-        alike([out], [wanted], kind)
-        found = gradients(out, hidden, update, *norm.parameters())
-        alike(found, gradients(wanted, h, u, *exact.parameters()), kind)
-
-
 # ---- gelu
-
-
-@pytest.mark.parametrize("kernels", KINDS)
-@pytest.mark.parametrize("activation", [gelu, gelu_tanh])
-def test_gelu_and_its_gradient_equal_those_in_float64(use, kernels, activation):
-    use(kernels)
-    x = torch.cat([torch.linspace(-9, 9, 2001), torch.tensor([-80.0, 80.0, 3e38])]).bfloat16()
-    x.requires_grad_()
-    out = activation(x)
-    assert type(out.grad_fn).__name__ == "_GeluBackward"
-    (exact,) = in_float64(x)
-    wanted = activation(exact)
-    ones = torch.ones(x.shape, dtype=torch.float64)
-    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=2**-8)
-    (found,) = torch.autograd.grad(out, x, ones.bfloat16())
-    (grad,) = torch.autograd.grad(wanted, exact, ones)
-    torch.testing.assert_close(found.double(), grad, atol=3e-5, rtol=2**-8)
-    assert activation(torch.full((1,), torch.nan).bfloat16().requires_grad_()).isnan()
 
 
 # ---- products under autocast
@@ -165,34 +110,7 @@ def test_low_precision_copies_are_kept_until_the_weight_changes():
     assert torch.equal(cast(weight, torch.bfloat16), weight.bfloat16())
 
 
-@pytest.mark.parametrize("kernels", KINDS)
-def test_the_sum_over_rows_equals_that_in_float64(use, kernels):
-    use(kernels)
-    for kind, rows, width in itertools.product(NUMBERS, (1, 3, 64, 131), (1, 16, 75)):
-        x = torch.randn(rows, width).to(kind)
-        torch.testing.assert_close(compiled.sum_rows(x), x.double().sum(0).float())
-
-
 # ---- the loss of words
-
-
-@pytest.mark.parametrize("kernels", KINDS)
-@pytest.mark.parametrize("kind", NUMBERS)
-def test_cross_entropy_and_its_gradient_equal_those_in_float64(use, kernels, kind):
-    use(kernels)
-    for (rows, words), smoothing in itertools.product([(5, 3), (1, 1), (7, 10_007)], (0.0, 0.1)):
-        scores = (torch.randn(rows, words) * 6).to(kind)
-        scores[0, 0] = -torch.inf if smoothing == 0.0 and words > 1 else 0.0
-        targets = torch.randint(min(1, words - 1), words, (rows,))
-        (exact,) = in_float64(scores)
-        wanted = F.cross_entropy(exact, targets, reduction="none", label_smoothing=smoothing)
-        (grad,) = torch.autograd.grad(wanted.sum(), exact)
-        found = compiled.cross_entropy(scores, targets, smoothing)
-        torch.testing.assert_close(found, wanted, atol=2e-6, rtol=2e-6)
-        torch.testing.assert_close(scores.double(), grad, **NUMBERS[kind])
-    for wrong in (-1, words):
-        with pytest.raises(IndexError, match=f"must be 0 to {words - 1}"):
-            compiled.cross_entropy(scores, torch.full((rows,), wrong), 0.0)
 
 
 @pytest.mark.parametrize("column", [3, 20])
@@ -205,23 +123,6 @@ def test_nan_or_infinite_logits_give_a_nan_loss(use, column):
 
 
 # ---- a step of an LSTM
-
-
-@pytest.mark.parametrize("kernels", KINDS)
-@pytest.mark.parametrize("rows, width", [(1, 1), (3, 16), (5, 37), (2, 200)])
-def test_the_lstm_step_and_its_gradients_equal_those_in_float64(use, kernels, rows, width):
-    use(kernels)
-    gates, more, cell = leaf(rows, 4 * width), leaf(rows, 4 * width), leaf(rows, width)
-    shared = leaf(4 * width)  # a bias, which all rows have
-    exact = in_float64(gates, more, cell, shared)
-    found = ops.lstm_step(gates, more, cell)
-    found += ops.lstm_step(shared.expand(rows, -1), more, found[1])
-    assert type(found[0].grad_fn).__name__ == "_LSTMStepBackward"
-    wanted = ops.lstm_step(*exact[:3])
-    wanted += ops.lstm_step(exact[3].expand(rows, -1), exact[1], wanted[1])
-    alike(found, wanted, torch.float32)
-    grads = gradients(torch.cat(found, 1), gates, more, cell, shared)
-    alike(grads, gradients(torch.cat(wanted, 1), *exact), torch.float32)
 
 
 # ---- attention
@@ -265,30 +166,6 @@ def test_attention_and_its_gradients_equal_those_in_float64(fused, mask, probabi
         alike([out], [wanted], torch.bfloat16)
         found = gradients(out, query, key, value)
         alike(found, gradients(wanted, *exact), torch.bfloat16)
-
-
-@pytest.mark.parametrize("mask", ["free", "padding", "both"])
-def test_attention_layers_give_the_same_with_and_without_kernels(fused, mask, monkeypatch):
-    """Heads that are parts of one projection, and a memory that several rows share."""
-    self_attention = SelfAttention(24, 3, kind="encoder", dropout=0.2)
-    cross = CrossAttention(24, 3, dropout=0.2)
-    parameters = [*self_attention.parameters(), *cross.parameters()]
-    hidden, memory = torch.randn(4, 9, 24), torch.randn(2, 5, 24)
-    allowed = MASKS[mask](4, 9, 9)
-
-    def passed():
-        torch.manual_seed(5)
-        with torch.autocast("cpu", torch.bfloat16):
-            read = cross(self_attention(hidden, allowed), cross.read(memory))
-        return [read.detach(), *gradients(read, *parameters)]
-
-    calls = []
-    monkeypatch.setattr(compiled, "attends", counted(compiled.attends, calls))
-    found = passed()
-    assert calls == [True, True]  # both were the kernels' work
-    without_kernels(monkeypatch)
-    alike(found, passed(), torch.bfloat16)
-    assert not any(calls[2:])
 
 
 # ---- all together

@@ -227,27 +227,6 @@ def test_files_that_cannot_be_read_are_named(arpa, tmp_path, old, new, said):
         read_arpa(tmp_path / "bad.arpa", tokenizer)
 
 
-def test_a_tokenizer_of_another_vocabulary_is_an_error(arpa, tmp_path):
-    with pytest.raises(ConfigError, match="it is another one"):
-        write_arpa(arpa[0], train_tokenizer("words", ["a b"], 10), tmp_path / "lm.arpa")
-    pieces = train_tokenizer("characters", ["a b" * 30], 10)
-    tokens = np.array([*pieces.encode("a b").ids, pieces.eos_id] * 9)
-    special = (pieces.pad_id, pieces.bos_id, pieces.eos_id)
-    with pytest.warns(UserWarning, match="too few"):
-        model = KneserNey.fit(tokens, KneserNeyConfig(pieces.vocab_size, 2, *special))
-    with pytest.raises(ConfigError, match="has a space in it"):
-        write_arpa(model, pieces, tmp_path / "lm.arpa")
-
-
-def test_a_file_that_was_cut_off_is_an_error(arpa, tmp_path):
-    _, tokenizer, path, _ = arpa
-    text = path.read_text()
-    for end in (text.index("\\4-grams:"), text.index("\\3-grams:") + 40, len(text) - 60):
-        (tmp_path / "cut.arpa").write_text(text[: text.rindex("\n", 0, end) + 1])
-        with pytest.raises(CheckpointError, match="it is incomplete"):
-            read_arpa(tmp_path / "cut.arpa", tokenizer)
-
-
 @pytest.mark.filterwarnings("ignore:.*too few")
 @pytest.mark.parametrize("longest", [0, 1, 2])
 def test_n_grams_longer_than_every_sentence_change_nothing(longest):

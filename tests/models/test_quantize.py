@@ -105,19 +105,6 @@ def test_every_quantized_decoder_steps_as_the_float_model_does(no_kernels, case)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_a_lookup_dequantizes_the_rows_that_it_reads(no_kernels, monkeypatch, dtype):
-    matrix = QuantizedMatrix(torch.randn(37, 70), dtype)
-    weight = matrix.rows(torch.arange(37))
-
-    def unpack(*arguments):
-        raise AssertionError("the whole matrix became float32")
-
-    monkeypatch.setattr(panels, "unpack", unpack)
-    ids = torch.tensor([[3, 36], [0, 3]])
-    assert torch.equal(matrix.rows(ids), weight[ids])
-
-
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 16, 37, 64])
 def test_a_product_dequantizes_slices(no_kernels, monkeypatch, dtype, rows):
     matrix, x = QuantizedMatrix(torch.randn(rows, 70), dtype), torch.randn(5, 70)

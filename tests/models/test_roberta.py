@@ -60,13 +60,6 @@ def wide(texts: Sequences) -> Sequences:
     return texts
 
 
-def test_a_sequence_beyond_max_length_raises_an_error():
-    encoder = Roberta(RobertaConfig(20, **TINY))
-    assert encoder.encode(Sequences.of([[5] * 16], 1)).shape == (1, 16, 8)
-    with pytest.raises(ValueError, match="reaches position 17, .* learned only 16 positions"):
-        encoder.encode(Sequences.of([[5] * 17], 1))
-
-
 def test_multiple_choice_starts_from_the_pooler_and_classes_do_not():
     encoder = Roberta(RobertaConfig(20, **TINY))
     trained = EncoderWithHeads(

@@ -14,7 +14,6 @@ from their_encoders import transformers
 import regard
 from regard import text
 from regard.checkpoints.formats import from_published, infer_model_type, to_published
-from regard.checkpoints.verify import verify
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -23,7 +22,6 @@ from regard.models.segabert import (
     SegaBert,
     SegaBertConfig,
     indexed_input,
-    indices_of,
     with_indices,
 )
 from regard.text.token_sentences import TokenSentences
@@ -212,21 +210,6 @@ def test_sentences_in_tokens_are_those_of_the_text(kind):
         assert finder.starts([*one, *two]) == ([0, len(one)] if ends else [0])
 
 
-def test_indices_count_from_the_beginning_of_sentence_and_paragraph(tokenizer):
-    def ids(part):
-        return tokenizer.encode(part).ids
-
-    one, two, three = ids("She smiled!"), ids("He left..."), ids("alive. The Army")
-    found = indices_of([tokenizer.cls_id, *one, *two, tokenizer.sep_id, *three], tokenizer)
-    expected = [(0, 0, 0)]
-    expected += [(0, 0, i) for i in range(len(one))] + [(0, 1, i) for i in range(len(two))]
-    expected += [(0, 1, len(two))]
-    stop = len(ids("alive."))
-    expected += [(1, 0, i) for i in range(stop)] + [(1, 1, i) for i in range(len(three) - stop)]
-    assert found == expected
-    assert indices_of([tokenizer.cls_id, tokenizer.sep_id], tokenizer) == [(0, 0, 0), (0, 0, 1)]
-
-
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_sentences_without_white_space_between_them_have_the_tokens_of_their_text(kind):
     line = "日本語。テスト。 One。Two."
@@ -234,20 +217,6 @@ def test_sentences_without_white_space_between_them_have_the_tokens_of_their_tex
     ids, indices = indexed_input(line, trained.with_roles({"cls": "[CLS]", "sep": "[SEP]"}))
     assert ids[1:-1] == trained.encode(line).ids
     assert max(sentence for _, sentence, _ in indices) >= 2
-
-
-def test_an_input_of_a_text_has_its_lines_as_paragraphs(tokenizer):
-    ids, indices = indexed_input("One. Two three.\n\nFour five!\n", tokenizer)
-    parts = [tokenizer.encode(part).ids for part in ("One.", "Two three.", "Four five!")]
-    assert ids == [tokenizer.cls_id, *parts[0], *parts[1], *parts[2], tokenizer.sep_id]
-    expected = [(0, 0, 0)]
-    for (paragraph, sentence), part in zip([(0, 0), (0, 1), (1, 0)], parts, strict=True):
-        expected += [(paragraph, sentence, token) for token in range(len(part))]
-    assert indices == [*expected, (1, 0, len(parts[2]))]
-    assert indexed_input("", tokenizer) == (
-        [tokenizer.cls_id, tokenizer.sep_id],
-        [(0, 0, 0), (0, 0, 1)],
-    )
 
 
 def test_indices_of_a_batch_survive_unpadding_and_are_not_replaced(tokenizer):
@@ -281,24 +250,6 @@ def folder(tokenizer, tmp_path):
     (path / "config.json").write_text(json.dumps(config))
     safetensors.torch.save_file(tensors, path / "model.safetensors")
     return path
-
-
-def test_a_folder_predicts_embeds_and_shows_attention(folder, tmp_path):
-    model = regard.load(folder)
-    found = model.predict(LINES)
-    assert len(found) == 3 and model.embed(LINES).shape == (3, 12)
-    # The boundaries count: the same words in one sentence are another text.
-    one, other = model.embed(["she smiled he left", "she smiled. he left"])
-    assert not (one == other).all()
-    with regard.look(model) as attention:
-        model.predict(LINES[0])
-    assert attention.plot(layer=1) is not None
-    regard.save(model, tmp_path / "saved")
-    assert (regard.load(tmp_path / "saved").embed(LINES) == model.embed(LINES)).all()
-    quantized = regard.load(folder, quantize="int8")
-    assert abs(quantized.embed(LINES) - model.embed(LINES)).max() < 0.5
-    with pytest.raises(CheckpointError, match="no other library has this model"):
-        verify(folder)
 
 
 @pytest.mark.parametrize("task", ["classification", "tagging", "question-answering"])

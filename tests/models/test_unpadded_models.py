@@ -13,8 +13,6 @@ from regard.data import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig
 from regard.models.distilbert import DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import assembled
-from regard.models.gpt import GPT
-from regard.models.gpt2 import GPT2
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
@@ -245,30 +243,6 @@ def test_a_decoder_computes_the_same_without_padding(name, sources, low_precisio
     found = passed(model, lambda: run(source.unpadded(), target.unpadded()), low_precision)
     wanted = passed(model, lambda: run(source, target), low_precision)
     assert_close(found, wanted, low_precision)
-
-
-def test_targets_of_one_length_are_read_beside_unpadded_sources():
-    model = Transformer(TransformerConfig(**PAIR, dropout=0.0)).train()
-    source, target = texts(LENGTHS["some"]), Sequences.full(torch.randint(3, 50, (7, 21)))
-    wanted = passed(model, lambda: model(source, target).hidden, False)
-    beside, unpadded = source.unpadded(), target.unpadded()
-    found = passed(model, lambda: unpadded.pad(model(beside, unpadded).hidden), False)
-    assert_close(found, wanted, False)
-
-
-@BOTH
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("kind", [GPT, GPT2])
-def test_a_causal_encoder_computes_the_same_without_padding(kind, lengths, low_precision):
-    none = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
-    model = kind(kind.Config(50, d_model=32, heads=2, layers=2, **none)).train()
-    given = texts(LENGTHS[lengths])
-    keep, unpadded = given.keep[..., None], given.unpadded()
-    found = passed(model, lambda: unpadded.pad(model.encode(unpadded)) * keep, low_precision)
-    wanted = passed(model, lambda: model.encode(given) * keep, low_precision)
-    assert_close(found, wanted, low_precision)
-    *_, last = model.eval().states(given)
-    torch.testing.assert_close(model.encode(given), last)
 
 
 @BOTH

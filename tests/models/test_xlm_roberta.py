@@ -76,18 +76,6 @@ def test_texts_have_the_vectors_of_transformers(folder, tmp_path, family):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
-def test_a_saved_model_is_of_the_same_type(folder, tmp_path):
-    model, _ = folder("XLMRoberta", "ForMaskedLM")
-    task = regard.load(tmp_path)
-    regard.save(task, tmp_path / "saved")
-    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "saved")
-    assert type(again) is type(model)
-    for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(again.state_dict()[name], tensor)
-    found = regard.load(tmp_path / "saved").predict("a <mask>")
-    assert found == task.predict("a <mask>") != "a <mask>"
-
-
 @pytest.mark.parametrize("stated", ["BertTokenizer", "XLMRobertaTokenizer", "spiece"])
 def test_a_multilingual_sentence_encoder_opens_in_one_command(folder, tmp_path, stated):
     """BERT's weights, unigram subwords and the modules of sentence-transformers."""

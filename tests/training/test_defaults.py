@@ -18,7 +18,6 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import OptimizerOptions, ScheduleOptions, TrainingOptions
 from regard.training.optimizers import clip, gradients, optimizer, set_rate
 from regard.training.options import defaults_of, description, with_defaults
-from regard.training.schedules import ScheduleStep, schedule
 
 # Table 2.1 of Brown et al. 2020: width and learning rate of GPT-3 Small to 175B.
 GPT3 = {
@@ -59,21 +58,6 @@ def test_steps_of_fine_tuning_are_those_of_torch_with_two_groups():
         ours.step(), expected.step()
     for one, other in zip(model.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
-
-
-def test_the_schedule_is_that_of_transformers():
-    """Linear after 10 % of the steps. Their first step has the rate 0, and learns nothing."""
-    transformers = pytest.importorskip("transformers")
-    for total in (37, 100, 228):
-        rule = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 1.0)
-        theirs = transformers.get_linear_schedule_with_warmup(
-            rule, math.ceil(0.1 * total), total + 1
-        )
-        ours = schedule(ScheduleOptions())
-        for step in range(1, total + 1):
-            rule.step(), theirs.step()
-            rate = ours(ScheduleStep(step, 0, total))
-            assert rate == pytest.approx(theirs.get_last_lr()[0], abs=1e-12), (total, step)
 
 
 @pytest.mark.parametrize(("width", "rate"), GPT3.items())

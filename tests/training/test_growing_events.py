@@ -22,21 +22,6 @@ def test_events_are_read_as_they_are_written(tmp_path):
     log.close()
 
 
-def test_a_line_without_its_end_waits(tmp_path):
-    log, growing = MetricsLog(tmp_path), GrowingEvents(tmp_path)
-    log.write(1, {"train/loss": 2.0})
-    with (tmp_path / METRICS).open("ab") as file:
-        file.write(b'{"step": 2, "train/lo')
-        file.flush()
-        growing.read()
-        assert [event["step"] for event in growing.all] == [1]
-        file.write(b'ss": 1.0}\n')
-    growing.read()
-    assert growing.all == read_events(tmp_path)
-    assert growing.all[-1] == {"step": 2, "train/loss": 1.0}
-    log.close()
-
-
 def test_a_resumed_run_is_read_again_from_its_beginning(tmp_path):
     log, growing = MetricsLog(tmp_path), GrowingEvents(tmp_path)
     log.write(1, {"train/loss": 2.0})

@@ -8,7 +8,6 @@ import torch
 from toy import Toy
 
 from regard import ops
-from regard.errors import ConfigError
 from regard.ops import WeightCopies, cast, weight_copies
 from regard.training import OptimizerOptions
 from regard.training.optimizers import (
@@ -149,10 +148,3 @@ def test_the_optimizer_state_is_restored_by_name(name):
         gradients(one, 1)
         rule.step()
     assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
-
-
-def test_a_model_without_trainable_parameters_is_an_error():
-    with pytest.raises(ConfigError, match="no parameter to train"):
-        optimizer(Toy().module.requires_grad_(False), OptimizerOptions())
-    with pytest.raises(ConfigError, match="must be adam, adamw or sgd, but is 'lion'"):
-        optimizer(Toy().module, OptimizerOptions("lion"))

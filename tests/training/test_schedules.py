@@ -15,7 +15,6 @@ from regard.training.schedules import (
     linear,
     noam,
     schedule,
-    step_decay,
 )
 
 WARMUP, TOTAL = 7, 40
@@ -82,10 +81,6 @@ def test_an_unknown_end_is_one_that_is_far_away(name, warmup):
     for step in (1, 2, 40):
         far = multiplier(ScheduleStep(step, 0, 1e12))
         assert multiplier(ScheduleStep(step, 0, math.inf)) == pytest.approx(far, abs=1e-9)
-
-
-def test_zaremba_halves_after_four_epochs():
-    assert [step_decay(epoch, 4, 0.5) for epoch in range(7)] == [1, 1, 1, 1, 0.5, 0.25, 0.125]
 
 
 @pytest.mark.parametrize(

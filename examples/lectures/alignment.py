@@ -21,7 +21,7 @@ from regard.errors import ConfigError
 from regard.tasks.task import Task
 from regard.visual import characters
 from regard.visual.attention_record import look
-from regard.visual.drawing import Circle, Label, Polyline, Rect, Shape, clip, text_width
+from regard.visual.drawing import Circle, Drawing, Label, Polyline, Rect, Shape, clip, text_width
 from regard.visual.heatmap import Heatmap, HeatmapLayout
 
 CURVE_POINTS = 41  # of a Gaussian
@@ -55,22 +55,18 @@ class Alignment(Heatmap):
 
     tokens: tuple[AlignedToken, ...] = ()
 
-    def overlay(self, layout: HeatmapLayout) -> list[Shape]:
-        """The windows, the Gaussians, the centres and the choices, and what they mean."""
-        shapes: list[Shape] = []
+    def drawing(self) -> Drawing:
+        """Over the cells the windows, the Gaussians, the centres and the choices, and a legend."""
+        plain, layout, legend = super().drawing(), HeatmapLayout.of(self), self._legend()
+        shapes = list(plain.shapes)
         for row, token in enumerate(self.tokens):
             shapes += _marks(layout, row, token)
-        y = layout.top + layout.cell * len(self.rows) + 36
-        legend = self._legend()
-        return [*shapes, Label(layout.left, y, legend, 10.5, fill="muted")] if legend else []
-
-    def size(self, layout: HeatmapLayout) -> tuple[float, float]:
-        """With a line for the legend."""
-        legend = self._legend()
         if not legend:
-            return layout.width, layout.height
-        wide = layout.left + text_width(legend, 10.5) + 12
-        return max(layout.width, wide), layout.height + 18
+            return plain
+        y = layout.top + layout.cell * len(self.rows) + 36
+        shapes.append(Label(layout.left, y, legend, 10.5, fill="muted"))
+        wide = max(plain.width, layout.left + text_width(legend, 10.5) + 12)
+        return Drawing(wide, plain.height + 18, tuple(shapes), plain.title)
 
     def _legend(self) -> str:
         first = self.tokens[0] if self.tokens else AlignedToken()
