@@ -43,11 +43,10 @@ class Server:
     def __init__(self, tasks: dict[str, Any], prefix_bytes: int):
         import uvicorn
 
-        from regard.serving.app import Application, Service
+        from regard.serving.app import Service, application
         from regard.serving.counters import RequestCounters
         from regard.serving.engine import Engine
-        from regard.serving.loading import served_model
-        from regard.serving.models import ServedModels
+        from regard.serving.models import ServedModels, served_model
         from regard.serving.server import SWITCH
 
         counters = RequestCounters()
@@ -58,7 +57,7 @@ class Server:
             one.bind(("127.0.0.1", 0))
             self.port = one.getsockname()[1]
         config = uvicorn.Config(
-            Application(service), port=self.port, log_level="error", lifespan="off"
+            application(service), port=self.port, log_level="error", lifespan="off"
         )
         self.server = uvicorn.Server(config)
         sys.setswitchinterval(SWITCH)

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -215,10 +215,8 @@ def checked(
     except ValidationError as wrong:
         if (count := wrong.error_count()) > ERRORS:
             raise error(f"{where}: {count:,} fields or values are wrong.") from None
-        problems = [f"{where}: {problem}" for problem in _problems(wrong, field)]
-    if more := len(problems[PROBLEMS:]):
-        problems[PROBLEMS:] = [f"{where}: {more:,} further fields are wrong."]
-    raise error("\n".join(problems))
+        problems = error_messages(wrong.errors(), field)
+    raise error("\n".join(f"{where}: {problem}" for problem in problems))
 
 
 @lru_cache(maxsize=128)
@@ -226,19 +224,26 @@ def _adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
-def _problems(invalid: ValidationError, field: str) -> Iterator[str]:
-    """One message for each wrong field; the members of a union share one."""
+def error_messages(errors: Iterable[Any], field: str = "") -> list[str]:
+    """A message for each wrong field, at most `PROBLEMS`; the members of a union share one.
+
+    errors: those of pydantic.  field: the dotted name of the value that they are about.
+    """
     by_name: dict[str, list[Any]] = {}
-    for problem in invalid.errors():
+    for problem in errors:
         by_name.setdefault(_name_of(problem, field), []).append(problem)
+    messages = []
     for name, several in by_name.items():
         name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
         if several[0]["type"] in ("missing", "missing_argument"):
-            yield f"`{name}` is missing."
+            messages.append(f"`{name}` is missing.")
         elif several[0]["type"] in UNKNOWN:
-            yield f"`{name}` is an unknown field."
+            messages.append(f"`{name}` is an unknown field.")
         else:
-            yield type_error_message(name or "the content", several, _shown)
+            messages.append(type_error_message(name or "the content", several, _shown))
+    if more := len(messages[PROBLEMS:]):
+        messages[PROBLEMS:] = [f"{more:,} further fields are wrong."]
+    return messages
 
 
 def _name_of(problem: Any, field: str) -> str:

@@ -25,8 +25,10 @@ from regard.experiments.template import (
     trained_tasks,
 )
 from regard.models import MODELS, model_class
-from regard.serving.routes import GETS, ROUTES
-from regard.serving.ui.routes import UI_ROUTES, ui_page
+from regard.serving.app import Service, application
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine
+from regard.serving.ui.sources import UISources
 from regard.tasks import TASKS, task_class
 from regard.tasks.methods import METHODS
 
@@ -236,33 +238,41 @@ def _shown_default(parameter: Any) -> str:
 
 def routes_page() -> str:
     """The routes of the server with their fields, and those of its web page."""
-    page_routes: dict[str, Any] = {**UI_ROUTES, **ui_page().routes_without_model}
+    counters = RequestCounters()
+    service = Service(Engine(1, counters), counters, ui=UISources.of({}))
+    described = application(service).openapi()
+    paths, schemas = described["paths"], described["components"]["schemas"]
+    gets = [(path, methods["get"]) for path, methods in paths.items() if "get" in methods]
+    posts = [(path, methods["post"]) for path, methods in paths.items() if "post" in methods]
     parts = [
         "# Routes of the server",
         "A POST has a JSON body with the fields of its route; `/openapi.json` of a server has an "
-        "example of each.",
-        table(("GET", "what it does"), ((code(path), about) for path, about in GETS.items())),
+        "example of each, and the types of answers. `/docs` shows the same as a page.",
+        table(("GET", "what it does"), ((code(path), get["description"]) for path, get in gets)),
     ]
-    for path, route in ROUTES.items():
-        parts += [f"## {path}", route.summary, _fields(route.request)]
-    parts += [
-        "## Routes of the web page",
-        table(
-            ("POST", "what it does"),
-            ((code(path), route.summary) for path, route in page_routes.items()),
-        ),
-    ]
+    for path, post in posts:
+        if not path.startswith("/ui/"):
+            schema = post["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            fields = schemas[schema.rpartition("/")[2]]
+            parts += [f"## {path}", post["summary"], _fields(fields)]
+    of_page = (
+        (code(path), post.get("description", post["summary"]))
+        for path, post in posts
+        if path.startswith("/ui/")
+    )
+    parts += ["## Routes of the web page", table(("POST", "what it does"), of_page)]
     return "\n\n".join(parts)
 
 
-def _fields(request: Any) -> str:
+def _fields(schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", [])
     rows = (
         (
             code(name),
-            "required" if field.is_required() else code(json.dumps(field.default)),
-            field.description or "",
+            "required" if name in required else code(json.dumps(field.get("default"))),
+            field.get("description", ""),
         )
-        for name, field in request.model_fields.items()
+        for name, field in schema["properties"].items()
     )
     return table(("field", "default", "meaning"), rows)
 

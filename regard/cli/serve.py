@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +13,12 @@ from typer import Argument, Option
 from regard.cli.console import load_task, no_garbage_collection, say
 from regard.cli.options import Device, Quantize, existing, with_flags
 from regard.cli.search import check_index, load_index
-from regard.errors import ConfigError, MissingExtra
+from regard.errors import ConfigError
 from regard.schema import read_text
+from regard.serving.starting import check_packages
 
 if TYPE_CHECKING:
-    from regard.serving.served_page import ServedPage
+    from regard.serving.ui.sources import UISources
 
 KEY = "REGARD_API_KEY"  # an environment variable
 
@@ -100,21 +99,14 @@ class WebUi:
         if self.labels is not None and self.texts is None:
             raise ConfigError("--labels names a column of --texts FILE, which is not given.")
 
-    def page(self, folders: dict[str, Path]) -> ServedPage:
-        """What can be asked of the models of folders."""
+    def sources(self, folders: dict[str, Path]) -> UISources | None:
+        """What the page shows besides the models of folders; None: there is no page."""
+        if not self.ui:
+            return None
         with no_garbage_collection():  # imports torch
-            from regard.serving.served_page import ServedPage
-
-            if not self.ui:
-                return ServedPage()
-            from regard.serving.ui.examples import Examples
-            from regard.serving.ui.maps import TextMaps
-            from regard.serving.ui.routes import ui_page
-            from regard.serving.ui.runs import RunFolders
             from regard.serving.ui.sources import UISources
 
-        runs, maps = RunFolders(self.runs or ()), TextMaps(self.texts, self.labels)
-        return ui_page(UISources(runs, maps, Examples(folders)))
+        return UISources.of(folders, self.runs or (), self.texts, self.labels)
 
 
 @with_flags("flags", ServerFlags)
@@ -142,6 +134,7 @@ def serve(
     otherwise. SIGTERM answers what was asked, then ends.
     """
     web.check()
+    check_packages()
     from regard.serving.models import named_folders
 
     folders = named_folders([*(models or ()), *(index or ())])
@@ -153,31 +146,18 @@ def serve(
             existing(folder)
     if not folders and not web.ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
-    _check_extra()
-    _run(folders, indexes, flags, web.page(folders))
-
-
-def _check_extra() -> None:
-    """Check that the packages of a server are installed.
-
-    Raises:
-        MissingExtra: they are not.
-    """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(error.name or "starlette", "serve", "`regard serve`") from None
+    _run(folders, indexes, flags, web.sources(folders))
 
 
 def _run(
-    folders: dict[str, Path], indexes: Collection[Path], flags: ServerFlags, page: ServedPage
+    folders: dict[str, Path], indexes: Collection[Path], flags: ServerFlags, ui: UISources | None
 ) -> None:
     """Serve the models of folders until the process is told to end.
 
     indexes: those of the folders that hold an index.
     """
-    from regard.serving.options import ServerOptions
+    with no_garbage_collection():
+        from regard.serving.server import ServerOptions, run
 
     options = ServerOptions(
         flags.host,
@@ -187,34 +167,13 @@ def _run(
         flags.timeout,
         flags.prefix_cache * 2**20,
     )
-    _check_free(flags.host, flags.port)
-    with no_garbage_collection():
-        from regard.serving.server import serve as run
 
     def load(folder: Path) -> Any:
         if folder in indexes:
             return load_index(folder, device=flags.device)
         return load_task(folder, quantize=flags.quantize, device=flags.device)
 
-    run(folders, load, options, say, page)
-
-
-def _check_free(host: str, port: int) -> None:
-    """Check that no other process listens at the port, before models are loaded.
-
-    Raises:
-        ConfigError: one does.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-        try:
-            bound.bind((host, port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                return  # the server says it
-            problem = f"Port {port} of {host} is in use: choose another --port; 0 is a free one."
-            raise ConfigError(problem) from None
+    run(folders, load, options, say, ui)
 
 
 def _key(file: Path | None) -> str:

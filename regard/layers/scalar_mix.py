@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from sys import maxsize
 from typing import Literal, Protocol, cast, get_args
 
 import torch
@@ -163,9 +164,9 @@ def choice_of(
 def _numbered(states: States, numbers: Sequence[int]) -> list[Tensor]:
     """The states of these numbers; states after the last of them are not computed."""
     if min(numbers) >= 0:
-        states = islice(states, max(numbers) + 1)
+        states = islice(states, min(max(numbers) + 1, maxsize))
     chosen: dict[int, Tensor] = {}
-    last: deque[Tensor] = deque(maxlen=max(0, -min(numbers)))
+    last: deque[Tensor] = deque(maxlen=min(max(0, -min(numbers)), maxsize))
     count = 0
     for state in states:
         if count in numbers:

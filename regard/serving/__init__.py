@@ -1,12 +1,13 @@
-"""Models over HTTP: `regard serve FOLDER`.
+"""Models over HTTP: `regard serve FOLDER`, a FastAPI application under uvicorn.
 
-    routes.py     the table of routes: path, fields of a request, the function that answers
-    requests.py   the fields of requests, typed
+    routes.py     the table of routes: path, fields of a request, what computes it, its answer
+    requests.py   the fields of requests
+    answers.py    the types of answers
     engine.py     one thread that computes; waiting requests are computed together
-    app.py        from HTTP to the table and back
+    app.py        the application
     server.py     the process: loads in the background, listens, drains
 
-Imported by the command alone: it needs starlette and uvicorn (`pip install 'regard[serve]'`).
+Imported by the command alone: it needs fastapi and uvicorn (`pip install 'regard[serve]'`).
 
 Internal: names that `regard` itself does not have may change with every version.
 """

@@ -1,207 +1,131 @@
-"""From HTTP to the table of routes and back: an ASGI application."""
+"""The application: routes, errors, streams."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 import time
-import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fastapi import Depends, FastAPI
+from fastapi import Request as Http
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request as Http
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from regard.plain_json import to_json, to_json_bytes
-from regard.schema import checked, parse_json
+import regard
+from regard.errors import RegardError
+from regard.plain_json import to_json_bytes
+from regard.serving import answers
+from regard.serving.access import PASSWORD, SameSite, key_check
 from regard.serving.counters import RequestCounters
-from regard.serving.engine import Engine, QueuedRequest, deadline_passed
-from regard.serving.guards import ClientDisconnected, Guard, read_body
-from regard.serving.models import ServedModel, ServedModels
-from regard.serving.openapi import openapi
-from regard.serving.page_files import HEADERS
-from regard.serving.problems import Problem, problem_of
-from regard.serving.request_targets import in_origin_form
+from regard.serving.engine import Engine, deadline_passed
+from regard.serving.models import ServedModel, ServedModels, tokenizer_info
+from regard.serving.problems import NO_SNIFFING, ErrorAnswer, Problem, error_response, problem_of
 from regard.serving.requests import Request
-from regard.serving.routes import GETS, Route
-from regard.serving.served_page import RouteWithoutModel, ServedPage
-from regard.serving.streams import EventStream, GrowingTexts
-from regard.serving.tokens import tokenizer_info
-from regard.serving.work import Work
+from regard.serving.routes import ROUTES, Route
+from regard.serving.work import Piece, Work
 
-Answer = Callable[[Http], Awaitable[Response]]
-JSON = "application/json"
+if TYPE_CHECKING:
+    from regard.decoding.generated_text import GeneratedText
+    from regard.serving.ui.sources import UISources
+    from regard.tasks.task import Task
+
+MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
 SMALL, FEW = 2**14, 16  # bytes of a body, and results, that do not keep other requests waiting
-BODY = "The body"  # how errors name it
-NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}  # browsers take no text for a page
 DISCONNECTED = 499  # the status of requests whose client has disconnected, in the counters
+ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorAnswer}}
+Result = TypeVar("Result")
 
 
 @dataclass
 class Service:
     """What answers requests.
 
+    key: that requests must have; "": none.
+    loopback: whether the server listens to this machine alone.
+    timeout: seconds in which a request must be answered.
     models: None while they are loaded.
-    deadline: seconds in which a request must be answered.
-    stopping: whether no more requests are taken.
-    page: its routes and files.
+    ui: what the web UI shows besides models; None: there is no web UI.
     """
 
     engine: Engine
     counters: RequestCounters
-    guard: Guard = Guard()
-    deadline: float = 600.0
+    key: str = ""
+    loopback: bool = True
+    timeout: float = 600.0
     models: ServedModels | None = None
-    stopping: bool = False
-    page: ServedPage = field(default_factory=ServedPage)
+    ui: UISources | None = None
 
-    # ---- routes asked by GET
+    @cached_property
+    def routes(self) -> dict[str, Route]:
+        """The routes that a model answers, by their paths."""
+        if self.ui is None:
+            return ROUTES
+        from regard.serving.ui.routes import UI_ROUTES
 
-    async def health(self, request: Http) -> Response:
-        """See `GETS`."""
-        models = self._models()
-        return _json({"status": "ok", "models": [*models.all]})
+        return {**ROUTES, **UI_ROUTES}
 
-    async def metrics(self, request: Http) -> Response:
-        """See `GETS`."""
-        text = self.counters.text(
-            waiting_tokens=self.engine.waiting_tokens, waiting_requests=self.engine.waiting_requests
-        )
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def list_models(self, request: Http) -> Response:
-        """See `GETS`."""
-        data = [
-            {
-                "id": one.name,
-                "object": "model",
-                "created": one.created,
-                "owned_by": "regard",
-                "task": one.task.name,
-                "routes": self.page.paths_of(one.task),
-            }
-            for one in self._models().all.values()
-        ]
-        return _json({"object": "list", "data": data})
-
-    async def tokenizer(self, request: Http) -> Response:
-        """See `GETS`."""
-        served = self._models().named(request.query_params.get("model"))
-        return _json({"model": served.name, **tokenizer_info(served.task)})
-
-    async def description(self, request: Http) -> Response:
-        """See `GETS`."""
-        return _json(openapi(self.page.asked))
-
-    # ---- routes asked by POST
-
-    async def post(self, request: Http) -> Response:
-        """The answer to a request of `ROUTES`."""
-        models, route = self._models(), self.page.routes[path_of(request)]
-        body = await _body_of(request)
-        large = len(body) > SMALL
-        fields = await _called(large, fields_of, body, route)
-        served = models.named(fields.model)
-        self._check_available(served, route)
-        work = await _called(large, route.work, served, fields)
-        if not work.items:
-            return _json(work.render([]))
-        if fields.streams:
-            return await self._stream(work, route.path, request)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queued = self._submitted(work, route.path, lambda: _set(future))
-        results = await self._results(queued, future, request)
-        response: Response = await _called(len(results) > FEW, _rendered, work, results)
-        return response
-
-    async def post_without_model(self, request: Http) -> Response:
-        """The answer to a request that no model computes."""
-        self._models()
-        route = self.page.routes_without_model[path_of(request)]
-        fields = fields_of(await _body_of(request), route)
-        return _json(await run_in_threadpool(route.answer, fields))
-
-    def _submitted(self, work: Work, path: str, finished: Callable[[], None]) -> QueuedRequest:
-        """A request in the engine; finished: is called in the server's thread at its end.
-
-        Raises:
-            Problem: the queue is full.
-        """
-        call = _in_loop()
-        queued = QueuedRequest(
-            work.key,
-            path,
-            work.items,
-            work.costs,
-            work.run,
-            lambda queued: call(finished),
-            time.monotonic() + self.deadline,
-            work.generation,
-        )
-        self.engine.submit(queued)
-        return queued
-
-    async def _results(
-        self, queued: QueuedRequest, future: asyncio.Future[None], request: Http
-    ) -> list[Any]:
-        """The results of a request in the engine.
-
-        Raises:
-            ClientDisconnected: the client has disconnected; the rest of its items are not computed.
-            Problem: the deadline has passed, although the engine may compute something.
-        """
-        try:
-            await _first(future, queued, request)
-        finally:
-            self.engine.cancel(queued)
-        if queued.error is not None:
-            raise queued.error
-        return queued.results
-
-    async def _stream(self, work: Work, path: str, request: Http) -> Response:
-        """The texts of a request as they grow; an error before the first is an answer of its own.
-
-        Raises:
-            ClientDisconnected: the client has disconnected.
-            Problem: the deadline has passed.
-        """
-        assert work.generation is not None
-        texts = GrowingTexts(_in_loop())
-        work.generation.listener = texts.listen
-        queued = self._submitted(work, path, texts.end)
-        first = asyncio.ensure_future(texts.first())
-        try:
-            await _first(first, queued, request)
-            if first.result() is None and queued.error is not None:
-                raise queued.error
-        except BaseException:
-            self.engine.cancel(queued)
-            raise
-        finally:
-            first.cancel()
-        disconnects = partial(_disconnected, request)
-        return EventStream(
-            work, queued, texts, first.result(), disconnects, partial(self.engine.cancel, queued)
-        )
-
-    def _models(self) -> ServedModels:
+    def ready(self) -> ServedModels:
         """The models.
 
         Raises:
-            Problem: 503 while they are loaded, and while the server stops.
+            Problem: 503 while they are loaded.
         """
-        if self.stopping:
-            raise Problem(503, "The server stops.", "stopping", headers={"Retry-After": "10"})
         if self.models is None:
             message = "The models are being loaded. Try again in a moment."
             raise Problem(503, message, "loading", headers={"Retry-After": "1"})
         return self.models
+
+    def paths_of(self, task: Task) -> list[str]:
+        """The paths of the routes that a task has."""
+        return [path for path, route in self.routes.items() if route.available_for(task)]
+
+    def card(self, served: ServedModel) -> answers.ModelCard:
+        """What `/v1/models` says of a model."""
+        return {
+            "id": served.name,
+            "object": "model",
+            "created": served.created,
+            "owned_by": "regard",
+            "task": served.task.name,
+            "routes": self.paths_of(served.task),
+        }
+
+    async def answer(self, route: Route, fields: Request, http: Http) -> Response:
+        """The answer to a request.
+
+        Raises:
+            Problem: the model does not have the route, or as of `Engine.submit`; 504 where the
+                deadline has passed.
+        """
+        served = self.ready().named(fields.model)
+        self._check_available(served, route)
+        large = len(await http.body()) > SMALL
+        work: Work = await _called(large, route.work, served, fields)
+        work.path, work.deadline = route.path, time.monotonic() + self.timeout
+        if not work.items:
+            return _json(work.render([]))
+        if fields.streams:
+            events = await _begun(self._events(work), http)
+            return StreamingResponse(
+                events, headers={"Cache-Control": "no-store"}, media_type="text/event-stream"
+            )
+        try:
+            computed = asyncio.wrap_future(self.engine.submit(work))
+            results = await _unless_disconnected(computed, http, work.seconds_left)
+        finally:
+            self.engine.cancel(work)
+        response: Response = await _called(len(results) > FEW, _rendered, work, results)
+        return response
 
     def _check_available(self, served: ServedModel, route: Route) -> None:
         """Check that the task of a model has a route.
@@ -212,175 +136,217 @@ class Service:
         task = served.task
         if route.available_for(task):
             return
-        has = ", ".join(self.page.paths_of(task))
+        has = ", ".join(self.paths_of(task))
         message = (
             f"{served.name} is a model of {task.name}, which does not have the route {route.path}."
         )
         raise Problem(404, f"{message} Its routes: {has}.", "no_such_route", "model")
 
-    async def file(self, request: Http) -> Response:
-        """A file of the page."""
-        found = self.page.files[path_of(request)]
-        return Response(found.content, headers=HEADERS, media_type=found.media_type)
+    async def _events(self, work: Work) -> AsyncIterator[bytes]:
+        """The texts of a request as they grow, as server-sent events.
 
-    # ---- all requests
+        Raises:
+            Exception: of the request; also after some events.
+        """
+        assert work.chunks is not None
+        pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
+        put = partial(_put, asyncio.get_running_loop(), pieces)
 
-    async def guarded(self, answer: Answer, request: Http) -> Response:
-        """An answer behind the guard, with errors as JSON, counted."""
-        began, path = time.monotonic(), path_of(request)
+        def listen(prompt: int, row: int, text: GeneratedText) -> None:
+            piece, reason = text.ready(), text.reason
+            if piece or reason is not None:
+                put((prompt, row, piece, reason))
+
+        generated = work.generation is not None
+        if work.generation is not None:
+            work.generation.listener = listen
+        future = self.engine.submit(work)
+        future.add_done_callback(lambda _: put(None))
         try:
-            self.guard.check(request.headers)
-            response = await answer(request)
-        except ClientDisconnected:
-            response = Response(status_code=DISCONNECTED)
+            while (piece := await asyncio.wait_for(pieces.get(), work.seconds_left)) is not None:
+                yield _event(work.chunks.chunk(*piece))
+            results = future.result()
+        except TimeoutError:
+            raise deadline_passed() from None
+        finally:
+            self.engine.cancel(work)
+        if not generated:
+            for piece in work.chunks.pieces(results):
+                yield _event(work.chunks.chunk(*piece))
+        if (end := work.chunks.end(results)) is not None:
+            yield _event(end)
+        yield b"data: [DONE]\n\n"
+
+
+def _put(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], value: Any) -> None:
+    with suppress(RuntimeError):  # the loop has been closed: no request waits
+        loop.call_soon_threadsafe(queue.put_nowait, value)
+
+
+def _event(body: Any) -> bytes:
+    return b"data: %b\n\n" % to_json_bytes(body)
+
+
+async def _begun(events: AsyncIterator[bytes], http: Http) -> AsyncIterator[bytes]:
+    """The same events, of which the first has arrived: an error before it is raised, and a later
+    one is the last event.
+    """
+    first = await _unless_disconnected(anext(events), http)
+
+    async def from_the_first() -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for event in events:
+                yield event
         except Exception as error:
-            response = failure(error)
-        known = path if path in self.page.asked or path in GETS else "other"
-        self.counters.add("regard_requests_total", path=known, status=response.status_code)
-        seconds = time.monotonic() - began
-        self.counters.add("regard_request_seconds_total", seconds, path=known)
-        return response
+            yield _event(problem_of(error).body())
+
+    return from_the_first()
 
 
-async def _body_of(request: Http) -> bytes:
-    """The body of a request.
-
-    Raises:
-        Problem: it is compressed; for others see `read_body`.
-    """
-    coding = request.headers.get("content-encoding", "identity")
-    if coding.lower() != "identity":
-        message = f"The body must not be compressed, but its Content-Encoding is {coding:.40}."
-        raise Problem(415, message, "unsupported_encoding", headers={"Connection": "close"})
-    return await read_body(request.receive)
-
-
-def path_of(request: Http) -> str:
-    """The path, without what a client has written into `Host`."""
-    path: str = request.scope["path"]
-    return path
-
-
-def fields_of(body: bytes, route: Route | RouteWithoutModel) -> Any:
-    """The fields of a request.
+async def _unless_disconnected(
+    result: Awaitable[Result], http: Http, seconds: float | None = None
+) -> Result:
+    """The result, which is awaited for so many seconds.
 
     Raises:
-        Problem: the body is not JSON, or has other fields or types than the route.
+        Problem: the client has disconnected before, or the time is over.
     """
-
-    def problem(message: str) -> Problem:
-        field = re.match(rf"{BODY}: `(\w+)", message)
-        said = message.replace(f"{BODY}: ", "")
-        return Problem(400, said, "invalid_body", field[1] if field else None)
-
+    waited, gone = asyncio.ensure_future(result), asyncio.ensure_future(_disconnected(http))
     try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        message = f"{BODY} must be UTF-8, but byte {error.start} is 0x{body[error.start]:02x}."
-        raise problem(message) from None
-    value = parse_json(text, BODY, problem)  # type: ignore[arg-type]
-    if not isinstance(value, dict):
-        raise problem(f"{BODY} must be a JSON object, such as {to_json(route.example)}.")
-    if issubclass(route.request, Request):
-        value = route.request.own_names(value)
-    return checked(value, route.request, BODY, problem)  # type: ignore[arg-type]
+        await asyncio.wait({waited, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if waited.done():
+            return waited.result()
+        if gone.done():
+            raise Problem(DISCONNECTED, "The client has disconnected.")
+        raise deadline_passed()
+    finally:
+        waited.cancel()
+        gone.cancel()
 
 
-def failure(error: Exception) -> Response:
-    """The response to an error; an unexpected one, of status 500, is printed with its traceback."""
-    problem = problem_of(error)
-    if problem.status == 500:
-        traceback.print_exception(error, file=sys.stderr)
-    return _json(problem.body(), problem.status, problem.headers)
+async def _disconnected(http: Http) -> None:
+    """Returns when the client has closed its connection."""
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
 
 
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json_bytes(value), status, {**NO_SNIFFING, **(headers or {})}, JSON)
-
-
-async def _called(large: bool, function: Callable[..., Any], *given: Any) -> Any:
+async def _called(large: bool, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function, in another thread where it may take long."""
-    return await run_in_threadpool(function, *given) if large else function(*given)
+    return await run_in_threadpool(function, *arguments) if large else function(*arguments)
 
 
 def _rendered(work: Work, results: list[Any]) -> Response:
     return _json(work.render(results))
 
 
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+def _json(value: Any) -> Response:
+    return Response(to_json_bytes(value), headers=NO_SNIFFING, media_type="application/json")
 
 
-def _in_loop() -> Callable[..., None]:
-    """What calls a function in the thread of this server, from another thread."""
-    loop = asyncio.get_running_loop()
+class Entrance:
+    """Counts requests by path and status. All bodies are JSON, whatever type curl names."""
 
-    def call(function: Callable[..., None], *given: Any) -> None:
-        with suppress(RuntimeError):  # the loop has been closed: no request waits
-            loop.call_soon_threadsafe(function, *given)
-
-    return call
-
-
-async def _first(found: asyncio.Future[Any], queued: QueuedRequest, request: Http) -> None:
-    """Wait for the first result of a request in the engine, or for its only one.
-
-    Raises:
-        ClientDisconnected: the client has disconnected before.
-        Problem: the deadline has passed before.
-    """
-    disconnected = asyncio.ensure_future(_disconnected(request))
-    waited: set[asyncio.Future[Any]] = {found, disconnected}
-    try:
-        await asyncio.wait(waited, timeout=queued.seconds_left, return_when=asyncio.FIRST_COMPLETED)
-        if not found.done():
-            raise ClientDisconnected if disconnected.done() else deadline_passed()
-    finally:
-        disconnected.cancel()
-
-
-async def _disconnected(request: Http) -> None:
-    """Returns when the client has closed its connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-class Application:
-    """The ASGI application of a service: no path is a pattern; those of GET also answer HEAD."""
-
-    def __init__(self, service: Service):
-        page, self.service = service.page, service
-        gets: dict[str, Answer] = {
-            "/health": service.health,
-            "/metrics": service.metrics,
-            "/v1/models": service.list_models,
-            "/tokenizer_info": service.tokenizer,
-            "/openapi.json": service.description,
-            **dict.fromkeys(page.files, service.file),
-        }
-        posts: dict[str, Answer] = {
-            **dict.fromkeys(page.routes, service.post),
-            **dict.fromkeys(page.routes_without_model, service.post_without_model),
-        }
-        self.answers = {
-            **{(method, path): gets[path] for path in gets for method in ("GET", "HEAD")},
-            **{("POST", path): posts[path] for path in posts},
-        }
+    def __init__(self, app: ASGIApp, counters: RequestCounters):
+        self.app, self.counters = app, counters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI's specification."""
-        request = Http(in_origin_form(scope), receive, send)
-        found = self.answers.get((request.method, path_of(request)), self._without_route)
-        response = await self.service.guarded(found, request)
-        await response(scope, receive, send)
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        began, status = time.monotonic(), 500
 
-    async def _without_route(self, request: Http) -> Response:
-        path, asked = path_of(request), self.service.page.asked
-        allowed = [method for method, known in self.answers if known == path]
-        if allowed:
-            message = f"{path} needs the method {allowed[0]}."
-            raise Problem(405, message, "wrong_method", headers={"Allow": ", ".join(allowed)})
-        known = ", ".join([*asked, *GETS])
-        message = f"This server has no path {path!r:.80}. Its paths: {known}."
-        raise Problem(404, message, "no_such_path")
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        scope["headers"] = [header for header in scope["headers"] if header[0] != b"content-type"]
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self.counters.requests.labels(path, status).inc()
+            self.counters.seconds.labels(path).inc(time.monotonic() - began)
+
+
+def application(service: Service) -> FastAPI:
+    """The application of a service."""
+    challenge = "Bearer" if service.ui is None else PASSWORD
+    app = FastAPI(
+        title="Regard",
+        version=regard.__version__,
+        dependencies=[Depends(key_check(service.key, challenge))],
+        openapi_url=None,  # and no docs: these have no dependencies, so the routes below are ours
+        redirect_slashes=False,
+        strict_content_type=False,
+        responses=ERRORS,
+        exception_handlers={
+            kind: error_response
+            for kind in (HTTPException, RequestValidationError, RegardError, Exception)
+        },
+    )
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MOST_BYTES)
+    app.add_middleware(SameSite, loopback=service.loopback)
+    app.add_middleware(Entrance, counters=service.counters)
+    _add_gets(app, service)
+    for route in service.routes.values():
+        _add_route(app, service, route)
+    if service.ui is not None:
+        from regard.serving.ui.routes import add_page
+
+        add_page(app, service.ui)
+    return app
+
+
+def _add_route(app: FastAPI, service: Service, route: Route) -> None:
+    async def answer(fields: Any, http: Http) -> Response:
+        return await service.answer(route, fields, http)
+
+    answer.__annotations__ = {"fields": route.request, "http": Http}
+    extra = {"requestBody": {"content": {"application/json": {"example": route.example}}}}
+    app.post(route.path, summary=route.summary, response_model=route.answer, openapi_extra=extra)(
+        answer
+    )
+
+
+def _add_gets(app: FastAPI, service: Service) -> None:
+    """The routes that are asked by GET."""
+
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
+    async def health() -> answers.Health:
+        """200 when the models are loaded; 503 before."""
+        return {"status": "ok", "models": [*service.ready().all]}
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """What the server counts, in Prometheus' text format."""
+        return Response(generate_latest(service.counters.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/models")
+    async def models() -> answers.ModelList:
+        """The models and the routes that each has."""
+        cards = [service.card(served) for served in service.ready().all.values()]
+        return {"object": "list", "data": cards}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> answers.ModelCard:
+        """One model."""
+        return service.card(service.ready().named(name))
+
+    @app.get("/tokenizer_info")
+    async def tokenizer(model: str | None = None) -> answers.TokenizerInfo:
+        """The kind, the size and the special tokens of a model's tokenizer."""
+        served = service.ready().named(model)
+        return tokenizer_info(served.name, served.task)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description() -> dict[str, Any]:
+        """All routes, with the fields of requests and answers."""
+        return app.openapi()
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """The same as a page, whose scripts come from the internet."""
+        return get_swagger_ui_html(openapi_url="openapi.json", title="Regard")

@@ -176,3 +176,14 @@ def _files(images: Sequence[str]) -> Iterator[list[str]]:
                 raise TextError(index, "is not base64.", _IMAGE_HINT, what="Image") from None
             names.append(str(path))
         yield names
+
+
+def tokens_of_texts(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The tokens of each text, without those that a model adds, and where each stands in it."""
+    found = []
+    for text in items:
+        encoding = task.tokenizer.encode(text)
+        names = [task.tokenizer.token(number) for number in encoding.ids]
+        offsets = [list(both) for both in encoding.offsets]
+        found.append({"ids": list(encoding.ids), "tokens": names, "offsets": offsets})
+    return found

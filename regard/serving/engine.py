@@ -13,73 +13,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from regard.attention.capture import captured_or_gated
 from regard.errors import TextError
-from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem
 from regard.tasks.batching import watching
 
 if TYPE_CHECKING:
-    from regard.serving.generation import Generation, ServedBatch
+    from regard.serving.counters import RequestCounters
+    from regard.serving.generation import ServedBatch
+    from regard.serving.work import Work
 
 TURN_TOKENS = 4096  # of the items of a call, estimated
 TURN_BESIDE = 1024  # of a call while texts are generated, which wait meanwhile
 TURN_ITEMS = 1024
 FIRST_RATE = 1000.0  # tokens a second, before anything was computed
-
-
-@dataclass(eq=False)
-class QueuedRequest:
-    """A request in the engine.
-
-    key: requests with the same key are computed together.
-    path: of the request, for the counters.
-    items: what is computed; costs: the tokens of each, estimated.
-    run: from some items to as many results; a TextError names one of them.
-    finished: is called once, in the engine's thread, when `results` is complete or `error` is set.
-    deadline: of `time.monotonic`.
-    generation: the items are prompts, which it continues; then `run` gets the continuations.
-    """
-
-    key: Hashable
-    path: str
-    items: Sequence[Any]
-    costs: Sequence[int]
-    run: Callable[[list[Any]], Sequence[Any]]
-    finished: Callable[[QueuedRequest], None]
-    deadline: float
-    generation: Generation | None = None
-    results: list[Any] = field(default_factory=list)
-    error: BaseException | None = None
-    disconnected: bool = False  # whether its client has closed the connection
-
-    def __post_init__(self) -> None:
-        self.cost = sum(self.costs)  # tokens of all items
-
-    @property
-    def seconds_left(self) -> float:
-        """Until its deadline, at least 0."""
-        return max(0.0, self.deadline - time.monotonic())
-
-    @property
-    def next_cost(self) -> int:
-        """The tokens of the next item."""
-        return self.costs[len(self.results)]
-
-    def next_items(self, budget: float) -> int:
-        """How many of the next items have at most so many tokens; at least one."""
-        start, count, tokens = len(self.results), 0, 0
-        for cost in self.costs[start : start + TURN_ITEMS]:
-            tokens += cost
-            if count and tokens > budget:
-                break
-            count += 1
-        return count
 
 
 class Engine:
@@ -93,18 +45,19 @@ class Engine:
     def __init__(self, most_tokens: int, counters: RequestCounters):
         self.most_tokens, self.counters = most_tokens, counters
         self.waiting_tokens = 0
-        self._queue: list[QueuedRequest] = []
-        self._disconnected: list[QueuedRequest] = []  # whose continuations are still in a batch
+        counters.watch(lambda: self.waiting_tokens, lambda: self.waiting_requests)
+        self._queue: list[Work] = []
+        self._abandoned: list[Work] = []  # whose continuations are still in a batch
         self._change = threading.Condition()
         self._stopped = False
         self._rate = FIRST_RATE
-        self._long: QueuedRequest | None = None  # its item is computed between turns of others
+        self._long: Work | None = None  # its item is computed between turns of others
         self._seconds_of_others = 0.0  # of turns between batches of long items
 
     # ---- from the threads of requests
 
-    def submit(self, queued: QueuedRequest) -> None:
-        """Take a request into the queue.
+    def submit(self, queued: Work) -> Future[list[Any]]:
+        """Take a request into the queue; the future of its results.
 
         Raises:
             Problem: 413 for more tokens than the queue ever takes, 429 where it is full.
@@ -123,7 +76,9 @@ class Engine:
                 raise self._full()
             self.waiting_tokens += cost
             self._queue.append(queued)
+            queued.future.set_running_or_notify_cancel()  # whoever waits cannot cancel it
             self._change.notify()
+        return queued.future
 
     def _full(self) -> Problem:
         seconds = max(1, round(self.waiting_tokens / self._rate))
@@ -135,16 +90,16 @@ class Engine:
             headers={"Retry-After": str(seconds)},
         )
 
-    def cancel(self, queued: QueuedRequest) -> None:
-        """Remove a request whose client has closed its connection."""
+    def cancel(self, queued: Work) -> None:
+        """Remove a request for which nobody waits any more."""
         with self._change:
-            queued.disconnected = True
+            queued.abandoned = True
             self._remove(queued)
             if queued.generation is not None:
-                self._disconnected.append(queued)
+                self._abandoned.append(queued)
                 self._change.notify()
 
-    def _remove(self, queued: QueuedRequest) -> None:
+    def _remove(self, queued: Work) -> None:
         if queued in self._queue:
             self._queue.remove(queued)
             self.waiting_tokens -= queued.cost
@@ -166,7 +121,7 @@ class Engine:
         """Compute what waits, until `stop`."""
         while not self._stopped:
             with self._change:
-                while not self._queue and not self._disconnected and not self._stopped:
+                while not self._queue and not self._abandoned and not self._stopped:
                     self._change.wait()
             self._turn()
         for queued in list(self._queue):
@@ -177,10 +132,10 @@ class Engine:
         with self._change:
             queue = [queued for queued in self._queue if queued is not self._long]
             late = [queued for queued in queue if queued.deadline < time.monotonic()]
-            disconnected, self._disconnected = self._disconnected, []
+            abandoned, self._abandoned = self._abandoned, []
             chosen = [] if late else self._chosen()
             generating = [queued for queued in queue if queued.generation is not None]
-        for queued in disconnected:
+        for queued in abandoned:
             self._leave_batch(queued)
         for queued in late:
             self._end(queued, deadline_passed())
@@ -189,7 +144,7 @@ class Engine:
         if not late:
             self._generate(generating)
 
-    def _turns_between(self, long: QueuedRequest) -> Callable[[Sequence[Any]], Iterator[Any]]:
+    def _turns_between(self, long: Work) -> Callable[[Sequence[Any]], Iterator[Any]]:
         """Gives the batches of a long item; before each but the first, others have a turn.
 
         Raises:
@@ -202,7 +157,7 @@ class Engine:
                     began = time.monotonic()
                     self._turn()
                     self._seconds_of_others += time.monotonic() - began
-                if long.disconnected or self._stopped:
+                if long.abandoned or self._stopped:
                     raise Problem(503, "The server stops.", "stopping")
                 if long.deadline < time.monotonic():
                     raise deadline_passed()
@@ -210,7 +165,7 @@ class Engine:
 
         return batches_of
 
-    def _chosen(self) -> list[tuple[QueuedRequest, int]]:
+    def _chosen(self) -> list[tuple[Work, int]]:
         """Requests that are computed together next, and how many items of each.
 
         Those with the key of the one that has waited longest; each gets a part of the budget.
@@ -228,20 +183,23 @@ class Engine:
         for number, queued in enumerate(alike):
             if budget <= 0:
                 break
-            start, count = len(queued.results), queued.next_items(budget / (len(alike) - number))
+            start, count = (
+                len(queued.results),
+                queued.next_items(budget / (len(alike) - number), TURN_ITEMS),
+            )
             budget -= sum(queued.costs[start : start + count])
             chosen.append((queued, count))
         for queued, _ in chosen:
             self._move_behind(queued)
         return chosen
 
-    def _move_behind(self, queued: QueuedRequest) -> None:
+    def _move_behind(self, queued: Work) -> None:
         """Let the others have the next turn."""
-        if queued in self._queue:  # its client has not disconnected
+        if queued in self._queue:  # somebody still waits for it
             self._queue.remove(queued)
             self._queue.append(queued)
 
-    def _generate(self, generating: Sequence[QueuedRequest]) -> None:
+    def _generate(self, generating: Sequence[Work]) -> None:
         """A token of every sequence of these requests."""
         began, tokens = time.monotonic(), 0
         generations = [queued.generation for queued in generating if queued.generation is not None]
@@ -254,7 +212,7 @@ class Engine:
         if tokens:
             self._measure(tokens, began)
         for queued in generating:
-            if queued.generation is None or queued.disconnected:
+            if queued.generation is None or queued.abandoned:
                 continue
             if queued.generation.error is not None:
                 self._end(queued, queued.generation.error)
@@ -262,7 +220,7 @@ class Engine:
                 queued.items, queued.generation = queued.generation.results(), None
                 queued.costs = [1] * len(queued.items)  # texts are made of the tokens
 
-    def _join(self, generating: Sequence[QueuedRequest]) -> None:
+    def _join(self, generating: Sequence[Work]) -> None:
         """Prompts join their batches, one of each request in turn. For one that needs more room
         than there is those behind it wait, or it would wait for ever.
         """
@@ -280,14 +238,14 @@ class Engine:
                 self._move_behind(queued)
             waiting.append(queued)
 
-    def _leave_batch(self, queued: QueuedRequest) -> None:
+    def _leave_batch(self, queued: Work) -> None:
         if queued.generation is not None:
             queued.generation.leave()
 
     def _measure(self, tokens: int, began: float) -> None:
         self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
-    def _compute(self, chosen: Sequence[tuple[QueuedRequest, int]]) -> None:
+    def _compute(self, chosen: Sequence[tuple[Work, int]]) -> None:
         began, of_others = time.monotonic(), self._seconds_of_others
         parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
         first = chosen[0][0]
@@ -305,15 +263,15 @@ class Engine:
             queued.results += found[start : start + len(part)]
             start += len(part)
         path = first.path
-        self.counters.add("regard_items_total", start, path=path)
-        self.counters.add("regard_calls_total", path=path)
+        self.counters.items.labels(path).inc(start)
+        self.counters.calls.labels(path).inc()
         self._measure(tokens, began + self._seconds_of_others - of_others)
         for queued, _ in chosen:
             if len(queued.results) == len(queued.items):
                 self._end(queued)
 
     @contextmanager
-    def _divided(self, long: QueuedRequest) -> Iterator[None]:
+    def _divided(self, long: Work) -> Iterator[None]:
         """Within it, others have turns between the batches of a call for one item."""
         self._long = long
         try:
@@ -324,7 +282,7 @@ class Engine:
 
     def _fail(
         self,
-        chosen: Sequence[tuple[QueuedRequest, int]],
+        chosen: Sequence[tuple[Work, int]],
         parts: Sequence[list[Any]],
         error: Exception,
     ) -> None:
@@ -337,13 +295,16 @@ class Engine:
         for one in chosen:
             self._compute([one])
 
-    def _end(self, queued: QueuedRequest, error: BaseException | None = None) -> None:
+    def _end(self, queued: Work, error: BaseException | None = None) -> None:
         with self._change:
             self._remove(queued)
         self._leave_batch(queued)
-        if not queued.disconnected:
-            queued.error = error
-            queued.finished(queued)
+        if queued.abandoned:
+            return
+        if error is None:
+            queued.future.set_result(queued.results)
+        else:
+            queued.future.set_exception(error)
 
 
 def deadline_passed() -> Problem:

@@ -80,7 +80,7 @@ class ServedBatch:
                 self._owners.pop(continuation)
             elif owner.ended(number):
                 self.leave(continuation)
-        self.counters.add("regard_generated_tokens_total", count, model=self.name)
+        self.counters.tokens.labels(self.name).inc(count)
         return count
 
 

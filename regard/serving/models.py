@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import ConfigError
+from regard.serving import answers
+from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem
+from regard.tasks.task import Task
 
 if TYPE_CHECKING:
     from regard.serving.generation import ServedBatch
     from regard.tasks.search_index import SearchIndex
-    from regard.tasks.task import Task
 
 
 def named_folders(models: Sequence[str]) -> dict[str, Path]:
@@ -25,7 +28,7 @@ def named_folders(models: Sequence[str]) -> dict[str, Path]:
     Raises:
         ConfigError: two have the same name, or one has none.
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for text in models:
         name, equals, path = text.partition("=")
         if not equals or Path(text).exists():
@@ -34,13 +37,13 @@ def named_folders(models: Sequence[str]) -> dict[str, Path]:
             raise ConfigError(f"A model to serve must be FOLDER or NAME=FOLDER, but is {text!r}.")
         folder = Path(path)
         name = name or folder.name or folder.resolve().name
-        if name in found:
+        if name in folders:
             raise ConfigError(
-                f"{found[name]} and {folder} would both be served as {name!r}. Give one "
+                f"{folders[name]} and {folder} would both be served as {name!r}. Give one "
                 f"another name: NAME={folder}."
             )
-        found[name] = folder
-    return found
+        folders[name] = folder
+    return folders
 
 
 @dataclass(frozen=True)
@@ -82,3 +85,55 @@ class ServedModels:
             message = f"This server has no model {name!r:.80}. Its models: {served}."
             raise Problem(404, message, "model_not_found", "model")
         return self.all[name]
+
+
+def served_model(
+    name: str, loaded: Task | SearchIndex, counters: RequestCounters, prefix_bytes: int = 0
+) -> ServedModel:
+    """A model under a name, or an index with its model.
+
+    prefix_bytes: of cached keys and values of prompt prefixes; 0: none.
+    """
+    if not isinstance(loaded, Task):
+        return ServedModel(name, loaded.model, index=loaded)
+    task = loaded
+    if not task.has("cache_prefixes") or task.module.reads_backward:
+        return ServedModel(name, task)
+    from regard.serving.generation import ServedBatch
+
+    if prefix_bytes:
+        with suppress(ConfigError):  # a model without keys and values
+            task.cache_prefixes(prefix_bytes)
+    try:
+        return ServedModel(name, task, ServedBatch(name, task.generator, counters))
+    except TypeError:  # its states do not join others
+        return ServedModel(name, task)
+
+
+def tokenizer_info(name: str, task: Task) -> answers.TokenizerInfo:
+    """The kind, the size and the special tokens of a model's tokenizer; some also under the names
+    that vLLM's `/tokenizer_info` has for them.
+    """
+    tokenizer = task.tokenizer
+    ids = {
+        "bos": tokenizer.bos_id,
+        "eos": tokenizer.eos_id,
+        "pad": tokenizer.pad_id,
+        "unk": tokenizer.unk_id,
+        "mask": tokenizer.mask_id,
+    }
+    special = {
+        role: {"id": number, "token": tokenizer.token(number)}
+        for role, number in ids.items()
+        if number is not None
+    }
+    return {
+        "model": name,
+        "kind": tokenizer.kind,
+        "vocab_size": tokenizer.vocab_size,
+        "special_tokens": special,
+        "max_length": task.module.config.max_length,
+        "bos_token": tokenizer.roles.get("bos"),
+        "eos_token": tokenizer.roles.get("eos"),
+        "pad_token": tokenizer.roles.get("pad"),
+    }

@@ -1,11 +1,11 @@
-"""Completions and embeddings as OpenAI's clients ask for them."""
+"""Completions, chat and embeddings as OpenAI's clients ask for them."""
 
 from __future__ import annotations
 
 import base64
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
@@ -18,9 +18,10 @@ from regard.decoding.generated_text import GeneratedText, text_of
 from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, TextError, TextTooLong
 from regard.serving.generation import Generation
-from regard.serving.requests import Completion, OpenAIEmbedding, Sampled
-from regard.serving.work import Work, most_generated, tokens_of
+from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
+from regard.serving.work import Piece, Work, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
+from regard.tasks.dialogue import DialogueModel
 from regard.tasks.embedder import EmbedsTexts, VectorBatches
 from regard.tasks.inputs import checked_text, too_long_error
 from regard.tasks.language_modeling import TextGenerator
@@ -52,7 +53,8 @@ def completion(served: ServedModel, request: Completion) -> Work:
     """
     task = cast(TextGenerator, served.task)
     method = decoding.with_options(task.method, **decoding_options(request))
-    most, stops = request.max_tokens, stops_of(request)
+    most, stops = request.limit, stops_of(request)
+    check_streams(request)
     try:
         ids = _prompt_ids(task, request)
         prompts = fitted_prompts(ids, task.context, "error", {"max_tokens": most or None})
@@ -61,7 +63,6 @@ def completion(served: ServedModel, request: Completion) -> Work:
     generation = None
     if most:
         generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
-    check_streams(generation, request)
 
     def run(items: list[Any]) -> list[Completed]:
         done = items
@@ -74,30 +75,26 @@ def completion(served: ServedModel, request: Completion) -> Work:
     costs = [len(ids) + (most_generated(task, method, len(ids)) if most else 0) for ids in prompts]
     wants = (request.echo, request.logprobs, most == 0, generation is None)
     key = (served.name, "completion", repr(method), tuple(stops), wants)
-    body = CompletionBody(task, served.name, request, prompts)
-    return Work(key, prompts, costs, run, body.whole, generation, body.chunk, body.end)
+    body = CompletionBody(served.name, request, task=task, prompts=prompts)
+    return Work(key, prompts, costs, run, body.whole, generation, body)
 
 
-def check_streams(generation: Generation | None, request: Completion) -> None:
-    """Check that a completion can be streamed, if it is to be.
+def check_streams(request: Completion | Chat) -> None:
+    """Check that no field is without effect.
 
     Raises:
-        ConfigError: the model or the method decides on all tokens at the end; log-probabilities or
-            no tokens are asked for; or there are options of a stream, but no stream.
+        ConfigError: log-probabilities or no tokens are asked of a stream; or there are options of a
+            stream, but no stream.
     """
     if not request.stream:
         if request.stream_options is not None:
             raise ConfigError("`stream_options` are for a stream: set `stream`, or leave them out.")
-        return
-    if not request.max_tokens or not request.items():
-        nothing = "`prompt` is an empty list" if request.max_tokens else "`max_tokens` is 0"
-        raise ConfigError(f"{nothing}: there is no token to stream. Leave out `stream`.")
-    if generation is None:
-        raise ConfigError(
-            "This model's completions cannot be streamed: it, or its decoding method, decides on "
-            "the tokens at the end. Leave out `stream`, or set `temperature`."
+    elif not request.max_tokens or not request.items():
+        nothing = (
+            f"`{request.ITEMS}` is an empty list" if request.max_tokens else "`max_tokens` is 0"
         )
-    if request.logprobs is not None:
+        raise ConfigError(f"{nothing}: there is no token to stream. Leave out `stream`.")
+    elif request.logprobs is not None:
         raise ConfigError("`logprobs` are not streamed. Leave out one of both.")
 
 
@@ -112,7 +109,7 @@ def decoding_options(request: Sampled) -> dict[str, Any]:
     Raises:
         ConfigError: several samples of one text are asked for.
     """
-    named: dict[str, Any] = {"max_tokens": request.max_tokens or 1}
+    named: dict[str, Any] = {"max_tokens": request.limit or 1}
     if request.temperature == 0:
         if request.n > 1:
             raise ConfigError(
@@ -120,10 +117,10 @@ def decoding_options(request: Sampled) -> dict[str, Any]:
                 "one, or set a temperature above 0."
             )
         return named | {"beams": 1}
-    given = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
+    sampling = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
     if request.n > 1:
-        given["samples"] = request.n
-    return named | {name: value for name, value in given.items() if value is not None}
+        sampling["samples"] = request.n
+    return named | {name: value for name, value in sampling.items() if value is not None}
 
 
 def _prompt_ids(task: TextGenerator, request: Completion) -> list[list[int]]:
@@ -132,20 +129,27 @@ def _prompt_ids(task: TextGenerator, request: Completion) -> list[list[int]]:
     Raises:
         TextError: an id is not in the vocabulary.
     """
-    given = cast(list[Any], [request.prompt] if request.one else request.prompt)
-    size = task.module.config.vocab_size
-    found = []
-    for index, one in enumerate(given):
-        if not one and not isinstance(one, str):
-            raise TextError(index, "has no token.", what="Prompt")
-        if isinstance(one, str):
-            found.append(task.prompt_ids([checked_text(one, index)])[0])
-            continue
-        if wrong := next((number for number in one if number >= size), None):
-            problem = f"has the id {wrong}, but the vocabulary has {size:,} tokens."
-            raise TextError(index, problem, what="Prompt")
-        found.append(list(one))
-    return found
+    prompts = [request.prompt] if request.one else request.prompt
+    return [
+        task.prompt_ids([checked_text(prompt, index)])[0]
+        if isinstance(prompt, str)
+        else _checked_ids(prompt, index, task.module.config.vocab_size)
+        for index, prompt in enumerate(cast(list[Any], prompts))
+    ]
+
+
+def _checked_ids(ids: list[int], index: int, size: int, what: str = "Prompt") -> list[int]:
+    """The ids of a prompt or text.
+
+    Raises:
+        TextError: there is none, or one is not in the vocabulary.
+    """
+    if not ids:
+        raise TextError(index, "has no token.", what=what)
+    if wrong := next((number for number in ids if number >= size), None):
+        problem = f"has the id {wrong}, but the vocabulary has {size:,} tokens."
+        raise TextError(index, problem, what=what)
+    return list(ids)
 
 
 def decoded(
@@ -186,65 +190,99 @@ def usage(read: int, written: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class CompletionBody:
-    """What a completion answers: at once, or in chunks."""
+class Body:
+    """What answers have in common.
 
-    task: TextGenerator
+    begun: choices of a stream that have a text.
+    """
+
     name: str
-    request: Completion
-    prompts: Sequence[list[int]]
-    begun: set[tuple[int, int]] = field(default_factory=set)  # choices of a stream that have a text
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
+    request: Any
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
+    begun: set[int] = field(default_factory=set)
 
-    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
-        """With all choices."""
-        choices = [self._choice(one, number) for one in results for number in range(self.request.n)]
-        for index, choice in enumerate(choices):
-            choice["index"] = index
-        return self._body(choices) | {"usage": self._usage(results)}
-
-    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
-        """With what is new of one choice."""
-        index = prompt * self.request.n + row
-        if self.request.echo and (prompt, row) not in self.begun:
-            self.begun.add((prompt, row))
-            piece = self.task.tokenizer.decode(self.prompts[prompt]) + piece
-        choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
-        return self._body([choice])
-
-    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
-        """The last chunk of a stream, where it is asked for."""
-        options = self.request.stream_options
-        if options is None or not options.include_usage:
-            return None
-        return self._body([]) | {"usage": self._usage(results)}
-
-    def _body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def of(self, prefix: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """The body with these choices."""
         return {
-            "id": self.id,
-            "object": "text_completion",
+            "id": f"{prefix}-{self.id}",
+            "object": kind,
             "created": self.created,
             "model": self.name,
             "choices": choices,
         }
+
+    def begins(self, index: int) -> bool:
+        """Whether a choice of a stream has no text yet; from now on it has."""
+        begun = index in self.begun
+        self.begun.add(index)
+        return not begun
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the last event of a stream counts tokens."""
+        options = self.request.stream_options
+        return options is not None and options.include_usage
+
+
+@dataclass(frozen=True)
+class CompletionBody(Body):
+    """What a completion answers: at once, or in chunks.
+
+    prompts: their ids.
+    """
+
+    task: TextGenerator = field(kw_only=True)
+    prompts: Sequence[list[int]] = field(kw_only=True)
+
+    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
+        """With all choices."""
+        choices = [
+            self._choice(completed, number)
+            for completed in results
+            for number in range(self.request.n)
+        ]
+        for index, choice in enumerate(choices):
+            choice["index"] = index
+        return self._of(choices) | {"usage": self._usage(results)}
+
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
+        """With what is new of one choice."""
+        index = prompt * self.request.n + row
+        if self.begins(index) and self.request.echo:
+            piece = self.task.tokenizer.decode(self.prompts[prompt]) + piece
+        choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
+        return self._of([choice])
+
+    def pieces(self, results: Sequence[Completed]) -> Iterator[Piece]:
+        """All choices, each as one piece."""
+        for prompt, completed in enumerate(results):
+            for row, text in enumerate(completed.texts[: self.request.n]):
+                yield prompt, row, text.text, text.reason
+
+    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
+        """The last chunk of a stream, where it is asked for."""
+        return self._of([]) | {"usage": self._usage(results)} if self.counts_tokens else None
+
+    def _of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self.of("cmpl", "text_completion", choices)
 
     def _usage(self, results: Sequence[Completed]) -> dict[str, int]:
         read = sum(len(one.prompt) for one in results)
         texts = [text for one in results for text in one.texts[: self.request.n]]
         return usage(read, sum(len(text.tokens) for text in texts))
 
-    def _choice(self, one: Completed, number: int) -> dict[str, Any]:
+    def _choice(self, completed: Completed, number: int) -> dict[str, Any]:
         """One completion of a prompt."""
-        echo, text = self.request.echo, one.texts[number] if one.texts else None
-        before = self.task.tokenizer.decode(one.prompt) if echo else ""
+        echo, text = self.request.echo, completed.texts[number] if completed.texts else None
+        before = self.task.tokenizer.decode(completed.prompt) if echo else ""
         logprobs = None
         if self.request.logprobs is not None:
             ids, parts = (text.scored_tokens, text.parts) if text else ([], [])
             if echo:
-                ids = [*one.prompt, *ids]
-                parts = [*text_parts(self.task, one.prompt), *parts]
-            scored = one.log_probs[number if text else 0]  # all have the same prompt
+                ids = [*completed.prompt, *ids]
+                parts = [*text_parts(self.task, completed.prompt), *parts]
+            scored = completed.log_probs[number if text else 0]  # all have the same prompt
             logprobs = _log_probs_body(self.task, ids, parts, scored, echo)
         return {
             "text": before + (text.text if text else ""),
@@ -294,20 +332,105 @@ def _name(task: TextGenerator, id: int) -> str:
     return tokenizer.token(id) if id < tokenizer.vocab_size else tokenizer.label(id)
 
 
+# ------------------------------------------------------------------------------------------- chat
+
+
+def chat(served: ServedModel, request: Chat) -> Work:
+    """The reply to the turns of a dialogue, of which the model reads as many as it was trained for;
+    a longer history loses its beginning, as in `DialogueModel.reply`.
+
+    Raises:
+        ConfigError: options of decoding are wrong.
+    """
+    task, options = cast(DialogueModel, served.task), decoding_options(request)
+    method, stops = decoding.with_options(task.method, **options), stops_of(request)
+    history = task.history_of([message.text for message in request.messages])
+    check_streams(request)
+
+    def run(items: list[str]) -> list[list[GeneratedText]]:
+        replies = task.hypotheses(items, too_long="truncate", **options)
+        tokenizer, ends = task.tokenizer.for_targets, eos_tokens(method.eos, task.generator)
+        return [[text_of(tokenizer, [], one, ends, stops) for one in row] for row in replies]
+
+    read = tokens_of(history)
+    body = ChatBody(served.name, request, read=len(task.tokenizer.encode(history).ids))
+    key = (served.name, "chat", repr(method), tuple(stops))
+    costs = [read + most_generated(task, method, read)]
+    return Work(key, [history], costs, run, body.whole, chunks=body)
+
+
+@dataclass(frozen=True)
+class ChatBody(Body):
+    """What a chat answers: at once, or each reply in one chunk, since it is decoded as a whole.
+
+    read: tokens of the history.
+    """
+
+    read: int = field(kw_only=True)
+
+    def whole(self, results: list[list[GeneratedText]]) -> dict[str, Any]:
+        """With all choices."""
+        choices = [
+            {
+                "index": row,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": reason,
+            }
+            for _, row, text, reason in self.pieces(results)
+        ]
+        return self.of("chatcmpl", "chat.completion", choices) | {"usage": self._usage(results)}
+
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
+        """With one reply."""
+        delta = {"role": "assistant", "content": piece}
+        choice = {"index": row, "delta": delta, "finish_reason": reason}
+        return self.of("chatcmpl", "chat.completion.chunk", [choice])
+
+    def pieces(self, results: list[list[GeneratedText]]) -> Iterator[Piece]:
+        """The replies."""
+        for row, text in enumerate(results[0][: self.request.n]):
+            yield 0, row, text.text, text.reason
+
+    def end(self, results: list[list[GeneratedText]]) -> dict[str, Any] | None:
+        """The last chunk of a stream, where it is asked for."""
+        last = self.of("chatcmpl", "chat.completion.chunk", [])
+        return last | {"usage": self._usage(results)} if self.counts_tokens else None
+
+    def _usage(self, results: list[list[GeneratedText]]) -> dict[str, int]:
+        return usage(self.read, sum(len(text.tokens) for text in results[0][: self.request.n]))
+
+
 # ------------------------------------------------------------------------------------- embeddings
 
 
 def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
-    """The vectors of texts, pooled as the model's folder says."""
+    """The vectors of texts, pooled as the model's folder says.
+
+    Raises:
+        ConfigError: `dimensions` is not the length of a vector.
+    """
+    task = cast(EmbedsTexts, served.task)
+    embedder = VectorBatches.of(task.text_encoder())
+    if request.dimensions not in (None, embedder.width):
+        raise ConfigError(
+            f"`dimensions` must be {embedder.width}, the length of this model's vectors, but is "
+            f"{request.dimensions}."
+        )
+    size = task.tokenizer.vocab_size
+    texts = [
+        text
+        if isinstance(text, str)
+        else task.tokenizer.decode(_checked_ids(text, index, size, "Text"))
+        for index, text in enumerate(request.items())
+    ]
 
     def run(texts: list[str]) -> list[tuple[Any, int]]:
-        embedder = VectorBatches.of(cast(EmbedsTexts, served.task).text_encoder())
         encoded = embedder.encode(texts)
         if long := embedder.input_format.too_long(encoded.inputs):
             count = len(encoded.inputs[long[0]])
             most = embedder.input_format.max_length
             raise too_long_error(long[0], count, most).without_option()
-        lengths = [len(one) for one in encoded.inputs]
+        lengths = [len(ids) for ids in encoded.inputs]
         return list(zip(embedder.vectors(encoded), lengths, strict=True))
 
     def render(results: list[tuple[Any, int]]) -> dict[str, Any]:
@@ -324,7 +447,6 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         counted = {"prompt_tokens": read, "total_tokens": read}
         return {"object": "list", "data": data, "model": served.name, "usage": counted}
 
-    texts = request.items()
     return Work((served.name, "embeddings"), texts, [*map(tokens_of, texts)], run, render)
 
 

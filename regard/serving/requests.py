@@ -1,17 +1,23 @@
-"""The fields of requests: names, types and ranges. A field that is not listed is an error."""
+"""The fields of requests: names, types and ranges. A field that is not listed is an error.
+
+The first line of a class is what the documentation says of its route.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from regard import habit_names
 from regard.errors import ConfigError
+from regard.serving.problems import Problem
 
 Count = Annotated[int, Field(ge=1)]
 Outputs = Annotated[int, Field(ge=1, le=128)]  # of one text: they take memory and time together
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Zero = Annotated[float, Field(ge=0, le=0)]
 Value = TypeVar("Value")
 Listed = Annotated[
     list[Value], Field(fail_fast=True)
@@ -20,11 +26,8 @@ Stop = str | Annotated[Listed[str], Field(max_length=16)]
 Ids = Listed[Annotated[int, Field(ge=0)]]
 
 
-class Request(BaseModel):
-    """What every request has.
-
-    ITEMS: the field with what is answered: one item, or a list of them.
-    """
+class RequestFields(BaseModel):
+    """A JSON object with these fields alone; null is a field that is not given."""
 
     model_config = ConfigDict(
         strict=True,
@@ -33,11 +36,38 @@ class Request(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
         use_attribute_docstrings=True,
-        defer_build=True,  # validators are built by the first request, not by the import
     )
-    ITEMS: ClassVar[str] = "texts"
     own_names: ClassVar[Callable[[dict[str, Any]], dict[str, Any]]] = dict
     """From the fields of a body to fields with our names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def known_fields(cls, fields: Any) -> Any:
+        """The fields that are given, by our names.
+
+        Raises:
+            Problem: 400 for an unknown field. Pydantic would keep an error for each of them, of a
+                kilobyte.
+        """
+        if not isinstance(fields, dict):
+            return fields
+        try:
+            fields = cls.own_names({k: v for k, v in fields.items() if v is not None})
+        except ConfigError as error:
+            raise Problem(400, str(error), "invalid_body") from None
+        if unknown := next((name for name in fields if name not in cls.model_fields), None):
+            unknown = f"{unknown:.200}"
+            raise Problem(400, f"`{unknown}` is an unknown field.", "invalid_body", unknown)
+        return fields
+
+
+class Request(RequestFields):
+    """What every request has.
+
+    ITEMS: the field with what is answered: one item, or a list of them.
+    """
+
+    ITEMS: ClassVar[str] = "texts"
 
     model: str | None = None
     """A name of /v1/models; may be left out where one model is served."""
@@ -59,7 +89,7 @@ class Request(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """The other fields that are given, by the names of the task's method."""
-        return self.model_dump(exclude={"model", self.ITEMS}, exclude_unset=True, exclude_none=True)
+        return self.model_dump(exclude={"model", self.ITEMS}, exclude_unset=True)
 
 
 class Texts(Request):
@@ -70,7 +100,10 @@ class Texts(Request):
 
 
 class Tokenize(Request):
-    """Texts; or one of them in the form in which vLLM and evaluation harnesses ask."""
+    """The tokens of texts: ids, names and offsets.
+
+    Also in the form in which vLLM and evaluation harnesses ask.
+    """
 
     texts: str | Listed[str] | None = None
     """One text, or a list of texts."""
@@ -80,14 +113,18 @@ class Tokenize(Request):
     """Tokens that the model adds to a text are never among these."""
 
     def items(self) -> list[Any]:
-        """See `Request`."""
+        """The texts, or the prompt as one of them."""
         if (self.texts is None) == (self.prompt is None):
             raise ConfigError("Give one of `texts` and `prompt`.")
         return super().items() if self.prompt is None else [self.prompt]
 
     def options(self) -> dict[str, Any]:
-        """See `Request`: none of them changes what is computed."""
+        """None: no field changes what is computed."""
         return {}
+
+
+class ScoreTexts(Texts):
+    """Log-likelihoods of texts, in nats."""
 
 
 class TextsWithLimit(Texts):
@@ -98,7 +135,7 @@ class TextsWithLimit(Texts):
 
 
 class Embed(TextsWithLimit):
-    """As `embed` of a task."""
+    """Vectors of texts, words or tokens."""
 
     own_names = habit_names.embedding
 
@@ -115,7 +152,7 @@ class Embed(TextsWithLimit):
 
 
 class Search(Request):
-    """As `search` of a task or of an index."""
+    """The texts of an index, or of the request, that are most similar to a query."""
 
     ITEMS: ClassVar[str] = "query"
 
@@ -136,15 +173,19 @@ class TextsOrPairs(Request):
     """One text, or a list: a pair of texts is a list of two."""
 
     def items(self) -> list[Any]:
-        """See `Request`."""
-        return [tuple(one) if isinstance(one, list) else one for one in super().items()]
+        """Texts, and pairs as tuples."""
+        return [tuple(text) if isinstance(text, list) else text for text in super().items()]
 
 
 class Predict(TextsOrPairs):
-    """As `predictions` of a task."""
+    """The prediction of any task that does not generate text."""
 
     too_long: Literal["error", "truncate"] = "error"
     """Texts beyond the model's limit."""
+
+
+class ClassifyTexts(Predict):
+    """The label or labels of texts, with probabilities."""
 
 
 class Words(Request):
@@ -154,8 +195,16 @@ class Words(Request):
     """One text, or a list of texts, each a string or a list of words."""
 
 
+class TagTexts(Words):
+    """A tag for each word, and the entities."""
+
+
+class ParseTexts(Words):
+    """Constituency trees of sentences."""
+
+
 class Answer(Request):
-    """As `answer` of a task."""
+    """Answers to questions from contexts."""
 
     ITEMS: ClassVar[str] = "question"
 
@@ -182,16 +231,12 @@ class Answer(Request):
         return list(zip(questions, contexts, strict=True))
 
     def options(self) -> dict[str, Any]:
-        """See `Request`."""
-        found = super().options()
-        del found["context"]
-        return found
+        """The fields besides question and context."""
+        return {name: value for name, value in super().options().items() if name != "context"}
 
 
-class ChoiceQuestionFields(BaseModel):
+class ChoiceQuestionFields(RequestFields):
     """A question with its choices."""
-
-    model_config = Request.model_config
 
     context: str = ""
     question: str = ""
@@ -199,7 +244,7 @@ class ChoiceQuestionFields(BaseModel):
 
 
 class Choose(Request):
-    """As `choose` of a task."""
+    """The best of several choices."""
 
     ITEMS: ClassVar[str] = "questions"
 
@@ -210,11 +255,11 @@ class Choose(Request):
 
     def items(self) -> list[Any]:
         """Questions as mappings."""
-        return [one.model_dump() for one in super().items()]
+        return [question.model_dump() for question in super().items()]
 
 
 class Fill(TextsWithLimit):
-    """As `fill` of a task."""
+    """The best words for masks."""
 
     top: Annotated[int, Field(ge=1, le=1000)] = 5
     """How many words to give for each mask."""
@@ -241,7 +286,7 @@ class Decoding(Request):
     """Sample among tokens of this mass."""
     samples: Outputs | None = None
     """How many samples."""
-    seed: int | None = None
+    seed: Seed | None = None
     """The seed of sampling."""
     no_repeat_ngram: Count | None = None
     """No n-gram of this size twice."""
@@ -264,8 +309,12 @@ class DecodedTexts(Decoding):
     """Texts beyond the model's limit."""
 
 
+class SummarizeTexts(DecodedTexts):
+    """Summaries, with their scores."""
+
+
 class Translate(DecodedTexts):
-    """As `translate` of a task."""
+    """Translations, with their scores."""
 
     source_language: str | None = None
     """Of a model with several."""
@@ -274,14 +323,14 @@ class Translate(DecodedTexts):
 
 
 class Generate(Translate):
-    """As `generate` of a task."""
+    """Continuations of prompts, or the texts generated for sources."""
 
     stop: Stop | None = None
     """Stop sequences: a continuation ends before the first one. Language models only."""
 
 
 class Look(TextsOrPairs):
-    """As the options of `regard look`."""
+    """The attention weights of texts: the mean of the heads that are chosen."""
 
     kind: Literal["encoder", "decoder", "cross", "query"] | None = None
     """Of attention; the model's main kind where not given."""
@@ -294,7 +343,7 @@ class Look(TextsOrPairs):
 
 
 class Caption(Decoding):
-    """As `caption` of a task."""
+    """Descriptions of images."""
 
     ITEMS: ClassVar[str] = "images"
 
@@ -303,22 +352,29 @@ class Caption(Decoding):
 
 
 class Regions(Caption):
-    """As the options of `regard look --regions`."""
+    """Descriptions of images, and the attention of each word to the regions."""
 
     layer: str | None = None
     """The attention to the regions that is shown, by its name; the last where not given."""
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestFields):
     """What a stream has beside the text."""
-
-    model_config = Request.model_config
 
     include_usage: bool = False
     """Whether the last event counts tokens."""
+    include_obfuscation: Literal[False] | None = None
+    """Accepted, since it changes nothing."""
 
 
-class Sampled(Request):
+class OpenAIRequest(Request):
+    """Fields of OpenAI's that change nothing here are accepted, since their clients send them."""
+
+    user: str | None = None
+    """Who asks; it is not used."""
+
+
+class Sampled(OpenAIRequest):
     """The fields that OpenAI's completions of prompts and of dialogues have in common."""
 
     max_tokens: Annotated[int, Field(ge=0)] = 16
@@ -329,23 +385,56 @@ class Sampled(Request):
     """Sample among tokens of this mass."""
     n: Outputs = 1
     """Completions of each prompt."""
-    seed: int | None = None
+    seed: Seed | None = None
     """The seed of sampling; 0 where not given."""
     stop: Stop | None = None
     """Where the text ends, without these."""
+    stream: bool = False
+    """Whether the text is sent as it is generated, as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """Of a stream."""
+    presence_penalty: Zero | None = None
+    """Accepted where it changes nothing."""
+    frequency_penalty: Zero | None = None
+    """Accepted where it changes nothing."""
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    """Accepted where it changes nothing."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer is sent while it is made."""
+        return self.stream
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate."""
+        return self.max_tokens
 
 
-class Message(BaseModel):
+class TextPart(RequestFields):
+    """A part of a turn."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(RequestFields):
     """A turn of a dialogue."""
 
-    model_config = Request.model_config
-
     role: Literal["user", "assistant"]
-    content: str
+    content: str | Listed[TextPart]
+    name: str | None = None
+    """Of who speaks; it is not used."""
+
+    @property
+    def text(self) -> str:
+        """The text of all parts."""
+        parts = self.content
+        return parts if isinstance(parts, str) else "".join(part.text for part in parts)
 
 
 class Chat(Sampled):
-    """The fields of OpenAI's chat completions that this server honours."""
+    """OpenAI's chat completions, of models of dialogues."""
 
     ITEMS: ClassVar[str] = "messages"
 
@@ -353,10 +442,19 @@ class Chat(Sampled):
     """The turns before the reply."""
     max_tokens: Annotated[int, Field(ge=1)] = 40
     """The most tokens to generate."""
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Another name of `max_tokens`."""
+    logprobs: Literal[False] | None = None
+    """Accepted where it changes nothing."""
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate."""
+        return self.max_completion_tokens or self.max_tokens
 
 
 class Completion(Sampled):
-    """The fields of OpenAI's completions that this server honours."""
+    """OpenAI's completions, of language models that read from left to right."""
 
     ITEMS: ClassVar[str] = "prompt"
 
@@ -366,31 +464,35 @@ class Completion(Sampled):
     """Whether the prompt comes back before its completion."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     """So many of the most probable tokens at each position, and the log-probabilities."""
-
-    stream: bool = False
-    """Whether the text is sent as it is generated, as server-sent events."""
-    stream_options: StreamOptions | None = None
-    """Of a stream."""
-
-    @property
-    def streams(self) -> bool:
-        """See `Request`."""
-        return self.stream
+    best_of: Annotated[int, Field(ge=1, le=1)] | None = None
+    """Accepted where it changes nothing."""
+    suffix: Literal[""] | None = None
+    """Accepted where it changes nothing."""
 
     @property
     def one(self) -> bool:
-        """See `Request`; a list of ids is one prompt."""
-        return isinstance(self.prompt, str) or (
-            bool(self.prompt) and isinstance(self.prompt[0], int)
-        )
+        """Whether there is one prompt: a list of ids is one."""
+        return is_one(self.prompt)
 
 
-class OpenAIEmbedding(Request):
-    """The fields of OpenAI's embeddings that this server honours."""
+class OpenAIEmbedding(OpenAIRequest):
+    """OpenAI's embeddings."""
 
     ITEMS: ClassVar[str] = "input"
 
-    input: str | Listed[str]
-    """One text, or a list of texts."""
+    input: str | Listed[str] | Ids | Listed[Ids]
+    """One text, or a list of texts, as text or as ids of the model's tokens."""
     encoding_format: Literal["float", "base64"] = "float"
     """base64: the bytes of little-endian float32."""
+    dimensions: Count | None = None
+    """The length of a vector, which is the model's own."""
+
+    @property
+    def one(self) -> bool:
+        """Whether there is one text: a list of ids is one."""
+        return is_one(self.input)
+
+
+def is_one(given: Any) -> bool:
+    """Whether texts, each a string or a list of ids, are one."""
+    return isinstance(given, str) or (bool(given) and isinstance(given[0], int))

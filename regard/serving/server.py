@@ -2,34 +2,76 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from regard.serving.app import Application, Service
-from regard.serving.connections import Connection
+from regard.errors import ConfigError
+from regard.serving.access import is_loopback
+from regard.serving.app import Service, application
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
-from regard.serving.loading import served_model
-from regard.serving.models import ServedModels
-from regard.serving.options import ServerOptions
-from regard.serving.served_page import Say, ServedPage
+from regard.serving.models import ServedModels, served_model
 
+if TYPE_CHECKING:
+    from regard.serving.ui.sources import UISources
+
+LONGEST_TIMEOUT = 7 * 24 * 3600.0
 # Seconds after which a thread of Python lets another one go on: the engine asks for that behind
 # each operation of a model, while the server reads requests. Python's own number is ten times it.
 SWITCH = 0.0005
 
 
-def serve(
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server is started.
+
+    key: that requests must have; "": none.
+    max_queued_tokens: of all requests that wait or are computed, estimated.
+    timeout: seconds in which a request must be answered.
+    prefix_bytes: of cached keys and values of prompt prefixes, for each model; 0: none.
+
+    Raises:
+        ConfigError: the server would listen to other machines without a key, or the timeout is no
+            number of seconds.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key: str = ""
+    max_queued_tokens: int = 1_000_000
+    timeout: float = 600.0
+    prefix_bytes: int = 2**28
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only programs of this machine reach it."""
+        return is_loopback(self.host)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout <= LONGEST_TIMEOUT:
+            raise ConfigError(
+                f"--timeout must be seconds, at most {LONGEST_TIMEOUT:,.0f}, but is {self.timeout}."
+            )
+        if not self.loopback and not self.key:
+            raise ConfigError(
+                f"--host {self.host} lets other machines ask, so a key is needed: put one into a "
+                "file and give --api-key-file FILE, or set REGARD_API_KEY."
+            )
+
+
+def run(
     folders: Mapping[str, Any],
     load: Callable[[Any], Any],
     options: ServerOptions,
-    say: Say,
-    page: ServedPage,
+    say: Callable[[str], None],
+    ui: UISources | None = None,
 ) -> None:
     """Serve models until SIGTERM or Ctrl-C; requests that were taken are answered first.
 
@@ -37,16 +79,27 @@ def serve(
         folders: of the models, or what else `load` takes, by their names.
         load: gives the task of a folder.
         say: prints a message.
-        page: what can be asked.
+        ui: what the web UI shows besides the models; None: there is no web UI.
 
     Raises:
-        RegardError: a folder cannot be loaded, or the server may not listen as asked.
+        RegardError: a folder cannot be loaded, or the server cannot listen as asked.
     """
+    listening = _listen(options.host, options.port)
     counters = RequestCounters()
     engine = Engine(options.max_queued_tokens, counters)
-    guard = page.guard(options.key, options.loopback)
-    service = Service(engine, counters, guard, options.timeout, page=page)
-    server = _Server(service, options)
+    service = Service(engine, counters, options.key, options.loopback, options.timeout, ui=ui)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(service),
+            log_level="error",  # no mistake of a client is a warning here
+            access_log=False,
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(options.timeout) + 1,
+        )
+    )
     errors: list[BaseException] = []
 
     def compute() -> None:
@@ -56,9 +109,10 @@ def serve(
                 for name, folder in folders.items()
             }
             ready = ServedModels(models)
-            page.prepare(ready, say)
+            if ui is not None:
+                ui.prepare(ready, say)
             service.models = ready
-            say(f"serving {', '.join(models) or 'no model'} at {server.address()}")
+            say(f"serving {', '.join(models) or 'no model'} at {_address(listening)}")
             engine.run()
         except BaseException as error:  # noqa: BLE001  # raised again below
             errors.append(error)
@@ -67,44 +121,30 @@ def serve(
     sys.setswitchinterval(SWITCH)
     thread = threading.Thread(target=compute, name="engine", daemon=True)
     thread.start()
-    server.run()
+    server.run(sockets=[listening])
     engine.stop()
     thread.join(timeout=options.timeout)
     if errors:
         raise errors[0]
 
 
-class _Server(uvicorn.Server):
-    """Says so when it stops: requests on open connections are refused from then on."""
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at an address.
 
-    def __init__(self, service: Service, options: ServerOptions):
-        super().__init__(
-            uvicorn.Config(
-                Application(service),
-                host=options.host,
-                port=options.port,
-                log_level="error",  # no mistake of a client is a warning here
-                access_log=False,
-                http=Connection,
-                ws="none",
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=int(options.timeout) + 1,
-            )
-        )
-        self.service = service
+    Raises:
+        ConfigError: it cannot, for instance since another process does.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            problem = f"Port {port} of {host} is in use: choose another --port; 0 is a free one."
+        else:
+            problem = f"The server cannot listen at --host {host} --port {port}: {error.strerror}."
+        raise ConfigError(problem) from None
 
-    def address(self) -> str:
-        """Where it listens, as soon as it does; called from another thread than that of `run`."""
-        while not (self.started or self.should_exit):
-            time.sleep(0.01)
-        host, port = self.config.host, self.config.port
-        if self.started and not port:  # the system has chosen one
-            port = self.servers[0].sockets[0].getsockname()[1]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-    async def shutdown(self, sockets: Any = None) -> None:
-        """See `uvicorn.Server`."""
-        self.service.stopping = True
-        await super().shutdown(sockets)
+def _address(listening: socket.socket) -> str:
+    host, port, *_ = listening.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -7,16 +7,29 @@ import sys
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import MissingExtra
-from regard.layers.quantized import WeightType
-from regard.serving.models import named_folders
-from regard.serving.options import ServerOptions
-from regard.tasks.folders import load
-from regard.tasks.task import Task
 
-Folder = str | PathLike[str]
+if TYPE_CHECKING:
+    from regard.layers.quantized import WeightType
+    from regard.tasks.task import Task
+
+    Folder = str | PathLike[str]
+
+
+def check_packages() -> None:
+    """Check that the packages of a server are installed.
+
+    Raises:
+        MissingExtra: one is not.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(error.name or "fastapi", "serve", "A server") from None
 
 
 def serve(
@@ -43,32 +56,30 @@ def serve(
         quantize, device: as of `regard.load`.
 
     Raises:
-        ConfigError: two folders have the same name, or the server may not listen as asked.
+        ConfigError: two folders have the same name, or the server cannot listen as asked.
         MissingExtra: the packages of a server are not installed.
     """
-    try:
-        from regard.serving.served_page import ServedPage
-        from regard.serving.server import serve as run
-    except ImportError as error:
-        raise MissingExtra(error.name or "starlette", "serve", "`regard.serve`") from None
+    check_packages()
+    from regard.serving.models import named_folders
+    from regard.serving.server import ServerOptions, run
+    from regard.tasks.folders import load
+    from regard.tasks.task import Task
+
     if isinstance(models, Mapping):
         served: dict[str, Any] = dict(models)
     else:
         folders = [models] if isinstance(models, str | PathLike) else models
         served = dict(named_folders([os.fspath(folder) for folder in folders]))
-    page = ServedPage()
+    sources = None
     if ui:
-        from regard.serving.ui.examples import Examples
-        from regard.serving.ui.maps import TextMaps
-        from regard.serving.ui.routes import ui_page
-        from regard.serving.ui.runs import RunFolders
         from regard.serving.ui.sources import UISources
 
-        own = {name: Path(one) for name, one in served.items() if not isinstance(one, Task)}
-        page = ui_page(UISources(RunFolders(), TextMaps(), Examples(own)))
+        sources = UISources.of(
+            {name: Path(one) for name, one in served.items() if not isinstance(one, Task)}
+        )
 
     def loaded(model: Any) -> Any:
         return model if isinstance(model, Task) else load(model, quantize=quantize, device=device)
 
     options = ServerOptions(host, port, api_key)
-    run(served, loaded, options, lambda message: print(message, file=sys.stderr), page)
+    run(served, loaded, options, lambda message: print(message, file=sys.stderr), sources)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from regard import decoding
 from regard.errors import ConfigError
-from regard.serving.calls import Call, continuations, decode, search
-from regard.serving.requests import Decoding, Request
+from regard.serving.calls import Call, continuations, decode, search, tokens_of_texts
+from regard.serving.requests import Decoding, Request, Tokenize
 
 if TYPE_CHECKING:
     from regard.serving.generation import Generation
@@ -18,19 +21,39 @@ if TYPE_CHECKING:
     from regard.tasks.language_modeling import TextGenerator
     from regard.tasks.task import Task
 
-Chunk = Callable[[int, int, str, str | None], Any]
 BYTES_OF_TOKEN = 4  # of UTF-8, about
 IMAGE = 64  # tokens that an image counts
 OF_DECODING = {*Decoding.model_fields} - {"model"}
+# The numbers of a prompt and of its sequence, what is new of its text, and why it has ended.
+Piece = tuple[int, int, str, str | None]
 
 
-@dataclass(frozen=True)
+class Chunks(Protocol):
+    """How the pieces of texts are sent as events of a stream."""
+
+    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> Any:
+        """The event for a piece."""
+
+    def pieces(self, results: list[Any]) -> Iterator[Piece]:
+        """The texts of results, each as one piece."""
+
+    def end(self, results: list[Any]) -> Any:
+        """The last event; None where there is none."""
+
+
+@dataclass(eq=False)
 class Work:
-    """See `QueuedRequest` of the engine.
+    """A request in the engine.
 
+    key: requests with the same key are computed together.
+    items: what is computed; costs: the tokens of each, estimated.
+    run: from some items to as many results; a TextError names one of them.
     render: from the results to the body of the answer.
-    chunk: of a stream, what is sent when a text has grown: the numbers of the prompt and of its
-        sequence, what is new of its text, and why it ended. usage: what is sent at its end.
+    generation: the items are prompts, which it continues; then `run` gets the continuations.
+    chunks: makes events of a stream.
+    path: of the request, for the counters.
+    deadline: of `time.monotonic`.
+    future: of the results.
     """
 
     key: Hashable
@@ -39,8 +62,35 @@ class Work:
     run: Callable[[list[Any]], Sequence[Any]]
     render: Callable[[list[Any]], Any]
     generation: Generation | None = None
-    chunk: Chunk | None = None
-    usage: Callable[[list[Any]], Any] | None = None
+    chunks: Chunks | None = None
+    path: str = ""
+    deadline: float = math.inf
+    future: Future[list[Any]] = field(default_factory=Future)
+    results: list[Any] = field(default_factory=list)
+    abandoned: bool = False  # whether nobody waits for it any more
+
+    def __post_init__(self) -> None:
+        self.cost = sum(self.costs)  # tokens of all items
+
+    @property
+    def seconds_left(self) -> float:
+        """Until its deadline, at least 0."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def next_cost(self) -> int:
+        """The tokens of the next item."""
+        return self.costs[len(self.results)]
+
+    def next_items(self, budget: float, most: int) -> int:
+        """How many of the next items, at most `most`, have so many tokens; at least one."""
+        start, count, tokens = len(self.results), 0, 0
+        for cost in self.costs[start : start + most]:
+            tokens += cost
+            if count and tokens > budget:
+                break
+            count += 1
+        return count
 
 
 def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
@@ -90,6 +140,25 @@ def search_work(served: ServedModel, request: Request) -> Work:
         return search(searched or task, queries, options)
 
     return work_maker(best)(served, request)
+
+
+def tokenize(served: ServedModel, request: Tokenize) -> Work:
+    """The tokens of texts, or the ids of a prompt.
+
+    Raises:
+        ConfigError: neither is given, or both.
+    """
+    work = work_maker(tokens_of_texts)(served, request)
+    if (prompt := request.prompt) is None:
+        return work
+    roles, id_of = served.task.tokenizer.roles, served.task.tokenizer.id
+
+    def render(results: list[Any]) -> dict[str, Any]:
+        # Clients of vLLM ask so for the ids of the tokens that `/tokenizer_info` names.
+        ids = [id_of(prompt)] if prompt in roles.values() else results[0]["ids"]
+        return {"count": len(ids), "tokens": ids}
+
+    return replace(work, render=render)
 
 
 def continued(

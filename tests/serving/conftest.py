@@ -8,7 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import every_task  # noqa: E402
-from served import service_of, start  # noqa: E402
+from served import running, service_of  # noqa: E402
 
 from regard.tasks.search_index import SearchIndex  # noqa: E402
 
@@ -32,8 +32,6 @@ def service(folders):
     """A running service with many models."""
     index = folders["embedding"].parent / "index"
     SearchIndex.build(folders["embedding"], SEARCHED).save(index)
-    made = service_of({**{name: folders[name] for name in SERVED}, "index": index})
-    thread = start(made)
-    yield made
-    made.engine.stop()
-    thread.join(10)
+    named = {**{name: folders[name] for name in SERVED}, "index": index}
+    with running(service_of(named)) as made:
+        yield made

@@ -1,4 +1,4 @@
-"""A service with tiny random models, asked in process as a web server would ask it."""
+"""A service with tiny random models, asked in process, or over a socket."""
 
 from __future__ import annotations
 
@@ -9,43 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from starlette.testclient import TestClient
 
-from regard.serving.app import Application, Service
-from regard.serving.connections import Connection
+from regard.serving.app import Service, application
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
-from regard.serving.guards import Guard
-from regard.serving.loading import served_model
-from regard.serving.models import ServedModels
+from regard.serving.models import ServedModels, served_model
 from regard.tasks.folders import load
 from regard.tasks.search_index import FACTS, SearchIndex
-
-LEAVES = {"type": "http.disconnect"}
-
-
-@dataclass
-class Answered:
-    """What came back. parts: of the body."""
-
-    status: int = 0
-    headers: dict[str, str] = field(default_factory=dict)
-    parts: list[bytes] = field(default_factory=list)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self.parts)
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def message(self) -> str:
-        return self.json()["error"]["message"]
 
 
 def service_of(
@@ -57,7 +33,8 @@ def service_of(
         name: served_model(name, opened(folder), counters, prefix_bytes)
         for name, folder in folders.items()
     }
-    return Service(Engine(most, counters), counters, models=ServedModels(models), **options)
+    engine = Engine(most, counters)
+    return Service(engine, counters, models=ServedModels(models), **options)
 
 
 def opened(folder: Path) -> Any:
@@ -65,10 +42,15 @@ def opened(folder: Path) -> Any:
     return SearchIndex.load(folder) if (folder / FACTS).exists() else load(folder)
 
 
-def start(service: Service) -> threading.Thread:
+@contextmanager
+def running(service: Service) -> Iterator[Service]:
+    """The service with its engine."""
     thread = threading.Thread(target=service.engine.run, daemon=True)
     thread.start()
-    return thread
+    yield service
+    service.engine.stop()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def free_port() -> int:
@@ -83,8 +65,7 @@ def listening(service: Service) -> Iterator[str]:
     import uvicorn
 
     port = free_port()
-    app = Application(service)
-    config = uvicorn.Config(app, port=port, log_level="error", lifespan="off", http=Connection)
+    config = uvicorn.Config(application(service), port=port, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -97,85 +78,41 @@ def listening(service: Service) -> Iterator[str]:
         thread.join(10)
 
 
-async def exchange(
-    service: Service,
-    path: str,
-    messages: list[dict[str, Any]],
-    headers: dict[str, str] | None = None,
-    method: str = "POST",
-    leaves_after: float | None = None,
-    reads: int | None = None,
-) -> Answered:
-    """One request in ASGI's messages.
-
-    leaves_after: seconds until its client goes.
-    reads: parts of the answer that its client reads; None: all.
-    """
-    answered, waiting = Answered(), iter(messages)
-    path, _, query = path.partition("?")
-    given = {"host": "localhost", "content-type": "application/json", **(headers or {})}
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in given.items()],
-        "server": ("localhost", 80),
-        "client": ("127.0.0.1", 1),
-    }
-
-    async def receive() -> dict[str, Any]:
-        message = next(waiting, None)
-        if message is None:
-            await asyncio.sleep(1e6 if leaves_after is None else leaves_after)
-            return LEAVES
-        return message
-
-    async def send(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            answered.status = message["status"]
-            answered.headers = {k.decode(): v.decode() for k, v in message["headers"]}
-        else:
-            if len(answered.parts) == reads:
-                await asyncio.sleep(1e6)
-            answered.parts.append(message.get("body", b""))
-
-    await Application(service)(scope, receive, send)
-    return answered
+_clients: dict[int, TestClient] = {}
 
 
-def body_of(body: Any) -> list[dict[str, Any]]:
-    """The messages with a body: bytes, or what JSON can hold."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    size = 1 << 16
-    parts = [data[at : at + size] for at in range(0, len(data), size)] or [b""]
-    return [
-        {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
-        for number, part in enumerate(parts)
-    ]
+def ask(
+    service: Service, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+) -> httpx2.Response:
+    """The answer to one request; without a body by GET. Bodies are bytes, or what JSON can hold."""
+    client = _clients.setdefault(
+        id(service),
+        TestClient(application(service), "http://localhost", raise_server_exceptions=False),
+    )
+    if body is None:
+        return client.get(path, headers=headers)
+    return client.post(path, content=_encoded(body), headers=headers)
 
 
-def ask(service: Service, path: str, body: Any = None, **options: Any) -> Answered:
-    """The answer to one request; without a body by GET."""
-    method = "GET" if body is None else "POST"
-    messages = body_of(b"" if body is None else body)
-    return asyncio.run(exchange(service, path, messages, **{"method": method, **options}))
-
-
-def ask_together(service: Service, requests: list[tuple[str, Any]]) -> list[Answered]:
+def ask_together(service: Service, requests: list[tuple[str, Any]]) -> list[httpx2.Response]:
     """The answers to requests that arrive at the same time."""
 
-    async def all_of_them() -> list[Answered]:
-        return list(
-            await asyncio.gather(*(exchange(service, path, body_of(b)) for path, b in requests))
-        )
+    async def all_of_them() -> list[httpx2.Response]:
+        transport = httpx2.ASGITransport(application(service))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            asked = [client.post(path, content=_encoded(body)) for path, body in requests]
+            return list(await asyncio.gather(*asked))
 
     return asyncio.run(all_of_them())
+
+
+def _encoded(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def message_of(answered: httpx2.Response) -> str:
+    """What an error says."""
+    return answered.json()["error"]["message"]
 
 
 def near(value: Any) -> Any:
@@ -187,6 +124,3 @@ def near(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [near(one) for one in value]
     return value
-
-
-KEYED = Guard("a-key")

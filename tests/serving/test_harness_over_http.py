@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from served import ask, listening, service_of, start
+from served import ask, listening, message_of, running, service_of
 
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.serving.loading import served_model
-from regard.serving.models import ServedModels
+from regard.serving.models import ServedModels, served_model
 from regard.tasks.evaluation_harness import HarnessAnswers, harness_model
 from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
@@ -56,15 +55,13 @@ def served(request):
     service = service_of({})
     made = served_model("gpt", task, service.counters)
     service.models = ServedModels({"gpt": made})
-    thread = start(service)
-    yield service
-    service.engine.stop()
-    thread.join(10)
+    with running(service):
+        yield service
 
 
 def answer(service, path, body=None):
     answered = ask(service, path, body)
-    assert answered.status == 200, answered.message
+    assert answered.status_code == 200, message_of(answered)
     return answered.json()
 
 
@@ -108,7 +105,7 @@ def test_every_token_of_a_model_has_a_name_also_beyond_its_tokenizer(served):
 @pytest.mark.parametrize("fields", [{}, {"texts": "a", "prompt": "a"}])
 def test_texts_or_a_prompt_are_tokenized(served, fields):
     answered = ask(served, "/tokenize", fields)
-    assert answered.status == 400 and "one of `texts` and `prompt`" in answered.message
+    assert answered.status_code == 400 and "one of `texts` and `prompt`" in message_of(answered)
 
 
 def test_the_harness_has_the_same_numbers_by_http_and_by_the_adapter(tmp_path, served):

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from served import ask, ask_together, near
+from served import ask, ask_together, message_of, near
 
-from regard.serving.openapi import openapi
-from regard.serving.routes import GETS, ROUTES
+from regard.serving.routes import ROUTES
 from regard.tasks.methods import METHODS
 from regard.visual.attention_record import attention_of_text
 from regard.visual.image_regions import attended_regions
@@ -30,7 +29,7 @@ def task_of(service, name):
 
 def result(service, path, body):
     answered = ask(service, path, body)
-    assert answered.status == 200, answered.message
+    assert answered.status_code == 200, message_of(answered)
     return answered.json()
 
 
@@ -68,9 +67,9 @@ def test_attention_is_what_was_captured(service, name):
     assert len(found["rows"]) == len(found["weights"])
     assert len(found["columns"]) == len(found["weights"][0])
     long = ask(service, "/look", {"model": name, "texts": ["who", "who", "the cat " * 40]})
-    assert long.status == 400 and re.search(r"(Text|Prompt|Source) 3 has", long.message)
+    assert long.status_code == 400 and re.search(r"(Text|Prompt|Source) 3 has", message_of(long))
     wrong = ask(service, "/look", {"model": name, "texts": TEXTS[1], "layer": 99})
-    assert wrong.status == 400 and "layer" in wrong.message
+    assert wrong.status_code == 400 and "layer" in message_of(wrong)
 
 
 def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service):
@@ -85,7 +84,7 @@ def test_answers_to_several_questions_and_to_one_equal_those_of_the_task(service
     one = result(service, "/answer", {**body, "question": PAIRS[0][0], "context": PAIRS[0][1]})
     assert one["result"] == near(expected[0])
     wrong = ask(service, "/answer", {**body, "question": question, "context": context[:1]})
-    assert wrong.status == 400 and "`context` must be one text or 2" in wrong.message
+    assert wrong.status_code == 400 and "`context` must be one text or 2" in message_of(wrong)
 
 
 def test_the_best_choice_and_its_probabilities_equal_those_of_the_task(service):
@@ -152,8 +151,8 @@ def test_a_search_finds_what_the_task_finds_in_texts_and_in_an_index(service):
         several = result(service, "/search", {**body, "query": ["the sun", "a cat"]})["results"]
         assert several[1] == near(expected) and len(several[0]) == 2
     refused = ask(service, "/search", {"model": "embedding", "query": "a cat"})
-    assert refused.status == 400 and "--index FOLDER" in refused.message
-    assert ask(service, "/search", {"model": "index", "query": "a", "top_k": 0}).status == 400
+    assert refused.status_code == 400 and "--index FOLDER" in message_of(refused)
+    assert ask(service, "/search", {"model": "index", "query": "a", "top_k": 0}).status_code == 400
 
 
 def test_embeddings_equal_those_of_the_task_as_numbers_and_as_base64(service):
@@ -200,12 +199,12 @@ def test_images_are_given_as_bytes_and_never_by_name(service):
     assert result(service, "/caption", body)["results"][0]["text"] == expected
     for wrong in (str(STRIPES), "/etc/passwd", base64.b64encode(b"no image").decode()):
         answered = ask(service, "/caption", {**body, "images": wrong})
-        assert answered.status == 400
-        assert answered.message.startswith("Image 1 is no")
-        assert "regard-" not in answered.message  # the name of a file of the server
+        assert answered.status_code == 400
+        assert message_of(answered).startswith("Image 1 is no")
+        assert "regard-" not in message_of(answered)  # the name of a file of the server
     for path in ("/generate", "/predict", "/embed", "/translate"):
         answered = ask(service, path, {"model": "captioning", "texts": str(STRIPES)})
-        assert answered.status == 404
+        assert answered.status_code == 404
 
 
 def test_where_words_of_a_caption_looked_equals_python_and_names_no_file(service):
@@ -218,10 +217,11 @@ def test_where_words_of_a_caption_looked_equals_python_and_names_no_file(service
         np.testing.assert_allclose(found["weights"], expected.weights, atol=1e-6)
     for wrong in (str(STRIPES), base64.b64encode(b"no image").decode()):
         answered = ask(service, "/regions", {**body, "images": [image, wrong]})
-        assert answered.status == 400
-        assert answered.message.startswith("Image 2 is no") and "regard-" not in answered.message
+        assert answered.status_code == 400
+        assert message_of(answered).startswith("Image 2 is no")
+        assert "regard-" not in message_of(answered)
     answered = ask(service, "/regions", {**body, "layer": "encoder"})
-    assert answered.status == 400 and "`layer` must be one of" in answered.message
+    assert answered.status_code == 400 and "`layer` must be one of" in message_of(answered)
 
 
 def test_tokens_of_a_text_equal_those_of_the_tokenizer(service):
@@ -252,15 +252,15 @@ def test_each_model_lists_the_routes_that_it_answers(service):
     for name, one in data.items():
         for path, route in ROUTES.items():
             answered = ask(service, path, {**route.example, "model": name})
-            assert (answered.status != 404) == (path in one["routes"]), (name, path)
+            assert (answered.status_code != 404) == (path in one["routes"]), (name, path)
 
 
 def test_a_route_that_a_model_lacks_is_an_error_that_names_those_it_has(service):
     answered = ask(service, "/translate", {"model": "tagging", "texts": TEXTS})
-    assert answered.status == 404
+    assert answered.status_code == 404
     assert (
         "does not have the route /translate. Its routes: /embed, /search, /tag, /predict"
-        in answered.message
+        in message_of(answered)
     )
 
 
@@ -270,19 +270,31 @@ def test_examples_are_requests_of_their_routes():
         assert route.method in ("", *METHODS)
 
 
-def test_the_description_has_every_route_and_its_fields():
-    described = openapi(ROUTES)
-    assert described["paths"].keys() == ROUTES.keys() | GETS.keys()
-    schemas = described["components"]["schemas"]
+def test_the_description_has_every_route_and_its_fields(service):
+    described = ask(service, "/openapi.json").json()
+    schemas, paths = described["components"]["schemas"], described["paths"]
+    gets = {"/health", "/metrics", "/v1/models", "/v1/models/{name}", "/tokenizer_info"}
+    assert paths.keys() == ROUTES.keys() | gets
     for path, route in ROUTES.items():
-        content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        operation = paths[path]["post"]
+        content = operation["requestBody"]["content"]["application/json"]
         schema = schemas[content["schema"]["$ref"].rpartition("/")[2]]
         assert schema["properties"].keys() == route.request.model_fields.keys()
         assert schema["additionalProperties"] is False
-        assert all("description" in one for one in schema["properties"].values())
-    text = json.dumps(described)
-    references = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
-    assert references <= schemas.keys()
+        assert all("description" in field for field in schema["properties"].values())
+        assert content["example"] == route.example and operation["summary"].endswith(".")
+        assert operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert {"HTTPBearer": []} in operation["security"]
+        assert "default" in operation["responses"] and "422" not in operation["responses"]
+
+
+def test_one_model_is_described_also_if_its_name_has_a_slash(service):
+    (card,) = [
+        card for card in ask(service, "/v1/models").json()["data"] if card["id"] == "tagging"
+    ]
+    assert ask(service, "/v1/models/tagging").json() == card
+    answered = ask(service, "/v1/models/org/name")
+    assert answered.status_code == 404 and "no model 'org/name'" in message_of(answered)
 
 
 def test_requests_that_arrive_together_are_answered_as_alone(service):
@@ -291,8 +303,10 @@ def test_requests_that_arrive_together_are_answered_as_alone(service):
         for text in [*TEXTS, "old " * 99, *TEXTS]  # one of them is too long
     ]
     found = ask_together(service, bodies)
-    assert [one.status for one in found] == [200, 200, 200, 400, 200, 200, 200]
-    assert found[3].message.startswith("Text 1 has 101 tokens, but this model reads at most 24.")
+    assert [one.status_code for one in found] == [200, 200, 200, 400, 200, 200, 200]
+    assert message_of(found[3]).startswith(
+        "Text 1 has 101 tokens, but this model reads at most 24."
+    )
     expected = [one.json()["result"]["probabilities"] for one in (found[0], found[1], found[2])]
     for one, numbers in zip(found[4:], expected, strict=True):
         assert one.json()["result"]["probabilities"] == pytest.approx(numbers, rel=1e-5)
@@ -302,4 +316,4 @@ def test_requests_that_arrive_together_are_answered_as_alone(service):
 def test_a_text_has_a_limited_number_of_outputs(service, field):
     body = {"model": "language-modeling-gpt2", "texts": "the cat", field: 129}
     answered = ask(service, "/generate", body)
-    assert answered.status == 400 and f"`{field}`" in answered.message
+    assert answered.status_code == 400 and f"`{field}`" in message_of(answered)

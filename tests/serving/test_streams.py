@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import threading
 import time
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import ask, ask_together, body_of, exchange, service_of, start
+from served import ask, ask_together, listening, message_of, opened, running, service_of
 
 from regard.decoding.generated_text import GeneratedText
 from regard.decoding.streaming import IncrementalDetokenizer
-from regard.serving import streams
 from regard.text import train
 
 MODELS = ("language-modeling", "language-modeling-gpt2")
@@ -24,9 +23,9 @@ WORDS = "the old cat sat on a warm mat and was sleeping in the sun who where".sp
 
 def events(answered):
     """The events of a stream, the last of which says that it is done."""
-    assert answered.status == 200, answered.body
+    assert answered.status_code == 200, answered.text
     assert answered.headers["content-type"].startswith("text/event-stream")
-    *lines, empty = answered.body.decode().split("\n\n")
+    *lines, empty = answered.text.split("\n\n")
     assert empty == "" and all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
@@ -75,13 +74,13 @@ def test_a_stream_is_the_text_at_once(service, name, fields):
         ({"prompt": "the cat " * 40}, "context is 24"),
         ({"logprobs": 1}, "`logprobs` are not streamed"),
         ({"n": 2, "temperature": 0}, "are the same"),
-        ({"stream_options": {"usage": True}}, "`stream_options.usage` is an unknown field"),
+        ({"stream_options": {"usage": True}}, "`usage` is an unknown field"),
     ],
 )
 def test_an_error_before_the_first_token_is_an_answer_of_its_own(service, fields, said):
     body = {"model": "language-modeling-gpt2", "prompt": "the cat", "stream": True, **fields}
     answered = ask(service, "/v1/completions", body)
-    assert answered.status == 400 and said in answered.message
+    assert answered.status_code == 400 and said in message_of(answered)
 
 
 def drawn(seed, count):
@@ -109,7 +108,7 @@ def test_texts_under_load_are_those_of_python(service, seed):
     ]
     others = [("/tag", {"model": "tagging", "texts": "the cat"})] * 5
     answers = ask_together(service, [*bodies, *others])
-    assert all(one.status == 200 for one in answers)
+    assert all(one.status_code == 200 for one in answers)
     for (name, texts, options), one in zip(requests, answers, strict=False):
         task = service.models.all[name].task
         hypotheses = task.hypotheses(texts, **options)
@@ -122,86 +121,85 @@ def test_texts_under_load_are_those_of_python(service, seed):
     assert service.engine.waiting_tokens == 0
 
 
-def test_a_client_that_leaves_a_stream_frees_its_part(folders):
-    service = service_of({"lm": folders["language-modeling"]})
-    thread = start(service)
+def empty(service, seconds=10.0):
+    """Whether nothing waits or is generated, at the latest after so many seconds."""
+    ends = time.monotonic() + seconds
     batch = service.models.all["lm"].batch.sequences
-    long = {"prompt": "the cat", "max_tokens": 100_000, "temperature": 0, "stream": True}
-
-    silent = {**long, "stream": False}
-
-    async def both():
-        staying = {"prompt": "a warm mat", "max_tokens": 40, "temperature": 0}
-        return await asyncio.gather(
-            exchange(service, "/v1/completions", body_of(long), leaves_after=0.05),
-            exchange(service, "/v1/completions", body_of(silent), leaves_after=0.05),
-            exchange(service, "/v1/completions", body_of(staying)),
-        )
-
-    left, gone, stayed = asyncio.run(both())
-    assert b"[DONE]" not in left.body and gone.status == 499
-    expected = service.models.all["lm"].task.generate("a warm mat", max_tokens=40)
-    assert "a warm mat" + stayed.json()["choices"][0]["text"] == expected
-    ends = time.monotonic() + 5
-    while len(batch) and time.monotonic() < ends:
+    while (len(batch) or service.engine.waiting_requests) and time.monotonic() < ends:
         time.sleep(0.01)
-    assert not len(batch) and service.engine.waiting_tokens == 0
-    service.engine.stop()
-    thread.join(5)
-    assert not thread.is_alive()
+    return not len(batch) and service.engine.waiting_tokens == 0
+
+
+ENDLESS = {"model": "lm", "prompt": "the cat", "max_tokens": 100_000, "temperature": 0}
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_client_that_leaves_frees_its_part_and_others_are_answered(folders, streamed):
+    service = service_of({"lm": folders["language-modeling"]})
+    staying = {"prompt": "a warm mat", "max_tokens": 40, "temperature": 0}
+    with running(service), listening(service) as address:
+        path, body = f"{address}v1/completions", {**ENDLESS, "stream": streamed}
+        if streamed:
+            with httpx2.stream("POST", path, json=body) as answered:
+                assert next(answered.iter_lines()).startswith("data: ")
+                stayed = httpx2.post(path, json=staying).json()
+        else:
+            with pytest.raises(httpx2.ReadTimeout):
+                httpx2.post(path, json=body, timeout=0.3)
+            stayed = httpx2.post(path, json=staying).json()
+        expected = service.models.all["lm"].task.generate("a warm mat", max_tokens=40)
+        assert "a warm mat" + stayed["choices"][0]["text"] == expected
+        assert empty(service)
+        assert streamed or 'status="499"} 1.0' in httpx2.get(f"{address}metrics").text
 
 
 def test_a_deadline_ends_a_stream_with_an_error(folders):
-    service = service_of({"lm": folders["language-modeling"]}, deadline=0.1)
-    thread = start(service)
-    body = {"prompt": "the cat", "max_tokens": 100_000, "temperature": 0, "stream": True}
-    answered = ask(service, "/v1/completions", body)
-    last = answered.body.decode().strip().split("\n\n")[-1]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "deadline"
-    assert ask(service, "/v1/completions", {**body, "stream": False}).status == 504
-    assert service.engine.waiting_tokens == 0
-    service.engine.stop()
-    thread.join(5)
+    service = service_of({"lm": folders["language-modeling"]}, timeout=0.1)
+    with running(service):
+        answered = ask(service, "/v1/completions", {**ENDLESS, "stream": True})
+        assert last_error(answered)["code"] == "deadline"
+        assert ask(service, "/v1/completions", ENDLESS).status_code == 504
+        assert empty(service)
+
+
+def last_error(answered):
+    return json.loads(answered.text.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
 
 
 def test_a_deadline_holds_while_the_engine_is_busy_with_another_request(folders, monkeypatch):
     names = {"lm": "language-modeling", "tagging": "tagging"}
-    service = service_of({name: folders[task] for name, task in names.items()}, deadline=0.2)
-    thread = start(service)
+    service = service_of({name: folders[task] for name, task in names.items()}, timeout=0.2)
     task, busy = service.models.all["tagging"].task, threading.Event()
     tag = task._predictions
     monkeypatch.setattr(
         task, "_predictions", lambda *a, **o: (busy.wait(30), tag(*a, **o))[1], raising=False
     )
     lm = {"model": "lm", "prompt": "the cat", "max_tokens": 5}
-    endless = {**lm, "max_tokens": 100_000, "stream": True}
     requests = [
-        ("/v1/completions", endless),  # is being sent when the engine becomes busy
+        ("/v1/completions", {**ENDLESS, "stream": True}),  # is sent when the engine becomes busy
         ("/tag", {"model": "tagging", "texts": "the cat"}),
         ("/v1/completions", lm),
         ("/v1/completions", {**lm, "stream": True}),
     ]
-    began = time.monotonic()
-    sent, *late = ask_together(service, requests)
-    assert time.monotonic() - began < 10 and not busy.is_set()
-    last = sent.body.decode().strip().split("\n\n")[-1].removeprefix("data: ")
-    assert sent.status == 504 or json.loads(last)["error"]["code"] == "deadline"
-    assert [one.status for one in late] == [504] * 3
-    assert service.engine.waiting_tokens == 0
-    busy.set()
-    service.engine.stop()
-    thread.join(5)
+    with running(service):
+        began = time.monotonic()
+        sent, *late = ask_together(service, requests)
+        assert time.monotonic() - began < 10 and not busy.is_set()
+        assert sent.status_code == 504 or last_error(sent)["code"] == "deadline"
+        assert [answered.status_code for answered in late] == [504] * 3
+        assert service.engine.waiting_tokens == 0
+        busy.set()
 
 
-def test_a_client_that_does_not_read_its_stream_is_left_after_the_deadline(folders, monkeypatch):
-    monkeypatch.setattr(streams, "GRACE", 0.1)
-    service = service_of({"lm": folders["language-modeling"]}, deadline=0.2)
-    thread = start(service)
-    body = {"prompt": "the cat", "max_tokens": 100_000, "stream": True}
-    answered = asyncio.run(exchange(service, "/v1/completions", body_of(body), reads=2))
-    assert len(answered.parts) == 2 and service.engine.waiting_tokens == 0
-    service.engine.stop()
-    thread.join(5)
+def test_replies_that_are_decoded_as_a_whole_are_streamed_as_one_piece(service):
+    body = {"model": "dialogue", "messages": [{"role": "user", "content": "the cat"}]}
+    whole = ask(service, "/v1/chat/completions", {**body, "n": 2, "temperature": 1}).json()
+    asked = {**body, "n": 2, "temperature": 1, "stream": True}
+    asked["stream_options"] = {"include_usage": True}
+    *parts, last = events(ask(service, "/v1/chat/completions", asked))
+    texts = [part["choices"][0]["delta"]["content"] for part in parts]
+    assert texts == [choice["message"]["content"] for choice in whole["choices"]]
+    assert last["usage"] == whole["usage"]
 
 
 def test_a_request_with_many_prompts_does_not_keep_the_others_waiting(folders):
@@ -215,32 +213,25 @@ def test_a_request_with_many_prompts_does_not_keep_the_others_waiting(folders):
     ]
     thread = threading.Timer(0.3, service.engine.run)
     thread.start()
-    found = ask_together(service, [("/v1/completions", body) for body in bodies])
+    answers = ask_together(service, [("/v1/completions", body) for body in bodies])
     service.engine.stop()
     thread.join(5)
-    assert [len(one.json()["choices"]) for one in found] == [600, 60, 1]
+    assert [len(answered.json()["choices"]) for answered in answers] == [600, 60, 1]
     assert max(ended, key=lambda queued: len(queued.results)) is ended[-1]
-    generated = f'path="/v1/completions"}} {sum(len(one.results) for one in ended)}'
-    assert generated in ask(service, "/metrics").body.decode()
+    count = float(sum(len(queued.results) for queued in ended))
+    assert f'path="/v1/completions"}} {count}' in ask(service, "/metrics").text
 
 
 def test_prompts_that_begin_alike_are_read_once(folders):
     service = service_of({"lm": folders["language-modeling-gpt2"]}, prefix_bytes=2**20)
-    thread = start(service)
-    task = service.models.all["lm"].task
-    for text in ("the old cat sat on a warm mat and was", "the old cat sat on a warm mat and sat"):
-        body = {"prompt": text, "max_tokens": 4, "temperature": 0}
-        found = ask(service, "/v1/completions", body).json()["choices"][0]["text"]
-        assert text + found == service_free(folders, text)
+    task, alone = service.models.all["lm"].task, opened(folders["language-modeling-gpt2"])
+    with running(service):
+        for end in "was", "sat":
+            text = f"the old cat sat on a warm mat and {end}"
+            body = {"prompt": text, "max_tokens": 4, "temperature": 0}
+            written = ask(service, "/v1/completions", body).json()["choices"][0]["text"]
+            assert text + written == alone.generate(text, max_tokens=4, beams=1)
     assert task.prefix_cache.reused >= 8 and task.prefix_cache.bytes <= 2**20
-    service.engine.stop()
-    thread.join(5)
-
-
-def service_free(folders, text):
-    from regard.tasks.folders import load
-
-    return load(folders["language-modeling-gpt2"]).generate(text, max_tokens=4, beams=1)
 
 
 def test_long_stops_cost_no_more_than_short_ones():

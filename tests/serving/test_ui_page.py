@@ -13,12 +13,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from served import listening, service_of, start
+from served import listening, running, service_of
 
 from regard.serving.ui.lessons import LESSONS
-from regard.serving.ui.maps import TextMaps
-from regard.serving.ui.routes import ui_page
-from regard.serving.ui.runs import RunFolders
 from regard.serving.ui.sources import UISources
 from regard.training.metrics_log import METRICS, MetricsLog
 from regard.visual.image_regions import attended_regions
@@ -56,11 +53,10 @@ def service(folders, tmp_path_factory):
         log = MetricsLog(folder / "runs" / run)
         log.write(1, {"train/loss": 2.0, SCRIPT: 1.0})
         log.close()
-    texts = TextMaps(folder / "texts.jsonl", "kind")
-    sources = UISources(RunFolders([folder / "runs"]), texts)
+    sources = UISources.of({}, [folder / "runs"], folder / "texts.jsonl", "kind")
     RUNS.extend((folder / "runs").iterdir())
     named = {name: folders[task] for name, task in NAMED.items()}
-    service = service_of(named, page=ui_page(sources))
+    service = service_of(named, ui=sources)
     sources.prepare(service.models, lambda message: None)
     return service
 
@@ -68,11 +64,8 @@ def service(folders, tmp_path_factory):
 @pytest.fixture(scope="module")
 def address(service):
     """The address of the running web UI."""
-    engine = start(service)
-    with listening(service) as found:
-        yield found
-    service.engine.stop()
-    engine.join(10)
+    with running(service), listening(service) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from regard.serving.requests import Count, Ids, Listed, Request
+from regard.serving.requests import Count, Ids, Listed, Request, RequestFields, Seed
 
 ShownText = Annotated[str, Field(max_length=20_000)]
 Kind = Literal["encoder", "decoder", "cross", "query"]
@@ -14,16 +14,14 @@ Number = Annotated[int, Field(ge=1)]  # of a layer, a head or a cell
 
 
 class ShownTexts(Request):
-    """One text, of which something is drawn."""
+    """The steps in which the words of a text become tokens."""
 
     texts: ShownText
     """The text."""
 
 
-class MaskedHead(BaseModel):
+class MaskedHead(RequestFields):
     """A head that is masked."""
-
-    model_config = Request.model_config
 
     kind: Kind
     layer: Number
@@ -31,7 +29,7 @@ class MaskedHead(BaseModel):
 
 
 class MaskedHeads(ShownTexts):
-    """A text that is read while heads are masked."""
+    """The answer to a text with all heads, and with some of them masked."""
 
     second: ShownText | None = None
     """The second text of a pair."""
@@ -39,23 +37,23 @@ class MaskedHeads(ShownTexts):
     """Heads that are masked meanwhile."""
 
     def items(self) -> list[Any]:
-        """See `Request`: a text or a pair."""
+        """A text or a pair."""
         return [self.texts] if self.second is None else [(self.texts, self.second)]
 
     def options(self) -> dict[str, Any]:
-        """See `Request`."""
+        """Without the second text, which is an item."""
         return {name: value for name, value in super().options().items() if name != "second"}
 
 
 class AttentionOfAll(MaskedHeads):
-    """Attention while a text is read."""
+    """Small maps of the attention of all heads while a text is read."""
 
     unit: Literal["words", "tokens"] = "words"
     """Whether the subwords of a word are merged."""
 
 
 class AttentionOfHead(AttentionOfAll):
-    """One head while a text is read."""
+    """The attention weights of one head, or the mean of a layer's heads."""
 
     kind: Kind
     """Which attention."""
@@ -66,7 +64,7 @@ class AttentionOfHead(AttentionOfAll):
 
 
 class NextTokens(ShownTexts):
-    """What comes next after a text."""
+    """The most probable next tokens, before and after temperature, top-k and top-p."""
 
     chosen: Annotated[Ids, Field(max_length=2000)] = []
     """Tokens that were chosen after the text, or as the beginning of its target."""
@@ -78,12 +76,12 @@ class NextTokens(ShownTexts):
     """Only the K likeliest tokens."""
     top_p: float | None = None
     """Only tokens of this mass."""
-    seed: int = 0
+    seed: Seed = 0
     """Of the token that sampling draws."""
 
 
 class BeamSearch(ShownTexts):
-    """A beam search, step by step."""
+    """Every token that a beam search tries, as a tree."""
 
     beams: Annotated[int, Field(ge=2, le=12)] = 3
     """Running hypotheses."""
@@ -95,12 +93,12 @@ class BeamSearch(ShownTexts):
     """No n-gram of this size twice."""
 
     def options(self) -> dict[str, Any]:
-        """See `Request`."""
+        """Beams and tokens always, since the defaults are not those of the library."""
         return {"beams": self.beams, "max_tokens": self.max_tokens, **super().options()}
 
 
 class OneCell(ShownTexts):
-    """One cell over a text."""
+    """A text coloured by one cell of a recurrent model, and the model's layers."""
 
     layer: Number
     """From 1."""
@@ -109,7 +107,7 @@ class OneCell(ShownTexts):
 
 
 class CellSearch(ShownTexts):
-    """Cells that follow properties of a text."""
+    """The cells of a recurrent model that follow properties of a text most closely."""
 
     properties: Literal["text", "python"] = "text"
     """Which properties."""
@@ -117,12 +115,12 @@ class CellSearch(ShownTexts):
     """How many cells of each property."""
 
     def options(self) -> dict[str, Any]:
-        """See `Request`."""
+        """Properties and the number of cells."""
         return {"properties": self.properties, "best": self.best}
 
 
 class OneImage(Request):
-    """An image that is described."""
+    """What each word of the description of an image attends to, over the image."""
 
     ITEMS: ClassVar[str] = "images"
 

@@ -1,108 +1,112 @@
-"""What the views of the page ask for by POST: one line each, besides the routes of tasks."""
+"""The web UI: its page, and what its views ask models for, besides the routes of tasks."""
 
 from __future__ import annotations
 
-from regard.serving.guards import PageGuard
-from regard.serving.page_files import page_files
-from regard.serving.routes import CAT, ROUTES, Route, has_attention, reads_images
-from regard.serving.served_page import ServedPage
-from regard.serving.ui import attention, cells, decoding_steps, regions, requests, tokenization
-from regard.serving.ui.sources import UISources
-from regard.serving.work import work_maker
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-UI_ROUTES = {
-    route.path: route
-    for route in (
-        Route(
-            "/ui/tokens",
-            "The steps in which the words of a text become tokens.",
-            "",
-            requests.ShownTexts,
-            work_maker(tokenization.tokenization_steps),
-            {"texts": CAT},
-        ),
-        Route(
-            "/ui/attention",
-            "Small maps of the attention of all heads while a text is read.",
-            "",
-            requests.AttentionOfAll,
-            work_maker(attention.small_maps),
-            {"texts": CAT},
-            has_attention,
-        ),
-        Route(
-            "/ui/head",
-            "The attention weights of one head, or the mean of a layer's heads.",
-            "",
-            requests.AttentionOfHead,
-            work_maker(attention.one_head),
-            {"texts": CAT, "kind": "encoder", "layer": 1, "head": 1},
-            has_attention,
-        ),
-        Route(
-            "/ui/masked_heads",
-            "The answer to a text with all heads, and with some of them masked.",
-            "",
-            requests.MaskedHeads,
-            work_maker(attention.answers_with_masked_heads),
-            {"texts": CAT, "masked_heads": [{"kind": "encoder", "layer": 1, "head": 1}]},
-            has_attention,
-        ),
-        Route(
-            "/ui/next",
-            "The most probable next tokens, before and after temperature, top-k and top-p.",
-            "",
-            requests.NextTokens,
-            work_maker(decoding_steps.next_tokens),
-            {"texts": CAT, "temperature": 0.8, "top_k": 10},
-            decoding_steps.decodes_texts,
-        ),
-        Route(
-            "/ui/beam",
-            "Every token that a beam search tries, as a tree.",
-            "",
-            requests.BeamSearch,
-            work_maker(decoding_steps.beam_searches),
-            {"texts": CAT, "beams": 3},
-            decoding_steps.decodes_texts,
-        ),
-        Route(
-            "/ui/cell",
-            "A text coloured by one cell of a recurrent model, and the model's layers.",
-            "",
-            requests.OneCell,
-            work_maker(cells.one_cell),
-            {"texts": CAT, "layer": 1, "number": 1},
-            cells.has_cells,
-        ),
-        Route(
-            "/ui/cells",
-            "The cells of a recurrent model that follow properties of a text most closely.",
-            "",
-            requests.CellSearch,
-            work_maker(cells.found_cells),
-            {"texts": 'The cat said: "I sat on the mat (in the sun)."', "properties": "text"},
-            cells.has_cells,
-        ),
-        Route(
-            "/ui/regions",
-            "What each word of the description of an image attends to, over the image.",
-            "",
-            requests.OneImage,
-            work_maker(regions.pictures_of_regions),
-            {"images": "iVBORw0KGgo="},
-            reads_images,
-        ),
-    )
+from fastapi import FastAPI
+from fastapi import Request as Http
+from fastapi.responses import Response
+from fastapi.staticfiles import StaticFiles
+
+from regard.serving.calls import Call
+from regard.serving.routes import (
+    CAT,
+    IMAGE,
+    Route,
+    any_task,
+    has_attention,
+    reads_images,
+    task_route,
+)
+from regard.serving.ui import attention, decoding_steps, requests, views
+from regard.serving.ui.sources import UISources
+
+if TYPE_CHECKING:
+    from regard.tasks.task import Task
+
+PAGE = Path(__file__).parents[1] / "page"
+# No file names an address of another machine, and none has a script or a style within another
+# file: the policy forbids both, so that a text that a model read or wrote is never run.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
 }
 
 
-def ui_page(sources: UISources | None = None) -> ServedPage:
-    """The page, and what it asks besides the routes of tasks.
+SIGNS = 'The cat said: "I sat on the mat (in the sun)."'
+HEAD = {"kind": "encoder", "layer": 1, "head": 1}
 
-    sources: the files that the command names.
-    """
-    sources = sources or UISources()
-    return ServedPage(
-        {**ROUTES, **UI_ROUTES}, page_files(), PageGuard, sources.routes(), sources.prepare
-    )
+
+def ui_route(
+    name: str,
+    request: type[requests.ShownTexts],
+    call: Call,
+    condition: Callable[[Task], bool] = any_task,
+    **example: Any,
+) -> Route:
+    """A route of a view, on the example CAT where none is given."""
+    fields = {"texts": CAT, **example}
+    return task_route(f"/ui/{name}", "", request, call, dict[str, Any], condition, **fields)
+
+
+ALL = (
+    ui_route("tokens", requests.ShownTexts, views.tokenization_steps),
+    ui_route("attention", requests.AttentionOfAll, attention.small_maps, has_attention),
+    ui_route("head", requests.AttentionOfHead, attention.one_head, has_attention, **HEAD),
+    ui_route(
+        "masked_heads",
+        requests.MaskedHeads,
+        attention.answers_with_masked_heads,
+        has_attention,
+        masked_heads=[HEAD],
+    ),
+    ui_route(
+        "next",
+        requests.NextTokens,
+        decoding_steps.next_tokens,
+        decoding_steps.decodes_texts,
+        top_k=10,
+    ),
+    ui_route(
+        "beam",
+        requests.BeamSearch,
+        decoding_steps.beam_searches,
+        decoding_steps.decodes_texts,
+        beams=3,
+    ),
+    ui_route("cell", requests.OneCell, views.one_cell, views.has_cells, layer=1, number=1),
+    ui_route("cells", requests.CellSearch, views.found_cells, views.has_cells, texts=SIGNS),
+    task_route(
+        "/ui/regions",
+        "",
+        requests.OneImage,
+        views.pictures_of_regions,
+        dict[str, Any],
+        reads_images,
+        images=IMAGE,
+    ),
+)
+UI_ROUTES = {route.path: route for route in ALL}
+
+
+def add_page(app: FastAPI, sources: UISources) -> None:
+    """Add the page and the routes that no model answers."""
+    app.include_router(sources.router())
+    static = StaticFiles(directory=PAGE)
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/page/{path:path}", include_in_schema=False)
+    async def page(http: Http, path: str = "index.html") -> Response:
+        response = await static.get_response(path, http.scope)
+        response.headers.update(HEADERS)
+        return response

@@ -1,16 +1,17 @@
-"""The routes that answer from files that the command names, and from lessons, without a model."""
+"""What the web UI shows besides models: the files that the command names, and lessons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, Field, model_validator
+from fastapi import APIRouter
+from pydantic import Field
 
-from regard.errors import ConfigError
-from regard.serving.requests import Listed, Request
-from regard.serving.served_page import RouteWithoutModel
+from regard.serving.problems import Problem
+from regard.serving.requests import Listed, RequestFields
 from regard.serving.ui import lessons
 from regard.serving.ui.examples import Examples
 from regard.serving.ui.maps import TextMaps
@@ -22,20 +23,18 @@ if TYPE_CHECKING:
 Name = Annotated[str, Field(max_length=1000)]
 
 
-class Nothing(BaseModel):
+class Nothing(RequestFields):
     """No field."""
 
-    model_config = Request.model_config
 
-
-class NamedRun(Nothing):
+class NamedRun(RequestFields):
     """A run or a comparison."""
 
     name: Name
     """As /ui/runs lists it."""
 
 
-class NamedLesson(Nothing):
+class NamedLesson(RequestFields):
     """A lesson with its numbers."""
 
     name: Name
@@ -44,14 +43,14 @@ class NamedLesson(Nothing):
     """Values of its controls; the others have their defaults."""
 
 
-class NamedModel(Nothing):
+class NamedModel(RequestFields):
     """A model."""
 
     model: Name
     """As /v1/models lists it."""
 
 
-class MapOf(Nothing):
+class MapOf(RequestFields):
     """A map."""
 
     model: Name | None = None
@@ -68,98 +67,82 @@ class NeighboursIn(MapOf):
     count: Annotated[int, Field(ge=1, le=100)] = 8
     """How many neighbours."""
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.text is None) == (self.vector is None):
-            raise ConfigError("Give either `text` or `vector`.")
-        return self
-
 
 @dataclass(frozen=True)
 class UISources:
     """The files that the command names."""
 
-    runs: RunFolders = field(default_factory=RunFolders)
-    maps: TextMaps = field(default_factory=TextMaps)
-    examples: Examples = field(default_factory=Examples)
+    runs: RunFolders
+    maps: TextMaps
+    examples: Examples
+
+    @classmethod
+    def of(
+        cls,
+        models: Mapping[str, Path],
+        runs: Sequence[Path] = (),
+        texts: Path | None = None,
+        labels: str | None = None,
+    ) -> Self:
+        """Of the folders of models by name, folders with runs, and a file of texts with labels."""
+        return cls(RunFolders(runs), TextMaps(texts, labels), Examples(models))
 
     def prepare(self, models: ServedModels, say: Callable[[str], None]) -> None:
         """What is computed before the page answers: examples, and the vectors of the texts."""
         self.examples.read(models)
         self.maps.embed(models, say)
 
-    def neighbours(self, asked: NeighboursIn) -> dict[str, Any]:
-        """See `TextMaps`."""
-        if asked.text is not None:
-            return self.maps.near_text(asked.model, asked.text, asked.count)
-        return self.maps.near_vector(asked.model, asked.vector or [], asked.count)
+    def router(self) -> APIRouter:
+        """The routes. No model answers them: each is computed in a thread of its own."""
+        router = APIRouter()
 
-    def routes(self) -> Mapping[str, RouteWithoutModel]:
-        """The routes, by their paths."""
-        runs, maps = self.runs, self.maps
-        all_of_them = (
-            RouteWithoutModel(
-                "/ui/examples",
-                "Texts for a model: the first of its validation data, where its folder knows them.",
-                NamedModel,
-                lambda asked: self.examples.of(asked.model),
-                {"model": "translator"},
-            ),
-            RouteWithoutModel(
-                "/ui/runs",
-                "The runs and comparisons in the folders of the command.",
-                Nothing,
-                lambda asked: runs.listed(),
-                {},
-            ),
-            RouteWithoutModel(
-                "/ui/curves",
-                "The charts of a run, of what it has written so far.",
-                NamedRun,
-                lambda asked: runs.curves(asked.name),
-                {"name": "runs/translator"},
-            ),
-            RouteWithoutModel(
-                "/ui/comparison",
-                "The tables and charts of a comparison.",
-                NamedRun,
-                lambda asked: runs.comparison(asked.name),
-                {"name": "runs/compare"},
-            ),
-            RouteWithoutModel(
-                "/ui/maps",
-                "The models that have a map of the texts of the command.",
-                Nothing,
-                lambda asked: maps.listed(),
-                {},
-            ),
-            RouteWithoutModel(
-                "/ui/map",
-                "The points of all texts, with their labels.",
-                MapOf,
-                lambda asked: maps.map(asked.model),
-                {"model": "minilm"},
-            ),
-            RouteWithoutModel(
-                "/ui/neighbours",
-                "The texts that are nearest to one of them, or to a vector.",
-                NeighboursIn,
-                self.neighbours,
-                {"model": "minilm", "text": 0, "count": 8},
-            ),
-            RouteWithoutModel(
-                "/ui/lessons",
-                "The names and titles of the lessons.",
-                Nothing,
-                lambda asked: {"lessons": lessons.listed()},
-                {},
-            ),
-            RouteWithoutModel(
-                "/ui/lesson",
-                "A lesson with its picture, for these numbers.",
-                NamedLesson,
-                lambda asked: lessons.lesson(asked.name, asked.numbers),
-                {"name": "self-attention", "numbers": {"head_dim": 16}},
-            ),
-        )
-        return {one.path: one for one in all_of_them}
+        @router.post("/ui/examples")
+        def examples(asked: NamedModel) -> dict[str, Any]:
+            """Texts for a model: the first of its validation data, where its folder knows them."""
+            return self.examples.of(asked.model)
+
+        @router.post("/ui/runs")
+        def runs(asked: Nothing) -> dict[str, Any]:
+            """The runs and comparisons in the folders of the command."""
+            return self.runs.listed()
+
+        @router.post("/ui/curves")
+        def curves(asked: NamedRun) -> dict[str, Any]:
+            """The charts of a run, of what it has written so far."""
+            return self.runs.curves(asked.name)
+
+        @router.post("/ui/comparison")
+        def comparison(asked: NamedRun) -> dict[str, Any]:
+            """The tables and charts of a comparison."""
+            return self.runs.comparison(asked.name)
+
+        @router.post("/ui/maps")
+        def maps(asked: Nothing) -> dict[str, Any]:
+            """The models that have a map of the texts of the command."""
+            return self.maps.listed()
+
+        @router.post("/ui/map")
+        def text_map(asked: MapOf) -> dict[str, Any]:
+            """The points of all texts, with their labels."""
+            return self.maps.map(asked.model)
+
+        @router.post("/ui/neighbours")
+        def neighbours(asked: NeighboursIn) -> dict[str, Any]:
+            """The texts that are nearest to one of them, or to a vector."""
+            if (asked.text is None) == (asked.vector is None):
+                raise Problem(400, "Give either `text` or `vector`.", "invalid_body")
+            if asked.text is not None:
+                return self.maps.near_text(asked.model, asked.text, asked.count)
+            return self.maps.near_vector(asked.model, asked.vector or [], asked.count)
+
+        @router.post("/ui/lessons")
+        def lesson_list(asked: Nothing) -> dict[str, Any]:
+            """The names and titles of the lessons."""
+            return {"lessons": lessons.listed()}
+
+        @router.post("/ui/lesson")
+        def lesson(asked: NamedLesson) -> dict[str, Any]:
+            """A lesson with its picture, for these numbers."""
+            return lessons.lesson(asked.name, asked.numbers)
+
+        return router
