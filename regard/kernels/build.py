@@ -6,8 +6,7 @@ write to them may write to the Python code beside them, so they are checked for 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
 share machine code. Each file ends with a checksum of its name and content, because loading a
-damaged library can end the process. A file that another user could have written is not loaded; see
-compiler.py.
+damaged library can end the process. From a folder that another user may write to nothing is loaded.
 """
 
 from __future__ import annotations
@@ -151,12 +150,9 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
     folder = folder or _cache()
     target = folder / f"kernels-{_name(kinds)}.so"
     untrusted = compiler.distrust_reason(folder)
-    if untrusted and compiler.make_private(folder):
-        _print(f"{untrusted}: only you may write to it now, and the kernels are compiled again.")
-        untrusted = ""
     if not untrusted and _is_whole(target) and _executes(folder):
         return target
-    command = _compiler()
+    command = compiler.find()
     if problem := untrusted or _problem(folder):
         folder = _of_this_process(problem)
     print(TOLD, file=sys.stderr, flush=True)
@@ -166,9 +162,10 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
         built = Path(workspace, "kernels.so")
         for kind in kinds:
             flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
-            errors = _run(*command, *flags, str(SOURCE), "-o", str(built))
+            errors = compiler.run(*command, *flags, str(SOURCE), "-o", str(built), seconds=SECONDS)
             # In a process of its own: an instruction that the processor lacks would end this one.
-            errors = errors or _run(sys.executable, "-I", "-S", "-c", CHECK, str(built))
+            check = sys.executable, "-I", "-S", "-c", CHECK, str(built)
+            errors = errors or compiler.run(*check, seconds=SECONDS)
             if not errors:
                 target = folder / target.name
                 code = built.read_bytes()
@@ -187,8 +184,8 @@ def build_prebuilt(level: compiler.Level, folder: Path) -> Path:
         OSError: the folder cannot be written to.
     """
     path = folder / prebuilt_name(level)
-    command = *_compiler(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
-    if errors := _run(*command, str(SOURCE), "-o", str(path)):
+    command = *compiler.find(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
+    if errors := compiler.run(*command, str(SOURCE), "-o", str(path), seconds=SECONDS):
         raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
     code = path.read_bytes()
     path.write_bytes(code + _checksum(path.name, code))
@@ -226,16 +223,11 @@ def _checksum(name: str, code: bytes) -> bytes:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a library has its checksum, and no other user can have written it."""
+    """Whether there is a library with its checksum."""
     try:
-        with compiler.open_trusted(path) as file:
-            written = file.read()
-    except compiler.UntrustedFile as error:
-        _print(f"{error}: the kernels are compiled again.")
-        return False
+        return path.is_file() and _has_checksum(path.name, path.read_bytes())
     except OSError:
         return False
-    return _has_checksum(path.name, written)
 
 
 def _has_checksum(name: str, written: bytes) -> bool:
@@ -262,13 +254,9 @@ def load(path: Path) -> ctypes.CDLL:
     """
     if untrusted := compiler.distrust_reason(path.parent):
         raise BuildError(untrusted)
-    try:
-        with compiler.pinned(path.parent) as folder:
-            if not _is_whole(folder / path.name):
-                raise BuildError(f"{path} is damaged, or another user could have written it")
-            return _prepared(folder / path.name)
-    except compiler.UntrustedFile as error:
-        raise BuildError(str(error)) from None
+    if not _is_whole(path):
+        raise BuildError(f"{path} is damaged")
+    return _prepared(path)
 
 
 def _prepared(path: Path) -> ctypes.CDLL:
@@ -304,16 +292,6 @@ def _openmp() -> ctypes.CDLL | None:
 
 
 CHECK = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).regard_check())"
-
-
-def _run(*command: str) -> str:
-    """Run a command: "" if it succeeds, else its errors."""
-    return compiler.run(*command, seconds=SECONDS)
-
-
-def _compiler() -> list[str]:
-    """The command of the compiler."""
-    return compiler.find()
 
 
 def _processor() -> str:

@@ -1,11 +1,8 @@
-"""Building and loading the kernels: files of other users, interrupts, compilers that hang."""
+"""Building and loading the kernels: files of other users, compilers that hang."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -45,71 +42,25 @@ def not_set_up(monkeypatch):
 
 @POSIX
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
-def test_a_cache_writable_by_others_is_made_private_and_rebuilt(small_library, capsys, mode):
+def test_nothing_is_loaded_from_a_cache_that_others_may_write_to(small_library, capsys, mode):
     path = build.build(NO_FLAGS)
     small_library.chmod(mode)
     with pytest.raises(build.BuildError, match=f"other users may write to {small_library}"):
         build.load(path)
     capsys.readouterr()
-    other = small_library / "kernels-of-somebody.so"
-    other.write_bytes(b"")
-    assert build.build(NO_FLAGS) == path
-    told = capsys.readouterr().err
-    assert f"other users may write to {small_library}" in told and build.TOLD in told
-    assert not small_library.stat().st_mode & 0o022 and not other.exists()
-    assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
+    assert not build.build(NO_FLAGS).is_relative_to(small_library)
+    assert f"`chmod go-w {small_library}` forbids it" in capsys.readouterr().err
 
 
 @POSIX
-@pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_a_library_writable_by_others_is_rebuilt(small_library, capsys, mode):
-    path = build.build(NO_FLAGS)
-    path.chmod(mode)
-    capsys.readouterr()
-    with pytest.raises(build.BuildError, match="could have written it"):
-        build.load(path)
-    assert build.build(NO_FLAGS) == path and not path.stat().st_mode & 0o022
-    assert f"other users may write to {path}" in capsys.readouterr().err
-
-
-@POSIX
-def test_a_cache_of_another_user_is_not_used(small_library, capsys, monkeypatch):
+def test_a_cache_of_another_user_is_not_used(small_library, monkeypatch):
     path = build.build(NO_FLAGS)
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     if owner == 0:  # whom everybody trusts
         os.chown(small_library, 4321, -1)
-    capsys.readouterr()
     with pytest.raises(build.BuildError, match="belongs to another user"):
         build.load(path)
-    assert compiler.distrust_reason(small_library) and not compiler.make_private(small_library)
-
-
-@POSIX
-@pytest.mark.skipif(os.name == "posix" and os.geteuid() != 0, reason="only root gives files away")
-def test_a_library_of_another_user_is_rebuilt(small_library, capsys):
-    path = build.build(NO_FLAGS)
-    os.chown(path, 4321, -1)
-    with pytest.raises(build.BuildError, match="could have written it"):
-        build.load(path)
-    assert build.build(NO_FLAGS) == path and path.stat().st_uid == 0
-    assert f"{path} belongs to another user (uid 4321)" in capsys.readouterr().err
-    os.chown(small_library, 4321, -1)
-    elsewhere = build.build(NO_FLAGS)
-    assert not elsewhere.is_relative_to(small_library)
-    assert f"{small_library} belongs to another user" in capsys.readouterr().err
-
-
-@POSIX
-def test_a_link_or_pipe_with_the_name_of_a_library_is_replaced(small_library):
-    path = build.build(NO_FLAGS)
-    kept = small_library / "kept"
-    for replaced in (lambda: path.symlink_to(kept), lambda: os.mkfifo(path)):
-        path.rename(kept)
-        replaced()
-        with pytest.raises(build.BuildError):
-            build.load(path)
-        assert build.build(NO_FLAGS) == path and path.is_file() and not path.is_symlink()
 
 
 def test_a_library_with_the_name_of_another_is_rebuilt(small_library):
@@ -156,17 +107,6 @@ echo "$! $$" > {told}.new && mv {told}.new {told}
 sleep 600
 """
 
-BUILDS = """
-import sys, signal
-from pathlib import Path
-from regard.kernels import build
-# A process that a shell starts in the background inherits that SIGINT is ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-if len(sys.argv) > 2:
-    signal.signal(signal.SIGTERM, lambda *given: sys.exit(5))
-build.build(((),), Path(sys.argv[1]))
-"""
-
 
 def hanging_compiler(tmp_path) -> tuple[Path, Path]:
     """A compiler that starts a process and hangs, and the file to which it writes both ids."""
@@ -190,25 +130,6 @@ def wait_until(found, seconds=120.0) -> bool:
     while not found() and time.monotonic() < end:
         time.sleep(0.02)
     return found()
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
-@pytest.mark.parametrize("handler", [[], ["handler"]])
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_compiler_and_its_children_end_when_their_parent_ends(tmp_path, sent, handler):
-    script, told = hanging_compiler(tmp_path)
-    command = [sys.executable, "-c", BUILDS, str(tmp_path / "cache"), *handler]
-    process = subprocess.Popen(command, env=os.environ | {"CXX": str(script)})
-    try:
-        assert wait_until(lambda: told.exists() or process.poll() is not None)
-        assert process.poll() is None
-        children = [int(number) for number in told.read_text().split()]
-        assert all(map(is_running, children))
-        process.send_signal(sent)
-        assert process.wait(120) != 0
-        assert wait_until(lambda: not any(map(is_running, children)))
-    finally:
-        process.kill()
 
 
 @POSIX

@@ -54,11 +54,11 @@ def test_features_are_those_that_all_processors_have(tmp_path):
 
 @pytest.mark.parametrize("level", compiler.LEVELS["aarch64"], ids=lambda level: level.name)
 def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
-    compiler = shutil.which("aarch64-linux-gnu-g++")
-    if compiler is None:
+    cross = shutil.which("aarch64-linux-gnu-g++")
+    if cross is None:
         pytest.skip("there is no aarch64-linux-gnu-g++ (package g++-aarch64-linux-gnu)")
     flags = *build.FLAGS, *level.flags, "-fsyntax-only"
-    assert not build._run(compiler, *flags, str(build.SOURCE))
+    assert not compiler.run(cross, *flags, str(build.SOURCE), seconds=build.SECONDS)
 
 
 @pytest.fixture
