@@ -100,7 +100,7 @@ def _with_end(recipe: Any) -> TrainingOptions:
     The other defaults are those of the model, which `regard.experiments.training_plan` builds.
     """
     options: TrainingOptions = recipe.training
-    if options.max_steps or options.epochs or options.tokens:
+    if options.has_end():
         return options
     return dataclasses.replace(options, epochs=3 if starts_from_trained(recipe.model) else 10)
 

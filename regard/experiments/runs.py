@@ -144,6 +144,9 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
     checked = checked_recipe(raw)
     with raw.locating(type(checked)):
         made = plan(checked, device=device)
+        asked: Any = raw.check(schema_of(raw))
+        if not asked.training.has_end():
+            made = made.with_enough_epochs()
         made.task.check_test(checked)
         _check_new(folder)  # reading data takes long: another process may have been quicker
         folder.mkdir(parents=True, exist_ok=True)

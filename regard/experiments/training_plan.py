@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from regard.tasks.folders import device_for, save
 from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
-from regard.training.options import defaults_of, with_defaults
+from regard.training.options import defaults_of, with_defaults, with_enough_epochs
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options
@@ -66,6 +66,12 @@ class TrainingPlan:
         """The adapters that the recipe asks for."""
         section = self.recipe.model
         return section.lora if isinstance(section, FineTuneSection) else None
+
+    def with_enough_epochs(self) -> TrainingPlan:
+        """The same plan, in which small data are read more often."""
+        batches = self.task.train_batches().batches_per_epoch
+        training = with_enough_epochs(self.recipe.training, batches)
+        return replace(self, recipe=self.recipe.model_copy(update={"training": training}))
 
     def publish(self, folder: Path) -> None:
         """Write model/ of a run, which is `folder`, and adapter/ where the model has adapters.

@@ -34,16 +34,26 @@ def defaults_of(
 
 def with_defaults(options: TrainingOptions, defaults: TrainingDefaults) -> TrainingOptions:
     """The same options, with values for those that are None."""
-    has_end = any((options.max_steps, options.epochs, options.tokens))
     chosen, schedule = options.optimizer, options.schedule
     if schedule.name == "noam" and chosen.learning_rate is None:
         chosen = replace(chosen, learning_rate=1.0)  # the equation has the rate in it
     return replace(
         options,
-        epochs=options.epochs if has_end else defaults.epochs,
+        epochs=options.epochs if options.has_end() else defaults.epochs,
         optimizer=optimizer_with_defaults(chosen, defaults),
         schedule=replace(schedule, warmup=schedule.warmup_or_default()),
     )
+
+
+STEPS, EPOCHS = 200, 30  # small data are read until there are as many steps, at most so often
+
+
+def with_enough_epochs(options: TrainingOptions, batches_per_epoch: int) -> TrainingOptions:
+    """The same options, with more epochs where the default ones would be few steps: a classifier of
+    240 examples that has learned for 24 steps gives every text one label."""
+    batches = STEPS * options.gradient_accumulation_steps
+    needed = min(-(-batches // max(batches_per_epoch, 1)), EPOCHS)
+    return replace(options, epochs=max(known(options.epochs), needed))
 
 
 def optimizer_with_defaults(
@@ -79,8 +89,8 @@ def description(options: TrainingOptions, precision: str) -> str:
         parts.append(f"weight decay {chosen.weight_decay:g}")
     if chosen.max_grad_norm:
         parts.append(f"gradient norm at most {chosen.max_grad_norm:g}")
-    limits = ((options.max_steps, "steps"), (options.epochs, "epochs"), (options.tokens, "tokens"))
-    ends = " or ".join(f"{limit:,} {unit}" for limit, unit in limits if limit)
+    limits = ((options.max_steps, "step"), (options.epochs, "epoch"), (options.tokens, "token"))
+    ends = " or ".join(f"{limit:,} {unit}{'s' * (limit != 1)}" for limit, unit in limits if limit)
     return f"{', '.join(parts)}; {ends}; {precision}"
 
 
@@ -232,7 +242,8 @@ class TrainingOptions:
     """The number of steps after which training ends."""
     epochs: int | None = None
     """The number of times that the training data are read. If none of the three is set: 3 for
-    weights that were trained before, 10 for random ones."""
+    weights that were trained before, 10 for random ones; up to 30 where these are less than 200
+    steps."""
     tokens: int | None = None
     """Predicted tokens (those of the task's first loss) over the whole training."""
     gradient_accumulation_steps: int = 1
@@ -259,6 +270,10 @@ class TrainingOptions:
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     checkpoints: CheckpointOptions = field(default_factory=CheckpointOptions)
     averaging: AveragingOptions = field(default_factory=AveragingOptions)
+
+    def has_end(self) -> bool:
+        """Whether one of the three limits is set."""
+        return any((self.max_steps, self.epochs, self.tokens))
 
     def __post_init__(self) -> None:
         limits = {name: getattr(self, name) for name in ("max_steps", "epochs", "tokens")}

@@ -271,6 +271,17 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
     assert all(best[0].finished for best in task.hypotheses(texts))
 
 
+def test_small_data_are_read_until_there_are_200_steps_at_most_30_times(workdir):
+    rows = [("good", "yes"), ("bad", "no")] * 20
+    options = dict(task="classification", model={"name": "kim-cnn", "d_words": 4}, progress=False)
+    few = runs.train(train=rows, batch_size=40, **options)
+    assert (few.result.step, few.result.reason) == (30, "30 epochs")
+    some = runs.train(train=rows, batch_size=4, **options)
+    assert (some.result.step, some.result.reason) == (200, "20 epochs")
+    asked = runs.train(train=rows, batch_size=4, epochs=1, **options)
+    assert asked.result.step == 10
+
+
 def test_the_defaults_of_a_run_are_said_and_stand_in_its_folder(workdir, capsys):
     text = LANGUAGE.replace("[training]\nmax_steps = 4\n", "")
     (workdir / "silent.toml").write_text(text.replace("eval_steps = 1", "patience = 1"))
