@@ -24,7 +24,7 @@ from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
 from regard.training.distributed.fsdp_model import FSDPModel, layers_of
-from regard.training.distributed.processes import GRACE_PERIOD, connected, processes
+from regard.training.distributed.processes import connected, processes
 from regard.training.distributed.sharded_model import WholeModel
 from regard.training.optimizers import trained
 from regard.training.task import Trainable
@@ -253,7 +253,6 @@ def twice(folder: Path) -> None:
                 (folder / f"{number} {processes().rank}").write_text(str(greatest))
                 if number == 0:
                     raise RegardError("caught")
-                time.sleep(GRACE_PERIOD + 2)  # until heartbeats would have ended the process
         except RegardError:
             continue
     (folder / f"end {os.environ['RANK']}").touch()

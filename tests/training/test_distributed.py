@@ -13,12 +13,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from queue import Queue
 
 import pytest
 import torch
 from ranks_program import COMPRESSIVE, RECIPE, Exact, chosen, stopped
-from torch.distributed import HashStore
 from toy import averaged
 
 import regard
@@ -31,7 +29,6 @@ from regard.data.masking import MaskedBatch
 from regard.data.permutations import PermutationBatch
 from regard.errors import CheckpointError
 from regard.training import resume, train
-from regard.training.distributed.processes import Heartbeat
 from regard.training.metrics_log import read_events
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
@@ -184,46 +181,6 @@ def test_gradients_in_layers_are_those_of_the_whole_model(runs):
     names = (runs / "models.txt").read_text().splitlines()
     assert len(names) >= 15
     assert {"stream gpt2", "translator transformer", "translator t5", "stream xlnet"} <= {*names}
-
-
-class Clock:
-    """The heartbeats of two processes in this one, with a store of their own."""
-
-    def __init__(self):
-        self.store, self.lost = HashStore(), Queue()
-
-    def beat(self, rank: int) -> Heartbeat:
-        """One that has started."""
-        times = {"interval": 0.01, "timeout": 0.2, "grace": 0.01}
-        heartbeat = Heartbeat(self.store, rank, 2, **times, on_death=self.lost.put)
-        heartbeat.start()
-        return heartbeat
-
-
-def test_a_heartbeat_that_stops_is_noticed_and_one_that_leaves_is_not():
-    clock = Clock()
-    first, second = clock.beat(0), clock.beat(1)
-    time.sleep(0.3)
-    assert clock.lost.empty()
-    second.leave(failed=False)
-    time.sleep(0.3)
-    assert clock.lost.empty()
-    first.leave(failed=False)
-    clock = Clock()
-    first = clock.beat(0)
-    clock.store.set("1", "7")  # and nothing more
-    assert re.match("Process 1 of 2 has not responded for 0 s", clock.lost.get(timeout=5))
-    first.leave(failed=True)
-
-
-def test_an_error_in_one_process_is_told_to_the_others():
-    clock = Clock()
-    first, second = clock.beat(0), clock.beat(1)
-    first.leave(failed=True)
-    assert clock.lost.get(timeout=5) == (
-        "Process 0 of 2 has ended with an error: see its own message."
-    )
-    second.leave(failed=False)
 
 
 def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp_path, monkeypatch):

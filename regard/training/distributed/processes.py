@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import platform
 import signal
 import threading
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,28 +15,17 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from regard.checkpoints import shards, store
 from regard.errors import ConfigError, RegardError
 from regard.file_writing import not_written
 from regard.training.interrupt import Interrupted
-
-INTERVAL = 1.0  # seconds between two increments
-TIMEOUT = 15.0  # seconds without a change after which a process counts as dead
-GRACE_PERIOD = 5.0  # seconds for the main thread to end by itself, with a message of its own
-LEFT, FAILED = b"left", "failed"
-
-
-def end_process(reason: str) -> NoReturn:
-    """End this process at once, even if its main thread waits in a collective operation."""
-    write_error(reason)
-    os._exit(1)
 
 
 def write_error(reason: str) -> None:
@@ -55,100 +42,6 @@ ADVICE = (
     " This process ends, too. Continue from the last checkpoint with `regard resume`, with any "
     "number of processes."
 )
-
-
-def store_of_torchrun(number: int) -> Store:
-    """A new connection to the store of torchrun: only the thread of `Heartbeat` waits on it.
-
-    number: of the connection of the processes, from 0; each has its own keys.
-    """
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=TIMEOUT))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return PrefixStore(f"regard/heartbeat/{attempt}/{number}", store)
-
-
-class Heartbeat:
-    """The counter of one process, and the check of the next process's counter.
-
-    interval: seconds between two increments.  timeout: seconds without a change after which the
-    next process counts as dead.  grace: seconds for the main thread to end by itself.
-    on_death: is called with a message when another process has died.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        rank: int,
-        size: int,
-        *,
-        interval: float = INTERVAL,
-        timeout: float = TIMEOUT,
-        grace: float = GRACE_PERIOD,
-        on_death: Callable[[str], None] = end_process,
-    ):
-        self.store, self.rank, self.size, self.on_death = store, rank, size, on_death
-        self.interval, self.timeout, self.grace = interval, timeout, grace
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.store.set(f"name/{self.rank}", f"pid {os.getpid()} on {platform.node()}")
-        self._count(b"0")
-        self._thread.start()
-
-    def leave(self, *, failed: bool) -> None:
-        """Stop the thread; if this process has failed, the others end, too."""
-        self._stop.set()
-        self._thread.join()
-        try:
-            if failed:
-                name = f"Process {self.rank} of {self.size}"
-                self.store.set(FAILED, f"{name} has ended with an error: see its own message.")
-            self._count(LEFT)
-        except RuntimeError:  # the store has ended: no other process is left
-            pass
-
-    def _count(self, value: bytes) -> None:
-        self.store.set(str(self.rank), value.decode())
-
-    def _run(self) -> None:
-        count, seen, since = 0, b"", time.monotonic()
-        while not self._stop.wait(self.interval):
-            count += 1
-            try:
-                self._count(str(count).encode())
-                value, reason = self._check_next(seen)
-                if value != seen or value == LEFT:
-                    seen, since = value, time.monotonic()
-                if not reason and time.monotonic() - since > self.timeout:
-                    reason = self._report_death()
-            except RuntimeError as error:
-                reason = f"The store of torchrun cannot be reached: {error}."
-            if reason:
-                if not self._stop.wait(self.grace):
-                    self.on_death(reason)
-                return
-
-    def _check_next(self, seen: bytes) -> tuple[bytes, str]:
-        """The counter of the next process, and why all processes must end; "" if they need not."""
-        if self.store.check([FAILED]):
-            return seen, self.store.get(FAILED).decode()
-        key = str((self.rank + 1) % self.size)
-        return (self.store.get(key) if self.store.check([key]) else seen), ""
-
-    def _report_death(self) -> str:
-        """Write into the store that the next process is dead; returns the message."""
-        number = (self.rank + 1) % self.size
-        key = f"name/{number}"
-        name = f" ({self.store.get(key).decode()})" if self.store.check([key]) else ""
-        reason = (
-            f"Process {number} of {self.size}{name} has not responded for "
-            f"{self.timeout:.0f} seconds."
-        )
-        self.store.set(FAILED, reason)
-        return reason
 
 
 Value = TypeVar("Value")
@@ -337,7 +230,7 @@ def active(group: Processes) -> Iterator[None]:
 
 
 # The timeout of collective operations: the other processes wait in one while process 0 validates.
-# That a process has died is what `Heartbeat` notices.
+# That a process has died is what torchrun notices, which ends the others.
 WAIT = timedelta(days=7)
 _numbers = count()  # of the connections of this process
 
@@ -370,11 +263,8 @@ def connected(device: str | None = None) -> Iterator[str | None]:
         return
     device = _device(device)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    number = next(_numbers)
-    _connect(backend, number)
+    _connect(backend, next(_numbers))
     group = SeveralProcesses()
-    heartbeat = Heartbeat(store_of_torchrun(number), group.rank, group.size)
-    heartbeat.start()
     before = _at_sigterm(partial(_end_by_sigterm, os.getpid()))
     failed = True
     try:
@@ -398,7 +288,6 @@ def connected(device: str | None = None) -> Iterator[str | None]:
             ) from error
         raise
     finally:
-        heartbeat.leave(failed=failed)
         distributed.destroy_process_group()
         if not failed:  # otherwise torchrun may send SIGTERM before the error is written
             _at_sigterm(before or signal.SIG_DFL)  # None: it was set by a C extension
