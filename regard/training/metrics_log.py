@@ -28,7 +28,7 @@ class Event(Fields):
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events of a run, from old to new.
+    """The events of a run, from old to new; a last line without its end is being written.
 
     Raises:
         CheckpointError: metrics.jsonl is missing or damaged; the message names the line.
@@ -37,7 +37,8 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: is missing, or is not a file.")
     with path.open("rb") as file:
-        return [_event(raw, f"{path}:{number}") for number, raw in enumerate(file, 1)]
+        lines = [line for line in file if line.endswith(b"\n")]
+    return [_event(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def _event(raw: bytes, where: str) -> dict[str, Any]:
@@ -52,41 +53,6 @@ def _event(raw: bytes, where: str) -> dict[str, Any]:
         raise CheckpointError(f"{where}: is not UTF-8.") from None
     checked(event, Event, where)
     return event
-
-
-class GrowingEvents:
-    """The events of a run that may still write them; only what is new is read again.
-
-    all: the events that were read, from old to new.
-    """
-
-    def __init__(self, folder: Path):
-        self.all: list[dict[str, Any]] = []
-        self._path = folder / METRICS
-        self._end, self._last = 0, b""  # bytes that were read, and the last line of them
-
-    def read(self) -> None:
-        """Read the lines that were added. One without its end is being written, and waits.
-
-        If the run was resumed from a checkpoint, which cuts off the events behind it, all events
-        are read again.
-
-        Raises:
-            CheckpointError: metrics.jsonl is missing or damaged; the message names the line.
-        """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._end - len(self._last))
-                if file.read(len(self._last)) != self._last:
-                    file.seek(0)
-                    self.all, self._end, self._last = [], 0, b""
-                for raw in file:
-                    if not raw.endswith(b"\n"):
-                        break
-                    self.all.append(_event(raw, f"{self._path}:{len(self.all) + 1}"))
-                    self._end, self._last = self._end + len(raw), raw
-        except OSError as error:
-            raise CheckpointError(f"{self._path}: cannot be read: {error.strerror}.") from None
 
 
 class MetricsLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -15,24 +15,8 @@ from regard.training.flops import Utilization
 from regard.training.metrics_log import MetricsLog
 
 
-class Report(Protocol):
-    """Logs and shows what a training does: steps, validations, tests."""
-
-    meters: Meters
-
-    def add(
-        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
-    ) -> None: ...
-    def log(self, epochs: float, learning_rate: float, norm: float) -> None: ...
-    def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None: ...
-    def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None: ...
-    def tested(self, scores: Mapping[str, float]) -> None: ...
-    def length(self) -> int: ...
-    def close(self) -> None: ...
-
-
-class NoReport:
-    """The report of the processes that write nothing."""
+class Report:
+    """The report of the processes that write nothing: `TrainingReport` logs and shows."""
 
     def __init__(self) -> None:
         self.meters = Meters()
@@ -40,29 +24,29 @@ class NoReport:
     def add(
         self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
     ) -> None:
-        pass
+        """The losses of the batches of one step, and their joint counts."""
 
     def log(self, epochs: float, learning_rate: float, norm: float) -> None:
-        pass
+        """One line with the mean losses since the line before."""
 
     def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
-        pass
+        """The progress, every `progress.every` seconds."""
 
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
-        pass
+        """The scores of a validation, as a line of metrics.jsonl and as a message."""
 
     def tested(self, scores: Mapping[str, float]) -> None:
-        pass
+        """The scores of the test data, as a line of metrics.jsonl and as a message."""
 
     def length(self) -> int:
-        """Nothing was written."""
+        """Write all events to the disk; returns the bytes of metrics.jsonl."""
         return 0
 
     def close(self) -> None:
-        pass
+        """Close metrics.jsonl."""
 
 
-class TrainingReport:
+class TrainingReport(Report):
     """Adds up losses on the device, and waits for it only when something is reported.
 
     items: what the task counts, such as "tokens".
@@ -77,9 +61,10 @@ class TrainingReport:
         utilization: Utilization,
         callback: Callback,
     ):
+        super().__init__()
         self.metrics_log, self.progress, self.items = metrics_log, progress, items
         self.callback = callback
-        self.counters, self.utilization, self.meters = counters, utilization, Meters()
+        self.counters, self.utilization = counters, utilization
         self._seconds, self._items, self._tokens = counters.seconds, counters.tokens, 0
         self._first_seconds = counters.seconds  # `utilization` has counted tokens since then
         self._shown, self._loss = time.monotonic(), math.nan
@@ -87,12 +72,10 @@ class TrainingReport:
     def add(
         self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
     ) -> None:
-        """The losses of the batches of one step, and their joint counts."""
         self.meters.add(losses, totals)
         self.utilization.add(batches)
 
     def log(self, epochs: float, learning_rate: float, norm: float) -> None:
-        """One line with the mean losses since the line before."""
         at, tokens = self.counters, self.utilization.tokens
         means = self.meters.means()
         event: dict[str, Any] = {"epoch": epochs, self.items: at.tokens}
@@ -109,7 +92,6 @@ class TrainingReport:
         self._seconds, self._items, self._tokens = at.seconds, at.tokens, tokens
 
     def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
-        """The progress, every `progress.every` seconds."""
         if time.monotonic() - self._shown < self.progress.every:
             return
         self._shown = time.monotonic()
@@ -132,7 +114,6 @@ class TrainingReport:
         self.progress.show(status)
 
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
-        """The scores of a validation, as a line of metrics.jsonl and as a message."""
         step = self.counters.step
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
         kind = " of the averaged weights" if "average" in extra else ""
@@ -141,16 +122,13 @@ class TrainingReport:
         self.callback.on_validation(step, scores)
 
     def tested(self, scores: Mapping[str, float]) -> None:
-        """The scores of the test data, as a line of metrics.jsonl and as a message."""
         self._write({f"test/{name}": score for name, score in scores.items()})
         self.progress.say(f"test data: {_shown(scores)}")
 
     def length(self) -> int:
-        """Write all events to the disk; returns the bytes of metrics.jsonl."""
         return self.metrics_log.length()
 
     def close(self) -> None:
-        """Close metrics.jsonl."""
         self.metrics_log.close()
 
     def _write(self, event: Mapping[str, Any]) -> None:

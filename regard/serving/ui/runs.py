@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from regard.experiments.compare.results import COMPARISON, Comparison
 from regard.serving.problems import Problem
 from regard.serving.ui.pictures import plain_picture
 from regard.training.callbacks import read_result
-from regard.training.metrics_log import METRICS, GrowingEvents
+from regard.training.metrics_log import METRICS, read_events
 from regard.visual.drawing import visible
 from regard.visual.report import training_curves
 
@@ -56,8 +55,6 @@ class RunFolders:
                 )
             self.folders[name] = folder.absolute()  # a path that no other text contains
         self._known: dict[str, Path] = {}  # runs that were found
-        self._events: dict[Path, GrowingEvents] = {}
-        self._reading = threading.Lock()
 
     def found(self) -> RunList:
         """What the folders hold now."""
@@ -89,12 +86,10 @@ class RunFolders:
         folder = self._known.get(name)
         if folder is None or not (folder / METRICS).is_file():
             folder = _named(self.found().runs, name, "run")
-        with self._reading:
-            events = self._events.setdefault(folder, GrowingEvents(folder))
-            with _by_name(name, folder):
-                events.read()
-            last = events.all[-1] if events.all else {}
-            picture = plain_picture(training_curves(events.all))
+        with _by_name(name, folder):
+            events = read_events(folder)
+        last = events[-1] if events else {}
+        picture = plain_picture(training_curves(events))
         return {**_summary(name, folder), "last": last, "picture": picture}
 
     def comparison(self, name: str) -> dict[str, Any]:
