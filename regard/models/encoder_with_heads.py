@@ -103,7 +103,8 @@ class EncoderWithHeads(nn.Module):
             encoder: what computes the hidden states; None: this model's encoder.
         """
         encoder = self.encoder if encoder is None else encoder
-        if self.head(kind).pooling is first_token and listening.get() is None:
+        skips = self.head(kind).pooling is first_token and listening.get() is None
+        if skips and self.repeated_blocks:
             hidden = encoder.encode(batch, batch.first_tokens())
             return hidden.reshape(len(batch), hidden.size(-1))
         return self.pooled(kind, encoder.encode(batch), batch)

@@ -1,7 +1,8 @@
-"""Tokenizers of two files: a SentencePiece model cuts a text, a vocabulary has the ids.
+"""Tokenizers of two files: one says how a text is cut, such as a SentencePiece model, a vocabulary
+has the ids.
 
 A piece without an id is the unknown token. Special tokens in a text are these, which the model does
-not see. Marian's and M2M-100's tokenizers are such ones.
+not see. Marian's, M2M-100's and fairseq's tokenizers are such ones.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class PieceTokenizer(Tokenizer):
         fast = sentencepiece.pipeline(model)
         return Tokenizer(fast, model.tokenizer_kind, model.roles, reads_special_tokens=False)
 
+    def name_of(self, piece: str) -> str:
+        """The name of a piece in the vocabulary; here itself."""
+        return piece
+
     def code_at(self, text: str, start: int, end: int) -> re.Match[str] | None:
         """A token at the beginning of a part of a text; here none."""
         return None
@@ -86,7 +91,7 @@ class PieceTokenizer(Tokenizer):
                 spans.append(code.span())
                 start = code.end()
             encoding = self.pieces.encode(text[start:end])
-            tokens.extend(encoding.tokens)
+            tokens.extend(map(self.name_of, encoding.tokens))
             spans.extend((first + start, last + start) for first, last in encoding.offsets)
 
         start = 0
@@ -117,7 +122,8 @@ class PieceTokenizer(Tokenizer):
     def _table(self) -> list[int]:
         """The id of each piece of the model."""
         count = self.pieces.vocab_size
-        return [self.ids_of.get(self.pieces.token(i), self.unknown) for i in range(count)]
+        names = (self.name_of(self.pieces.token(i)) for i in range(count))
+        return [self.ids_of.get(name, self.unknown) for name in names]
 
     def _extended(self, tokens: Sequence[str]) -> tokenizers.Tokenizer:
         raise RegardError(

@@ -9,7 +9,8 @@ Formats:
                        or of Transformer-XL, one word per line, with <eos>
     vocab.json         or encoder.json, with the merges beside it or in `merges`
     RoBERTa's tokens   as text, one per line, with GPT-2's merges in `merges`
-    spiece.model       and other SentencePiece models of the type unigram
+    spiece.model       and other SentencePiece models: unigram, and BPE of Llama and NLLB
+    dict.txt           of fairseq, with the BPE codes beside it or in `merges`
 
 The settings beside them are read as `transformers` does: see `regard.text.token_settings`.
 """
@@ -217,6 +218,11 @@ def _put_class_template(
     roles: Mapping[str, str],
 ) -> None:
     """The template that the classes of BERT and RoBERTa apply, whatever tokenizer.json has."""
+    if null := [role for role in ("cls", "sep") if settings.named.get(role, 0) is None]:
+        problem = (
+            f"`{null[0]}_token` names no token, but the class puts it around texts."
+        )
+        raise DataError(settings.path, None, problem, "Name it there, or remove the field.")
     cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
     if cls is None or sep is None:
         return
@@ -276,7 +282,7 @@ def _loaded(
 ) -> LoadedTokenizer:
     """The parameters of the tokenizer, with those of tokenizer_config.json."""
     config = settings.config
-    if config.model_input_names and SEGMENTS not in config.model_input_names:
+    if config.model_input_names is not None and SEGMENTS not in config.model_input_names:
         template = template_in(fast.post_processor)
         if template is not None and template.segment_count > 1:
             fast.post_processor = processor_of(

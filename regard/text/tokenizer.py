@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MARIAN = "regard.text.marian:MarianTokenizer"
 M2M_100 = "regard.text.m2m_100:M2M100Tokenizer"
+FAIRSEQ = "regard.text.fairseq:FairseqTokenizer"
 TARGETS = "target_tokenizer"  # beside a tokenizer of sources, the folder of that of targets
 
 
@@ -361,6 +362,10 @@ class Tokenizer:
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
         for name in ("special_tokens_map.json", "added_tokens.json"):
             (folder / name).unlink(missing_ok=True)
+        self.save_targets(folder, max_length)
+
+    def save_targets(self, folder: Path, max_length: int | None) -> None:
+        """Write the tokenizer of targets beside this one; one that was there is removed."""
         if self.targets is not None:
             self.targets.save(folder / TARGETS, max_length)
         elif (folder / TARGETS).is_dir():
@@ -383,12 +388,14 @@ class Tokenizer:
         """Read a folder or a file; for formats and options see `regard.text.published.load`."""
         from regard.text.published import load
         from regard.text.sentencepiece import is_m2m_100, is_marian
+        from regard.text.vocab_files import is_fairseq
 
-        for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100)):
+        for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100), (is_fairseq, FAIRSEQ)):
             if is_kind(Path(path)):
-                tokenizer: Tokenizer = imported(kind).load(path, **options)
-                return tokenizer
-        read = Tokenizer(**vars(load(path, **options)))
+                read: Tokenizer = imported(kind).load(path, **options)
+                break
+        else:
+            read = Tokenizer(**vars(load(path, **options)))
         if (targets := Path(path) / TARGETS).is_dir():
             read.targets = Tokenizer.load(targets)
         return read
@@ -400,8 +407,8 @@ class Tokenizer:
     def _like(
         self, fast: tokenizers.Tokenizer, roles: Mapping[str, str], targets: Tokenizer | None
     ) -> Tokenizer:
-        *options, _ = self._options()
-        return Tokenizer(fast, self.kind, roles, *options, targets)
+        options = (*self._options()[:-1], targets)
+        return Tokenizer(fast, self.kind, roles, *options)
 
     @property
     def template(self) -> Template | None:

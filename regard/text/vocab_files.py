@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from regard.errors import DataError
 from regard.schema import data_error
 from regard.text.merges import Pair
 
+DICTIONARY = re.compile(r"dict(\.\w+)?\.txt")
 # Published vocabularies have at most some 300,000 entries. An embedding has a row for every id up
 # to the largest, so that one id of 4,294,967,295 would ask for terabytes.
 MOST_IDS = 2**24
@@ -45,6 +47,13 @@ def read_vocab_txt(path: Path) -> dict[str, int]:
             raise DataError(path, id + 1, problem, "Each token must occur once.")
         vocab[token] = id
     return vocab
+
+
+def is_fairseq(path: Path) -> bool:
+    """Whether this is a folder with a dictionary of fairseq, or such a file."""
+    folder = path if path.is_dir() else path.parent
+    named = DICTIONARY.fullmatch(path.name) if path.is_file() else (path / "dict.txt").is_file()
+    return bool(named) and not (folder / "tokenizer.json").is_file()
 
 
 def read_json(path: Path) -> dict[str, Any]:
