@@ -133,22 +133,6 @@ def test_masks_that_allow_all_need_no_grid_and_causal_masks_set_is_causal():
     assert not (causal() | window(1)).resolve(6, 6).is_causal
 
 
-def test_resolved_grids_have_size_1_in_dimensions_that_do_not_matter():
-    lengths = torch.tensor([6, 4, 1])
-    assert padding(lengths).resolve(6, 6, sequences=3, heads=8).grid.shape == (3, 1, 1, 6)
-    assert causal().resolve(6, 6, sequences=3, heads=8).grid.shape == (1, 1, 6, 6)
-    assert permuted.resolve(6, 6, sequences=3, heads=8).grid.shape == (1, 1, 6, 6)
-    assert permuted.grid(6, 6, sequences=3, heads=8).shape == (3, 8, 6, 6)
-
-
-def test_idle_marks_queries_without_allowed_keys():
-    assert permuted.resolve(6, 6).idle.flatten().tolist() == [True] + [False] * 5
-    assert causal().resolve(6, 6).idle is None and everything().resolve(6, 6).idle is None
-    assert (causal() & padding(four)).resolve(6, 6).idle is None
-    empty = padding(torch.tensor([2, 0])).resolve(1, 3, sequences=2)
-    assert empty.idle.flatten().tolist() == [False, True]
-
-
 def test_padding_masks_each_sequence_by_its_length():
     found = padding(torch.tensor([0, 2, 3])).grid(2, 3, sequences=3, heads=2)
     assert found.shape == (3, 2, 2, 3)

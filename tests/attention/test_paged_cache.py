@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.attention.cache import PAGE, KeyValueCache, PagedCache, paged
+from regard.attention.cache import PAGE, KeyValueCache, PagedCache
 from regard.errors import RegardError
-from regard.state import Cells
 
 LAYERS, HEADS, WIDTH = 2, 2, 3
 LENGTHS = st.one_of(st.integers(0, 6), st.integers(PAGE - 2, PAGE + 2), st.integers(120, 140))
@@ -99,24 +98,9 @@ def test_rows_that_join_and_leave_copy_nothing_of_the_others():
         assert cache.keys is pool and cache.pages[0, : len(first)].tolist() == first
 
 
-def test_nan_of_a_row_that_left_is_not_read_from_the_pages_that_others_take_over():
-    cache, _ = cache_of([PAGE - 1, 9])
-    cache.keys[1], cache.values[1] = float("nan"), float("nan")
-    cache = PagedCache.of(cache).select(torch.tensor([0]))
-    other, _ = cache_of([2])
-    cache = cache.joined(other).reserve(1)
-    for one in cache.write(0, torch.zeros(2, HEADS, 1, WIDTH), torch.zeros(2, HEADS, 1, WIDTH)):
-        assert one.isfinite().all()
-
-
 def test_a_cache_cannot_be_used_after_its_rows_have_joined_others():
     for use in (PagedCache.of, lambda cache: PagedCache.of(cache_of([2])[0]).joined(cache)):
         cache, _ = cache_of([3, 5])
         use(cache)
         with pytest.raises(RegardError, match="This KeyValueCache was consumed by an earlier step"):
             cache.select(torch.tensor([0]))
-
-
-def test_states_without_a_cache_are_not_paged():
-    cells = Cells(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3))
-    assert paged(cells) is cells

@@ -67,9 +67,3 @@ def test_dropout_zeroes_inputs_of_the_update_alone():
     torch.testing.assert_close(added[kept], full[kept], atol=1e-5, rtol=1e-4)
     assert 0.65 < kept.float().mean() < 0.85
     torch.testing.assert_close(layer.eval()(x) - base(x), full * 0.75, atol=1e-5, rtol=1e-4)
-
-
-def test_an_update_has_the_type_of_its_matrix():
-    base = Linear(4, 4).to(torch.bfloat16)
-    layer = adapted(base, slice(0, 4))
-    assert layer(torch.ones(2, 4, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -58,29 +58,6 @@ def test_the_sliced_loss_and_its_gradients_equal_cross_entropy(
             assert_equals_judge(head, hidden, targets, smoothing)
 
 
-@pytest.mark.parametrize("multiple", [4, 11, 64])
-@pytest.mark.parametrize("rows_a_slice", [3, 1000])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-def test_aligned_products_change_neither_the_loss_nor_its_gradients(
-    monkeypatch, multiple, rows_a_slice, smoothing, bias
-):
-    widths, gradient = [], ops.cross_entropy_gradient
-
-    def watched(logits, *rest):
-        widths.append(logits.size(1))
-        return gradient(logits, *rest)
-
-    monkeypatch.setattr(output, "ALIGNMENTS", {"cpu": multiple})
-    monkeypatch.setattr(output, "TRAINING_SLICE", rows_a_slice * V)
-    monkeypatch.setattr(ops, "cross_entropy_gradient", watched)
-    for n in (1, 7, 20):
-        head, _, hidden, targets = case(n, bias=bias)
-        assert_equals_judge(head, hidden, targets, smoothing)
-    aligned = multiple * -(-V // multiple)
-    assert set(widths) == {V if smoothing else aligned}
-
-
 @pytest.mark.parametrize("n", [0, 5])
 def test_the_loss_without_targets_is_zero_with_zero_gradients(n):
     head, _, hidden, targets = case(n, bias=True)

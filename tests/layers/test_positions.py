@@ -28,22 +28,6 @@ def test_sinusoids_equal_the_formula_up_to_position_10_000(d_model):
             assert pair == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
-def test_shifted_sinusoids_are_rotated_pairs():
-    # Section 3.5: PE(pos + k) is a linear function of PE(pos).
-    table = sinusoid(torch.arange(50), 6).double()
-    for pair, frequency in enumerate(10000 ** (-torch.arange(0, 6, 2).double() / 6)):
-        c, s = math.cos(3 * frequency), math.sin(3 * frequency)
-        turn = torch.tensor([[c, s], [-s, c]]).double()
-        here, there = table[:-3, 2 * pair : 2 * pair + 2], table[3:, 2 * pair : 2 * pair + 2]
-        torch.testing.assert_close(here @ turn.T, there, atol=1e-6, rtol=0)
-
-
-def test_sinusoids_take_positions_of_any_shape_and_sign():
-    found = sinusoid(torch.tensor([[3, -2], [0, 7]]), 4)
-    assert found.shape == (2, 2, 4)
-    torch.testing.assert_close(found[0, 1, 0], torch.tensor(-math.sin(2)))
-
-
 def test_sinusoidal_positions_grow_on_demand_and_keep_their_type():
     layer = SinusoidalPositions(8)
     assert list(layer.parameters()) == [] and layer.state_dict() == {}

@@ -151,16 +151,6 @@ def test_the_output_is_tied_to_the_embedding_without_its_dropout():
     assert model(tied=False).head.weight is not model(tied=False).embedding.weight
 
 
-def test_undropped_states_are_those_before_the_output_dropout():
-    m = model(output_dropout=0.5).train()
-    output = m(ids())
-    ratio = output.hidden / output.extras["undropped"]
-    assert set(ratio.round(decimals=6).unique().tolist()) == {0.0, 2.0}
-    m.eval()
-    output = m(ids())
-    assert torch.equal(output.hidden, output.extras["undropped"])
-
-
 # ---- an encoder
 
 
@@ -193,14 +183,6 @@ def test_windows_carry_the_state_and_the_last_of_each_row_learn():
     for name, one in layer.named_parameters():
         torch.testing.assert_close(found[0][name], one.grad)
     torch.testing.assert_close(found[1], x.grad)
-
-
-def test_training_and_evaluation_read_a_long_text_alike():
-    m = model(window=2, learning_windows=1)
-    batch = Sequences(ids(3, 9), torch.tensor([9, 4, 1]))
-    trained = [one.detach() for one in m.train().states(batch)]
-    for one, other in zip(trained, m.eval().states(batch), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_a_backward_encoder_is_the_forward_one_on_turned_texts():

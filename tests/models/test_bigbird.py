@@ -153,15 +153,6 @@ def test_short_texts_and_full_attention_equal_transformers(attention):
             torch.testing.assert_close(ours.encode(batch), expected, **SAME)
 
 
-def test_a_short_batch_does_not_change_how_later_ones_are_read():
-    ours, long = ours_of(theirs()), texts(29)
-    before = ours.encode(long)
-    ours.encode(texts(3))
-    assert torch.equal(ours.encode(long), before)
-    full = ours_of(theirs(attention_type="original_full"))
-    assert (full.encode(long) - before).abs().max() > 1e-2
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_states_and_gradients_equal_dense_attention_under_the_same_mask(dropout):
     ours, batch = ours_of(theirs()), texts(37, 16, 5)

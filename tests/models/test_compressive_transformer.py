@@ -257,20 +257,6 @@ def test_the_auxiliary_loss_reaches_the_compression_alone_and_prediction_does_no
         assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_under_bfloat16_autocast_the_auxiliary_loss_reaches_the_compressions_alone():
-    model, ids = (
-        tiny(memory_length=4, compressed_length=4, compression_rate=2).float(),
-        drawn(2, 12),
-    )
-    model.train()
-    with torch.autocast("cpu", torch.bfloat16):
-        state = model(ids[:, :6]).state
-        out = model(ids[:, 6:], state)
-        out.extras["reconstruction"].backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is not None) == name.startswith("compressions"), name
-
-
 def test_a_memory_that_is_never_full_is_transformer_xl():
     model, ids = tiny(memory_length=20), drawn(2, 18)
     plain = TransformerXL(TransformerXLConfig(V, d_model=D, d_ff=12, heads=H, layers=L)).double()

@@ -267,29 +267,6 @@ def test_words_are_read_by_their_characters_and_not_by_their_ids():
     assert not torch.allclose(model.static(one)[0, 1], model.static(other)[0, 1])
 
 
-def test_all_words_and_distinct_words_give_the_same_vectors():
-    """Devices that would have to wait for the distinct words compute all of them."""
-    model, words = build(), tokenizer()
-    batch = batch_of(model, SENTENCES, words)
-    characters = batch.extras["characters"]
-    dense = model.words._of(characters.flatten(0, 1)).unflatten(0, batch.ids.shape)
-    found = model.words(batch)
-    torch.testing.assert_close(found[batch.keep], dense[batch.keep], atol=1e-6, rtol=1e-5)
-    assert not found[~batch.keep].any()
-    meta = model.to("meta").words(batch.to("meta"))
-    assert meta.shape == found.shape
-
-
-def test_padding_ids_may_be_those_of_a_word():
-    model = build(pad=None)
-    words = tokenizer()
-    batch = batch_of(model, ["the cat sat", "the"], words)
-    for pad in (0, words.id("the")):
-        moved = replace(batch, ids=torch.where(batch.keep, batch.ids, pad))
-        found = model.encode(moved)[batch.keep]
-        torch.testing.assert_close(found, model.encode(batch)[batch.keep])
-
-
 def test_long_words_are_cut_as_published():
     model, words = build(), tokenizer()
     length = model.config.word_length - 2

@@ -19,7 +19,6 @@ from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer import Transformer
-from regard.models.transformer_prenorm import M2M100, M2M100Config
 
 transformers = pytest.importorskip("transformers")
 
@@ -202,9 +201,3 @@ def test_values_that_are_not_supported_are_an_error_that_names_the_field(kind, n
     model = theirs(kind)
     with pytest.raises(ConfigError, match=f"`{name}`"):
         from_published(model.config.to_dict() | {name: value}, weights(model))
-
-
-def test_m2m_with_a_bias_has_no_published_form():
-    sizes = dict(d_model=12, d_ff=8, heads=3, encoder_layers=1, decoder_layers=1)
-    assert to_published(M2M100(M2M100Config(V, **sizes))) is not None
-    assert to_published(M2M100(M2M100Config(V, output_bias=True, **sizes))) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.decoding.start import start
@@ -53,21 +52,6 @@ def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
         tiny()(torch.ones(1, 7, dtype=torch.long))
     with pytest.raises(ConfigError, match="prompt of row 1 has 7 tokens, .* at most 6"):
         generate(tiny(), Sequences.of([[3], [3] * 7], None))
-
-
-def test_a_finished_longer_prompt_does_not_shorten_the_others():
-    """The longest prompt fills the context and leaves; the others go on to their own end."""
-    model, prompts = tiny(eos=10), [[3, 4, 5, 6, 7, 8], [5], [3, 4]]
-    together = generate(model, Sequences.of(prompts, None), max_tokens=20)
-    for prompt, found in zip(prompts, together, strict=True):
-        alone = generate(model, Sequences.of([prompt], None), max_tokens=20)[0][0]
-        assert found[0].tokens == alone.tokens
-        assert len(alone.tokens) == 7 - len(prompt) or alone.finished
-
-
-def test_a_gpt_with_an_unpublished_activation_has_no_published_form():
-    assert to_published(tiny(activation="gelu")) is None
-    assert to_published(tiny(activation="swish"))[0]["afn"] == "silu"
 
 
 def test_templates_add_the_special_tokens_that_the_tokenizer_has():

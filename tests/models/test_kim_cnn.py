@@ -63,8 +63,3 @@ def test_classes_read_the_maximum_over_the_text():
     for one, row in zip(scores, ROWS, strict=True):
         pooled = naive(model.encoder, row).amax(0)
         torch.testing.assert_close(one, model.heads["classes"].output(pooled))
-
-
-def test_a_model_without_filters_is_an_error():
-    with pytest.raises(ValueError, match="`filters` must have at least one width"):
-        KimCNNConfig(10, filters=())

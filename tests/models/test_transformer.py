@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.transformer import MARIAN, PEGASUS
 from regard.checkpoints.store import read_tensors, write_tensors
-from regard.checkpoints.transforms import interleave
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import CheckpointError, ConfigError
@@ -143,17 +142,6 @@ def test_greedy_steps_give_the_tokens_of_transformers(kind):
     assert torch.equal(torch.cat(said, 1), expected)
 
 
-def test_interleave_turns_halves_of_sines_and_cosines_into_pairs():
-    order = torch.tensor([0, 10, 20, 1, 11, 21])  # s0 s1 s2 c0 c1 c2: tens are the frequency
-    (ours,) = interleave().read([order])
-    assert ours.tolist() == [0, 1, 10, 11, 20, 21]
-    assert interleave().write([ours])[0].tolist() == order.tolist()
-    matrix = torch.arange(24).view(4, 6)
-    for dim in (0, 1):
-        back = interleave(dim).write(interleave(dim).read([matrix]))
-        assert torch.equal(back[0], matrix)
-
-
 # ---- what cannot be honoured is refused by name --------------------------------------------------
 
 
@@ -223,10 +211,6 @@ def test_tensors_that_do_not_fit_raise_an_error_that_names_them():
     del tensors["model.decoder.layers.2.encoder_attn.k_proj.bias"]
     with pytest.raises(CheckpointError, match="missing: model.decoder.layers.2.encoder_attn.k_pro"):
         from_published(config, tensors)
-
-
-def test_an_unknown_architecture_has_no_published_form():
-    assert to_published(nn.Linear(2, 2)) is None
 
 
 # ---- sizes ---------------------------------------------------------------------------------------

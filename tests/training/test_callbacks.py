@@ -11,7 +11,6 @@ from toy import Toy, options
 
 from regard.errors import MissingExtra
 from regard.training import Callback, MLflowLogger, WandbLogger, resume, train
-from regard.training.callbacks import Result
 
 
 class Recorder(Callback):
@@ -121,23 +120,6 @@ def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
         line["step"] for line in lines
     ]
     assert "train/loss" in log[0][1][0]
-
-
-def test_loggers_get_the_scores_on_the_test_data(monkeypatch):
-    log = Log()
-    run = SimpleNamespace(finish=log.method("finish"), summary=SimpleNamespace(update=log.append))
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
-    names = ("start_run", "log_metrics", "end_run")
-    mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    finished = Result(
-        reason="steps", weights="the last", step=3, tokens=9, seconds=1.0, best=None,
-        best_step=0, scores={"loss": 2.0, "f1": None}, test_scores={"loss": 2.5},
-    )  # fmt: skip
-    WandbLogger().on_end(finished)
-    MLflowLogger().on_end(finished)
-    assert log[0] == {"loss": 2.0, "test/loss": 2.5}
-    assert log[-2][1] == ({"final/loss": 2.0, "final/test/loss": 2.5},)
 
 
 def test_mlflow_gets_curves_and_final_scores(tmp_path, monkeypatch):

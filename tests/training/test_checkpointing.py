@@ -35,12 +35,6 @@ def test_checkpoints_are_ordered_by_number(tmp_path):
     assert run.newest(print)[2] == {"name": "step-1000000"}
 
 
-def test_a_new_checkpoint_has_an_unused_name(tmp_path):
-    run = filled(tmp_path, "step-000005", "step-000005.1")
-    assert run.new_path(5).name == "step-000005.2"
-    assert run.new_path(6).name == "step-000006"
-
-
 def test_prune_keeps_the_newest_and_the_named_checkpoints(tmp_path):
     run = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
     assert [path.name for path in run.at_multiples_of(10)] == [

@@ -14,8 +14,6 @@ import pytest
 import torch
 from test_memory_and_rate import MODELS, hidden_of, texts
 
-import regard
-from regard.attention.pruning import heads_masked
 from regard.data import EpochSampler, PairBatch, Sequences
 from regard.errors import ConfigError
 from regard.models.transformer import TransformerConfig
@@ -86,16 +84,6 @@ def test_compiled_blocks_have_the_same_gradients(anywhere, name):
     for grads in found[1:]:
         for one, other in zip(found[0], grads, strict=True):
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
-
-
-def test_capture_and_head_gating_use_the_plain_blocks(anywhere):
-    model = MODELS["gpt2"]().train()
-    compiled = compiling.compiled_blocks(model, torch.device("cpu"))
-    with regard.look(model) as attention, compiling.compiling(compiled):
-        model(texts().ids)
-    assert len(attention.passes[0].attentions) == 3
-    with heads_masked(model, {1: [1]}), compiling.compiling(compiled):
-        assert all("forward" not in vars(block) for block in blocks_of(model))
 
 
 SMALL = dict(d_model=8, d_ff=16, heads=2, encoder_layers=1, decoder_layers=1)

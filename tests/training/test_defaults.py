@@ -66,29 +66,6 @@ def test_rates_of_random_weights_fall_with_the_width_as_those_of_gpt3(width, rat
     assert rate / 1.6 < found < 1.6 * rate
 
 
-def test_published_sizes_are_fine_tuned_at_the_usual_rates():
-    """2e-5 for large encoders, 5e-5 for base and small ones (Devlin et al. 2019, appendix A.3)."""
-    rates = [TRANSFORMER.of_trained_weights(width).learning_rate for width in (1024, 768, 384)]
-    assert rates == [2e-5, 5e-5, 5e-5]
-    adapted = TRANSFORMER.of_trained_weights(768, adapters=True)
-    assert adapted.learning_rate == 5e-4  # Hu et al. 2022, table 9: RoBERTa base on most of GLUE
-
-
-def test_recurrent_models_learn_at_a_rate_of_their_own():
-    """The family is found through the heads, in a language model and inside of a decoder."""
-    lstm = {"vocab_size": 9, "d_model": 16, "layers": 1}
-    kinds = model_class("lstm-lm"), model_class("bilstm"), model_class("decoder-only")
-    alone = kinds[0](kinds[0].Config(**lstm))
-    tagger = EncoderWithHeads(kinds[1](kinds[1].Config(9)), {})
-    inside = kinds[2](
-        kinds[2].Config(vocab_size=9, eos=1, decoder="lstm-lm", base_model={"d_model": 16})
-    )
-    rates = {alone: (1e-2, 0.0), tagger: (7e-3, 0.0), inside: (1e-2, 0.0)}  # its width is 200
-    for model in (alone, tagger, inside):
-        assert (defaults_of(model).learning_rate, defaults_of(model).weight_decay) == rates[model]
-    assert (defaults_of(bert()).learning_rate, defaults_of(bert()).weight_decay) == (2e-3, 0.01)
-
-
 def test_what_is_set_stays_and_the_line_says_all_of_it():
     given = TrainingOptions(
         tokens=9000,

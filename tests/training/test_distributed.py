@@ -162,13 +162,6 @@ def test_each_process_writes_why_it_ends(tmp_path):
         assert "Continue from the last checkpoint with `regard resume`" in message
 
 
-def test_a_child_of_a_process_ends_by_sigterm_without_a_message(tmp_path):
-    for process in two_processes("forking", tmp_path):
-        assert "SIGTERM" not in process.communicate(timeout=300)[1]
-        assert process.returncode == 0
-    assert [path.read_text() for path in tmp_path.iterdir()] == [str(-signal.SIGTERM)] * 2
-
-
 def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):
     done = torchrun("twice", tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from toy import Toy
@@ -20,7 +18,6 @@ from regard.training.optimizers import (
     set_rate,
     without_gradients,
 )
-from regard.training.schedules import ScheduleStep, schedule, slanted_triangular
 
 
 def classifier() -> EncoderWithHeads:
@@ -99,19 +96,6 @@ def test_a_model_without_layers_raises_an_error():
             from regard.training.range_test import GrowingRate
 
             GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen))
-
-
-def test_the_slanted_triangle_is_the_equation():
-    """cut, p and the rate of Howard & Ruder 2018, equation 3, for every step."""
-    for total, cut_frac, ratio in ((100, 0.1, 32), (37, 0.25, 8), (5, 0.1, 32)):
-        cut = max(1, math.floor(total * cut_frac))
-        for t in range(1, total + 1):
-            p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / cut_frac - 1))
-            expected = (1 + max(p, 0) * (ratio - 1)) / ratio
-            assert slanted_triangular(t, total, cut_frac, ratio) == pytest.approx(expected)
-    chosen = schedule(ScheduleOptions("slanted-triangular", warmup=0.2, div_factor=10))
-    rates = [chosen(ScheduleStep(u, 0, 50)) for u in range(1, 51)]
-    assert max(rates) == rates[9] == 1.0 and rates[-1] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,6 @@ def test_an_update_never_spans_two_epochs(tmp_path):
     assert train(Toy(), options(max_steps=1), tmp_path / "one", progress=False).reason == "1 step"
 
 
-def test_the_first_limit_ends_the_training(tmp_path):
-    chosen = options(epochs=50, tokens=301, max_steps=30, gradient_accumulation_steps=1)
-    result = train(Toy(), chosen, tmp_path, progress=False)
-    assert (result.reason, result.tokens, result.step) == ("301 tokens", 320, 16)
-
-
 @pytest.mark.parametrize("limit", [{"max_steps": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
 def test_a_decay_ends_with_the_training_for_every_kind_of_limit(tmp_path, limit):
     """The end of the cosine follows from whichever limit there is."""
@@ -173,14 +167,6 @@ def test_metrics_have_the_documented_keys(tmp_path):
     }
     assert 0.5 * np.log(V) < first["train/loss"] < 5 * np.log(V)
     assert list((tmp_path / "tensorboard").glob("events.*"))
-
-
-def test_several_losses_are_logged_by_name(tmp_path):
-    chosen = TrainingOptions(max_steps=2, logging_steps=2)
-    result = train(Ragged(12), chosen, tmp_path, progress=False)
-    lines = [e for e in events(tmp_path) if "train/loss" in e]
-    assert lines[0]["train/loss"] == pytest.approx(lines[0]["train/words"] + lines[0]["train/rows"])
-    assert (result.best, result.scores) == (None, {})
 
 
 def test_early_stopping_publishes_the_best_weights(tmp_path):

@@ -6,11 +6,9 @@ import itertools
 import math
 import re
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import pytest
 import torch
-from visual_pages import SAVAGE, widest
 
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
@@ -61,22 +59,6 @@ def test_the_text_of_a_tree_indents_hypotheses_and_has_their_scores():
     )
 
 
-def test_a_search_of_3000_steps_is_drawn():
-    chain = [BeamNode("start", 0.0, None)]
-    chain += [BeamNode("日本", -0.1 * index, index) for index in range(3000)]
-    tree = BeamTree.of(chain)
-    assert widest(tree.text(80)) <= 80
-    assert len(ElementTree.fromstring(tree.svg())) > 3000
-
-
-def test_any_tokens_can_be_drawn(tmp_path):
-    nodes = [BeamNode("start", 0.0, None), *(BeamNode(word, -1.0, 0) for word in SAVAGE)]
-    tree = BeamTree.of(nodes, SAVAGE[0])
-    ElementTree.fromstring(tree.svg())
-    assert widest(tree.text(30)) <= 30
-    assert tree.save(tmp_path / "a.png").stat().st_size > 1000
-
-
 def test_a_parent_after_its_child_raises_an_error():
     with pytest.raises(ConfigError, match="`parent` of node 0 .* is 1"):
         BeamTree.of([BeamNode("a", 0.0, 1), BeamNode("b", 0.0, None)])
@@ -92,12 +74,6 @@ def test_the_most_probable_tokens_are_shown():
     assert shown[:3] == [["b", "0.5000"], ["d", "0.3000"], ["a", "0.1000"]]
     bars = [line.count("#") for line in picture.text().splitlines()]
     assert bars[1] / bars[0] == pytest.approx(0.6, abs=0.02) and bars[3] == 0
-
-
-def test_bars_are_as_long_as_the_probabilities():
-    svg = Distribution.of([0.2, 0.8], ["a", "b"]).svg()
-    wide = [float(w) for w in re.findall(r'width="([\d.]+)" height="16"', svg)]
-    assert wide[1] / wide[0] == pytest.approx(0.25)
 
 
 def test_logits_instead_of_probabilities_raise_an_error():

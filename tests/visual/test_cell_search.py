@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import tokenize
-from pathlib import Path
 
 import numpy
 import pytest
@@ -14,7 +12,7 @@ from regard.errors import ConfigError
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
 from regard.visual import find_cells, python_properties, text_properties
-from regard.visual.cell_search import STREAMS, Moments
+from regard.visual.cell_search import STREAMS
 from regard.visual.recurrent_cells import reader_of
 
 LINES = ['"Yes" (he said)', "no", '"a (b (c))"', "and nothing more than this", '(1) "x y z"']
@@ -79,19 +77,6 @@ def test_correlations_equal_those_of_numpy(cell):
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_moments_in_parts_are_those_of_the_whole_far_from_zero():
-    torch.manual_seed(0)
-    cells, properties = torch.randn(50, 3).double() + 1e6, torch.randn(50, 2).double() - 1e5
-    properties[:, 0] += cells[:, 1]
-    parts, whole = Moments(), Moments()
-    for a, b in ((0, 1), (1, 20), (20, 50)):
-        parts.add(cells[a:b], properties[a:b])
-    whole.add(cells, properties)
-    judge = numpy.corrcoef(torch.cat([cells, properties], 1).T.numpy())[:3, 3:]
-    assert numpy.allclose(parts.correlations(), judge, atol=1e-8)
-    assert numpy.allclose(whole.correlations(), judge, atol=1e-8)
-
-
 def test_the_held_out_half_has_no_part_in_the_choice():
     model = model_of()
     middle = len(TEXT) // 2
@@ -103,26 +88,12 @@ def test_the_held_out_half_has_no_part_in_the_choice():
     assert "nan" in find_cells(model, TOKENIZER, [other]).text()
 
 
-def test_a_property_that_does_not_vary_has_no_cells():
-    table = find_cells(model_of(), TOKENIZER, ["and nothing more\n" * 20])
-    assert table.numbers["quotes"] == [] and "does not vary" in table.text()
-    assert len(table.numbers["position in the line"]) == 3
-
-
 def test_cells_are_searched_in_several_texts_for_a_property_of_the_caller():
     def vowels(text):
         return {"vowels": torch.tensor([float(c in "aeiou") for c in text])}
 
     found = find_cells(model_of(), TOKENIZER, [TEXT, TEXT[:100], "", "a"], vowels, best=1)
     assert list(found.numbers) == ["vowels"] and len(found.numbers["vowels"]) == 1
-
-
-def test_too_few_tokens_are_an_error():
-    for texts in ([], [""], ["a" * 31]):
-        with pytest.raises(ConfigError, match="needs 32"):
-            find_cells(model_of(), TOKENIZER, texts)
-    with pytest.raises(ConfigError, match="`best` must be at least 1"):
-        find_cells(model_of(), TOKENIZER, [TEXT], best=0)
 
 
 # --------------------------------------------------------------------------------- properties
@@ -185,23 +156,3 @@ def test_invalid_python_raises_an_error():
     for source in ("if x\n", "x = (", "\x00", "  x\n y\n", "a = 1\rif x:\n y"):
         with pytest.raises(ConfigError, match="not valid Python"):
             python_properties(source)
-
-
-def test_properties_of_the_standard_library_agree_with_its_tokens():
-    for module in (tokenize, re):
-        source = Path(module.__file__).read_text()
-        found = python_properties(source)
-        assert all(len(values) == len(source) for values in found.values())
-        assert found["depth of parentheses"][-1] == 0 and min(found["depth of parentheses"]) == 0
-        at = source.index("#")
-        assert not found["comments"][0] or at == 0
-        for start in (match.start() for match in re.finditer(r"^ *if .*:\n", source, re.M)):
-            if not found["strings"][start]:
-                assert found["if conditions"][source.index("if ", start) + 3]
-
-
-def test_python_properties_accept_source_without_a_last_line_break_or_content():
-    assert [len(v) for v in python_properties("").values()] == [0] * 7
-    assert shown(python_properties("if x: y")["if bodies"]) == "0000001"
-    assert shown(python_properties("# c")["comments"]) == "111"
-    assert shown(python_properties("if x:\n\ty")["depth of indentation"]) == "00000011"

@@ -76,10 +76,3 @@ def test_the_best_trees_are_beside_each_other_and_differences_are_marked():
 def test_text_that_is_not_one_tree_raises_an_error(tree):
     with pytest.raises(RegardError, match="one tree|not closed"):
         TreePicture.of(tree)
-
-
-def test_odd_words_are_escaped(tmp_path):
-    picture = TreePicture.of("(S (NN <b>&) (-LRB- -LRB-))", title="<i>")
-    ElementTree.fromstring(picture.svg())
-    assert "<b>" not in picture.html() and "&lt;b&gt;" in picture.html()
-    assert picture.save(tmp_path / "new" / "tree.txt").read_text().startswith("<i>")

@@ -18,17 +18,14 @@ from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import InputFormat
 from regard.decoding.start import start
-from regard.errors import ConfigError, TextError
+from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 from regard.visual import (
     AttentionComparison,
-    HeadGrid,
     Inputs,
-    Panel,
-    next_tokens,
     run_encoder,
 )
 from regard.visual.attention_record import token_weights
@@ -160,14 +157,6 @@ def test_pruned_heads_keep_their_numbers_on_the_page():
         heads.head(1, layer=1)
     (data,) = embedded(heads.html())
     assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
-
-
-def test_texts_that_are_too_long_raise_an_error(input_format):
-    model = bert()
-    with pytest.raises(ConfigError, match="Bert does not define its input format"):
-        run_encoder(model, ["it"])
-    with pytest.raises(TextError, match="Text 2 has 42 tokens, more than `max_length`, 32"):
-        run_encoder(model, ["it", "it " * 40], input_format)
 
 
 # ------------------------------------------------------------------------------- words
@@ -343,16 +332,6 @@ def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_pat
         AttentionComparison.of({}, [1])
 
 
-def test_a_comparison_needs_one_kind_of_attention():
-    panels = tuple(Panel.of(kind, 1, [[[1.0]]]) for kind in ("encoder", "cross"))
-    with pytest.raises(ConfigError, match=r"two: one \(kind, example\) must be chosen"):
-        AttentionComparison.of({"two": HeadGrid(panels)}, [1])
-    assert (
-        AttentionComparison.of({"two": HeadGrid(panels)}, [1], kind="cross").rows[0][0].kind
-        == "cross"
-    )
-
-
 # ------------------------------------------------------------------------------- inputs
 
 
@@ -390,22 +369,6 @@ def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error
 
 
 # ----------------------------------------------------------------------------- next words
-
-
-def test_next_tokens_are_those_of_the_full_pass(tmp_path):
-    from regard.models.recurrent import RecurrentLanguageModel
-
-    made = tokenizer(tmp_path)
-    torch.manual_seed(0)
-    config = RecurrentLanguageModel.Config(vocab_size=made.vocab_size, d_model=8, layers=1)
-    model = RecurrentLanguageModel(config)
-    picture = next_tokens(model, made, "it was", most=3)
-    with torch.no_grad():
-        hidden = model.eval()(torch.tensor([made.encode("it was").ids])).hidden
-        judge = model.head.logits(hidden)[0, -1].double().softmax(-1)
-    values, ids = judge.topk(3)
-    assert picture.tokens == tuple(made.token(i) for i in ids.tolist())
-    assert picture.probabilities == pytest.approx(values.tolist(), abs=1e-6)
 
 
 def test_attention_names_the_tokens_from_which_vectors_are_computed(input_format):

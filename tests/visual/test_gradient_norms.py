@@ -86,15 +86,6 @@ def test_windows_are_read_alone_and_their_norms_averaged():
     torch.testing.assert_close(found, alone.mean(0))
 
 
-def test_frozen_weights_and_no_grad_change_nothing():
-    model = model_of("lstm")
-    expected = gradient_norms(model, TOKENIZER, TEXT)
-    with torch.no_grad():
-        found = gradient_norms(model.requires_grad_(False), TOKENIZER, TEXT)
-    torch.testing.assert_close(found, expected)
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
 def test_a_contracting_rnn_vanishes_at_the_rate_of_its_matrix():
     model = model_of("rnn", layers=1)
     with torch.no_grad():
@@ -104,20 +95,6 @@ def test_a_contracting_rnn_vanishes_at_the_rate_of_its_matrix():
     (norms,) = gradient_norms(model, TOKENIZER, TEXT)
     rates = norms[:-1] / norms[1:]
     torch.testing.assert_close(rates, torch.full_like(rates, 0.5))
-
-
-def test_models_are_compared_in_their_last_layers_as_naive_autograd_has_them():
-    models = {"rnn": model_of("rnn"), "lstm": model_of("lstm", layers=3)}
-    norms = {name: gradient_norms(one, TOKENIZER, TEXT) for name, one in models.items()}
-    together, _ = gradient_curves(norms).parts
-    assert together.title == "last layer"
-    ids = TOKENIZER.encode(TEXT).ids
-    for series, (name, step) in zip(
-        together.series, {"rnn": rnn, "lstm": lstm}.items(), strict=True
-    ):
-        layers = models[name].stack.layers
-        expected = naive(models[name], layers, step, ids, [5] * len(layers))[-1].log10()
-        assert [value for _, value in series.points] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
 def test_curves_show_models_side_by_side(tmp_path):

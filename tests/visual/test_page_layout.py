@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from regard.visual import (
     HeadGrid,
     Heatmap,
     Inputs,
-    Note,
     Panel,
     PictureChoice,
     PictureColumn,
@@ -163,12 +161,6 @@ def test_in_a_browser_400_pixels_wide_only_containers_scroll(name, tmp_path):
     assert json.loads(in_browser(NARROW % page, tmp_path)) == [0]
 
 
-def test_a_report_links_to_other_pages_with_quoted_addresses():
-    page = RunReport("t", links={"a run": "a run#1/report.html"}).html()
-    (link,) = Tree(page).all("a")
-    assert (link["href"], link["text"]) == ("a%20run%231/report.html", "a run")
-
-
 def test_costs_of_a_comparison_are_one_chart_with_a_choice_of_the_axis():
     models = [LSTM, ComparedModel("b", (2.0,), seconds=3.0)]
     tree = Tree(compare_results(models).html())
@@ -229,16 +221,3 @@ def test_the_script_merges_weights_as_python_does(tmp_path):
     shown = torch.tensor(json.loads(in_browser(MERGED % heads().body(), tmp_path)))
     expected = torch.tensor([heads().head(number).weights for number in (1, 2)]).flatten()
     torch.testing.assert_close(shown, expected, atol=5e-5, rtol=0)
-
-
-def test_the_page_of_a_choice_shows_one_picture(tmp_path: Path):
-    parts = tuple(Note((text,)) for text in ("first", "second"))
-    probe = """<pre id="probe"></pre><script>
-    const seen = () => [...document.querySelectorAll("p")].map((one) => one.offsetHeight > 0);
-    const said = [seen()];
-    document.querySelectorAll("input")[1].click();
-    said.push(seen());
-    document.getElementById("probe").textContent = JSON.stringify(said);
-    </script>"""
-    page = PictureChoice(parts, "", ("1", "2"), "which").html() + probe
-    assert json.loads(in_browser(page, tmp_path)) == [[True, False], [False, True]]

@@ -93,14 +93,3 @@ def test_the_keys_of_a_memory_stand_before_the_tokens(name, known):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         if panel.kind == "decoder":  # a token sees itself, and no later one
             assert (weights[:, 0, before] > 0).all() and not weights[:, 0, before + 1 :].any()
-
-
-def test_a_prompt_that_was_read_before_stands_before_the_tokens():
-    model = small("gpt2")
-    with torch.no_grad():
-        _, state = model.step(torch.tensor([[5, 6, 7]]), model.empty(1, torch.float32))
-        with regard.look(model) as attention:
-            for number in (8, 9):
-                _, state = model.step(torch.tensor([[number]]), state)
-    panel = attention.plot().panels[0]
-    assert panel.queries == ("0", "1") and panel.keys == ("[-3]", "[-2]", "[-1]", "0", "1")

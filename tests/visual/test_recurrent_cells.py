@@ -12,7 +12,6 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.elmo import Elmo, ElmoConfig
-from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
@@ -136,13 +135,6 @@ def test_elmo_has_the_cells_of_both_directions(elmo):
     assert title == "layer 1, backward, cell 1"
 
 
-def test_a_classifier_shows_the_cells_of_its_encoder():
-    model = build("awd-lstm")
-    headed = EncoderWithHeads(model, {})
-    found = cell_activation(headed, TOKENIZER, TEXT, layer=1, number=1)
-    assert found == cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
-
-
 # ---------------------------------------------------------------------------------- odd input
 
 
@@ -179,21 +171,3 @@ def test_the_terminal_shows_every_character_and_its_mark():
     assert lines == ["ab↵", " @=", "c d", "@ @", "blank = -1, @ = 1"]
     narrow = shown.text(2).splitlines()
     assert narrow[::2] == ["ab", "↵", "c ", "d", "blank = -1, @ = 1"]
-
-
-def test_text_between_tokens_has_no_colour():
-    shown = CellText.of("a  b", [(0, 1), (3, 4)], [0.5, -0.25])
-    assert shown.pieces == (("a", 0.5), ("  ", None), ("b", -0.25))
-    page = shown.html()
-    assert 'class="rg-above" style="--rg-a:32%" title="0.500">a<' in page
-    assert 'class="rg-below" style="--rg-a:16%" title="-0.250">b<' in page
-
-
-def test_markup_and_control_characters_are_shown_as_they_are(tmp_path):
-    text = "<b>&\x07\tx\r\n\u2028y"
-    shown = CellText.of(text, [(n, n + 1) for n in range(len(text))], [0.5] * len(text))
-    page = shown.html()
-    assert "&lt;" in page and "<b>" not in page and "\x07" not in page
-    assert "␇" in shown.text(40) and "␉" in shown.text(40)
-    for suffix in ("svg", "png", "html", "txt"):
-        assert shown.save(tmp_path / f"cell.{suffix}").stat().st_size > 0

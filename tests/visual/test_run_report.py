@@ -8,7 +8,6 @@ from statistics import stdev
 import pytest
 from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
 
-from regard.errors import ConfigError
 from regard.visual import (
     ComparedModel,
     Curves,
@@ -21,8 +20,8 @@ from regard.visual import (
     Table,
     compare_results,
 )
-from regard.visual.curves import short, ticks
-from regard.visual.report import duration, training_curves
+from regard.visual.curves import ticks
+from regard.visual.report import training_curves
 
 EVENTS = [
     {
@@ -88,14 +87,6 @@ def test_axis_ticks_are_round_numbers(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_numbers_and_durations_are_abbreviated():
-    shown = [short(v) for v in (0, 0.001, 12, 1234, 65_000_000, 3.3e18, -2.5e3)]
-    assert shown == ["0", "0.001", "12", "1.234k", "65M", "3.3e18", "-2.5k"]
-    assert [duration(s) for s in (4.25, 59.7, 61, 3725)] == [
-        "4.25 s", "1 min 00 s", "1 min 01 s", "1 h 02 min",
-    ]  # fmt: skip
-
-
 CURVES = (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5)))
 LSTM = ComparedModel("LSTM", (10.0, 12.0, 14.0), CURVES, 2_000_000, 5000.0, 3e12, 4e8, 90.0)
 TRANSFORMER = ComparedModel("Transformer", (20.0, 21.0, 25.0), parameters=3_000_000)
@@ -118,14 +109,6 @@ def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
     assert course.points == ((1e5, 6.0), (2e5, 9.25)) and course.spread == ((5, 7), (9, 9.5))
     loose = charts["BLEU and parameters"].series[1]
     assert loose.points == ((3e6, 20.0), (3e6, 21.0), (3e6, 25.0)) and not loose.joined
-
-
-def test_the_comparison_has_no_columns_without_values():
-    one = ComparedModel("a", (1.0,), notes={"data": "Tatoeba"})
-    table = compare_results([one]).parts[0]
-    assert (table.head, table.rows) == (("model", "BLEU", "data"), (("a", "1.00", "Tatoeba"),))
-    with pytest.raises(ConfigError, match="`scores` of 'b' must hold"):
-        ComparedModel("b", ())
 
 
 def test_tables_fit_the_terminal_and_are_escaped():

@@ -34,14 +34,6 @@ def test_points_equal_scikit_learn_up_to_the_sign(count, width):
     assert np.array_equal(TextMap.of(given, names(count)).points.numpy(), ours)
 
 
-def test_one_text_and_equal_texts_lie_at_the_origin():
-    for given in (vectors(1), np.repeat(vectors(1), 4, 0)):
-        found = TextMap.of(given, names(len(given)))
-        assert np.abs(found.points.numpy()).max() < 1e-6
-        assert found.shares == (0.0, 0.0)
-        assert [one.index for one in found.nearest(given[0], 9)] == list(range(len(given)))
-
-
 def test_neighbours_are_those_with_the_largest_cosines():
     given, query = vectors(30), vectors(1, seed=1)[0]
     found = TextMap.of(given, names(30), ["a", "b", "c"] * 10)
@@ -51,12 +43,6 @@ def test_neighbours_are_those_with_the_largest_cosines():
     assert [one.index for one in nearest] == expected
     assert [one.text for one in nearest] == [f"text {index}" for index in expected]
     assert [one.score for one in nearest] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
-
-
-def test_a_text_of_the_map_lies_at_its_own_point():
-    given = vectors(9)
-    found = TextMap.of(given, names(9))
-    assert found.place(5 * given[4]) == pytest.approx(found.points[4].tolist(), abs=1e-6)
 
 
 def test_wrong_shapes_and_numbers_raise_an_error():
