@@ -1,7 +1,7 @@
-"""Sharded inference: two workers beside one process, what a shard costs, memory, and kills.
+"""Sharded inference: two workers beside one process, what a part costs, memory, and kills.
 
     python -m benchmarks.sharded speed      MiniLM's vectors of short texts, in turns
-    python -m benchmarks.sharded overhead   what a shard costs beside its rows
+    python -m benchmarks.sharded overhead   what a part costs beside its rows
     python -m benchmarks.sharded memory     the peak of a worker and of the driver
     python -m benchmarks.sharded kills      SIGKILL of worker or driver at drawn moments
     python -m benchmarks.sharded kills --executor ray    also of a local Ray cluster's node
@@ -128,7 +128,7 @@ def whole(model: Path, source: Path, folder: Path) -> float:
 
 
 def overhead(folder: Path, rows: int, rounds: int) -> None:
-    """The same rows in one shard and in many, in one process, in turns."""
+    """The same rows in few parts and in many, in one process, in turns."""
     from regard.sharded import worker
     from regard.sharded.manifest import ShardedTask, begin
 
@@ -136,19 +136,17 @@ def overhead(folder: Path, rows: int, rounds: int) -> None:
     found = []
     for number in range(rounds):
         took: dict[int, float] = {}
-        for least in (1 << 30, max(1, source.stat().st_size // 200)):
-            out = folder / f"out{number}-{least}"
-            task = ShardedTask(str(model), "embed", "safetensors")
-            shards = len(begin(out, task, [source], least).shards)
+        for size in (1024, 128):
+            out = folder / f"out{number}-{size}"
+            task = ShardedTask(str(model), "embed", "safetensors", rows_per_part=size)
+            parts = begin(out, task, [source]).count
             began = time.perf_counter()
-            worker.run(
-                str(out), strict=False, lease_timeout=60.0, modified=[source.stat().st_mtime_ns]
-            )
-            took[shards] = time.perf_counter() - began
+            worker.run(str(out), strict=False, share=(0, 1))
+            took[parts] = time.perf_counter() - began
         (few, short), (many, long) = sorted(took.items())
         found.append((long - short) / (many - few) * 1000)
-        print(f"{many} shards instead of {few}: {found[-1]:.1f} ms for each")
-    print(f"median {median(found):.1f} ms for each shard")
+        print(f"{many} parts instead of {few}: {found[-1]:.1f} ms for each")
+    print(f"median {median(found):.1f} ms for each part")
 
 
 def memory(folder: Path, counts: list[int]) -> None:
@@ -171,10 +169,10 @@ def memory(folder: Path, counts: list[int]) -> None:
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     try:
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        listed = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
         return []
-    return [int(number) for number in listed.split()]
+    return [int(number) for numbers in listed for number in numbers.split()]
 
 
 def peak_of(pid: int) -> float:
@@ -217,7 +215,7 @@ def kills(folder: Path, rows: int, times: int, seed: int, pause: float, on: str)
     again in another folder.
     """
     model, source = small_model(folder / "model"), texts(rows, folder / "in.txt")
-    words = ("embed", model, source, "--workers", 2, "--shard-bytes", 4000)
+    words = ("embed", model, source, "--workers", 2, "--rows-per-part", 64)
     seconds(command(*words, "--out", folder / "calm"))
     calm, drawn = contents(folder / "calm"), random.Random(seed)
     killed, runs = {"worker": 0, "node": 0, "driver": 0}, 0

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from regard import resume
-from regard.errors import RegardError
-from regard.executors import EXECUTORS, Job, JobListener, JobResult
 from regard.experiments.sweep import sweep_file
-from regard.lazy import imported
 from regard.training.callbacks import RESULT, read_result
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "ptb-lstm-small.toml"
@@ -38,20 +35,6 @@ OVER = {
     "model.d_model": [64, 128],
     "model.dropout": [0.0, 0.3],
 }
-
-
-class HereExecutor:
-    """An `Executor` of this process, which imports everything once."""
-
-    def __init__(self, workers: int, address: str = ""):
-        pass
-
-    def run(self, jobs: Sequence[Job], listener: JobListener | None = None) -> Iterator[JobResult]:
-        for job in jobs:
-            try:
-                yield JobResult(job, imported(job.function)(**job.arguments))
-            except RegardError as error:
-                yield JobResult(job, error=str(error))
 
 
 def shorten(data: Path, out: Path) -> list[str]:
@@ -101,7 +84,6 @@ def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object
 
 def main(data: str, out: str, *seeds: str) -> None:
     """Print a line of JSON for each seed."""
-    EXECUTORS["here"] = HereExecutor  # type: ignore[assignment]
     overrides = [*OPTIONS, *shorten(Path(data), Path(out))]
     for seed in map(int, seeds or ("1", "2", "3")):
         print(json.dumps(compared(overrides, Path(out) / f"seed{seed}", seed)), flush=True)

@@ -18,7 +18,7 @@ import regard
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
-from regard.sharded.parts import FORMATS, format_of
+from regard.sharded.parts import PREDICTION_FORMATS, VECTOR_FORMATS, format_of
 from regard.tasks.search_index import SearchIndex
 
 sys.path.insert(0, str(Path(__file__).parent / "tasks"))
@@ -298,7 +298,7 @@ def test_the_help_names_the_formats_of_parts_that_the_command_writes(verb):
     helped = " ".join(CliRunner().invoke(app, [verb, "--help"]).output.split())
     named = helped.split("the format of parts: ")[1].split(".")[0].replace(" or ", ", ").split(", ")
     written = set()
-    for kind in FORMATS:
+    for kind in {*VECTOR_FORMATS, *PREDICTION_FORMATS}:
         try:
             written.add(format_of(verb, kind))
         except ConfigError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gc
 import json
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,7 @@ from test_cli import done, refused, regard
 from regard import load, save
 from regard.cli import predict_file
 from regard.data import files
-from regard.executors import EXECUTORS
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
-
-sys.path.insert(0, str(Path(__file__).parent / "experiments"))
-from in_this_process import InThisProcess  # noqa: E402
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
@@ -120,13 +115,12 @@ LABELS = ("no", "perhaps", "yes")
 def test_workers_write_the_table_that_one_process_writes(
     folders, tmp_path, monkeypatch, read, written
 ):
-    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
     day = pandas.Timestamp("2020-01-01")
     given = table(tmp_path / f"in.{read}", text=[*TEXTS, "a cat"] * 4, day=[day] * 24)
     out, parts = tmp_path / f"workers.{written}", tmp_path / f"workers.{written}.parts"
     words = ["predict", folders["classification"], "--file", given, "--out"]
     done(*words, tmp_path / f"one.{written}")
-    said = regard(*words, out, "--workers", 2, "--executor", "here", "--shard-bytes", 100)
+    said = regard(*words, out, "--workers", 2, "--executor", "here", "--rows-per-part", 10)
     assert "24 rows of" in said.stderr and not parts.exists()
     one, several = rows(tmp_path / f"one.{written}"), rows(out)
     assert [list(row) for row in several if row["prediction"]] == [
@@ -141,7 +135,6 @@ def test_workers_write_the_table_that_one_process_writes(
 
 
 def test_an_empty_text_has_no_number_in_parquet(folders, tmp_path, monkeypatch):
-    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
     given, out = table(tmp_path / "in.csv", text=["", "a cat", "who"], n=[1, 2, 3]), tmp_path / "o"
     done("predict", folders["regression"], given, "--columns", "text", "--workers", 1,
          "--executor", "here", "--format", "parquet", "--out", out)  # fmt: skip
@@ -153,7 +146,6 @@ def test_an_empty_text_has_no_number_in_parquet(folders, tmp_path, monkeypatch):
 def test_rows_without_a_prediction_are_listed_beside_the_table_of_workers(
     folders, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(EXECUTORS, "here", lambda workers, address: InThisProcess())
     given, out = table(tmp_path / "in.csv", text=["cat " * 999, "a cat"]), tmp_path / "out.csv"
     words = ["predict", folders["classification"], "--file", given, "--out", out]
     with_workers = [*words, "--workers", 1, "--executor", "here"]

@@ -143,7 +143,7 @@ def embed(
     correlation of cosines with human judgements: regard evaluate MODEL --data PAIRS.
 
     With --out FOLDER the arguments are files, text or tables, and the folder is an index: the texts
-    with their vectors. With --workers it has a part for each shard.
+    with their vectors. With --workers it has parts of 1024 rows.
     """
     if sharding is not None:
         work = ShardedWork(model, "embed", too_long, opening, vectors.of_texts())

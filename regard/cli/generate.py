@@ -52,8 +52,8 @@ def generate(
 
     A prompt that leaves no room for a token is an error; --too-long truncate keeps its end.
 
-    With --workers the arguments are files of prompts, and --out is a folder with a part for each
-    shard.
+    With --workers the arguments are files of prompts, and --out is a folder with parts of 1024
+    rows.
     """
     if sharding is not None:
         work = ShardedWork(model, "generate", too_long, opening, decoding)

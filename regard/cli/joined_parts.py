@@ -48,6 +48,8 @@ def predict_table(
     summary = sharding.compute(work, [str(file)], columns, folder, format)
     if not summary.rows:
         raise DataError(file, None, "is empty: it has not one row.")
+    if summary.missing:
+        return say(str(summary))
     _join(iter_results(folder), file, out)
     failed = out.with_name(f"{out.name}.failed.jsonl")
     told = f"{out}: {summary.rows:,} rows of {file} with their predictions"

@@ -64,8 +64,8 @@ def predict(
     --file reads the texts from columns of a table. --out is a copy of it with further columns:
     prediction, and scores or probabilities. --workers computes it with several processes.
 
-    With --workers and without --file the arguments are files, and --out is a folder with a part
-    for each shard.
+    With --workers and without --file the arguments are files, and --out is a folder with parts
+    of 1024 rows.
     """
     verb = context.info_name or "predict"
     if file is not None:

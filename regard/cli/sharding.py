@@ -38,8 +38,9 @@ class Sharding:
     format: str | None = None
     threads: int = 1
     gpus: int = 0
-    shard_bytes: int | None = None
+    rows_per_part: int | None = None
     strict: bool = False
+    shard: tuple[int, int] = (1, 1)
 
     def run(
         self,
@@ -78,7 +79,7 @@ class Sharding:
     ) -> ShardedSummary:
         """Compute the rows of the files into a folder with parts of a format."""
         from regard.sharded.driver import WorkerOptions, compute_files
-        from regard.sharded.manifest import ShardedTask
+        from regard.sharded.manifest import ROWS_PER_PART, ShardedTask
         from regard.sharded.parts import format_of
 
         model = Path(work.model)
@@ -94,9 +95,10 @@ class Sharding:
             {name: value for name, value in work.options.items() if value is not None} or None,
             work.opening.task,
             work.opening.model_type,
+            self.rows_per_part or ROWS_PER_PART,
         )
-        workers = WorkerOptions(self.workers, self.executor, self.gpus, self.strict)
-        return compute_files(task, list(inputs), out, workers, shard_bytes=self.shard_bytes)
+        workers = WorkerOptions(self.workers, self.executor, self.gpus, self.strict, self.shard)
+        return compute_files(task, list(inputs), out, workers)
 
 
 def check_results(summary: ShardedSummary, reasons: Path) -> None:
@@ -126,15 +128,20 @@ def _sharding(
         int | None, Option(help="With --workers: the threads of each process; default: 1.")
     ] = None,
     gpus: Annotated[int | None, Option(help="With --workers: the GPUs of each process.")] = None,
-    shard_bytes: Annotated[
-        int | None,
-        Option(
-            help="With --workers: the bytes of the input in each part; default: 128 KiB to 2 MiB."
-        ),
+    rows_per_part: Annotated[
+        int | None, Option(min=1, help="With --workers: the rows of each part; default: 1024.")
     ] = None,
     strict: Annotated[
         bool, Option("--strict", help="With --workers: stop at the first row that fails.")
     ] = False,
+    shard: Annotated[
+        str | None,
+        Option(
+            metavar="I/N",
+            help="With --workers: compute the I-th of N shares of the parts, such as one job of an "
+            "array does.",
+        ),
+    ] = None,
     *,
     executor: ExecutorOptions,
 ) -> Sharding | None:
@@ -144,8 +151,9 @@ def _sharding(
         "format": format,
         "threads": threads,
         "gpus": gpus,
-        "shard_bytes": shard_bytes,
+        "rows_per_part": rows_per_part,
         "strict": strict or None,
+        "shard": None if shard is None else _share(shard),
     }
     given = {name: value for name, value in others.items() if value is not None}
     if workers is not None:
@@ -156,6 +164,18 @@ def _sharding(
             f"{names} has no effect without --workers N. Add --workers N, or leave {names} out."
         )
     return None
+
+
+def _share(text: str) -> tuple[int, int]:
+    """The numbers of I/N.
+
+    Raises:
+        ConfigError: the text is not of this form.
+    """
+    index, slash, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal()):
+        raise ConfigError(f"--shard must be I/N, such as 1/8, but is {text!r}.")
+    return int(index), int(count)
 
 
 with_sharding = with_flags("sharding", _sharding)

@@ -1,22 +1,39 @@
-"""Jobs in processes of this machine, which divide its threads among them."""
+"""Jobs in processes of this machine, which divide its threads among them.
+
+A thread waits for each process, and starts it again if it was killed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
+import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
-from typing import IO, Any, Self
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any
 
-from regard.errors import ConfigError
-from regard.executors.protocol import ExecutorOptions, Job, JobListener, JobResult, PrintedLog
-from regard.executors.restarting import RESTARTS, Ended, results_of
+from regard.errors import ConfigError, RegardError
+from regard.executors.protocol import (
+    RESTARTS,
+    ExecutorOptions,
+    Job,
+    JobFailed,
+    JobLost,
+    Json,
+    Log,
+    print_line,
+    value_of,
+)
+from regard.lazy import imported
 
-POLL_INTERVAL = 0.2  # seconds between two checks whether a process has ended
-READ_BYTES = 1 << 16
+LAST_LINES = 1.0  # seconds for the lines that a process has printed before it ended
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 # oneDNN and torch keep what they have compiled for up to 1,024 shapes each. Batches without padding
 # have as many shapes as numbers of tokens: a worker would grow by 300 MB, and compute no faster.
@@ -45,16 +62,127 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, workers: int, options: ExecutorOptions | None = None, *, restarts: int = RESTARTS
+        self,
+        workers: int,
+        options: ExecutorOptions | None = None,
+        log: Log = print_line,
+        *,
+        restarts: int = RESTARTS,
     ):
-        self.workers, self.restarts = workers, restarts
+        self.workers, self.log, self.restarts = workers, log, restarts
+        self._threads = ThreadPoolExecutor(workers)
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()  # each has GPUs of its own
+        for slot in range(workers):
+            self._slots.put(slot)
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._stopping = False
 
-    def run(
-        self, jobs: Sequence[Job], listener: JobListener | None = None
-    ) -> Generator[JobResult, None, None]:
-        """The results as jobs end; see `Executor.run`."""
-        with _Running(listener or PrintedLog(), self.workers) as running:
-            yield from results_of(running, jobs, self.workers, self.restarts)
+    def submit(self, job: Job) -> Future[Json]:
+        """The value of a job, see `Executor`."""
+        return self._threads.submit(self._run, job)
+
+    def stop(self) -> None:
+        """Stop all jobs, see `Executor`."""
+        self._stopping = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        try:
+            for process in [*self._processes]:
+                _ask_to_stop(process)
+            self._threads.shutdown()
+        except KeyboardInterrupt:
+            for process in [*self._processes]:
+                process.kill()
+            raise
+
+    def _run(self, job: Job) -> Json:
+        """Start the process of a job until it answers."""
+        slot, restarts = self._slots.get(), 0
+        try:
+            environment = _environment(job, slot, self.workers)
+            while True:
+                answer, death = self._answer(job, environment)
+                if "stopped" not in answer or self._stopping:
+                    return value_of(answer)
+                if restarts == self.restarts:
+                    raise JobLost(f"{death}, {restarts + 1} times" if restarts else death)
+                restarts += 1
+                self.log(job.name, f"{death}; it is started again")
+        finally:
+            self._slots.put(slot)
+
+    def _answer(self, job: Job, environment: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+        """The answer of a process ("stopped" where it has died), and how it ended."""
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "answer.json"
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", WORKER, str(file), json.dumps(sys.path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                text=True,
+                errors="backslashreplace",
+                start_new_session=True,  # Ctrl-C in a terminal reaches the waiting process alone
+            )
+            self._processes.add(process)
+            # The output is not read to its end, since processes of the job may keep it open.
+            lines = Thread(target=self._read_lines, args=(job.name, process), daemon=True)
+            lines.start()
+            request = {"function": job.function, "arguments": job.arguments}
+            with suppress(BrokenPipeError):  # it has died already
+                assert process.stdin is not None
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+            if self._stopping:
+                _ask_to_stop(process)
+            code = process.wait()
+            lines.join(LAST_LINES)
+            self._processes.discard(process)
+            _ask_to_stop(process)
+            death = f"its process ended with code {code} and without a result"
+            if code < 0:
+                death = f"its process was killed by {signal.Signals(-code).name}"
+            if file.exists():
+                return json.loads(file.read_text(encoding="utf-8")), death
+            return {"stopped": 128 - code if code < 0 else code}, death
+
+    def _read_lines(self, name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.log(name, line.rstrip("\n"))
+
+
+class HereExecutor:
+    """Runs jobs in this process, one after the other, when they are submitted: an `Executor`."""
+
+    def __init__(self, workers: int, options: ExecutorOptions | None = None, log: Log = print_line):
+        pass
+
+    def submit(self, job: Job) -> Future[Json]:
+        """The value of a job, see `Executor`.
+
+        Raises:
+            Interrupted: after Ctrl-C; the job has saved.
+        """
+        future: Future[Json] = Future()
+        try:
+            future.set_result(imported(job.function)(**job.arguments))
+        except RegardError as error:
+            future.set_exception(JobFailed(str(error)))
+        return future
+
+    def stop(self) -> None:
+        """Nothing runs beside this call."""
+
+
+def _ask_to_stop(process: subprocess.Popen[str]) -> None:
+    """End the standard input of a process, which then sends SIGTERM to itself; one that is
+    suspended (SIGSTOP) goes on, so that it can."""
+    with suppress(BrokenPipeError):
+        if process.stdin is not None:
+            process.stdin.close()
+    process.send_signal(signal.SIGCONT)  # nothing, where it has ended
 
 
 def job_variables(threads: int) -> dict[str, str]:
@@ -81,164 +209,11 @@ def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         every = ",".join(map(str, range(job.gpus * workers)))
         gpus = [gpu for gpu in (every if named is None else named).split(",") if gpu.strip()]
-        own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
-        if len(own) < job.gpus:
+        if len(gpus) < workers * job.gpus:
             raise ConfigError(
                 f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus} GPUs, but "
                 f"CUDA_VISIBLE_DEVICES names {len(gpus)}: {named!r}. Use fewer workers."
             )
+        own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment
-
-
-class _Child:
-    """The process of a job and the pipes to it."""
-
-    def __init__(self, job: Job, restarts: int, slot: int, environment: dict[str, str]):
-        self.job, self.restarts, self.slot = job, restarts, slot
-        self.answer: dict[str, Any] | None = None
-        self.unread = {"stdout": b"", "stderr": b""}  # the beginning of a line
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", WORKER, json.dumps(sys.path)],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=environment,
-            start_new_session=True,  # Ctrl-C in a terminal reaches the waiting process alone
-        )
-        request = {"function": job.function, "arguments": job.arguments}
-        try:
-            self.stdin.write(json.dumps(request).encode() + b"\n")
-            self.stdin.flush()
-        except BrokenPipeError:  # it has died already: `_Running.ended` notices it
-            pass
-
-    @property
-    def stdin(self) -> IO[bytes]:
-        assert self.process.stdin is not None
-        return self.process.stdin
-
-    @property
-    def outputs(self) -> dict[str, IO[bytes]]:
-        """Its standard output and error."""
-        assert self.process.stdout is not None and self.process.stderr is not None
-        return {"stdout": self.process.stdout, "stderr": self.process.stderr}
-
-    @property
-    def death(self) -> str:
-        """How the process ended, if it gave no result."""
-        code = self.process.returncode
-        if code < 0:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process ended with code {code} and without a result"
-
-    def read(self, name: str) -> tuple[list[str], bool]:
-        """The whole lines that have arrived, and whether there may be more to read now."""
-        try:
-            block = os.read(self.outputs[name].fileno(), READ_BYTES)
-        except BlockingIOError:
-            return [], False
-        *whole, rest = (self.unread[name] + block).split(b"\n")
-        self.unread[name] = rest
-        return [line.decode(errors="backslashreplace") for line in whole], bool(block)
-
-    def ask_to_stop(self) -> None:
-        """End its standard input: the process then sends SIGTERM to itself.
-
-        One that is suspended (SIGSTOP) goes on, so that it can.
-        """
-        if not self.stdin.closed:
-            self.stdin.close()
-        self.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        self.process.wait()
-        for stream in (self.stdin, *self.outputs.values()):
-            stream.close()
-
-
-class _Running:
-    """The running processes, which are `RunningJobs`; a listener gets their messages and lines.
-
-    workers: how many run at the same time, at most.
-    """
-
-    def __init__(self, listener: JobListener, workers: int):
-        self.listener, self.workers = listener, workers
-        self.children: list[_Child] = []
-        self.selector = selectors.DefaultSelector()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self.stop()
-        finally:
-            self.selector.close()
-
-    def __len__(self) -> int:
-        return len(self.children)
-
-    def start(self, job: Job, restarts: int) -> None:
-        slot = min({*range(self.workers)} - {child.slot for child in self.children})
-        child = _Child(job, restarts, slot, _environment(job, slot, self.workers))
-        self.children.append(child)
-        for name, stream in child.outputs.items():
-            os.set_blocking(stream.fileno(), False)
-            self.selector.register(stream, selectors.EVENT_READ, (child, name))
-
-    def wait(self) -> None:
-        """Read what the processes have written, or wait a moment for it."""
-        for key, _ in self.selector.select(POLL_INTERVAL):
-            child, name = key.data
-            if not self._read(child, name):
-                self.selector.unregister(key.fileobj)
-
-    def _read(self, child: _Child, name: str) -> bool:
-        lines, more = child.read(name)
-        for line in lines:
-            if name == "stderr":
-                self.listener.log(child.job, line)
-                continue
-            answer = json.loads(line)
-            if "message" in answer:
-                self.listener.message(child.job, answer["message"])
-            elif "stopped" not in answer:
-                child.answer = answer
-        return more
-
-    def ended(self) -> list[Ended]:
-        """The jobs whose processes have ended, which no longer count as running.
-
-        What has arrived in their pipes is read; the pipes are not read to their end, since
-        processes that a job has started may keep them open.
-        """
-        ended = [child for child in self.children if child.process.poll() is not None]
-        for child in ended:
-            for name, stream in child.outputs.items():
-                while self._read(child, name):
-                    pass
-                if name == "stderr" and (rest := child.unread[name]):
-                    self.listener.log(child.job, rest.decode(errors="backslashreplace"))
-                if stream in self.selector.get_map():
-                    self.selector.unregister(stream)
-            child.close()
-            self.children.remove(child)
-        return [(one.job, one.restarts, one.answer or one.death) for one in ended]
-
-    def stop(self) -> None:
-        """Ask all processes to stop and wait for them; another Ctrl-C kills them."""
-        try:
-            for child in self.children:
-                child.ask_to_stop()
-            while self.children:
-                self.wait()
-                self.ended()
-        except KeyboardInterrupt:
-            for child in self.children:
-                child.process.kill()
-                child.close()
-            self.children = []
-            raise

@@ -1,17 +1,21 @@
-"""A job, its result, and the protocol of executors, which run jobs."""
+"""A job, and the protocol of executors, which run jobs in processes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from regard.errors import ConfigError, RegardError
+from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+Log = Callable[[str, str], None]  # takes the name of a job and a line
+
+RESTARTS = 3  # of a job whose process has died
+POLL_INTERVAL = 0.5  # seconds between two calls of `tick`
 
 
 @dataclass(frozen=True)
@@ -32,28 +36,12 @@ class Job:
     gpus: int = 0
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """The value that a job returned, or an error.
+class JobFailed(RegardError):
+    """The function of a job has raised an error."""
 
-    error: the message of the function's error, or how its process died; "" where there is a value.
-    lost: whether the process died too often, without an error of the function.
-    """
 
-    job: Job
-    value: Json = None
-    error: str = ""
-    lost: bool = False
-
-    def checked(self) -> Json:
-        """The value.
-
-        Raises:
-            RegardError: the job has failed.
-        """
-        if self.error:
-            raise RegardError(f"{self.job.name}: {self.error}")
-        return self.value
+class JobLost(RegardError):
+    """The process of a job has died too often."""
 
 
 @dataclass(frozen=True)
@@ -89,65 +77,66 @@ class ExecutorOptions:
             raise ConfigError(f"`time` must be at least 1 (minute), but is {self.time}.")
 
 
-class JobListener(Protocol):
-    """Receives the messages and printed lines of running jobs.
-
-    It is called in the process that called `Executor.run`, between results.
-    """
-
-    def message(self, job: Job, message: Json) -> None:
-        """A message that the job has passed to `send`."""
-
-    def log(self, job: Job, line: str) -> None:
-        """A line that the job's process has printed, or a note of the executor, as of a restart."""
-
-
-class PrintedLog:
-    """Prints the lines of jobs on standard error, each after the job's name."""
-
-    def message(self, job: Job, message: Json) -> None:
-        pass
-
-    def log(self, job: Job, line: str) -> None:
-        print(f"{job.name}: {line}", file=sys.stderr, flush=True)
-
-
 class Executor(Protocol):
     """Runs jobs, several at the same time."""
 
-    def run(
-        self, jobs: Sequence[Job], listener: JobListener | None = None
-    ) -> Generator[JobResult, None, None]:
-        """The results, each as soon as its job ends. Jobs start in order; as many run at the same
-        time as the executor has workers.
+    def submit(self, job: Job) -> Future[Json]:
+        """The value that the job's function will return.
 
         A job whose process dies (killed, or its machine is gone) is called again with the same
         arguments, a limited number of times; its function should continue from what it has saved.
-        At Ctrl-C and SIGTERM each running job gets SIGTERM, so that it can save; at a second one
-        they end at once. They end, too, when the generator is closed (use `contextlib.closing`) and
-        when this process ends.
-
-        listener: receives messages and printed lines; None: `PrintedLog`.
-
-        Raises:
-            Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
+        The future raises JobFailed if the function raises an error, and JobLost.
         """
 
-
-_sink: ContextVar[Callable[[Json], None]] = ContextVar("sink")
-
-
-def send(message: Json) -> None:
-    """Pass a message from a job to the listener of `Executor.run`; outside a job, do nothing."""
-    if (sink := _sink.get(None)) is not None:
-        sink(message)
+    def stop(self) -> None:
+        """Drop the jobs that wait, send SIGTERM to those that run, so that they save, and return
+        when they have ended. Jobs on this machine end at once at a second Ctrl-C."""
 
 
-@contextmanager
-def sending_to(sink: Callable[[Json], None]) -> Iterator[None]:
-    """Inside, `send` calls `sink`. For the process in which an executor calls a job's function."""
-    token = _sink.set(sink)
-    try:
-        yield
-    finally:
-        _sink.reset(token)
+def value_of(answer: Mapping[str, Any]) -> Json:
+    """The value in the answer of a job, see `regard.executors.worker.call`.
+
+    Raises:
+        JobFailed: the function has raised an error.
+        Interrupted: it was stopped.
+    """
+    if "error" in answer:
+        raise JobFailed(answer["error"])
+    if "stopped" in answer:
+        raise Interrupted("stopped", answer["stopped"])
+    value: Json = answer["value"]
+    return value
+
+
+def results_of(
+    executor: Executor, jobs: Sequence[Job], tick: Callable[[], object] = lambda: None
+) -> Generator[tuple[Job, Future[Json]], None, None]:
+    """Each job with its future, as they end. If the generator is closed before, the others stop.
+
+    tick: is called about twice a second.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
+    """
+    with Interruption() as interruption:
+        running: dict[Future[Json], Job] = {}
+        try:
+            running |= {executor.submit(job): job for job in jobs}
+            while running:
+                with interruption.interruptible():
+                    ended, _ = wait(running, POLL_INTERVAL, FIRST_COMPLETED)
+                for future in ended:
+                    yield running.pop(future), future
+                tick()
+        except Stopped:
+            executor.stop()
+            running = {}
+            raise Interrupted("stopped: all jobs have ended", interruption.code) from None
+        finally:
+            if running:
+                executor.stop()
+
+
+def print_line(name: str, line: str) -> None:
+    """Print a line of a job on standard error, after the job's name."""
+    print(f"{name}: {line}", file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
-"""The process of a job on this machine.
+"""Calls the function of a job, in the process of the job.
 
-    python -c "...; main()" < {"function": "package.module:name", "arguments": {...}}
+On this machine that process is
 
-The job is the first line of standard input. Standard output has lines of JSON alone:
-{"message": ...} as often as the job sends one, and at the end {"value": ...}, {"error": ...} or
-{"stopped": CODE}. What the job prints goes to standard error. When the rest of standard input ends,
-which happens also when the process that started this one is killed, the job gets SIGTERM.
+    python -c "...; main()" ANSWER < {"function": "package.module:name", "arguments": {...}}
+
+The job is the first line of standard input. When the rest of it ends, which happens also when the
+process that started this one is killed, the job gets SIGTERM. The answer is written into a file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from regard.errors import RegardError
-from regard.executors.protocol import Json, sending_to
+from regard.executors.protocol import Json
+from regard.file_writing import write_text
 from regard.lazy import imported
 
 
 def call(function: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-    """What the function returns or raises, as the last line of a worker."""
+    """What the function returns as "value", the message of what it raises as "error", or "stopped",
+    the code with which it was stopped."""
     try:
         return {"value": imported(function)(**arguments)}
     except RegardError as error:
@@ -44,21 +46,11 @@ def _stop_with_parent() -> None:
 
 def main() -> None:
     """Read a job, run it, and write its answer."""
-    given: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    job = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the job and its libraries print is no answer
-    lock = threading.Lock()
-
-    def write(answer: Json) -> None:
-        line = json.dumps(answer) + "\n"
-        with lock:
-            answers.write(line)
-            answers.flush()
-
-    with sending_to(lambda message: write({"message": message})):
-        answer = call(given["function"], given["arguments"])
-    write(answer)
+    answer = call(job["function"], job["arguments"])
+    write_text(Path(sys.argv[1]), json.dumps(answer))
     # Threads of the job, and what libraries do at exit, do not keep the process.
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

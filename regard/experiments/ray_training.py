@@ -1,39 +1,32 @@
-"""One training by several processes of a Ray cluster.
+"""One training by several processes of a Ray cluster: Ray Train's TorchTrainer.
 
     run = train_on_ray("recipe.toml", workers=4, out="/shared/runs/large")
 
-The processes are tasks with the environment that torchrun gives its own, and call `regard.train` or
-`regard.resume`: the model is divided, and checkpoints are written, as under torchrun. Where a
-process is lost, all end and are started again from the last checkpoint.
-
-Ray Train is not used: it calls a training in a thread, where no signal could let it save, connects
-the processes by itself, and needs the packages of Ray Tune.
+Ray Train starts the processes, and all of them again where one is lost; they then resume from the
+last checkpoint. The model is divided, and checkpoints are written, as under torchrun.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import closing
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from regard.errors import RegardError, check_at_least
-from regard.executors import Job, Json
-from regard.executors.ray import ClusterResources, connected
-from regard.executors.ray_gang import RayGang
+from regard.errors import MissingExtra, RegardError, check_at_least
+from regard.executors.local import job_variables
+from regard.executors.ray import connected
 from regard.experiments import runs
-from regard.experiments.compare.worker import WorkerProgress
-from regard.experiments.compare.workers import Display, display, run_jobs
 from regard.experiments.recipe_options import open_recipe
 from regard.experiments.run_folder import Run
 from regard.recipe import read
-from regard.training import Interrupted
-from regard.training.callbacks import read_result
+from regard.training.callbacks import RESULT, read_result
 from regard.training.distributed.processes import OtherProcessFailed
 
-FUNCTION = "regard.experiments.ray_training:trained_by_rank"
 RESTARTS = 20  # of a training that has lost a process
+STATE = "ray-train"  # in the folder of the run, while it is trained
+ERROR = "error.txt"  # there: the message of a training that has failed
 
 
 def train_on_ray(
@@ -53,13 +46,13 @@ def train_on_ray(
         device: "cpu" or "cuda"; None: a GPU for each process where the cluster has some.
 
     Raises:
-        ConfigError: as `regard.train`; or the cluster has no room for all processes.
+        ConfigError: as `regard.train`.
         RegardError: the training has failed, or its processes were lost too often.
-        Interrupted: after Ctrl-C, when the training is saved.
     """
     raw, checked = open_recipe(recipe, overrides)
     folder = runs.new_folder(raw, checked.name, out)
-    return _run(folder, [str(recipe), list(overrides)], ray_address, workers, device, progress)
+    begin = [str(recipe), list(overrides)]
+    return _run(folder, begin, ray_address, workers, device, progress)
 
 
 def resume_on_ray(
@@ -81,91 +74,105 @@ def resume_on_ray(
 
 
 def _run(
-    folder: Path, begin: Json, address: str, workers: int, device: str | None, progress: bool
+    folder: Path,
+    begin: Sequence[Any] | None,
+    address: str,
+    workers: int,
+    device: str | None,
+    progress: bool,
 ) -> Run:
-    """Start all processes, and again where some were lost.
+    """Train in a folder.
 
     begin: a recipe and its overrides; None: the folder holds a run.
     """
     check_at_least(1, workers=workers)
-    resources = ClusterResources.of(connected(address), workers)
-    gpus = 1 if device != "cpu" and resources.gpus else 0
-    given: dict[str, Json] = {"folder": str(folder.absolute()), "device": device, "size": workers}
-    with closing(display(progress)) as shown:
-        for attempt in range(RESTARTS + 1):
-            of_attempt = {
-                "begin": None if (folder / "recipe.toml").exists() else begin,
-                "attempt": attempt,
-                "every": shown.every,
-            }
-            jobs = [
-                Job(FUNCTION, {**given, **of_attempt, "rank": rank}, f"process {rank}", gpus=gpus)
-                for rank in range(workers)
-            ]
-            lost = _run_processes(RayGang(address), jobs, shown)
-            if not lost:
-                return Run(folder, read_result(folder))
-            shown.say(f"{lost}; all processes start again from the last checkpoint")
-    raise RegardError(
-        f"processes of the training in {folder} died {RESTARTS + 1} times, at last {lost}. "
-        "Continue from the last checkpoint with `regard resume`."
+    ray = connected(address)
+    try:
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+    except ImportError as error:
+        raise MissingExtra("ray[train]", "ray", "Training on a Ray cluster") from error
+    resources = ray.cluster_resources()
+    on_gpus = device != "cpu" and bool(resources.get("GPU"))
+    state = folder.absolute() / STATE
+    # Integers, but where there are more processes than CPUs.
+    share = resources.get("CPU", 1.0) / workers
+    cpus = float(int(share)) if share >= 1 else share
+    trainer = TorchTrainer(
+        train_rank,
+        train_loop_config={
+            "folder": str(folder.absolute()),
+            "current": os.getcwd(),
+            "begin": begin,
+            "device": device,
+            "threads": max(1, int(share)),
+            "progress": progress,
+        },
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=workers, use_gpu=on_gpus, resources_per_worker={"CPU": cpus}
+        ),
+        run_config=RunConfig(
+            storage_path=str(state), failure_config=FailureConfig(max_failures=RESTARTS)
+        ),
     )
+    try:
+        trainer.fit()
+        if not (folder / RESULT).exists():
+            raise RegardError((state / ERROR).read_text(encoding="utf-8"))
+    except Exception as error:
+        if isinstance(error, RegardError):
+            raise
+        raise RegardError(
+            f"the training in {folder} has ended: {error} Continue from the last checkpoint with "
+            "`regard resume`."
+        ) from error
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+    return Run(folder, read_result(folder))
 
 
-def _run_processes(gang: RayGang, jobs: Sequence[Job], shown: Display) -> str:
-    """Run all processes; how one of them was lost, "" if the training has ended.
+def train_rank(config: Mapping[str, Any]) -> None:
+    """What each process does: the training, begun by a recipe, or resumed."""
+    folder, rank = Path(config["folder"]), int(os.environ["RANK"])
+    os.environ.update(job_variables(config["threads"]))
+    os.chdir(config["current"])
+    store = _connect_as_torchrun(rank)
+    try:
+        if (folder / "recipe.toml").exists():
+            runs.resume(folder, device=config["device"], progress=config["progress"])
+        else:
+            raw = read(*config["begin"])
+            runs.train_recipe(raw, folder, config["device"], config["progress"])
+    except OtherProcessFailed:  # Ray Train starts all again
+        raise
+    except RegardError as error:
+        (folder / STATE / ERROR).write_text(str(error), encoding="utf-8")
+    del store
 
-    Raises:
-        RegardError: the training has failed.
-    """
-    lost = ""
-    with closing(run_jobs(gang, jobs, shown)) as results:
-        for result in results:
-            if result.error and not result.lost:
-                raise RegardError(result.error)
-            if result.lost:
-                lost = f"{result.job.name}: {result.error}"
-            elif result.value:
-                lost = lost or f"{result.job.name}: {result.value}"
-    return lost
 
+def _connect_as_torchrun(rank: int) -> Any:
+    """Set the environment that torchrun gives its processes, in place of the group of Ray Train;
+    returns what must be kept until the end."""
+    import ray
+    import torch
+    from torch import distributed
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-def trained_by_rank(
-    folder: str,
-    begin: Sequence[Any] | None,
-    attempt: int,
-    device: str | None,
-    every: float,
-    rank: int,
-    size: int,
-    store: Sequence[Any],
-) -> str:
-    """The job of one process: the training, begun by a recipe and overrides, or resumed.
-
-    store: host and port.
-
-    Returns why the training has ended early if another process was lost; else "".
-    """
+    address = [ray.util.get_node_ip_address(), 0]
+    store = None
+    if rank == 0:
+        store = TCPStore(address[0], 0, is_master=True, wait_for_workers=False)
+        address[1] = store.port
+    if distributed.is_initialized():
+        distributed.broadcast_object_list(address)
+        distributed.destroy_process_group()
     environment = {
-        "RANK": rank,
-        "WORLD_SIZE": size,
-        "LOCAL_RANK": 0,  # each sees its own GPU alone, as if it were on a machine of its own
-        "LOCAL_WORLD_SIZE": 1,
-        "MASTER_ADDR": store[0],
-        "MASTER_PORT": store[1],
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": address[1],
         "TORCHELASTIC_RUN_ID": "regard",
-        "TORCHELASTIC_RESTART_COUNT": attempt,
         "TORCHELASTIC_USE_AGENT_STORE": True,
     }
     os.environ.update({name: str(value) for name, value in environment.items()})
-    shown = WorkerProgress(every)
-    try:
-        if begin is None:
-            runs.resume(folder, device=device, progress=shown)
-        else:
-            runs.train_recipe(read(begin[0], begin[1]), folder, device, shown)
-    except OtherProcessFailed as ended:
-        return str(ended)
-    except SystemExit as stop:  # of a process that is not the first, after a signal
-        raise Interrupted("stopped", int(stop.code or 0)) from None
-    return ""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    return store

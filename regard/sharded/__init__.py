@@ -1,11 +1,9 @@
 """Inference over files by any number of workers, each row once, with the same bytes.
 
-shards.py     which rows each shard has
-rows.py       reading the rows of a shard
-manifest.py   the manifest of an output folder: its input, model, options and shards
-leases.py     which worker computes a shard, by lease files
+rows.py       reading the rows of files
+manifest.py   the manifest of an output folder: its input, model, options and parts
 computing.py  what a worker computes of rows: vectors or predictions
-parts.py      the file with the results of a shard, in each format
+parts.py      the file with the results of a part, in each format
 worker.py     the function that each process runs
 driver.py     starts workers, shows progress, completes the folder
 reading.py    reading the parts

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from regard.data.files import split_member
-from regard.errors import DataError, RegardError, check_at_least
-from regard.executors import Job, Json, make_executor
-from regard.executors.protocol import Executor, ExecutorOptions
+from regard.errors import ConfigError, RegardError, check_at_least
+from regard.executors import Job, make_executor, results_of
+from regard.executors.protocol import ExecutorOptions
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Silent, clock, reporter
-from regard.sharded.leases import LEASE_TIMEOUT
 from regard.sharded.manifest import (
     ALL_FAILED,
     FAILED,
-    LEASES,
     PARTS,
     ShardedTask,
     ShardManifest,
@@ -32,49 +27,54 @@ from regard.sharded.manifest import (
 from regard.training.interrupt import Interrupted
 
 FUNCTION = "regard.sharded.worker:run"
+LEAST_INTERVAL = 1.0  # seconds between two looks at the files of all parts
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How many workers there are, where they run, and when they give up.
+    """How many workers there are, where they run, and what they compute.
 
     workers: the number of processes.
     executor: where they run, see `regard.executors.make_executor`.
     gpus: the number of GPUs of each worker.
     strict: whether the first row without a result raises an error, which stops all workers.
-    lease_timeout: seconds without a heartbeat after which a worker counts as dead, and another one
-        computes its shard.
+    share: (i, n) from (1, n) to (n, n): the share of this command of the parts, where n commands
+        compute them, such as the jobs of an array.
     """
 
     workers: int = 1
     executor: str | ExecutorOptions = "local"
     gpus: int = 0
     strict: bool = False
-    lease_timeout: float = LEASE_TIMEOUT
+    share: tuple[int, int] = (1, 1)
 
-    def make_executor(self) -> Executor:
-        """What runs the workers.
-
-        Raises:
-            Errors of `regard.executors.make_executor`.
-        """
-        return make_executor(self.executor, self.workers)
+    def __post_init__(self) -> None:
+        check_at_least(1, workers=self.workers)
+        check_at_least(0, gpus=self.gpus)
+        if not 1 <= self.share[0] <= self.share[1]:
+            raise ConfigError(
+                f"`shard` must be 1/N to N/N, but is {'/'.join(map(str, self.share))}."
+            )
 
 
 @dataclass(frozen=True)
 class ShardedSummary:
-    """The numbers of shards and rows in a complete output folder.
+    """The numbers of parts and rows in an output folder.
 
-    out: the folder.  failed: the number of rows without a result.
+    out: the folder.  missing: parts that other commands compute.  failed: the number of rows
+    without a result.
     """
 
     out: Path
-    shards: int
+    parts: int
+    missing: int
     rows: int
     failed: int
 
     def __str__(self) -> str:
-        parts = "1 part" if self.shards == 1 else f"{self.shards:,} parts"
+        if self.missing:
+            return f"{self.out}: {self.parts - self.missing:,} of {self.parts:,} parts are done"
+        parts = "1 part" if self.parts == 1 else f"{self.parts:,} parts"
         text = f"{self.out}: {self.rows:,} rows in {parts}"
         if self.failed:
             text += f"; {self.failed:,} rows have no result: see {self.out / ALL_FAILED}"
@@ -85,155 +85,110 @@ def compute_files(
     task: ShardedTask,
     paths: Sequence[str | PathLike[str]],
     out: str | PathLike[str],
-    workers: WorkerOptions = WorkerOptions(),
+    options: WorkerOptions = WorkerOptions(),
     *,
-    shard_bytes: int | None = None,
     progress: bool | None = None,
 ) -> ShardedSummary:
     """Compute the rows of the files and write the parts of an output folder that are missing.
 
     Raises:
         ConfigError: the folder was begun with another input, model, option or version.
-        DataError: the input cannot be read, or only its beginning can: the rows before the damage
-            are computed; with `strict`, a row has no result.
+        DataError: the input cannot be read; with `strict`, a row has no result.
         RegardError: a worker has failed.
         Interrupted: after Ctrl-C; the same call continues.
         Errors of `regard.executors.make_executor`, before anything is written.
     """
-    runs_on = workers.make_executor()
-    check_at_least(1, threads=task.threads, shard_bytes=shard_bytes)
-    check_at_least(0, gpus=workers.gpus)
+    check_at_least(1, threads=task.threads, rows_per_part=task.rows_per_part)
     out = Path(out).absolute()
-    manifest = begin(out, task, [Path(path) for path in paths], shard_bytes)
-    if workers.strict:
-        _check_damage(manifest)
-    try:
-        _run(out, manifest, workers, runs_on, progress)
-    except Interrupted as stopped:
-        done = len(manifest.shards) - len(manifest.pending(out))
-        message = f"stopped; {done:,} of {len(manifest.shards):,} shards are done in {out}. The "
-        message += "same command continues, and begins unfinished shards again."
-        raise Interrupted(message, stopped.code) from None
-    failed = _complete(out, manifest)
-    _check_damage(manifest)
-    return ShardedSummary(out, len(manifest.shards), manifest.rows, failed)
-
-
-def _check_damage(manifest: ShardManifest) -> None:
-    for file in manifest.files:
-        if file.damage:
-            hint = "The rows before the damage are computed, unless --strict is given. Repair the "
-            hint += "file and choose another folder for the output."
-            raise DataError(file.path, None, file.damage, hint)
-
-
-def _run(
-    out: Path,
-    manifest: ShardManifest,
-    workers: WorkerOptions,
-    runs_on: Executor,
-    progress: bool | None,
-) -> None:
-    pending = manifest.pending(out)
-    if not pending:
-        return
-    arguments: dict[str, Json] = {
-        "out": str(out),
-        "strict": workers.strict,
-        "lease_timeout": workers.lease_timeout,
-        "modified": [os.stat(split_member(f.path)[0]).st_mtime_ns for f in manifest.files],
-    }
-    names = [f"worker {number}" for number in range(min(workers.workers, len(pending)))]
-    threads = manifest.task.threads
-    jobs = [Job(FUNCTION, arguments, name, threads, workers.gpus) for name in names]
-    with closing(_Display(manifest, pending, reporter(progress))) as display:
-        with closing(runs_on.run(jobs, display)) as results:
-            for result in results:
-                result.checked()
-                if not manifest.pending(out):  # the others may still wait in a cluster's queue
-                    break
-    if left := manifest.pending(out):
-        raise RegardError(f"{len(left):,} shards in {out} are not done. Run the command again.")
-
-
-@dataclass
-class _Progress:
-    """What the progress line shows.
-
-    rows: of all shards.  before: rows of shards that were done before this start.  since: the start
-    by `time.monotonic`.  done, failed: rows of each shard since then, by its number.
-    """
-
-    rows: int
-    before: int
-    since: float = field(default_factory=time.monotonic)
-    done: dict[int, int] = field(default_factory=dict)
-    failed: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def fraction(self) -> float:
-        return (self.before + sum(self.done.values())) / max(1, self.rows)
-
-    def __str__(self) -> str:
-        now = sum(self.done.values())
-        rate = now / max(1e-9, time.monotonic() - self.since)
-        left = (self.rows - self.before - now) / rate if rate else float("inf")
-        failed = sum(self.failed.values())
-        return (
-            f"{self.before + now:,} of {self.rows:,} rows · {rate:,.0f} rows/s · "
-            f"{clock(left)} left" + (f" · {failed:,} failed" if failed else "")
+    with closing(reporter(progress)) as shown:
+        log = shown.warn if isinstance(shown, Silent) else shown.say
+        executor = make_executor(
+            options.executor, options.workers, lambda name, line: log(f"{name}: {line}")
         )
+        manifest = begin(out, task, [Path(path) for path in paths])
+        index, count = options.share[0] - 1, options.share[1]
+        own = [part for part in manifest.missing(out) if part.number % count == index]
+        workers = min(options.workers, len(own))
+        jobs = [
+            Job(
+                FUNCTION,
+                {
+                    "out": str(out),
+                    "strict": options.strict,
+                    "share": [index + count * number, count * workers],
+                },
+                f"worker {number}",
+                task.threads,
+                options.gpus,
+            )
+            for number in range(workers)
+        ]
+        shows = _Display(out, manifest, shown)
+        try:
+            with closing(results_of(executor, jobs, shows.update)) as results:
+                for _, future in results:
+                    future.result()
+        except Interrupted as stopped:
+            done = manifest.count - len(manifest.missing(out))
+            message = f"stopped; {done:,} of {manifest.count:,} parts are done in {out}. The "
+            message += "same command continues, and begins unfinished parts again."
+            raise Interrupted(message, stopped.code) from None
+        shows.end()
+    missing = len(manifest.missing(out))
+    if missing and count == 1:
+        raise RegardError(f"{missing:,} parts in {out} are not done. Run the command again.")
+    failed = 0 if missing else _complete(out, manifest)
+    return ShardedSummary(out, manifest.count, missing, manifest.rows, failed)
 
 
 class _Display:
-    """Shows the progress of all workers together: a `JobListener`."""
+    """The progress line, from the files in the folder; see `regard.progress.Stage`."""
 
-    def __init__(self, manifest: ShardManifest, pending: Sequence[int], shown: Bar | Lines):
-        self.manifest, self.shown = manifest, shown
-        missing = sum(manifest.shards[number].rows for number in pending)
-        self.progress = _Progress(manifest.rows, manifest.rows - missing)
-        self.pending = set(pending)
-        self._shown = 0.0
+    def __init__(self, out: Path, manifest: ShardManifest, shown: Bar | Lines):
+        self.out, self.manifest, self.shown = out, manifest, shown
+        self.begun, self.shown_at = time.monotonic(), 0.0
+        self.before = self.done = self._done()
 
-    def message(self, job: Job, message: Json) -> None:
-        assert isinstance(message, Mapping)
-        number = int(str(message["shard"]))
-        if number not in self.pending:
-            return
-        rows = self.manifest.shards[number].rows if message["done"] else int(str(message["rows"]))
-        self.progress.done[number] = max(rows, self.progress.done.get(number, 0))
-        self.progress.failed[number] = int(str(message["failed"]))
-        if time.monotonic() - self._shown >= self.shown.every:
-            self._shown = time.monotonic()
-            self.shown.show(self.progress)
+    def _done(self) -> int:
+        missing = sum(part.rows for part in self.manifest.missing(self.out))
+        return self.manifest.rows - missing
 
-    def log(self, job: Job, line: str) -> None:
-        if isinstance(self.shown, Silent):
-            self.shown.warn(f"{job.name}: {line}")
-        else:
-            self.shown.say(f"{job.name}: {line}")
+    @property
+    def fraction(self) -> float:
+        return self.done / max(1, self.manifest.rows)
 
-    def close(self) -> None:
-        self.shown.show(self.progress)
-        self.shown.close()
+    def __str__(self) -> str:
+        rate = (self.done - self.before) / max(1e-9, time.monotonic() - self.begun)
+        left = (self.manifest.rows - self.done) / rate if rate else float("inf")
+        return (
+            f"{self.done:,} of {self.manifest.rows:,} rows · {rate:,.0f} rows/s · "
+            f"{clock(left)} left"
+        )
+
+    def update(self) -> None:
+        """Show the progress, unless that was done a moment ago."""
+        if time.monotonic() - self.shown_at >= max(self.shown.every, LEAST_INTERVAL):
+            self.end()
+
+    def end(self) -> None:
+        """Show the progress."""
+        self.shown_at, self.done = time.monotonic(), self._done()
+        self.shown.show(self)
 
 
 def _complete(out: Path, manifest: ShardManifest) -> int:
-    """Write failed.jsonl and remove the temporary files of workers; returns the number of rows that
-    failed."""
-    files = [manifest.failed_file(out, number) for number in range(len(manifest.shards))]
-    there = names_in(out / FAILED)
+    """Write failed.jsonl and remove the temporary files of workers that died; returns the number of
+    rows that failed."""
     failed = 0
     with replacing(out / ALL_FAILED, uuid.uuid4().hex) as temporary:
         with temporary.open("wb") as joined:
-            for file in files:
-                if file.name in there:
-                    content = file.read_bytes()
+            for name in sorted(names_in(out / FAILED), key=lambda name: (len(name), name)):
+                if not name.startswith("."):
+                    content = (out / FAILED / name).read_bytes()
                     failed += content.count(b"\n")
                     joined.write(content)
         sync(temporary)
     for folder in (out / PARTS, out / FAILED):
         for left in folder.glob(".*.writing"):
             left.unlink(missing_ok=True)
-    shutil.rmtree(out / LEASES, ignore_errors=True)
     return failed

@@ -15,7 +15,7 @@ from regard.data.in_memory import is_path, rows, write_jsonl
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 from regard.sharded.driver import WorkerOptions, compute_files
-from regard.sharded.manifest import INPUT, ShardedTask, check_output_folder
+from regard.sharded.manifest import INPUT, ROWS_PER_PART, ShardedTask, check_output_folder
 from regard.sharded.parts import format_of
 from regard.sharded.ray_datasets import is_ray_dataset, map_ray_dataset
 from regard.sharded.reading import FileResults, iter_results
@@ -39,16 +39,20 @@ def predict_files(
     device: str | None = None,
     threads: int = 1,
     gpus: int = 0,
-    shard_bytes: int | None = None,
+    rows_per_part: int = ROWS_PER_PART,
+    shard: tuple[int, int] = (1, 1),
     strict: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> FileResults | Any:
     """Compute the results of a model for each row, and write them into the parts of a folder.
 
-    After an interruption, the same call continues. For a Ray Dataset nothing is written: the
+    After an interruption, the same call continues. The bytes of the parts do not depend on the
+    number of workers. For a Ray Dataset nothing is written: the
     result is a Ray Dataset, the rows with the columns of the results, computed by actors of its
     cluster, which keep the model in memory.
+
+    With `shard`, the result is a summary until all parts are there.
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
@@ -65,7 +69,8 @@ def predict_files(
             for predictions. None: the first of these.
         threads: the number of threads of each worker; the last digits of results depend on it.
         gpus: the number of GPUs of each worker.
-        shard_bytes: bytes of the input in a shard; None: chosen by the size of the input.
+        rows_per_part: the number of rows in each part.
+        shard: (i, n) from (1, n) to (n, n), where n calls each compute a share of the parts.
         strict: whether a row without a result is an error.
         options: keyword arguments of the method: `layers`, `beams`, ...
 
@@ -81,7 +86,16 @@ def predict_files(
     source = str(Path(model).absolute() if Path(model).exists() else model)
     format = format_of(method, format)
     work = ShardedTask(
-        source, method, format, names, too_long, quantize, device, threads, options or None
+        source,
+        method,
+        format,
+        names,
+        too_long,
+        quantize,
+        device,
+        threads,
+        options or None,
+        rows_per_part,
     )
     if is_ray_dataset(files):
         if out is not None:
@@ -89,11 +103,10 @@ def predict_files(
         return map_ray_dataset(files, work, workers, gpus, strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
-    worker_options = WorkerOptions(workers, executor, gpus, strict)
-    worker_options.make_executor()  # raises its errors before anything is written
+    worker_options = WorkerOptions(workers, executor, gpus, strict, shard)
     paths = _files(files, Path(out))
-    compute_files(work, paths, out, worker_options, shard_bytes=shard_bytes, progress=progress)
-    return iter_results(out)
+    summary = compute_files(work, paths, out, worker_options, progress=progress)
+    return summary if summary.missing else iter_results(out)
 
 
 def _files(data: Any, out: Path) -> list[str | Path]:

@@ -1,10 +1,9 @@
-"""The manifest of an output folder: its input, model, options, versions and shards.
+"""The manifest of an output folder: its input, model, options, versions and parts.
 
 OUT/
   manifest.json       this file
-  parts/              one file for each shard that is done
-  failed/             the rows without a result of each shard that has such
-  leases/             which shards are being computed
+  parts/              one file for each part that is done
+  failed/             the rows without a result of each part that has such
   failed.jsonl        all rows without a result, when everything is done
 """
 
@@ -12,25 +11,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
+from regard.experiments.compare.conditions import differences
 from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import read_json
-from regard.sharded.shards import InputFile, Shard, check_columns, input_files, plan_shards
+from regard.sharded.rows import InputFile, check_columns, input_files
 
-MANIFEST, PARTS, FAILED, LEASES = "manifest.json", "parts", "failed", "leases"
+MANIFEST, PARTS, FAILED = "manifest.json", "parts", "failed"
 ALL_FAILED = "failed.jsonl"
 INPUT = "input.jsonl"  # data that were in memory
-VERSION = 1
+VERSION = 2
 PACKAGES = ("regard", "torch", "numpy", "tokenizers")  # on which results depend
+ROWS_PER_PART = 1024
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class ShardedTask:
         depend on the number of workers.
     options: keyword arguments of this method.
     quantize, device, task, model_type: as of `regard.load`.
+    rows_per_part: how many rows each part has, unless its file ends; texts of a part are batched
+        together.
     """
 
     model: str
@@ -58,6 +62,17 @@ class ShardedTask:
     options: dict[str, Any] | None = None
     task: str | None = None
     model_type: str | None = None
+    rows_per_part: int = ROWS_PER_PART
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Consecutive rows of a file, from `start`, counted from 0."""
+
+    number: int
+    file: InputFile
+    start: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -69,25 +84,37 @@ class ShardManifest:
     model_sha256: str
     versions: dict[str, str]
     files: list[InputFile]
-    shards: list[Shard]
 
     @property
     def rows(self) -> int:
-        """The number of rows of all shards."""
-        return sum(shard.rows for shard in self.shards)
+        """The number of rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    def parts(self) -> list[FilePart]:
+        """All parts, in the order of the input."""
+        size, parts = self.task.rows_per_part, list[FilePart]()
+        for file in self.files:
+            for start in range(0, file.rows, size):
+                parts.append(FilePart(len(parts), file, start, min(size, file.rows - start)))
+        return parts
+
+    @property
+    def count(self) -> int:
+        """The number of all parts."""
+        return sum(math.ceil(file.rows / self.task.rows_per_part) for file in self.files)
 
     def part_file(self, out: Path, number: int) -> Path:
-        """The file with the results of a shard."""
+        """The file with the results of a part."""
         return out / PARTS / f"part-{number:05}.{self.task.format}"
 
     def failed_file(self, out: Path, number: int) -> Path:
-        """The file that lists the rows of a shard that have no result."""
+        """The file that lists the rows of a part that have no result."""
         return out / FAILED / f"part-{number:05}.jsonl"
 
-    def pending(self, out: Path) -> list[int]:
-        """The numbers of the shards that have no part yet."""
+    def missing(self, out: Path) -> list[FilePart]:
+        """The parts that have no file yet."""
         done = names_in(out / PARTS)
-        return [n for n in range(len(self.shards)) if self.part_file(out, n).name not in done]
+        return [part for part in self.parts() if self.part_file(out, part.number).name not in done]
 
 
 def names_in(folder: Path) -> set[str]:
@@ -105,18 +132,16 @@ def read_manifest(out: Path) -> ShardManifest:
         CheckpointError: there is none, or it is damaged.
     """
     try:
-        found: ShardManifest = read_json(out / MANIFEST, ShardManifest)
+        manifest: ShardManifest = read_json(out / MANIFEST, ShardManifest)
     except FileNotFoundError:
         raise CheckpointError(
             f"{out} is not an output folder of `--workers` or `regard.predict_files`: it has no "
             f"{MANIFEST}."
         ) from None
-    return found
+    return manifest
 
 
-def begin(
-    out: Path, task: ShardedTask, paths: list[str | Path], shard_bytes: int | None
-) -> ShardManifest:
+def begin(out: Path, task: ShardedTask, paths: Sequence[str | Path]) -> ShardManifest:
     """Begin an output folder, or continue it; its manifest.
 
     Raises:
@@ -125,27 +150,34 @@ def begin(
         DataError: the input cannot be read.
         CheckpointError: there is no such model, or the folder cannot be written.
     """
-    paths = [Path(path).absolute() for path in paths]
     if folder_of(task.model).resolve() in out.resolve().parents:
         raise ConfigError(
             f"{out} is inside the folder of the model, whose checksum it would change. Choose "
             "another folder (--out)."
         )
-    if (out / MANIFEST).exists():
-        return _continued(out, task, input_files(paths))
     check_output_folder(out)
-    model_sha256 = model_checksum(task.model)
-    files, shards = plan_shards(paths, shard_bytes)
-    check_columns(files[0], task.columns)
-    made = ShardManifest(VERSION, task, model_sha256, versions_for(task), files, shards)
+    files = input_files([Path(path).absolute() for path in paths])
+    if not (out / MANIFEST).exists():
+        check_columns(files[0], task.columns)
+    now = ShardManifest(VERSION, task, model_checksum(task.model), versions_for(task), files)
     try:
         (out / PARTS).mkdir(parents=True, exist_ok=True)
-        _write_once(out / MANIFEST, _as_json(made))
-    except FileExistsError:  # another process has begun it at the same time
-        return _continued(out, task, files)
+        _write_once(out / MANIFEST, json.dumps(asdict(now)) + "\n")
+        return now
+    except FileExistsError:  # it is continued, or another process has begun it at the same time
+        pass
     except OSError as error:
         raise not_written(out, error) from error
-    return made
+    before = read_manifest(out)
+    if changes := list(_changes(before, now)):
+        raise ConfigError(
+            f"{out} was begun with other settings:\n  "
+            + "\n  ".join(changes)
+            + "\nUse the settings from before, remove the folder, or choose another one."
+        )
+    if now != before:  # the paths of files and model
+        write_text(out / MANIFEST, json.dumps(asdict(now)) + "\n")
+    return now
 
 
 def check_output_folder(out: Path) -> None:
@@ -174,7 +206,7 @@ def _write_once(path: Path, text: str) -> None:
     Raises:
         FileExistsError: it exists.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         write_text(temporary, text)
         rename_new(temporary, path)
@@ -182,74 +214,28 @@ def _write_once(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _as_json(manifest: ShardManifest) -> str:
-    return json.dumps(asdict(manifest), separators=(",", ":")) + "\n"
-
-
-def _continued(out: Path, task: ShardedTask, files: list[InputFile]) -> ShardManifest:
-    """The manifest of a folder that was begun before, with the paths of now.
-
-    Raises:
-        ConfigError: it was begun with another input, model, option or version.
-    """
-    before = read_manifest(out)
-    now = replace(before, task=task, model_sha256=model_checksum(task.model))
-    now = replace(now, versions=versions_for(task))
-    if changes := [*_changed_files(before.files, files), *_changed_settings(before, now)]:
-        raise ConfigError(
-            f"{out} was begun with other settings:\n  "
-            + "\n  ".join(changes)
-            + "\nUse the settings from before, remove the folder, or choose another one."
-        )
-    damages = [one.damage for one in before.files]
-    moved = [replace(one, damage=d) for one, d in zip(files, damages, strict=True)]
-    now = replace(now, files=moved)
-    if now != before:
-        write_text(out / MANIFEST, _as_json(now))
-    try:
-        (out / PARTS).mkdir(exist_ok=True)
-    except OSError as error:
-        raise not_written(out / PARTS, error) from error
-    return now
-
-
-def _changed_files(before: list[InputFile], now: list[InputFile]) -> Iterator[str]:
-    if len(before) != len(now):
-        yield f"the input had {len(before):,} files, and has {len(now):,} now"
-        return
-    for old, new in zip(before, now, strict=True):
-        if old.sha256 != new.sha256:
-            was = "" if old.path == new.path else f" in the place of {old.path}"
-            yield (
-                f"{new.path}{was}: the content has changed (sha256 {old.sha256[:12]}…, "
-                f"{old.bytes:,} bytes; now {new.sha256[:12]}…, {new.bytes:,} bytes)"
-            )
-
-
-def _changed_settings(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
-    if before.model_sha256 != now.model_sha256:
-        yield (
-            f"the model was {before.task.model} (sha256 {before.model_sha256[:12]}…), and is "
-            f"{now.task.model} (sha256 {now.model_sha256[:12]}…) now"
-        )
+def _changes(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
+    """A line for each setting on which results depend, and which is another one now."""
     old, new = _settings(before), _settings(now)
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            yield f"`{name}` was {_shown(old.get(name))}, and is {_shown(new.get(name))} now"
-    yield from changed_versions(before.versions, now.versions)
-
-
-def _settings(manifest: ShardManifest) -> dict[str, Any]:
-    """The options by name, as they are after JSON: tuples are lists."""
-    task = asdict(manifest.task)
-    options = task.pop("options") or {}
-    del task["model"]
-    plain: dict[str, Any] = json.loads(json.dumps({**task, **options}))
-    return plain
+    for name, was, value in differences(old, new):
+        yield f"`{name}` was {_shown(was)}, and is {_shown(value)} now"
 
 
 def _shown(value: object) -> str:
     return "not given" if value is None else repr(value)
+
+
+def _settings(manifest: ShardManifest) -> dict[str, Any]:
+    """What must not change, as it is after JSON, where tuples are lists: not the paths."""
+    task = asdict(replace(manifest.task, model=f"sha256 {manifest.model_sha256[:12]}"))
+    options = task.pop("options") or {}
+    files = {
+        f"content of file {number}": f"sha256 {file.sha256[:12]}"
+        for number, file in enumerate(manifest.files, 1)
+    }
+    versions = {f"version of {name}": version for name, version in manifest.versions.items()}
+    settings: dict[str, Any] = json.loads(json.dumps({**task, **options, **files, **versions}))
+    return settings
 
 
 def model_checksum(model: str) -> str:
@@ -281,13 +267,6 @@ def versions_for(task: ShardedTask) -> dict[str, str]:
     """The versions of the packages on which the bytes of the parts depend."""
     names = (*PACKAGES, "pyarrow") if task.format == "parquet" else PACKAGES
     return {name: _version(name) for name in names}
-
-
-def changed_versions(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each package whose version differs."""
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            yield f"version of {name}: {before.get(name)} before, {now.get(name)} now"
 
 
 def _version(package: str) -> str:

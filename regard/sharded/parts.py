@@ -1,4 +1,4 @@
-"""The file of a shard: one row for each row of the input, in order, also for rows without a result.
+"""The file of a part: one row for each row of the input, in order, also for rows without a result.
 
 safetensors   `vectors` (rows, D) in float32; NaN for a row without one
 parquet       the columns of the input, and `vector` or those of the prediction
@@ -8,22 +8,17 @@ txt           a line for each row: the prediction, an empty line for a row witho
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from regard.data.arrow_tables import UnfitValue, table_of
 from regard.errors import ConfigError, DataError, MissingExtra
-from regard.file_writing import sync
 from regard.plain_json import to_json
 from regard.sharded.rows import InputRow
 from regard.suggest import nearest
 
-FORMATS = ("safetensors", "parquet", "jsonl", "txt")
 VECTOR_FORMATS = ("safetensors", "parquet")  # the default first
 PREDICTION_FORMATS = ("jsonl", "parquet", "txt")
 VECTOR = "vector"
@@ -42,74 +37,22 @@ def format_of(method: str, format: str | None) -> str:
     return format or known[0]
 
 
-class ShardPart(ABC):
-    """The rows of a shard with their results, in memory until they are written."""
-
-    @abstractmethod
-    def add(
-        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
-    ) -> dict[int, DataError]:
-        """Add rows of a file, each with its result, or with None where it has none.
-
-        Returns by index the errors of rows that the part cannot hold as they are; they are added
-        without what it cannot hold, and without their results.
-        """
-
-    @abstractmethod
-    def save(self, path: Path) -> None:
-        """Write the file, and wait until it is on the disk."""
-
-
-class VectorPart(ShardPart):
-    """Vectors as safetensors.
-
-    width: D.
-    """
-
-    def __init__(self, width: int):
-        self.width = width
-        self.vectors: list[np.ndarray] = []
-
-    def add(
-        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
-    ) -> dict[int, DataError]:
-        self.vectors.append(stacked_vectors(results, self.width))
-        return {}
-
-    def save(self, path: Path) -> None:
-        from safetensors.numpy import save
-
-        whole = np.concatenate([np.empty((0, self.width), np.float32), *self.vectors])
-        write_bytes(path, save({"vectors": whole}))
-
-
-def stacked_vectors(results: Sequence[np.ndarray | None], width: int) -> np.ndarray:
+def safetensors_part(results: Sequence[np.ndarray | None], width: int) -> bytes:
     """The vectors (rows, D), NaN where there is none."""
+    from safetensors.numpy import save
+
     whole = np.full((len(results), width), np.nan, np.float32)
     for number, vector in enumerate(results):
         if vector is not None:
             whole[number] = vector
-    return whole
+    return save({"vectors": whole})
 
 
-class LinePart(ShardPart):
-    """Lines of text.
-
-    to_line: the line of a row and its result.
-    """
-
-    def __init__(self, to_line: Callable[[InputRow, Any], str]):
-        self.to_line = to_line
-        self.lines: list[str] = []
-
-    def add(
-        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
-    ) -> dict[int, DataError]:
-        self.lines += [self.to_line(*both) for both in zip(rows, results, strict=True)]
-        return {}
-
-    def save(self, path: Path) -> None:
-        write_bytes(path, "".join(self.lines).encode("utf-8", "backslashreplace"))
+def lines_part(rows: Sequence[InputRow], results: Sequence[Any], format: str) -> bytes:
+    """Lines of "jsonl" or "txt"."""
+    line = json_line if format == "jsonl" else text_line
+    lines = map(line, rows, results)
+    return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def json_line(row: InputRow, result: Mapping[str, Any] | None) -> str:
@@ -123,57 +66,51 @@ def text_line(row: InputRow, result: Mapping[str, Any] | None) -> str:
     return " ".join(text.splitlines()) + "\n"
 
 
-class ParquetPart(ShardPart):
-    """Parquet with the same columns in all parts.
+def parquet_part(
+    rows: Sequence[InputRow], results: Sequence[Any], schema: Any, path: str
+) -> tuple[bytes, dict[int, DataError]]:
+    """The file, and by index the errors of rows that the columns cannot hold as they are; these
+    rows are written without what the columns cannot hold, and without their results.
 
-    schema: the `pyarrow.Schema` of these columns.
+    schema: the `pyarrow.Schema` of all parts.  path: of the file with the rows, for errors.
     """
+    import pyarrow
+    from pyarrow import parquet
 
-    def __init__(self, schema: Any):
-        self.schema = schema
-        self.tables: list[Any] = []
+    records = [
+        {**row.record, **result_columns(result)} for row, result in zip(rows, results, strict=True)
+    ]
+    errors: dict[int, DataError] = {}
+    if unfit(records, schema):
+        for index, row in enumerate(rows):
+            if problem := unfit([records[index]], schema):
+                errors[index] = DataError(path, row.line, problem, "Write jsonl instead.")
+                fields = row.record.items()
+                records[index] = {n: v for n, v in fields if not unfit([{n: v}], schema)}
+    file = pyarrow.BufferOutputStream()
+    parquet.write_table(_table(records, schema), file)
+    return file.getvalue().to_pybytes(), errors
 
-    def add(
-        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
-    ) -> dict[int, DataError]:
-        records = [
-            {**row.record, **result_columns(one)} for row, one in zip(rows, results, strict=True)
-        ]
-        errors, table = dict[int, DataError](), self._table(records)
-        if isinstance(table, str):
-            for index, row in enumerate(rows):
-                if isinstance(problem := self._table([records[index]]), str):
-                    errors[index] = DataError(path, row.line, problem, "Write jsonl instead.")
-                    records[index] = self._held(row.record)
-            table = self._table(records)
-        self.tables.append(table)
-        return errors
 
-    def _held(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a row that the columns can hold."""
-        return {
-            name: value
-            for name, value in record.items()
-            if not isinstance(self._table([{name: value}]), str)
-        }
+def unfit(records: Sequence[Mapping[str, Any]], schema: Any) -> str:
+    """Why the columns cannot hold records; "" where they can."""
+    try:
+        _table(records, schema)
+    except UnfitValue as error:
+        return str(error)
+    return ""
 
-    def _table(self, records: Sequence[Mapping[str, Any]]) -> Any:
-        """The `pyarrow.Table` of records, or why the columns cannot hold them."""
-        try:
-            try:
-                return table_of(records, self.schema)
-            except UnicodeEncodeError:
-                return table_of(_in_utf8(records), self.schema)
-        except UnfitValue as error:
-            return str(error)
 
-    def save(self, path: Path) -> None:
-        import pyarrow
-        from pyarrow import parquet
+def _table(records: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+    """The `pyarrow.Table` of records.
 
-        whole = pyarrow.concat_tables([self.schema.empty_table(), *self.tables])
-        parquet.write_table(whole.combine_chunks(), path)
-        sync(path)
+    Raises:
+        UnfitValue: the columns cannot hold them.
+    """
+    try:
+        return table_of(records, schema)
+    except UnicodeEncodeError:
+        return table_of(_in_utf8(records), schema)
 
 
 def result_columns(result: Any) -> Mapping[str, Any]:
@@ -250,11 +187,3 @@ def check_new_columns(
     if both := {name for row in rows for name in row} & set(added):
         problem = f"has a column {min(both)!r}, which is the name of a column of the results."
         raise DataError(path, line, problem, "Rename it.")
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

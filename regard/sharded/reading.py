@@ -32,9 +32,8 @@ class FileResults:
 
     @property
     def files(self) -> list[Path]:
-        """The part of each shard, in order."""
-        numbers = range(len(self.manifest.shards))
-        return [self.manifest.part_file(self.folder, number) for number in numbers]
+        """The parts, in order."""
+        return [self.manifest.part_file(self.folder, n) for n in range(self.manifest.count)]
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -78,10 +77,10 @@ def iter_results(folder: str | PathLike[str]) -> FileResults:
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
-    if pending := manifest.pending(folder):
+    if missing := manifest.missing(folder):
         raise CheckpointError(
-            f"{folder} is not complete: {len(pending):,} of {len(manifest.shards):,} shards are "
-            "missing. Run the command that has begun it again."
+            f"{folder} is not complete: {len(missing):,} of {manifest.count:,} parts are missing. "
+            "Run the command that has begun it again."
         )
     return FileResults(folder, manifest)
 

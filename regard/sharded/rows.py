@@ -1,29 +1,56 @@
-"""The rows of a shard, as a worker reads them; a row that cannot be read has its error instead."""
+"""The rows of the input, read so that one that cannot be read costs nothing but itself.
+
+for number, raw in raw_rows(file):        # quickly: what is skipped is not parsed
+    row = row_of(file, names, number, raw)
+"""
 
 from __future__ import annotations
 
 import csv
-from bisect import bisect_right
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from regard.data.files import LONGEST_LINE, lines_of, open_bytes
+from regard.data.files import (
+    ENDINGS,
+    LONGEST_LINE,
+    LONGEST_TEXT,
+    check_file,
+    ending,
+    hash_of,
+    lines_of,
+    open_bytes,
+    skip_byte_order_mark,
+)
+from regard.data.csv_rows import csv_hint
 from regard.data.readers import json_value
 from regard.data.text_chunks import Chunk
-from regard.errors import DataError
-from regard.sharded.shards import CsvLines, InputFile, Shard, csv_rows, holds_row, read_header
+from regard.errors import ConfigError, DataError, MissingExtra
 from regard.tasks.predicted_tables import texts_of_row
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 TEXT = "text"  # the column of a file of lines
-CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 1 << 20  # at most computed together
-PARQUET_BUFFER = 1 << 20  # bytes of each column; without, a whole row group would be in memory
+BATCH_ROWS, BATCH_BYTES = 1024, 1 << 20  # of a Parquet file, in memory together
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of the input.
+
+    format: one of `ENDINGS`' values, or "lines".  rows: how many it has.
+    """
+
+    path: str
+    format: str
+    sha256: str
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -36,10 +63,6 @@ class InputRow:
     line: int
     record: dict[str, Any] = field(default_factory=dict)
     error: DataError | None = None
-
-    def size(self) -> int:
-        """Its characters, as an estimate: a value that is not text counts as 8."""
-        return sum(len(value) if isinstance(value, str) else 8 for value in self.record.values())
 
 
 @dataclass(frozen=True)
@@ -55,120 +78,162 @@ class RowChunk(Chunk):
         return replace(super().after(index), lines=self.lines[index:])
 
 
-class OpenFiles:
-    """The files of the input. The file read last stays open, so that the next shard of it, if it
-    follows, is read without decoding the file from its beginning.
+@dataclass(frozen=True)
+class ParquetRow:
+    """A row of a batch of a Parquet file."""
+
+    batch: ParquetBatch
+    index: int
+
+
+class ParquetBatch:
+    """Some rows of a Parquet file, which are converted when one of them is needed."""
+
+    def __init__(self, batch: RecordBatch):
+        self.batch = batch
+
+    @cached_property
+    def records(self) -> list[dict[str, Any] | Exception]:
+        """The rows by column; the error for one that cannot be read."""
+        try:
+            return list(self.batch.to_pylist())
+        except (ValueError, OverflowError):  # dates beyond Python's, text that is not UTF-8
+            return [self._record(index) for index in range(len(self.batch))]
+
+    def _record(self, index: int) -> dict[str, Any] | Exception:
+        try:
+            record: dict[str, Any] = self.batch.slice(index, 1).to_pylist()[0]
+        except (ValueError, OverflowError) as error:
+            return error
+        return record
+
+
+Raw = bytes | list[str] | ParquetRow  # a line, the fields of CSV, a row of Parquet
+
+
+def input_files(paths: Sequence[str | Path]) -> list[InputFile]:
+    """The files of the input, with their checksums and the numbers of their rows.
+
+    Raises:
+        ConfigError: the files have different formats, or one is named twice.
+        DataError: a file cannot be read to its end, or its first line is no header.
     """
-
-    def __init__(self, files: Sequence[InputFile]):
-        self.files = files
-        self._path = ""
-        self._stack = ExitStack()
-        self._stream: BinaryIO
-        self._table: ParquetRows
-        self._headers: dict[str, list[str]] = {}
-
-    def rows(self, shard: Shard) -> Iterator[InputRow]:
-        """The rows of a shard, each with its fields or an error.
-
-        If the file cannot be read to the end of the shard, the remaining rows have that error.
-        """
-        file, count = self.files[shard.file], 0
-        try:
-            for row in self._rows(file, shard):
-                count += 1
-                yield row
-        except DataError as error:  # the rest cannot be read
-            self.close()
-            for _ in range(shard.rows - count):
-                yield InputRow(shard.line + count, error=error)
-
-    def close(self) -> None:
-        """Close the file that is open."""
-        self._stack.close()
-        self._path = ""
-
-    def _rows(self, file: InputFile, shard: Shard) -> Iterator[InputRow]:
-        if file.format == "parquet":
-            return self._parquet_rows(file.path, shard)
-        header = self._header(file)
-        stream = self._stream_at(file.path, shard.start)
-        if file.format == "csv":
-            return _csv_rows(stream, file.path, shard, header)
-        return _line_rows(stream, file, shard, header)
-
-    def _stream_at(self, path: str, position: int) -> BinaryIO:
-        if path != self._path:
-            self.close()
-            self._stream = self._stack.enter_context(open_bytes(path))
-            self._path = path
-        if self._stream.tell() != position:
-            self._stream.seek(position)
-        return self._stream
-
-    def _header(self, file: InputFile) -> list[str]:
-        """The names of the columns of a CSV or TSV file."""
-        if file.format not in ("csv", "tsv"):
-            return []
-        if file.path not in self._headers:
-            stream = self._stream_at(file.path, 0)
-            self._headers[file.path], _ = read_header(stream, file)
-        return self._headers[file.path]
-
-    def _parquet_rows(self, path: str, shard: Shard) -> Iterator[InputRow]:
-        import pyarrow
-        from pyarrow import parquet
-
-        number = shard.line
-        try:
-            if path != self._path:
-                self.close()
-                file = parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER)
-                self._table = ParquetRows(self._stack.enter_context(file))
-                self._path = path
-            for record in self._table.records(shard.start, shard.stop):
-                if isinstance(record, Exception):
-                    yield _unreadable(path, number, record)
-                else:
-                    yield InputRow(number, record)
-                number += 1
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(path, number, f"cannot be read as Parquet: {error}.") from error
+    names = [str(path) for path in paths]
+    if not names:
+        raise ConfigError("there is no input. Name at least one file.")
+    formats = {name: ENDINGS.get(ending(name), "lines") for name in names}
+    if other := next((name for name in names if formats[name] != formats[names[0]]), None):
+        raise ConfigError(
+            f"the files of the input must have one format, but {names[0]} is read as "
+            f"{formats[names[0]]} and {other} as {formats[other]}."
+        )
+    known = set[str]()
+    for name in names:
+        if (path := os.path.realpath(name)) in known:
+            raise ConfigError(f"the input names {name} twice.")
+        known.add(path)
+    found = []
+    for name in names:
+        file = InputFile(name, formats[name], hash_of(name), 0)
+        column_names(file)  # raises its errors
+        found.append(replace(file, rows=sum(1 for _ in raw_rows(file))))
+    return found
 
 
-def _line_rows(
-    stream: BinaryIO, file: InputFile, shard: Shard, header: Sequence[str]
-) -> Iterator[InputRow]:
-    """The rows of a file with one row a line."""
-    position, number = shard.start, shard.line
-    while position < shard.stop:
-        line, length, is_long = _read_line(stream)
-        if not length:
-            raise DataError(file.path, number, "ends before this line, which it had before.")
-        position += length
-        if is_long or holds_row(line, file.format):  # as `shards` counts rows
-            try:
-                if length > LONGEST_LINE:
-                    problem = f"the line has more than {LONGEST_LINE:,} bytes."
-                    raise DataError(file.path, number, problem)
-                text = _decoded(line, file.path, number)
-                yield InputRow(number, _fields(text, file, number, header))
-            except DataError as error:
-                yield InputRow(number, error=error)
-        number += 1
+def raw_rows(file: InputFile) -> Iterator[tuple[int, Raw]]:
+    """The rows of a file before they are parsed, with the line on which each begins, from 1. Blank
+    lines of tables and JSONL, and the header, are none.
+
+    Raises:
+        DataError: the file cannot be decompressed, a line is too long, or rows of a CSV file cannot
+            be told apart.
+    """
+    if file.format == "parquet":
+        yield from _parquet_rows(file.path)
+        return
+    with open_bytes(file.path) as stream:
+        skip_byte_order_mark(stream, file.path)
+        raw: Iterator[tuple[int, Raw]]
+        raw = (_csv_rows if file.format == "csv" else _lines)(stream, file)
+        if file.format in ("csv", "tsv"):
+            next(raw, None)
+        yield from raw
 
 
-def _read_line(stream: BinaryIO) -> tuple[bytes, int, bool]:
-    """At most `LONGEST_LINE` bytes of a line, how many it has, and whether no end is among them."""
-    raw = line = stream.readline(LONGEST_LINE)
-    length = len(line)
-    while len(raw) == LONGEST_LINE and not raw.endswith(b"\n"):
-        raw = stream.readline(LONGEST_LINE)
-        length += len(raw)
-    return line, length, len(line) == LONGEST_LINE and not line.endswith(b"\n")
+def column_names(file: InputFile) -> list[str]:
+    """The names of the columns of a table; none for other formats.
+
+    Raises:
+        DataError: the first line is no header, or names a column twice.
+    """
+    names: list[str] = []
+    if file.format == "parquet":
+        with _parquet(file.path) as table:
+            names = table.schema_arrow.names
+    elif file.format in ("csv", "tsv"):
+        with open_bytes(file.path) as stream:
+            skip_byte_order_mark(stream, file.path)
+            reader = _csv_rows if file.format == "csv" else _lines
+            for number, raw in reader(stream, file):
+                names = raw if isinstance(raw, list) else _text(raw, file.path, number).split("\t")
+                break
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(file.path, None, f"has more than one column {twice[0]!r}.", "Rename one.")
+    return names
 
 
-def _decoded(line: bytes, path: str, number: int) -> str:
+def check_columns(file: InputFile, columns: Sequence[str]) -> None:
+    """Check that a table has these columns; the rows of JSONL may each have others.
+
+    Raises:
+        DataError: it lacks one.
+    """
+    names = column_names(file)
+    for column in columns if names else ():
+        if not {column, column.partition(".")[0]} & {*names}:
+            hint = f"It has: {', '.join(names)}."
+            raise DataError(file.path, None, f"has no field {column!r}.", hint)
+
+
+def row_of(file: InputFile, names: Sequence[str], number: int, raw: Raw) -> InputRow:
+    """A row from what `raw_rows` gives of it.
+
+    names: of the columns of a table.
+    """
+    try:
+        return InputRow(number, _fields(file, names, number, raw))
+    except DataError as error:
+        return InputRow(number, error=error)
+
+
+def _fields(file: InputFile, names: Sequence[str], number: int, raw: Raw) -> dict[str, Any]:
+    if isinstance(raw, ParquetRow):
+        record = raw.batch.records[raw.index]
+        if isinstance(record, Exception):
+            raise DataError(file.path, number, f"has a value that cannot be read: {record}.")
+        return record
+    if isinstance(raw, list):
+        return _record(_checked_utf8(raw, file.path, number), names, file.path, number)
+    text = _text(raw, file.path, number)
+    if file.format == "lines":
+        return {TEXT: text}
+    if file.format == "tsv":
+        return _record(text.split("\t"), names, file.path, number)
+    value = json_value(text, file.path, number)
+    if not isinstance(value, dict):
+        problem = f"must be a JSON object, but is a {type(value).__name__}."
+        raise DataError(file.path, number, problem)
+    return value
+
+
+def _record(fields: Sequence[str], names: Sequence[str], path: str, number: int) -> dict[str, str]:
+    if len(fields) != len(names):
+        problem = f"has {len(fields)} fields, but the header has {len(names)}."
+        raise DataError(path, number, problem)
+    return dict(zip(names, fields, strict=True))
+
+
+def _text(line: bytes, path: str, number: int) -> str:
     """The text of a line, without its end."""
     try:
         text = line.decode("utf-8")
@@ -177,124 +242,68 @@ def _decoded(line: bytes, path: str, number: int) -> str:
     return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
-def _fields(text: str, file: InputFile, number: int, header: Sequence[str]) -> dict[str, Any]:
-    if file.format == "lines":
-        return {TEXT: text}
-    if file.format == "tsv":
-        return _record(text.split("\t"), header, file.path, number)
-    record = json_value(text, file.path, number)
-    if not isinstance(record, dict):
-        problem = f"must be a JSON object, but is a {type(record).__name__}."
-        raise DataError(file.path, number, problem)
-    return record
-
-
-def _record(fields: Sequence[str], header: Sequence[str], path: str, number: int) -> dict[str, str]:
-    if len(fields) != len(header):
-        problem = f"has {len(fields)} fields, but the header has {len(header)}."
-        raise DataError(path, number, problem)
-    return dict(zip(header, fields, strict=True))
-
-
-def _csv_rows(
-    stream: BinaryIO, path: str, shard: Shard, header: Sequence[str]
-) -> Iterator[InputRow]:
-    lines = CsvLines(stream, shard.stop - shard.start)
-    number = shard.line
-    for fields in csv_rows(lines):
-        if isinstance(fields, csv.Error):
-            problem = f"the row that begins here is not CSV: {fields}."
-            yield InputRow(number, error=DataError(path, number, problem))
-        elif fields:
-            try:
-                record = _record(fields, header, path, number)
-                _check_utf8(record, path, number)
-                yield InputRow(number, record)
-            except DataError as error:
-                yield InputRow(number, error=error)
-        number = shard.line + lines.lines
-
-
-def _check_utf8(record: dict[str, str], path: str, number: int) -> None:
-    """Raises DataError where a field has lone surrogates: `CsvLines` makes them of other bytes."""
-    for name, value in record.items():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise DataError(path, number, f"field {name!r} has bytes that are not UTF-8.") from None
-
-
-class ParquetRows:
-    """The rows of an open Parquet file, in any order; fastest forwards.
-
-    file: a `pyarrow.parquet.ParquetFile`.
-    """
-
-    def __init__(self, file: Any):
-        self.file = file
-        groups = range(file.metadata.num_row_groups)
-        self._ends = [*accumulate(file.metadata.row_group(index).num_rows for index in groups)]
-        self._position = 0  # of the row that is decoded next
-        self._batches: Iterator[RecordBatch] = iter(())
-        self._batch: RecordBatch | None = None  # what is decoded and not read
-        self._is_open = False  # whether `_batches` begin somewhere
-
-    def records(self, start: int, stop: int) -> Iterator[dict[str, Any] | Exception]:
-        """The rows of a range, counted from 0, by column; the error for one that cannot be read."""
-        self._go_to(start)
-        while self._position < stop:
-            batch = self._next(stop - self._position)
-            try:
-                yield from batch.to_pylist()
-            except (ValueError, OverflowError):  # dates beyond Python's, text that is not UTF-8
-                yield from (_record_or_error(batch.slice(row, 1)) for row in range(len(batch)))
-
-    def _go_to(self, start: int) -> None:
-        group = bisect_right(self._ends, start)
-        first = self._ends[group - 1] if group else 0
-        if not (self._is_open and first <= self._position <= start):
-            groups = [*range(group, len(self._ends))]
-            self._batches = self.file.iter_batches(CHUNK_ROWS, row_groups=groups)
-            self._position, self._batch, self._is_open = first, None, True
-        while self._position < start:
-            self._next(start - self._position)
-
-    def _next(self, most: int) -> RecordBatch:
-        """The next rows, so many at most."""
-        if not self._batch:
-            self._batch = next(self._batches, None)
-            if self._batch is None:
-                raise OSError("it ends before this row, which it had before")
-        batch, self._batch = self._batch.slice(0, most), self._batch.slice(most)
-        self._position += len(batch)
-        return batch
-
-
-def _record_or_error(row: RecordBatch) -> dict[str, Any] | Exception:
+def _checked_utf8(fields: list[str], path: str, number: int) -> list[str]:
+    """Raises DataError where a field has lone surrogates: `_csv_rows` makes them of other bytes."""
     try:
-        (record,) = row.to_pylist()
-    except (ValueError, OverflowError) as error:
-        return error
-    found: dict[str, Any] = record
-    return found
+        "".join(fields).encode()
+    except UnicodeEncodeError:
+        raise DataError(path, number, "has bytes that are not UTF-8.") from None
+    return fields
 
 
-def _unreadable(path: str, number: int, error: Exception) -> InputRow:
-    problem = f"has a value that cannot be read: {error}."
-    return InputRow(number, error=DataError(path, number, problem))
+def _lines(stream: BinaryIO, file: InputFile) -> Iterator[tuple[int, bytes]]:
+    """The lines that are rows, with their ends."""
+    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+        if len(line) > LONGEST_LINE:
+            problem = f"the line has more than {LONGEST_LINE:,} bytes."
+            raise DataError(file.path, number, problem)
+        if _is_row(line, file.format):
+            yield number, line
 
 
-def chunks(rows: Iterator[InputRow]) -> Iterator[list[InputRow]]:
-    """Lists of rows, of `CHUNK_ROWS` rows or about `CHUNK_CHARACTERS` characters at most."""
-    chunk, size = list[InputRow](), 0
-    for row in rows:
-        chunk.append(row)
-        size += row.size()
-        if len(chunk) == CHUNK_ROWS or size >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _is_row(line: bytes, format: str) -> bool:
+    """Whether a line is a row, by the format of its file; in a file of lines a blank one is."""
+    if format == "jsonl" and not b" " < line.lstrip()[:1] < b"\x7f":
+        return bool(line.decode("utf-8", "replace").strip())
+    return format in ("jsonl", "lines") or line not in (b"\n", b"\r\n")
+
+
+def _csv_rows(stream: BinaryIO, file: InputFile) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each row; bytes that are not UTF-8 become lone surrogates."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    lines = iter(partial(stream.readline, LONGEST_TEXT), b"")
+    table = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
+    begun = 1
+    try:
+        for fields in table:
+            if fields:  # none: a blank line
+                yield begun, fields
+            begun = table.line_num + 1
+    except csv.Error as error:
+        problem = f"the row that begins here is not CSV: {error}."
+        raise DataError(file.path, begun, problem, csv_hint(error)) from error
+
+
+def _parquet_rows(path: str) -> Iterator[tuple[int, ParquetRow]]:
+    with _parquet(path) as table:
+        batches = map(ParquetBatch, table.iter_batches(BATCH_ROWS))
+        rows = ([ParquetRow(b, index) for index in range(len(b.batch))] for b in batches)
+        yield from enumerate(chain.from_iterable(rows), 1)
+
+
+def _parquet(path: str) -> closing[Any]:
+    """An open `pyarrow.parquet.ParquetFile`."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "data", "Reading Parquet") from error
+    check_file(Path(path))
+    try:
+        # Without a buffer size, a whole row group would be in memory.
+        return closing(parquet.ParquetFile(path, buffer_size=BATCH_BYTES))
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(path, None, f"cannot be read as Parquet: {error}.") from error
 
 
 def texts_of(row: InputRow, columns: Sequence[str], path: str | Path) -> str | tuple[str, ...]:

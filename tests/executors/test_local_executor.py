@@ -12,10 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from recording_listener import RecordingListener
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobResult, Json, make_executor
+from regard.executors import Job, JobLost, Json, make_executor, results_of
 from regard.executors.local import LocalExecutor, available_cpus
 
 HERE = Path(__file__).parent
@@ -24,11 +23,8 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.usefixtures("importable_jobs")
 
 
-def one(function: str, **arguments: Json) -> JobResult:
-    (result,) = make_executor("local", 1).run(
-        [Job(f"example_jobs:{function}", arguments)], RecordingListener()
-    )
-    return result
+def value(function: str, **arguments: Json) -> Json:
+    return make_executor("local", 1).submit(Job(f"example_jobs:{function}", arguments)).result()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -45,75 +41,55 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_each_job_has_one_result_whatever_the_number_of_workers():
+def test_each_job_has_one_value_whatever_the_number_of_workers():
     for workers in (1, 3):
         jobs = [Job("example_jobs:double", {"number": n}, str(n)) for n in range(4)]
-        results = make_executor("local", workers).run(jobs)
-        assert sorted((r.job.name, r.checked()) for r in results) == [
-            ("0", 0),
-            ("1", 2),
-            ("2", 4),
-            ("3", 6),
-        ]
+        results = results_of(make_executor("local", workers), jobs)
+        values = sorted((job.name, future.result()) for job, future in results)
+        assert values == [("0", 0), ("1", 2), ("2", 4), ("3", 6)]
 
 
-def test_messages_and_printed_lines_reach_the_listener():
-    heard = RecordingListener()
-    (result,) = make_executor("local", 1).run([Job("example_jobs:say", {"text": "hé"})], heard)
-    assert (result.value, result.error) == (None, "")
-    assert heard.messages == [("job", {"text": "hé"})]
-    assert heard.lines == [("job", "hé"), ("job", "and so on")]
+def test_printed_lines_reach_the_log():
+    lines: list[tuple[str, str]] = []
+    executor = make_executor("local", 1, lambda *line: lines.append(line))
+    assert executor.submit(Job("example_jobs:say", {"text": "hé"}, "say")).result() is None
+    assert sorted(lines) == [("say", "and so on"), ("say", "hé")]
 
 
-def test_an_error_of_the_function_is_its_result_and_no_reason_to_run_it_again():
-    assert one("fail", path="x.csv").error == "x.csv:3: is wrong."
-    with pytest.raises(RegardError, match="job: TypeError: a bug"):
-        one("break_down").checked()
+def test_an_error_of_the_function_is_raised_and_no_reason_to_run_it_again():
+    with pytest.raises(RegardError, match="^x.csv:3: is wrong"):
+        value("fail", path="x.csv")
+    with pytest.raises(RegardError, match="^TypeError: a bug"):
+        value("break_down")
 
 
 def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(tmp_path):
-    heard, job = (
-        RecordingListener(),
-        Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2}),
-    )
-    (result,) = LocalExecutor(1, restarts=2).run([job], heard)
-    assert result.checked() == 3
-    assert heard.lines == [("job", "its process was killed by SIGKILL; it is started again")] * 2
-    again = tmp_path / "again"
-    again.mkdir()
+    lines: list[tuple[str, str]] = []
+    job = Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2})
+    executor = LocalExecutor(1, None, lambda *line: lines.append(line), restarts=2)
+    assert executor.submit(job).result() == 3
+    assert lines == [("job", "its process was killed by SIGKILL; it is started again")] * 2
+    (again := tmp_path / "again").mkdir()
     job = Job("example_jobs:die_at_first", {"folder": str(again), "times": 9})
-    (result,) = LocalExecutor(1, restarts=1).run([job], heard)
-    assert result.error == "its process was killed by SIGKILL, 2 times"
+    with pytest.raises(JobLost, match="its process was killed by SIGKILL, 2 times"):
+        LocalExecutor(1, restarts=1).submit(job).result()
 
 
 def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     jobs = [Job("example_jobs:facts", {}, gpus=2), Job("example_jobs:facts", {}, cpus=5, gpus=2)]
-    shared, own = [r.checked() for r in sorted(make_executor("local", 2).run(jobs), key=by_gpus)]
+    executor = make_executor("local", 2)
+    shared, own = [future.result() for future in map(executor.submit, jobs)]
     each = str(max(1, available_cpus() // 2))
     assert shared["OMP_NUM_THREADS"] == shared["RAYON_NUM_THREADS"] == each
-    assert (shared["CUDA_VISIBLE_DEVICES"], own["CUDA_VISIBLE_DEVICES"]) == ("4,5", "6,7")
+    assert {one["CUDA_VISIBLE_DEVICES"] for one in (shared, own)} == {"4,5", "6,7"}
     assert own["OMP_NUM_THREADS"] == "5"
-    with pytest.raises(ConfigError, match="3 workers with 2 GPUs each need 6"):
-        list(make_executor("local", 3).run([Job("example_jobs:facts", {}, gpus=2)] * 3))
-
-
-@pytest.mark.parametrize("named, known", [("", 0), (" ", 0), ("3", 1), ("3,", 1)])
-def test_no_gpu_is_given_out_that_the_variable_does_not_name(monkeypatch, named, known):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    with pytest.raises(ConfigError, match=f"need 2 GPUs, but CUDA_VISIBLE_DEVICES names {known}: "):
-        list(make_executor("local", 2).run([Job("example_jobs:facts", {}, gpus=1)] * 2))
-
-
-def test_a_job_caches_few_shapes_unless_the_user_has_set_how_many(monkeypatch):
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
-    (result,) = make_executor("local", 1).run([Job("example_jobs:facts", {})])
-    facts = result.checked()
-    assert (facts["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], facts["LRU_CACHE_CAPACITY"]) == ("64", "7")
-
-
-def by_gpus(result: JobResult) -> str:
-    return result.value["CUDA_VISIBLE_DEVICES"]  # type: ignore[index, call-overload]
+    assert (own["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], own["LRU_CACHE_CAPACITY"]) == ("64", "7")
+    for named, known in (("4,5,6,7", 4), ("", 0), ("3,", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        with pytest.raises(ConfigError, match=f"3 workers with 2 GPUs .* names {known}: "):
+            make_executor("local", 3).submit(jobs[0]).result()
 
 
 def test_an_executor_that_does_not_exist_is_named():
@@ -123,28 +99,18 @@ def test_an_executor_that_does_not_exist_is_named():
         make_executor("local", 0)
 
 
-def test_closing_the_results_lets_the_running_jobs_save_and_end(tmp_path):
-    jobs = [
-        Job("example_jobs:double", {"number": 1}),
-        Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}),
-    ]
-    with closing(make_executor("local", 2).run(jobs, RecordingListener())) as results:
-        assert next(results).value == 2
-        until((tmp_path / "a.pid").exists)
-        time.sleep(0.05)  # it listens for signals
-    assert (tmp_path / "a.saved").exists()
-    assert not alive(int((tmp_path / "a.pid").read_text()))
-
-
 def test_a_suspended_job_saves_and_ends_when_the_results_are_closed(tmp_path):
-    job = Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"})
-    double = Job("example_jobs:double", {"number": 1})
-    with closing(make_executor("local", 2).run([double, job], RecordingListener())) as results:
-        assert next(results).value == 2
+    jobs = [
+        Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"}),
+        Job("example_jobs:double", {"number": 1}),
+    ]
+    with closing(results_of(make_executor("local", 2), jobs)) as results:
+        assert next(results)[1].result() == 2
         until((tmp_path / "a.pid").exists)
         time.sleep(0.05)  # it listens for signals
         os.kill(int((tmp_path / "a.pid").read_text()), signal.SIGSTOP)
     assert (tmp_path / "a.saved").exists()
+    assert not alive(int((tmp_path / "a.pid").read_text()))
 
 
 def test_a_job_imports_what_this_process_does_and_no_file_of_the_current_folder(
@@ -153,7 +119,7 @@ def test_a_job_imports_what_this_process_does_and_no_file_of_the_current_folder(
     for name in ("queue", "json", "torch"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('it is a file of data')")
     monkeypatch.chdir(tmp_path)
-    assert one("double", number=4).value == 8
+    assert value("double", number=4) == 8
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from regard.executors import Job, make_executor
+from regard.executors import Job, make_executor, results_of
 from regard.training.interrupt import Interrupted
 
 folder, stubborn = sys.argv[1], sys.argv[2] == "stubborn"
@@ -13,7 +13,7 @@ jobs = [
     for name in ("a", "b")
 ]
 try:
-    print(list(make_executor("local", 2).run(jobs)))
+    print(list(results_of(make_executor("local", 2), jobs)))
 except Interrupted as stopped:
     sys.exit(stopped.code)
 except KeyboardInterrupt:

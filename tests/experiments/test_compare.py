@@ -17,9 +17,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from in_this_process import InThisProcess
 
 from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.executors.local import HereExecutor
 from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare, compare_files
@@ -89,7 +89,7 @@ def runs_in_this_process():
     """Runs one after another, which need not import everything again."""
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparing, "make_executor", lambda on, workers: InThisProcess())
+        patched.setattr(comparing, "make_executor", HereExecutor)
         yield
 
 

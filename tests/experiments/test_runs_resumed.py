@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from in_this_process import InThisProcess
 from killing import killed_at
 from typer.testing import CliRunner
 
 from regard.checkpoints.store import read_folder
 from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError
+from regard.executors.local import HereExecutor
 from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare
@@ -196,7 +196,7 @@ def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypa
     def run(out: Path) -> None:
         compare([whole / "small.toml"], out=out, progress=False)
 
-    monkeypatch.setattr(comparing, "make_executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(comparing, "make_executor", HereExecutor)
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
     count = writes_of(lambda: run(out))
     for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:

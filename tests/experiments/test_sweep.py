@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from in_this_process import InThisProcess
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobListener, JobResult
+from regard.executors import Job, Json
+from regard.executors.local import HereExecutor
 from regard.experiments import runs
 from regard.experiments import sweep as sweeping
 from regard.experiments.compare import worker as compare_worker
@@ -78,13 +78,13 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(sweeping, "make_executor", HereExecutor)
 
 
 @pytest.fixture(scope="module")
 def halved(folder) -> SweepResults:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
+        patched.setattr(sweeping, "make_executor", HereExecutor)
         out = folder / "halved"
         return sweep(folder / "lm.toml", param_space=OVER, out=out, **HALVING)
 
@@ -283,18 +283,17 @@ def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
         assert told in page
 
 
-class Stopping(InThisProcess):
+class Stopping(HereExecutor):
     """Is interrupted after so many jobs."""
 
     def __init__(self, jobs: int):
         self.left = jobs
 
-    def run(self, jobs: Sequence[Job], listener: JobListener) -> Iterator[JobResult]:
-        for result in super().run(jobs, listener):
-            yield result
-            self.left -= 1
-            if not self.left:
-                raise Interrupted("stopped", 130)
+    def submit(self, job: Job) -> Future[Json]:
+        if not self.left:
+            raise Interrupted("stopped", 130)
+        self.left -= 1
+        return super().submit(job)
 
 
 def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, monkeypatch):
@@ -304,10 +303,10 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
         return sweep(folder / "lm.toml", param_space=OVER, out=out, **HALVING)
 
     for jobs in (3, 6):
-        monkeypatch.setattr(sweeping, "make_executor", lambda on, workers, n=jobs: Stopping(n))
+        monkeypatch.setattr(sweeping, "make_executor", lambda *given, n=jobs: Stopping(n))
         with pytest.raises(Interrupted, match="The same command continues"):
             again()
-    monkeypatch.setattr(sweeping, "make_executor", lambda on, workers: InThisProcess())
+    monkeypatch.setattr(sweeping, "make_executor", HereExecutor)
     found, whole = again().facts(), halved.facts()
     for one in (found, whole):
         del one["run"]

@@ -16,10 +16,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,49 +28,14 @@ from backports import zstd
 
 import regard
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
-from regard.executors import EXECUTORS, Job, JobListener, JobResult
-from regard.sharded import WorkerOptions, iter_results, parts, worker
+from regard.sharded import WorkerOptions, iter_results, worker
 from regard.sharded.file_predictions import predict_files as compute
-from regard.sharded.leases import Leases
 from regard.sharded.manifest import ShardedTask, read_manifest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat".split()
 ROOT = Path(__file__).parents[2]
-
-
-class Threads:
-    """An executor whose workers are threads of this process."""
-
-    def __init__(self, workers: int, address: str):
-        self.workers = workers
-
-    def run(
-        self, jobs: Sequence[Job], listener: JobListener | None = None
-    ) -> Generator[JobResult, None, None]:
-        errors: list[Exception] = []
-
-        def call(job: Job) -> None:
-            try:
-                worker.run(**job.arguments)  # type: ignore[arg-type]
-            except Exception as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=call, args=[job]) for job in jobs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
-        yield from (JobResult(job) for job in jobs)
-
-
-@pytest.fixture(autouse=True)
-def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EXECUTORS, "threads", Threads)
-    monkeypatch.setattr(worker, "POLL_INTERVAL", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +71,12 @@ def written(path: Path, rows: Iterable[str]) -> Path:
 
 
 def embed(model: Path, data: object, out: Path, **options: object):
-    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
+    given = {"executor": "here", "rows_per_part": 10, "progress": False, **options}
     return compute(model, data, "embed", out=out, **given)  # type: ignore[arg-type]
 
 
 def predict(model: Path, data: object, out: Path, **options: object):
-    given = {"executor": "threads", "shard_bytes": 600, "progress": False, **options}
+    given = {"executor": "here", "rows_per_part": 10, "progress": False, **options}
     return compute(model, data, "predict", out=out, **given)  # type: ignore[arg-type]
 
 
@@ -154,8 +118,11 @@ COMPRESSED = {
 }
 
 
-@pytest.mark.parametrize("ending", COMPRESSED)
-@pytest.mark.parametrize("format", ["txt", "jsonl", "csv", "tsv"])
+@pytest.mark.parametrize(
+    ("format", "ending"),
+    [("txt", ""), ("jsonl", ""), ("csv", ""), ("tsv", ""), ("txt", ".zip"), ("jsonl", ".gz"),
+     ("csv", ".bz2"), ("tsv", ".xz"), ("jsonl", ".zst")],
+)  # fmt: skip
 def test_each_row_of_each_format_is_read_once_and_in_order(classifier, tmp_path, format, ending):
     texts = [f"{number} {text}" for number, text in enumerate(sentences(60))]
     if format == "csv":  # rows of several lines
@@ -200,7 +167,7 @@ def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, 
     options = {"max_tokens": 3, "temperature": 1.0, "seed": 4}
     found = compute(
         language_model, written(tmp_path / "in.txt", prompts), "generate", out=tmp_path / "out",
-        executor="threads", format="txt", shard_bytes=200, progress=False, workers=2, **options,
+        executor="here", format="txt", rows_per_part=5, progress=False, workers=2, **options,
     )  # fmt: skip
     model = regard.load(language_model)
     known = model.spelled(prompts, model.hypotheses(prompts, **options))
@@ -264,14 +231,14 @@ def test_the_same_call_restores_parts_or_the_list_of_failed_rows_that_were_remov
     classifier, tmp_path, removed
 ):
     out, source = tmp_path / "out", written(tmp_path / "in.txt", ["a cat", "dog " * 200, "a dog"])
-    predict(classifier, source, out, shard_bytes=1)
+    predict(classifier, source, out, rows_per_part=1)
     before = contents(out)
     path = out / removed
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     if removed == "parts":
-        with pytest.raises(CheckpointError, match="3 of 3 shards are missing"):
+        with pytest.raises(CheckpointError, match="3 of 3 parts are missing"):
             iter_results(out)
-    predict(classifier, source, out, shard_bytes=1)
+    predict(classifier, source, out, rows_per_part=1)
     assert contents(out) == before
 
 
@@ -297,7 +264,7 @@ def test_rows_that_fail_are_listed_and_the_others_are_computed(classifier, tmp_p
         elif number != 9:
             assert (row["text"], row["prediction"]) == (good[number], known[number])
     assert rows[9]["text"] == "a\0dog" and rows[9]["prediction"] is not None
-    with pytest.raises(DataError, match=r"in.jsonl:4: is not JSON"):
+    with pytest.raises(RegardError, match=r"in.jsonl:4: is not JSON"):
         predict(classifier, source, tmp_path / "strict", strict=True)
     truncated = predict(classifier, source, tmp_path / "cut", too_long="truncate")
     assert [row["line"] for row in truncated.failed()] == [4, 8, 21]
@@ -324,8 +291,8 @@ def test_a_shard_without_a_single_result_does_not_end_the_others(
     source = written(tmp_path / "in.jsonl", lines)
     options = {"max_tokens": 2} if verb == "generate" else {}
     given: dict[str, object] = {
-        "executor": "threads",
-        "shard_bytes": 1,
+        "executor": "here",
+        "rows_per_part": 1,
         "progress": False,
         **options,
     }
@@ -380,90 +347,12 @@ def test_an_empty_file_has_no_parts_and_does_not_end_the_others(encoder, tmp_pat
     assert len(embed(encoder, header, tmp_path / "header")) == 0
 
 
-def test_a_huge_row_is_one_shard_and_fails_alone(encoder, tmp_path, monkeypatch):
-    from regard.sharded import rows, shards
-
-    monkeypatch.setattr(rows, "LONGEST_LINE", 5000)
-    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
-    texts = ["a cat", "dog " * 5000, "a dog", "x" * 5000, "y" * 4999, "a cat"]
-    found = embed(encoder, written(tmp_path / "in.txt", texts), tmp_path / "out")
-    failed = [(row["line"], row["reason"][:40]) for row in found.failed()]
-    assert failed == [
-        (2, "the line has more than 5,000 bytes."),
-        (4, "the line has more than 5,000 bytes."),
-    ]
-    vectors = found.vectors()
-    np.testing.assert_array_equal(vectors[0], vectors[5])
-    assert len(vectors) == 6
-
-
-@pytest.mark.parametrize("width", [4999, 5000, 5001, 10000])
-def test_a_huge_line_of_white_space_does_not_end_the_others(
-    classifier, tmp_path, monkeypatch, width
-):
-    from regard.sharded import rows, shards
-
-    monkeypatch.setattr(rows, "LONGEST_LINE", 5000)
-    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
-    text = '{"text": "a cat"}'
-    source = written(tmp_path / "in.jsonl", [text, " " * width, text])
-    found = [row["prediction"] for row in predict(classifier, source, tmp_path / "out")]
-    assert found[0] == found[-1] is not None and not any(found[1:-1])
-
-
-def test_a_huge_row_of_many_lines_is_one_row_that_fails(classifier, tmp_path, monkeypatch):
-    from regard.sharded import shards
-
-    monkeypatch.setattr(shards, "LONGEST_LINE", 5000)
-    limit = csv.field_size_limit(5000)
-    try:
-        texts = ["a cat", 'the "dog"\n' * 2000, "a dog"]
-        source = tmp_path / "in.csv"
-        pandas.DataFrame({"text": texts, "number": range(3)}).to_csv(source, index=False)
-        found = predict(classifier, source, tmp_path / "out")
-    finally:
-        csv.field_size_limit(limit)
-    assert [row["prediction"] is None for row in found] == [False, True, False]
-    assert list(found)[2]["text"] == "a dog"
-    (failed,) = found.failed()
-    assert failed["line"] == 3 and "field larger than field limit (5000)" in failed["reason"]
-
-
-@pytest.mark.parametrize("ending", [".gz", ".xz"])
-def test_rows_before_the_damage_in_a_compressed_file_are_computed(encoder, tmp_path, ending):
-    whole = COMPRESSED[ending]("".join(f"{one}\n" for one in sentences(2000)).encode())
-    source = tmp_path / f"in.txt{ending}"
-    source.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=f"in.txt{ending}: cannot be decompressed"):
-        embed(encoder, source, tmp_path / "out", shard_bytes=9000)
-    found = iter_results(tmp_path / "out")
-    assert repr(found).startswith("FileResults(") and f": {found.manifest.task.method}, " in repr(
-        found
-    )
-    known = regard.load(encoder).embed(sentences(2000)[: len(found)])
-    assert 10 < len(found) < 2000
-    np.testing.assert_allclose(found.vectors(), known, atol=2e-6)
-    with pytest.raises(DataError, match="cannot be decompressed"):
-        embed(encoder, source, tmp_path / "strict", strict=True)
-    assert not list((tmp_path / "strict/parts").iterdir())
-
-
-class OneOfTwo(Threads):
-    """A cluster that runs the first worker; the others stay in its queue."""
-
-    def run(
-        self, jobs: Sequence[Job], listener: JobListener | None = None
-    ) -> Generator[JobResult, None, None]:
-        yield from super().run(jobs[:1], listener)
-        pytest.fail("what has never started is waited for")
-
-
-def test_workers_that_never_start_are_not_waited_for(encoder, tmp_path, monkeypatch):
-    monkeypatch.setitem(EXECUTORS, "one-of-two", OneOfTwo)
-    source = written(tmp_path / "in.txt", sentences(60))
-    embed(encoder, source, tmp_path / "all")
-    embed(encoder, source, tmp_path / "out", workers=2, executor="one-of-two")
-    assert contents(tmp_path / "out") == contents(tmp_path / "all")
+def test_a_file_that_cannot_be_decompressed_to_its_end_is_an_error_before_all(encoder, tmp_path):
+    source = tmp_path / "in.txt.gz"
+    source.write_bytes(gzip.compress("".join(f"{one}\n" for one in sentences(2000)).encode())[:900])
+    with pytest.raises(DataError, match="in.txt.gz: cannot be decompressed"):
+        embed(encoder, source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 # -------------------------------------------------------------------------- starting again
@@ -475,7 +364,7 @@ def test_a_second_start_does_what_is_missing_alone(encoder, tmp_path):
     before = contents(tmp_path / "out")
     times = {file: file.stat().st_mtime_ns for file in found.files}
     found.files[2].unlink()
-    with pytest.raises(CheckpointError, match="1 of .* shards are missing"):
+    with pytest.raises(CheckpointError, match="1 of .* parts are missing"):
         iter_results(tmp_path / "out")
     embed(encoder, source, tmp_path / "out", workers=3)
     assert contents(tmp_path / "out") == before
@@ -491,75 +380,43 @@ def test_another_input_model_or_option_is_named(encoder, classifier, tmp_path, m
     embed(encoder, source, tmp_path / "out")
     refused: list[tuple[str, Path, dict[str, object]]] = [
         ("`layers` was not given, and is 0 now", encoder, {"layers": 0}),
-        ("the model was .*encoder.*classifier", classifier, {}),
+        ("`model` was .*, and is .* now", classifier, {}),
         ("`threads` was 1, and is 2 now", encoder, {"threads": 2}),
     ]
     for match, model, options in refused:
         with pytest.raises(ConfigError, match=match):
             embed(model, source, tmp_path / "out", **options)
     other = written(tmp_path / "other.txt", sentences(20, seed=2))
-    with pytest.raises(ConfigError, match=r"other.txt in the place of .*in.txt: the content has"):
+    with pytest.raises(ConfigError, match="`content of file 1` was 'sha256 .*', and is 'sha256"):
         embed(encoder, other, tmp_path / "out")
-    with pytest.raises(ConfigError, match="had 1 files, and has 2 now"):
+    with pytest.raises(ConfigError, match="`content of file 2` was not given, and is"):
         embed(encoder, [source, other], tmp_path / "out")
     written(source, [*sentences(20), "one more"])
-    with pytest.raises(ConfigError, match="in.txt: the content has changed"):
+    with pytest.raises(ConfigError, match="`content of file 1` was"):
         embed(encoder, source, tmp_path / "out")
     with pytest.raises(ConfigError, match="was not written by this command"):
         embed(encoder, source, encoder)
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(encoder, tmp_path, monkeypatch):
-    source = written(tmp_path / "in.txt", sentences(60))
-    real = worker._Worker._compute_rows
-
-    def add_and_change(self, shard, rows, results):
-        real(self, shard, rows, results)
-        os.utime(source, ns=(1, 1))
-
-    monkeypatch.setattr(worker._Worker, "_compute_rows", add_and_change)
-    with pytest.raises(DataError, match="in.txt: has changed since the work began"):
-        embed(encoder, source, tmp_path / "out")
-    assert not list((tmp_path / "out/parts").iterdir())
-
-
 def test_a_full_disk_loses_nothing_that_is_done(encoder, tmp_path, monkeypatch):
     source, count = written(tmp_path / "in.txt", sentences(90)), 0
-    real = parts.write_bytes
+    real = worker.sync
 
-    def write_until_full(path: Path, content: bytes) -> None:
+    def full_after_two(path: Path) -> None:
         nonlocal count
         count += 1
         if count > 2:
-            path.write_bytes(content[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, content)
+        real(path)
 
     with monkeypatch.context() as full:
-        full.setattr(parts, "write_bytes", write_until_full)
-        with pytest.raises(CheckpointError, match="No space left on device"):
+        full.setattr(worker, "sync", full_after_two)
+        with pytest.raises(RegardError, match="No space left on device"):
             embed(encoder, source, tmp_path / "out")
     assert len(list((tmp_path / "out/parts").iterdir())) == 2
     embed(encoder, source, tmp_path / "out")
     embed(encoder, source, tmp_path / "fresh")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
-
-
-def test_a_model_that_is_missing_or_another_one_where_the_worker_is(encoder, tmp_path):
-    source = written(tmp_path / "in.txt", ["a cat"])
-    with pytest.raises(CheckpointError, match="there is no such folder"):
-        embed(tmp_path / "nothing", source, tmp_path / "out")
-    embed(encoder, source, tmp_path / "out")
-    arguments = {"strict": False, "lease_timeout": 60.0, "modified": [source.stat().st_mtime_ns]}
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    manifest["model_sha256"] = "0" * 64
-    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="another model here: its sha256 must be 00000"):
-        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
-    manifest["task"]["model"] = str(tmp_path / "nothing")
-    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="there is no such folder"):
-        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["in.csv", "in.tsv.gz", "in.parquet"])
@@ -576,19 +433,6 @@ def test_a_column_that_a_table_lacks_is_named_before_anything_is_written(
     assert not (tmp_path / "out").exists()
     (row,) = predict(classifier, tmp_path / name, tmp_path / "out", columns="body")
     assert row["label"] == "x" and row["prediction"] is not None
-
-
-def test_a_worker_with_other_versions_ends_with_an_error(encoder, tmp_path):
-    source = written(tmp_path / "in.txt", ["a cat"])
-    embed(encoder, source, tmp_path / "out")
-    arguments = {"strict": False, "lease_timeout": 60.0, "modified": [source.stat().st_mtime_ns]}
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    manifest["versions"]["torch"] = "0.1"
-    (tmp_path / "out/manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match="version of torch: 0.1 before, .* now"):
-        worker.run(str(tmp_path / "out"), **arguments)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="version of torch: 0.1 before, .* now"):
-        embed(encoder, source, tmp_path / "out")
 
 
 def test_parts_whose_manifest_was_removed_are_never_taken_for_results(encoder, tmp_path):
@@ -631,7 +475,7 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
     ]
     for number, (match, model, options) in enumerate(wrong):
         with pytest.raises(RegardError, match=match):
-            predict_or = {"method": "predict", "executor": "threads", "progress": False, **options}
+            predict_or = {"method": "predict", "executor": "here", "progress": False, **options}
             compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
 
 
@@ -673,7 +517,7 @@ def test_rows_that_parquet_columns_cannot_hold_fail_alone_and_say_why(classifier
     for number, (own, _) in wrong.items():
         records[number] = {"text": "a cat", **own}
     source = written(tmp_path / "in.jsonl", map(json.dumps, records))
-    found = predict(classifier, source, tmp_path / "out", format="parquet", shard_bytes=1 << 20)
+    found = predict(classifier, source, tmp_path / "out", format="parquet", rows_per_part=1024)
     for failed, (number, (_, reason)) in zip(found.failed(), wrong.items(), strict=True):
         assert failed["line"] == number + 1 and "jsonl" in failed["reason"]
         assert re.search(reason, failed["reason"])
@@ -681,7 +525,7 @@ def test_rows_that_parquet_columns_cannot_hold_fail_alone_and_say_why(classifier
     assert [index for index, row in enumerate(rows) if row["prediction"] is None] == list(wrong)
     for number in wrong:
         assert rows[number]["text"] == "a cat" and rows[number + 1]["n"] == number + 1
-    with pytest.raises(DataError, match=UNLIKE_THE_FIRST_ROWS[0][1]):
+    with pytest.raises(RegardError, match=UNLIKE_THE_FIRST_ROWS[0][1]):
         predict(classifier, source, tmp_path / "strict", format="parquet", strict=True)
 
 
@@ -693,8 +537,8 @@ def test_a_row_with_a_field_of_the_results_fails_wherever_it_stands(
     rows = [json.dumps({"text": text}) for text in sentences(1301)]
     rows[number] = '{"text": "a cat", "prediction": "mine"}'
     source = written(tmp_path / "rows.jsonl", rows)
-    options = {"format": format, "shard_bytes": 1 << 20}
-    if number < worker.CHUNK_ROWS:
+    options = {"format": format, "rows_per_part": 1024}
+    if number < worker.FIRST_ROWS:
         with pytest.raises(RegardError, match="has a column 'prediction'"):
             predict(classifier, source, tmp_path / "out", **options)
         return
@@ -726,72 +570,13 @@ def test_all_batches_of_a_ray_dataset_have_the_same_columns(
         DatasetComputer(task, strict=False)(pyarrow.table({"text": ["a"], result: [1]}))
 
 
-# ---------------------------------------------------------------------------------- leases
-
-
-def test_one_of_several_workers_has_a_lease_and_gives_it_back(tmp_path):
-    one, two = Leases(tmp_path), Leases(tmp_path)
-    lease = one.take("0")
-    assert lease is not None and two.take("0") is None and not lease.lost
-    one.release(lease)
-    assert two.take("0") is not None
-
-
-def test_a_lease_expires_by_the_clock_of_the_observer_alone(tmp_path, monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(time, "time", lambda: random.uniform(-1e9, 1e9))  # it jumps
-    owner, observer = Leases(tmp_path, 10.0), Leases(tmp_path, 10.0)
-    lease = owner.take("0")
-    assert lease is not None
-    os.utime(lease.path, (0, 0))
-    for _ in range(5):
-        now += 9.0
-        assert observer.take("0") is None
-        lease.renew()  # slower than the observer looks, and often enough
-        now += 9.0
-        assert observer.take("0") is None
-    now += 11.0
-    taken = observer.take("0")
-    assert taken is not None and lease.lost and not taken.lost
-    lease.renew()
-    owner.release(lease)  # does not take away what is no longer its own
-    assert not taken.lost
-    assert [entry.name for entry in tmp_path.iterdir()] == ["0"]
-
-
-def test_the_lease_of_a_process_that_has_ended_on_this_machine_expires_at_once(tmp_path):
-    program = f"from regard.sharded.leases import *; Leases(Path({str(tmp_path)!r})).take('0')"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-    assert (tmp_path / "0").exists()
-    assert Leases(tmp_path, timeout=1e6).take("0") is not None
-
-
-def test_a_worker_that_has_lost_its_lease_discards_what_it_has(encoder, tmp_path, monkeypatch):
-    source = written(tmp_path / "in.txt", sentences(40))
-    embed(encoder, source, tmp_path / "calm")
-    real, taken = worker._Worker._compute_rows, []
-
-    def add_slowly(self, shard, rows, results):
-        real(self, shard, rows, results)
-        if not taken:  # meanwhile another worker takes the lease for dead, and is slow, too
-            (path,) = (tmp_path / "out/leases").iterdir()
-            path.unlink()
-            taken.append(path)
-
-    monkeypatch.setattr(worker._Worker, "_compute_rows", add_slowly)
-    embed(encoder, source, tmp_path / "out")
-    assert taken and contents(tmp_path / "out") == contents(tmp_path / "calm")
-
-
 # ------------------------------------------------------------------------------ processes
 
 
-def start(model: Path, source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+def start(model: Path, source: Path, out: Path, workers: int, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "regard", "embed", str(model), str(source), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--workers", str(workers), "--shard-bytes", "2000"],
+        [*command, *more, "--workers", str(workers), "--rows-per-part", "50"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,
@@ -806,14 +591,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(number) for number in children.read_text().split()]
+    children = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(number) for file in children for number in file.read_text().split()]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_killed_worker_starts_again_and_an_interrupted_run_continues(encoder, tmp_path):
     source = written(tmp_path / "in.txt", sentences(1500))
-    embed(encoder, source, tmp_path / "calm", shard_bytes=2000)
+    embed(encoder, source, tmp_path / "calm", rows_per_part=50)
     out, driver = tmp_path / "out", start(encoder, source, tmp_path / "out", workers=1)
     until(lambda: len(list(out.glob("parts/part-*"))) >= 2)
     os.kill(workers_of(driver)[0], signal.SIGKILL)
@@ -823,47 +608,20 @@ def test_a_killed_worker_starts_again_and_an_interrupted_run_continues(encoder, 
     said = driver.communicate(timeout=60)[1]
     assert driver.returncode == 130
     assert "its process was killed by SIGKILL; it is started again" in said
-    assert "shards are done" in said and "The same command continues" in said
-    embed(encoder, source, out, shard_bytes=2000)
+    assert "parts are done" in said and "The same command continues" in said
+    embed(encoder, source, out, rows_per_part=50)
     assert contents(out) == contents(tmp_path / "calm")
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
-def test_the_workers_of_a_killed_driver_end_and_another_one_continues(encoder, tmp_path):
-    source = written(tmp_path / "in.txt", sentences(1500))
-    embed(encoder, source, tmp_path / "calm", shard_bytes=2000)
-    out, driver = tmp_path / "out", start(encoder, source, tmp_path / "out", workers=1)
-    until(lambda: len(list(out.glob("parts/part-*"))) >= 1)
-    (worker_number,) = workers_of(driver)
-    driver.kill()
-    driver.communicate()
-    until(lambda: not Path(f"/proc/{worker_number}/stat").exists() or ended(worker_number))
-    assert len(list(out.glob("parts/part-*"))) < len(read_manifest(out).shards)
-    embed(encoder, source, out, shard_bytes=2000)
-    assert contents(out) == contents(tmp_path / "calm")
-
-
-def ended(number: int) -> bool:
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def test_two_drivers_at_once_divide_the_work(encoder, tmp_path):
+def test_the_jobs_of_an_array_write_a_share_each(encoder, tmp_path):
     source = written(tmp_path / "in.txt", sentences(300))
-    embed(encoder, source, tmp_path / "calm")
-    errors: list[Exception] = []
-
-    def drive() -> None:
-        try:
-            embed(encoder, source, tmp_path / "out", workers=2)
-        except Exception as error:
-            errors.append(error)
-
-    drivers = [threading.Thread(target=drive) for _ in range(2)]
-    for one in drivers:
-        one.start()
-    for one in drivers:
-        one.join()
-    assert not errors and contents(tmp_path / "out") == contents(tmp_path / "calm")
+    embed(encoder, source, tmp_path / "whole", rows_per_part=50)
+    first, second = (
+        start(encoder, source, tmp_path / "out", 1, "--shard", f"{share}/2") for share in (1, 2)
+    )
+    for process in (first, second):
+        assert process.communicate(timeout=60) and process.returncode == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_path):
@@ -875,10 +633,11 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         return CliRunner().invoke(app, list(map(str, words)))
 
     source, out = written(tmp_path / "in.txt", sentences(5)), tmp_path / "out"
-    given = ("embed", encoder, source, "--workers", 1, "--executor", "threads")
+    given = ("embed", encoder, source, "--workers", 1, "--executor", "here")
     done = call(*given, "--out", out, "--json", "--layers", "0")
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout) == {"out": str(out), "shards": 1, "rows": 5, "failed": 0}
+    numbers = {"parts": 1, "missing": 0, "rows": 5, "failed": 0}
+    assert json.loads(done.stdout) == {"out": str(out), **numbers}
     known = regard.load(encoder).embed(sentences(5), layers=0)
     np.testing.assert_allclose(iter_results(out).vectors(), known, atol=2e-6)
     wrong = [
@@ -886,8 +645,10 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         (("embed", encoder, "--workers", 1, "--out", out), "--workers needs files"),
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
         ((*given, "--out", out, "--granularity", "word"), "--granularity word is for lines"),
+        ((*given, "--out", out, "--shard", "0/2"), "`shard` must be 1/N to N/N, but is 0/2"),
+        ((*given, "--out", out, "--shard", "2"), "--shard must be I/N, such as 1/8"),
         ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
-        (("tag", encoder, source, "--workers", 1, "--executor", "threads", "--out", tmp_path / "t"),
+        (("tag", encoder, source, "--workers", 1, "--executor", "here", "--out", tmp_path / "t"),
          "which does not support tag. Use: regard"),
         (("translate", encoder, "a cat"), "which does not support translate. Use: regard"),
     ]  # fmt: skip
@@ -914,7 +675,7 @@ def test_the_exit_code_tells_that_no_row_has_a_result(classifier, tmp_path, tabl
 
     from regard.cli import app
 
-    sharding = ("--workers", "1", "--executor", "threads")
+    sharding = ("--workers", "1", "--executor", "here")
     if table:
         source, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
         source.write_text("text\n" + "".join(f"{row}\n" for row in rows))
@@ -943,7 +704,7 @@ def test_columns_with_nothing_beside_a_comma_are_an_error(classifier, tmp_path, 
     source.write_text("text\na cat\n")
     for verb, *more in (
         ("predict", "--file", source, "--out", tmp_path / "out.jsonl"),
-        ("embed", source, "--out", tmp_path / "out", "--workers", 1, "--executor", "threads"),
+        ("embed", source, "--out", tmp_path / "out", "--workers", 1, "--executor", "here"),
         ("evaluate", "--data", source),
     ):
         words = [verb, classifier, *more, "--columns", columns]

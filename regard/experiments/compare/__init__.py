@@ -16,7 +16,8 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
@@ -24,8 +25,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobResult, make_executor
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import Job, Json, make_executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.compare.entries import (
     Compared,
@@ -126,32 +127,46 @@ def compare_files(
     progress: bool = True,
 ) -> Comparison:
     """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
-    runs_on = make_executor(executor, workers)
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
     entries = entries_of(paths, overrides)
     shared = shared_conditions(entries)
-    with locked(out, "comparing in"), closing(display(progress)) as shown:
-        recipes = [one.recipe for one in entries.values() if one.run is None]
-        with_tokenizer = shared_tokenizer(recipes, shared, out)
-        runs = {
-            name: _runs_of(name, entry, with_tokenizer(entry.recipe, overrides), seeds, out)
-            for name, entry in entries.items()
-        }
-        every = [run for of_model in runs.values() for run in of_model]
-        for run in every:
-            check_same_run(run.folder, run.recipe)
-        unfinished = [run for run in every if not (run.folder / OUTCOME).exists()]
-        jobs = [run.job(shown.every, gpus) for run in unfinished]
-        with closing(run_jobs(runs_on, jobs, shown)) as results:
-            for result in results:
-                _check_done(result)
-    outcomes = {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
+    with closing(display(progress)) as shown:
+        runs_on = make_executor(executor, workers, shown.log)
+        with locked(out, "comparing in"):
+            outcomes = _outcomes(entries, overrides, shared, seeds, out, runs_on, shown.every, gpus)
     found = Comparison(out, shared, tuple(seeds), outcomes)
     write_json(out / COMPARISON, found.facts())
     found.report().save(out / "report.html")
     return found
+
+
+def _outcomes(
+    entries: Mapping[str, Entry],
+    overrides: Sequence[str],
+    shared: Mapping[str, Any],
+    seeds: Sequence[int],
+    out: Path,
+    executor: Executor,
+    every: float,
+    gpus: int,
+) -> dict[str, tuple[Outcome, ...]]:
+    """Train what is not finished; the outcomes of each entry by its name."""
+    recipes = [one.recipe for one in entries.values() if one.run is None]
+    with_tokenizer = shared_tokenizer(recipes, shared, out)
+    runs = {
+        name: _runs_of(name, entry, with_tokenizer(entry.recipe, overrides), seeds, out)
+        for name, entry in entries.items()
+    }
+    every_run = [run for of_model in runs.values() for run in of_model]
+    for run in every_run:
+        check_same_run(run.folder, run.recipe)
+    unfinished = [run for run in every_run if not (run.folder / OUTCOME).exists()]
+    with closing(run_jobs(executor, [run.job(every, gpus) for run in unfinished])) as results:
+        for job, future in results:
+            _check_done(job, future)
+    return {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
 
 
 def _runs_of(
@@ -168,11 +183,12 @@ def _runs_of(
     ]
 
 
-def _check_done(result: JobResult) -> None:
+def _check_done(job: Job, future: Future[Json]) -> None:
     """Raises RegardError where a run has failed."""
-    if result.error:
-        folder = result.job.arguments["folder"]
+    try:
+        future.result()
+    except RegardError as error:
         raise RegardError(
-            f"the run in {folder} has failed: {result.error}\n"
+            f"the run in {job.arguments['folder']} has failed: {error}\n"
             "Finished runs are kept: the same command continues from there."
-        )
+        ) from None

@@ -73,7 +73,7 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -
     problems = [
         (key, f"{key}: {one!r} in {first}, {two!r} in {name}")
         for name, other in others
-        for key, one, two in _differences(expected, other)
+        for key, one, two in differences(expected, other)
     ]
     if problems:
         shown, more = _most_important(problems)
@@ -109,9 +109,7 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
     Raises:
         ConfigError: it was not; every difference is named.
     """
-    problems = [
-        f"{key}: was {one!r}, is {two!r} now" for key, one, two in _differences(before, now)
-    ]
+    problems = [f"{key}: was {one!r}, is {two!r} now" for key, one, two in differences(before, now)]
     if problems:
         raise ConfigError(
             f"{folder} was started with other settings:\n  "
@@ -143,9 +141,7 @@ def check_same_run(folder: Path, recipe: Any) -> None:
         check_start(recipe.model, recorded.get("start", {}), folder)
 
 
-def _differences(
-    one: Mapping[str, Any], other: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(dotted name, value in one, value in the other); None where there is none."""
     values, others = dict(_leaves(one)), dict(_leaves(other))
     for key in dict.fromkeys([*values, *others]):

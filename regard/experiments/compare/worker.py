@@ -1,6 +1,6 @@
 """One run of a comparison, in a process of its own: trained, tested, its cost measured.
 
-Every few seconds it sends its progress: {"fraction": 0.5, "text": "..."}.
+Every few seconds it prints how far it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import torch
 
 from regard.checkpoints.store import FACTS
 from regard.errors import ConfigError
-from regard.executors import send
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import read_recipe
@@ -73,7 +72,7 @@ def measure(
     cost = estimate(folder / "recipe.toml", measure=False).totals()
     task: Any = load(folder)
     recipe: Any = read_recipe(folder / "recipe.toml")
-    _write(1.0, "testing")
+    _write("100% · testing")
     scores, samples = _test_scores(task, recipe, result), task.test_samples(recipe)
     name, direction = task.goal
     items = task.items
@@ -93,7 +92,7 @@ def measure(
         items=items,
     )
     write_text(folder / OUTCOME, json.dumps(asdict(outcome)) + "\n")
-    _write(1.0, f"{outcome.quality:.2f}, {result.seconds:.0f} s of training")
+    _write(f"100% · {outcome.quality:.2f}, {result.seconds:.0f} s of training")
     return outcome
 
 
@@ -149,7 +148,7 @@ class WorkerProgress:
 
     def show(self, status: Status) -> None:
         rate, left = f"{status.tokens_per_s:,.0f} {status.items}/s", f"{clock(status.left)} left"
-        _write(status.fraction, f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
+        _write(f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")
 
     def say(self, message: str) -> None:
         pass
@@ -161,5 +160,5 @@ class WorkerProgress:
         pass
 
 
-def _write(fraction: float, text: str) -> None:
-    send({"fraction": fraction, "text": text})
+def _write(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

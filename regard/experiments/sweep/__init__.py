@@ -19,7 +19,7 @@ never by test data.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from fractions import Fraction
 from os import PathLike
@@ -133,12 +133,13 @@ def sweep_file(
     progress: bool = True,
 ) -> SweepResults:
     """As `sweep`, of a file with the NAME=VALUE of a command line."""
-    runs_on = make_executor(executor, workers)
     settings = checked_settings(
         recipe, overrides, param_space, strategy, trials, num_rungs, seeds, draw_seed, workers, out
     )
     checked = _check_stage(settings, settings.method.next([]))
-    with locked(settings.folder, "sweeping in"), closing(display(progress)) as shown:
+    with closing(display(progress)) as shown, ExitStack() as stack:
+        runs_on = make_executor(executor, workers, shown.log)
+        stack.enter_context(locked(settings.folder, "sweeping in"))
         state = SweepState(settings.folder, settings.facts())
         with_tokenizer = shared_tokenizer([settings.recipe], checked, settings.folder)
         given = with_tokenizer(settings.recipe, settings.overrides)
@@ -196,15 +197,18 @@ class _Sweep:
         """Train the runs of a stage that are not finished."""
         done = self.state.reached(index)
         jobs = [job for job in self._jobs(stage) if job.name not in done]
-        with closing(run_jobs(self.executor, jobs, self.shown)) as results:
-            for result in results:
-                found: Any = {ERROR: result.error} if result.error else result.value
+        with closing(run_jobs(self.executor, jobs)) as results:
+            for job, future in results:
+                try:
+                    found: Any = future.result()
+                except RegardError as error:
+                    found = {ERROR: str(error)}
                 if found.get("score", 0) is None:
                     found = {ERROR: "no validation score is finite"}
                 if ERROR in found:
-                    self.shown.say(f"{result.job.name} has failed: {found[ERROR]}")
-                    (self.settings.folder / result.job.name).mkdir(exist_ok=True)
-                self.state.record(index, result.job.name, found)
+                    self.shown.say(f"{job.name} has failed: {found[ERROR]}")
+                    (self.settings.folder / job.name).mkdir(exist_ok=True)
+                self.state.record(index, job.name, found)
         return finished_stage(stage, self.state.reached(index), self.settings.seeds)
 
     def _jobs(self, stage: SweepStage) -> Iterator[Job]:
