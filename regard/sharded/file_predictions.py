@@ -48,11 +48,8 @@ def predict_files(
     """Compute the results of a model for each row, and write them into the parts of a folder.
 
     After an interruption, the same call continues. The bytes of the parts do not depend on the
-    number of workers. For a Ray Dataset nothing is written: the
-    result is a Ray Dataset, the rows with the columns of the results, computed by actors of its
-    cluster, which keep the model in memory.
-
-    With `shard`, the result is a summary until all parts are there.
+    number of workers. For a Ray Dataset nothing is written: the result is a Ray Dataset, the rows
+    with the columns of the results. With `shard` it is a summary until all parts are there.
 
     Args:
         model: a folder, or a name on the hub; every worker opens it.
@@ -84,28 +81,28 @@ def predict_files(
         raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     source = str(Path(model).absolute() if Path(model).exists() else model)
-    format = format_of(method, format)
-    work = ShardedTask(
-        source,
-        method,
-        format,
-        names,
-        too_long,
-        quantize,
-        device,
-        threads,
-        options or None,
-        rows_per_part,
-    )
+    chosen = names, too_long, quantize, device, threads, options or None, rows_per_part
+    work = ShardedTask(source, method, format_of(method, format), *chosen)
+    with_workers = WorkerOptions(workers, executor, gpus, strict, shard)
+    return _results(files, work, out, with_workers, progress)
+
+
+def _results(
+    files: Any,
+    work: ShardedTask,
+    out: str | PathLike[str] | None,
+    options: WorkerOptions,
+    progress: bool | None,
+) -> FileResults | Any:
+    """The results of the rows of files or data; see `predict_files`."""
     if is_ray_dataset(files):
         if out is not None:
             raise ConfigError("`out` has no effect: the results are a Ray Dataset, too.")
-        return map_ray_dataset(files, work, workers, gpus, strict)
+        return map_ray_dataset(files, work, options.workers, options.gpus, options.strict)
     if out is None:
         raise ConfigError("`out` is missing: name the folder for the results, out=FOLDER.")
-    worker_options = WorkerOptions(workers, executor, gpus, strict, shard)
     paths = _files(files, Path(out))
-    summary = compute_files(work, paths, out, worker_options, progress=progress)
+    summary = compute_files(work, paths, out, options, progress=progress)
     return summary if summary.missing else iter_results(out)
 
 
