@@ -81,8 +81,10 @@ def predict_files(
         raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
     names = (columns,) if isinstance(columns, str) else tuple(columns)
     source = str(Path(model).absolute() if Path(model).exists() else model)
-    chosen = names, too_long, quantize, device, threads, options or None, rows_per_part
-    work = ShardedTask(source, method, format_of(method, format), *chosen)
+    work = ShardedTask(
+        source, method, format_of(method, format), names, too_long, quantize, device, threads,
+        options or None, rows_per_part=rows_per_part,
+    )  # fmt: skip
     with_workers = WorkerOptions(workers, executor, gpus, strict, shard)
     return _results(files, work, out, with_workers, progress)
 

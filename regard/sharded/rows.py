@@ -6,20 +6,20 @@ for number, raw in raw_rows(file):        # quickly: what is skipped is not pars
 
 from __future__ import annotations
 
-import csv
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from regard.data.csv_rows import csv_rows
 from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
-    LONGEST_TEXT,
     check_file,
     ending,
     hash_of,
@@ -27,7 +27,6 @@ from regard.data.files import (
     open_bytes,
     skip_byte_order_mark,
 )
-from regard.data.csv_rows import csv_hint
 from regard.data.readers import json_value
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, DataError, MissingExtra
@@ -150,14 +149,10 @@ def raw_rows(file: InputFile) -> Iterator[tuple[int, Raw]]:
     """
     if file.format == "parquet":
         yield from _parquet_rows(file.path)
-        return
-    with open_bytes(file.path) as stream:
-        skip_byte_order_mark(stream, file.path)
-        raw: Iterator[tuple[int, Raw]]
-        raw = (_csv_rows if file.format == "csv" else _lines)(stream, file)
-        if file.format in ("csv", "tsv"):
-            next(raw, None)
-        yield from raw
+    elif file.format == "csv":
+        yield from islice(csv_rows(file.path, ","), 1, None)
+    else:
+        yield from islice(_lines(file), file.format == "tsv", None)
 
 
 def column_names(file: InputFile) -> list[str]:
@@ -170,13 +165,11 @@ def column_names(file: InputFile) -> list[str]:
     if file.format == "parquet":
         with _parquet(file.path) as table:
             names = table.schema_arrow.names
-    elif file.format in ("csv", "tsv"):
-        with open_bytes(file.path) as stream:
-            skip_byte_order_mark(stream, file.path)
-            reader = _csv_rows if file.format == "csv" else _lines
-            for number, raw in reader(stream, file):
-                names = raw if isinstance(raw, list) else _text(raw, file.path, number).split("\t")
-                break
+    elif file.format == "csv":
+        _, names = next(csv_rows(file.path, ","), (0, names))
+    elif file.format == "tsv":
+        for number, line in islice(_lines(file), 1):
+            names = _text(line, file.path, number).split("\t")
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(file.path, None, f"has more than one column {twice[0]!r}.", "Rename one.")
     return names
@@ -213,7 +206,7 @@ def _fields(file: InputFile, names: Sequence[str], number: int, raw: Raw) -> dic
             raise DataError(file.path, number, f"has a value that cannot be read: {record}.")
         return record
     if isinstance(raw, list):
-        return _record(_checked_utf8(raw, file.path, number), names, file.path, number)
+        return _record(raw, names, file.path, number)
     text = _text(raw, file.path, number)
     if file.format == "lines":
         return {TEXT: text}
@@ -235,30 +228,21 @@ def _record(fields: Sequence[str], names: Sequence[str], path: str, number: int)
 
 def _text(line: bytes, path: str, number: int) -> str:
     """The text of a line, without its end."""
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        (text,) = lines_of([line], path, number - 1)  # type: ignore[arg-type]  # raises the error
-    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+    mark = BOM_UTF8 if number == 1 else b""  # of the file, which is skipped, and expected here
+    (text,) = lines_of([mark + line], path, number - 1)  # type: ignore[arg-type]
+    return text
 
 
-def _checked_utf8(fields: list[str], path: str, number: int) -> list[str]:
-    """Raises DataError where a field has lone surrogates: `_csv_rows` makes them of other bytes."""
-    try:
-        "".join(fields).encode()
-    except UnicodeEncodeError:
-        raise DataError(path, number, "has bytes that are not UTF-8.") from None
-    return fields
-
-
-def _lines(stream: BinaryIO, file: InputFile) -> Iterator[tuple[int, bytes]]:
+def _lines(file: InputFile) -> Iterator[tuple[int, bytes]]:
     """The lines that are rows, with their ends."""
-    for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
-        if len(line) > LONGEST_LINE:
-            problem = f"the line has more than {LONGEST_LINE:,} bytes."
-            raise DataError(file.path, number, problem)
-        if _is_row(line, file.format):
-            yield number, line
+    with open_bytes(file.path) as stream:
+        skip_byte_order_mark(stream, file.path)
+        for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), 1):
+            if len(line) > LONGEST_LINE:
+                problem = f"the line has more than {LONGEST_LINE:,} bytes."
+                raise DataError(file.path, number, problem)
+            if _is_row(line, file.format):
+                yield number, line
 
 
 def _is_row(line: bytes, format: str) -> bool:
@@ -266,22 +250,6 @@ def _is_row(line: bytes, format: str) -> bool:
     if format == "jsonl" and not b" " < line.lstrip()[:1] < b"\x7f":
         return bool(line.decode("utf-8", "replace").strip())
     return format in ("jsonl", "lines") or line not in (b"\n", b"\r\n")
-
-
-def _csv_rows(stream: BinaryIO, file: InputFile) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each row; bytes that are not UTF-8 become lone surrogates."""
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    lines = iter(partial(stream.readline, LONGEST_TEXT), b"")
-    table = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
-    begun = 1
-    try:
-        for fields in table:
-            if fields:  # none: a blank line
-                yield begun, fields
-            begun = table.line_num + 1
-    except csv.Error as error:
-        problem = f"the row that begins here is not CSV: {error}."
-        raise DataError(file.path, begun, problem, csv_hint(error)) from error
 
 
 def _parquet_rows(path: str) -> Iterator[tuple[int, ParquetRow]]:
