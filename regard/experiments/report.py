@@ -65,8 +65,9 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
 
 
 def _confusion(found: ClassReport) -> Heatmap:
-    shares = [[count / max(1, sum(row)) for count in row] for row in found.confusion]
-    labels = [one.label for one in found.classes]
+    labels = [scores.label for scores in found.classes]
+    rows = [found.confusion.get(label, {}) for label in labels]
+    shares = [[row.get(label, 0) / max(1, sum(row.values())) for label in labels] for row in rows]
     name = "Confusion: shares of each target's examples, by prediction"
     return Heatmap.of(shares, labels, labels, name, peak=1.0)
 

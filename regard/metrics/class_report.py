@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -93,13 +94,13 @@ def _mean(values: Sequence[float]) -> float:
 class ClassReport(ScoreReport):
     """The predictions of a classifier against targets.
 
-    confusion: (O, O), the examples with the target of the row and the prediction of the column.
+    confusion: of each target the examples with each prediction, of those that occur.
     calibration_error: the expected calibration error, sum over bins of (n_b / N) |accuracy_b -
         confidence_b| (Guo et al. 2017, eq. 3), over 15 bins of the highest probability.
     """
 
     classes: tuple[ClassScores, ...]
-    confusion: tuple[tuple[int, ...], ...]
+    confusion: dict[str, dict[str, int]]
     calibration_error: float
 
     @classmethod
@@ -114,19 +115,17 @@ class ClassReport(ScoreReport):
         check_equal(probabilities, targets, "predictions", "targets")
         check_any(len(targets), "A report by class")
         predicted = probabilities.argmax(1)
-        confusion = np.zeros((len(labels), len(labels)), dtype=int)
-        np.add.at(confusion, (targets, predicted), 1)
-        correct, predicted_counts, target_counts = (
-            np.diag(confusion),
-            confusion.sum(0),
-            confusion.sum(1),
+        confusion: dict[str, dict[str, int]] = {}
+        pairs = Counter(zip(targets.tolist(), predicted.tolist(), strict=True))
+        for (target, prediction), count in sorted(pairs.items()):
+            confusion.setdefault(labels[target], {})[labels[prediction]] = count
+        counts = (
+            np.bincount(chosen, minlength=len(labels)).tolist()
+            for chosen in (targets[predicted == targets], predicted, targets)
         )
-        counts = zip(
-            labels, correct.tolist(), predicted_counts.tolist(), target_counts.tolist(), strict=True
-        )
-        classes = tuple(ClassScores.of(*numbers) for numbers in counts)
+        classes = tuple(map(ClassScores.of, labels, *counts))
         error = calibration_error(probabilities.max(1), predicted == targets)
-        return cls(classes, tuple(map(tuple, confusion.tolist())), error)
+        return cls(classes, confusion, error)
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""

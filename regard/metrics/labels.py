@@ -68,6 +68,7 @@ class _Confusion:
         if labels is not None and not labels:
             raise RegardError("`labels` must name at least one label.")
         self.labels = None if labels is None else tuple(labels)
+        self._known = frozenset(labels or ())
         self.pairs: Counter[tuple[Hashable, Hashable]] = Counter()
 
     def add(self, predictions: Labels, references: Labels) -> None:
@@ -95,7 +96,7 @@ class _Confusion:
         return self.pairs.total()
 
     def _check(self, label: Hashable) -> None:
-        if self.labels is None or label in self.labels:
+        if self.labels is None or label in self._known:
             return
         names = map(str, self.labels)
         raise RegardError(f"There is no label {label!r}. {nearest(str(label), names)}")

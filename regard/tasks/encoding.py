@@ -459,13 +459,15 @@ def labelled(
     similar = similar_labels(labels)
     if not own_labels:
         return model.with_new_head(kind, len(labels)), tuple(labels), similar
-    if missing := [label for label in labels if label not in own_labels]:
+    known = {*own_labels}
+    if missing := [label for label in labels if label not in known]:
         begun = (
             f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new "
             f"head is begun for {_some(labels)}."
         )
         return model.with_new_head(kind, len(labels)), tuple(labels), [begun, *similar]
-    unseen = [label for label in own_labels if label not in labels]
+    trained = {*labels}
+    unseen = [label for label in own_labels if label not in trained]
     remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
     return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
 

@@ -371,13 +371,14 @@ class Table(Picture):
         shapes: list[Shape] = []
         widths = [text_width("x" * min(60, cells), 12.5) + 22 for cells in self._widths()]
         y, total = 12.0, sum(widths) + 8
+        numeric = list(map(self._numeric, range(len(widths))))
         if self.title:
             shapes.append(Label(8, y, self.title, 13.5, bold=True))
             y += 26
         for index, row in enumerate((self.head, *self.rows)):
             x, first = 8.0, index == 0
             for column, (cell, wide) in enumerate(zip(row, widths, strict=True)):
-                at, anchor = (x + wide - 22, "end") if self._numeric(column) else (x, "start")
+                at, anchor = (x + wide - 22, "end") if numeric[column] else (x, "start")
                 ink, bold = ("muted" if first else "ink"), index - 1 == self.best
                 shapes.append(Label(at, y, clip(cell, 60), 12.5, anchor, ink, bold=bold))
                 x += wide
@@ -388,9 +389,10 @@ class Table(Picture):
 
     def terminal(self, width: int, color: bool) -> Text:
         text, widths = self._title_text(width), self._fitted(width)
+        numeric = list(map(self._numeric, range(len(widths))))
         for index, row in enumerate((self.head, *self.rows)):
             cells = [
-                characters.pad(cell, wide, right=self._numeric(column))
+                characters.pad(cell, wide, right=numeric[column])
                 for column, (cell, wide) in enumerate(zip(row, widths, strict=True))
             ]
             style = "dim" if index == 0 else "bold" if index - 1 == self.best else ""
@@ -405,20 +407,24 @@ class Table(Picture):
         return widths
 
     def body(self) -> str:
-        head = "".join(self._cell("th", name, column) for column, name in enumerate(self.head))
+        kinds = list(map(self._kind, range(len(self.head))))
+        head = _cells("th", self.head, kinds)
         rows = []
         for index, row in enumerate(self.rows):
             mark = ' class="rg-best"' if index == self.best else ""
-            cells = "".join(self._cell("td", cell, column) for column, cell in enumerate(row))
-            rows.append(f"<tr{mark}>{cells}</tr>")
+            rows.append(f"<tr{mark}>{_cells('td', row, kinds)}</tr>")
         table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
         table = f'<table class="rg-table">{table}</table>'
         return self._title_html() + scrolling(table, self.title or "table")
 
-    def _cell(self, tag: str, text: str, column: int) -> str:
-        kind = ' dir="auto"'
+    def _kind(self, column: int) -> str:
+        """The attributes of the cells of a column."""
         if self._numeric(column):
-            kind = ' class="rg-number"'
-        elif max(cell_len(visible(row[column])) for row in (self.head, *self.rows)) > LONG:
-            kind += ' class="rg-long"'
-        return f"<{tag}{kind}>{escape(visible(text))}</{tag}>"
+            return ' class="rg-number"'
+        wide = max(cell_len(visible(row[column])) for row in (self.head, *self.rows)) > LONG
+        return ' dir="auto" class="rg-long"' if wide else ' dir="auto"'
+
+
+def _cells(tag: str, row: Sequence[str], kinds: Sequence[str]) -> str:
+    pairs = zip(row, kinds, strict=True)
+    return "".join(f"<{tag}{kind}>{escape(visible(text))}</{tag}>" for text, kind in pairs)

@@ -29,7 +29,9 @@ def test_scores_of_each_class_are_those_of_scikit_learn():
     theirs = precision_recall_fscore_support(targets, predicted, labels=range(4), zero_division=0.0)
     ours = [(one.precision, one.recall, one.f1, one.targets) for one in report.classes]
     np.testing.assert_allclose(np.array(ours).T, np.array(theirs), atol=1e-12)
-    assert np.array_equal(report.confusion, confusion_matrix(targets, predicted, labels=range(4)))
+    matrix = confusion_matrix(targets, predicted, labels=range(4))
+    rows = [report.confusion.get(label, {}) for label in LABELS]
+    assert np.array_equal([[row.get(label, 0) for label in LABELS] for row in rows], matrix)
     assert sum(one.predicted for one in report.classes) == len(targets)
 
 
