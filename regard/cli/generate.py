@@ -32,6 +32,9 @@ def generate(
         Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input."),
     ] = None,
     too_long: TooLong = "error",
+    window: Annotated[
+        bool, Option("--window", help="Go on beyond the context: read the last tokens that fit.")
+    ] = False,
     columns: Annotated[
         str | None,
         Option(
@@ -55,6 +58,8 @@ def generate(
     With --workers the arguments are files of prompts, and --out is a folder with parts of 1024
     rows.
     """
+    if window:
+        decoding["window"] = True
     if sharding is not None:
         work = ShardedWork(model, "generate", too_long, opening, decoding)
         return sharding.run(work, prompt, columns, out, as_json)
@@ -95,7 +100,7 @@ def _generate(
     task = load_task(model, **vars(opening))
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
-    of_method = {name: value for name, value in decoding.items() if name != "stop"}
+    of_method = {name: value for name, value in decoding.items() if name not in ("stop", "window")}
     with count_acceptance() as acceptance:
         if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
             tokens = task.stream(prompt, too_long=too_long, **decoding)

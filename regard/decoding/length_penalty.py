@@ -152,7 +152,7 @@ def limits(
     else:
         allowed = max_tokens.of(source).cpu()
     longest = model.config.max_length
-    if longest is None:
+    if longest is None or model.slides:
         return allowed
     if bool((read_counts > longest).any()):
         row = int(read_counts.argmax())

@@ -119,6 +119,9 @@ class SearchPlan:
         return int(self.limits.max())
 
 
+LONGEST_ATTENDED = 8192  # 12 heads have attention matrices of 3 GB
+
+
 class Model(ABC):
     """What every model has.
 
@@ -127,6 +130,8 @@ class Model(ABC):
     family: how it is trained where a recipe is silent.
     tokens_per_pass: the tokens of a batch, padding included, for one pass of an encoder on a CPU.
     unpadded: whether it reads unpadded batches, (1, N).
+    longest: the most tokens of a text of a model without `config.max_length` whose attention
+        matrices grow with their square; None: they do not.
     """
 
     __call__: Callable[..., Any]  # `forward`, as of every `nn.Module`
@@ -137,6 +142,7 @@ class Model(ABC):
     continues: bool = False
     tokens_per_pass: int = 1024
     unpadded: bool = False
+    longest: int | None = None
     SIZES: dict[str, Any] = {}  # noqa: RUF012  # name of a published size -> its options
     # size -> quantity -> the printed figure, where it stands and why ours differs
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
@@ -147,6 +153,12 @@ class Model(ABC):
 
     def eval(self) -> Self:
         return self.train(False)
+
+    @property
+    def text_limit(self) -> int | None:
+        """The most tokens of a text that it reads at a time; None: any number."""
+        limit: int | None = self.config.max_length
+        return self.longest if limit is None else limit
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -177,10 +189,12 @@ class Generator(Model, Generic[S]):
     `prefill`, else with `read`. See `regard.decoding.start`.
 
     extras: the names of `Output.extras` in training.
+    slides: whether it goes on beyond `config.max_length`, and forgets the first tokens.
     """
 
     head: Any  # a `Head`
     extras: tuple[str, ...] = ()
+    slides: bool = False
 
     @abstractmethod
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:

@@ -43,7 +43,13 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import CrossAttentionModel, Encoder, Output, States
+from regard.models.protocols import (
+    LONGEST_ATTENDED,
+    CrossAttentionModel,
+    Encoder,
+    Output,
+    States,
+)
 from regard.models.transformer import TransformerState
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -175,6 +181,7 @@ class T5Encoder(nn.Module, Encoder, Prunable):
     """T5's encoder alone, an `Encoder` (T5EncoderModel in `transformers`)."""
 
     Config = T5EncoderConfig
+    longest = LONGEST_ATTENDED
     blocks: Sequence[T5EncoderBlock]
 
     def __init__(self, config: T5EncoderConfig):
@@ -252,6 +259,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     Config = T5Config
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    longest = LONGEST_ATTENDED
     decoder: Sequence[T5DecoderBlock]
 
     def __init__(self, config: T5Config):

@@ -39,7 +39,14 @@ from regard.layers.task_heads import ClassificationHead, LastToken, every_token
 from regard.models.config import Count, Epsilon, Flags, InitScale, Probability, Size, Sizes, TokenId
 from regard.models.gpt import GPT, NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, no_head
-from regard.models.protocols import Encoder, LanguageModel, Output, States, first_token_of
+from regard.models.protocols import (
+    LONGEST_ATTENDED,
+    Encoder,
+    LanguageModel,
+    Output,
+    States,
+    first_token_of,
+)
 from regard.ops import KeyMask
 from regard.text.templates import Template
 
@@ -253,6 +260,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     """Transformer-XL, a `LanguageModel` and an `Encoder`."""
 
     Config: type = TransformerXLConfig
+    longest = LONGEST_ATTENDED
     SIZES = SIZES
     PUBLISHED: dict[str, Any] = PUBLISHED
 

@@ -89,6 +89,14 @@ class ModelWrapper(Generic[M]):
         return self.model.unpadded
 
     @property
+    def longest(self) -> int | None:
+        return self.model.longest
+
+    @property
+    def text_limit(self) -> int | None:
+        return self.model.text_limit
+
+    @property
     def SIZES(self) -> dict[str, Any]:
         return self.model.SIZES
 

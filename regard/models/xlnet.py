@@ -53,7 +53,13 @@ from regard.layers.task_heads import (
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead, OutputKind
 from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
+from regard.models.protocols import (
+    LONGEST_ATTENDED,
+    CachedLanguageModel,
+    Encoder,
+    Output,
+    States,
+)
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 
@@ -146,6 +152,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     """XLNet, an `Encoder`, and a `LanguageModel` in the order of the text."""
 
     Config: type = XlnetConfig
+    longest = LONGEST_ATTENDED
     SIZES = SIZES
     trained_in_order = False  # by regard/tasks/permutation_language_modeling.py
 

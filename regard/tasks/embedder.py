@@ -401,6 +401,8 @@ class VectorBatches:
         precision = options.get("precision", "float32")
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
+        if "combine" in options and not isinstance(options.get("layers"), Sequence):
+            raise ConfigError("`combine` is for several layers, such as layers=[-2, -1].")
         pooling, normalize = options.get("pooling"), options.get("normalize")
         budget = options.get("max_tokens_per_batch")
         check_at_least(1, max_tokens_per_batch=budget)

@@ -438,7 +438,7 @@ def input_format_of(
     max_length: None: that of the tokenizer's file. The limit of the model always applies.
     """
     stated = tokenizer.max_length if max_length is None else max_length
-    limits = [limit for limit in (stated, model.config.max_length) if limit is not None]
+    limits = [limit for limit in (stated, model.encoder.text_limit) if limit is not None]
     tokenizer = model.encoder.input_tokenizer(tokenizer)
     template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:

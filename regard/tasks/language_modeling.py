@@ -7,7 +7,7 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
@@ -39,13 +39,14 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
+from regard.decoding.window import SlidingContext
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import NamedScore, check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
 from regard.tasks.auxiliary_losses import AuxiliaryLoss
-from regard.tasks.batching import TooLong, decode_in_order, device_of, watched
+from regard.tasks.batching import TooLong, check_too_long, decode_in_order, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
@@ -250,6 +251,7 @@ class TextGenerator(EmbedsTexts):
         *,
         too_long: TooLong = "error",
         stop: Sequence[str] | str | None = None,
+        window: bool = False,
         **options: Any,
     ) -> Any:
         """Prompts with their continuations: a list for a list, one for one prompt.
@@ -262,12 +264,15 @@ class TextGenerator(EmbedsTexts):
                 context: "error", or "truncate", which cuts its beginning.
             stop: stop sequences, one text or several: a continuation ends before the one that is
                 complete first. It may begin and end within tokens; `min_tokens` does not delay it.
+            window: go on beyond the model's context: it reads the last tokens that fit into it.
             options: how to decode, by name (`max_tokens=40, top_k=40`), where it differs from the
                 model's own method.
 
         Raises:
             RegardError: a prompt is too long.
         """
+        if window:
+            options["window"] = window
         if isinstance(prompts, str):
             warn_if_file(prompts)
             return self.generate([prompts], too_long=too_long, stop=stop, **options)[0]
@@ -303,14 +308,16 @@ class TextGenerator(EmbedsTexts):
         *,
         too_long: TooLong = "error",
         stop: Sequence[str] | str | None = None,
+        window: bool = False,
         **options: Any,
     ) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first; where one of `stop` ends a continuation,
         the tokens of that belong to it.
         """
-        encoded, method = self.decoding_inputs(prompts, too_long=too_long, stop=stop, **options)
+        fitting: Any = {"too_long": too_long, "stop": stop, "window": window}
+        encoded, method = self.decoding_inputs(prompts, **fitting, **options)
         with muted():
-            decoded = decode_in_order(self.generator, TokenArray.of(encoded), method)
+            decoded = decode_in_order(self._generator(window), TokenArray.of(encoded), method)
         stops = checked_stops(stop)
         hypotheses = [
             [stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
@@ -319,7 +326,7 @@ class TextGenerator(EmbedsTexts):
             for ids, ranked in zip(encoded, decoded, strict=True)
         ]
         best = [ranked[0] for ranked in hypotheses]
-        warn_of_length_ends(map(len, encoded), best, self.context, method)
+        warn_of_length_ends(map(len, encoded), best, None if window else self.context, method)
         rows = zip(encoded, best, strict=True)
         self.read_ids([[*ids, *hypothesis.tokens] for ids, hypothesis in rows])
         return hypotheses
@@ -330,11 +337,35 @@ class TextGenerator(EmbedsTexts):
         *,
         too_long: TooLong = "error",
         stop: Sequence[str] | str | None = None,
+        window: bool = False,
         **options: Any,
     ) -> tuple[list[list[int]], Any]:
         """The ids of prompts, and the method that continues them."""
         method, prompts = self.decoding_method(stop, **options), checked_texts(prompts)
-        return fitted_prompts(self.prompt_ids(prompts), self.context, too_long, options), method
+        return self._fitted(self.prompt_ids(prompts), too_long, window, options), method
+
+    def _fitted(
+        self,
+        ids: Sequence[list[int]],
+        too_long: TooLong,
+        window: bool,
+        options: Mapping[str, Any],
+    ) -> list[list[int]]:
+        """The ids of prompts that the model reads: with a window, the last ones."""
+        if window:
+            check_too_long(too_long)
+            return [row[-self.context :] for row in ids] if self.context else [*ids]
+        if self.context is None:  # any number of tokens may follow
+            return fitted_prompts(ids, self.module.text_limit, too_long, {})
+        return fitted_prompts(ids, self.context, too_long, options)
+
+    def _generator(self, window: bool) -> Generator:
+        """What decodes.
+
+        Raises:
+            ConfigError: `window` is for a model without a context.
+        """
+        return SlidingContext(self.module) if window else self.generator
 
     def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
         """The method that continues prompts.
@@ -343,6 +374,11 @@ class TextGenerator(EmbedsTexts):
             ConfigError: a wrong option, or `stop` for a model that reads backward.
         """
         options = habit_names.decoding({"stop": stop, **options})
+        if options.get("forced_bos_token_id") is not None:
+            raise ConfigError(
+                "`forced_bos_token_id` is the first token of an answer: it has no effect on the "
+                "continuation of a prompt. Leave it out, or end the prompt with the token."
+            )
         stops = checked_stops(options.pop("stop", None))
         method = decoding.with_options(self.method, **options)
         if stops:
@@ -357,6 +393,10 @@ class TextGenerator(EmbedsTexts):
 
     def token_limit(self, **options: Any) -> int | None:
         """The most tokens of a prompt after which `max_tokens` fit into the context."""
+        if options.pop("window", False):
+            return None
+        if self.context is None:
+            return self.module.text_limit
         return prompt_capacity(self.context, options)
 
     def stream(
@@ -365,17 +405,18 @@ class TextGenerator(EmbedsTexts):
         *,
         too_long: TooLong = "error",
         stop: Sequence[str] | str | None = None,
+        window: bool = False,
         **options: Any,
     ) -> Iterator[str]:
         """The continuation of a prompt, in parts as tokens are generated."""
         self._check_forward("stream a continuation")
         method = self.decoding_method(stop, **options)
         ids = self.prompt_ids([checked_text(prompt, 0)])[0]
-        fitted = fitted_prompts([ids], self.context, too_long, options)[0]
-        if len(fitted) < len(ids):
+        fitted = self._fitted([ids], too_long, window, options)[0]
+        if len(fitted) < len(ids) and not window:
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
         source = Sequences.of([fitted], self.module.config.pad).to(device_of(self.module))
-        steps = Streaming(self.generator, source, method)
+        steps = Streaming(self._generator(window), source, method)
         text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
         for _, token in steps:
             text.add(token)
@@ -385,7 +426,7 @@ class TextGenerator(EmbedsTexts):
         text.end()
         yield from filter(None, [text.ready()])
         best = [ranked[0] for ranked in steps.results]
-        warn_of_length_ends([len(fitted)], best, self.context, method)
+        warn_of_length_ends([len(fitted)], best, None if window else self.context, method)
 
     def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
         """From now on compute prefixes that prompts share once; see `PrefixCache`.
@@ -418,7 +459,7 @@ class TextGenerator(EmbedsTexts):
         config = self.module.config
         template = self.tokenizer.template or self.module.template(self.tokenizer)
         return TextEncoder(
-            self.encoder, InputFormat(self.tokenizer, template, config.max_length, config.pad)
+            self.encoder, InputFormat(self.tokenizer, template, self.module.text_limit, config.pad)
         )
 
     # ---- perplexity

@@ -166,7 +166,7 @@ def token_log_probs(
         TextError: a row is longer than the model's context.
         RegardError: a log-probability is not finite.
     """
-    check_lengths([len(ids) - 1 for ids in rows], model.config.max_length)
+    check_lengths([len(ids) - 1 for ids in rows], model.text_limit)
     results = [TokenLogProbs([], []) for _ in rows]
     batches = sorted_batches(
         (TokenArray.of(rows),),

@@ -19,8 +19,12 @@ class OneTextOptions(TypedDict, total=False):
     beams: beam search.  temperature, top_k, top_p, seed: sampling.
     max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
     too_long: what happens to an input that is longer than the model reads.
-    stop: stop sequences, of language models.
+    stop: stop sequences, of language models.  window: whether these go on beyond their context,
+        of which they read the last tokens; else a text ends there.
     source_language, target_language: of a model that translates between several.
+    renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
+        sampling always scales them, so that it has no effect there.
+    forced_bos_token_id: of models that answer a source.
     num_beams and so on: the names of transformers (`regard.habit_names`).
     The others: docs/concepts/decoding.md.
     """
@@ -49,6 +53,7 @@ class OneTextOptions(TypedDict, total=False):
     renormalize_logits: bool | None
     too_long: TooLong
     stop: Sequence[str] | str | None
+    window: bool
     source_language: str | None
     target_language: str | None
     num_beams: int
@@ -83,10 +88,12 @@ class EmbedOptions(TypedDict, total=False):
         otherwise the mean.
     granularity: what a vector represents: "sentence" (the default: a whole text), "word", or
         "token" (special ones, too).
-    normalize: whether vectors are scaled to length 1. None: of a text as the folder says.
+    normalize: whether vectors are scaled to length 1. None: of a text as the folder says. Cosines,
+        which `similarity` and `search` give, are the same in either case.
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
-    max_tokens_per_batch: tokens in a batch, padding included.
-    output_value and so on: the names of sentence-transformers (`regard.habit_names`).
+    max_tokens_per_batch: tokens in a batch, padding included; vectors do not depend on it.
+    output_value: sentence-transformers' name for the granularity. Its `batch_size`,
+        `show_progress_bar` and `convert_to_numpy=True` are accepted; they change no vector.
     """
 
     layers: int | Sequence[int] | LayerChoice

@@ -135,7 +135,7 @@ class Task(Methods):
         """
         if self.input_format is not None:
             return self.input_format.max_length
-        limit: int | None = self.module.config.max_length
+        limit: int | None = self.module.text_limit
         return limit
 
     def start_from_word_vectors(self, recipe: Any) -> None:

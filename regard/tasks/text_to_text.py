@@ -382,7 +382,7 @@ class TextToText(EmbedsTexts):
         encoder, config = self.module.source_encoder(), self.module.config
         before, after = self._language_tokens().source
         template = Template.around(before, after, after)
-        form = InputFormat(self.tokenizer, template, config.max_length, config.pad)
+        form = InputFormat(self.tokenizer, template, self.module.text_limit, config.pad)
         return TextEncoder(encoder, form)
 
     # ---- training
@@ -528,7 +528,7 @@ class TextToText(EmbedsTexts):
         chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
         sources, references = fields_of(chosen)
         if cut := self.over_limit(sources):
-            limit = self.module.config.max_length
+            limit = self.module.text_limit
             warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
         rows = list(zip(sources, references, strict=True))
@@ -616,7 +616,7 @@ class TextToText(EmbedsTexts):
                 self.module(source.to(device), target_inputs.to(device))
 
     def _source_encoder(self, tokens: LanguageTokens) -> FieldEncoder:
-        limits: dict[str, Any] = {"max_length": self.module.config.max_length}
+        limits: dict[str, Any] = {"max_length": self.module.text_limit}
         return self.fields(self.tokenizer, tokens, prefix=self.source_prefix, **limits)[0]
 
     def _language_tokens(

@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
+import every_task
 import pytest
 import tokenizers
 import torch
@@ -22,10 +23,12 @@ from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data import Sequences, build_corpus, read, read_documents
 from regard.decoding import generate
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, TextTooLong
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.t5 import T5
+from regard.models.transformer_xl import TransformerXL
 from regard.tasks.calls import rows_of
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.running_text import lost_text
@@ -217,6 +220,39 @@ def test_more_tokens_than_the_context_has_are_an_error(task, too_long):
             task.generate(prompt, max_tokens=13, too_long=too_long)
     with warnings.catch_warnings(action="error"):
         task.generate("", max_tokens=12, too_long=too_long)
+
+
+def test_a_window_goes_on_beyond_the_context_as_a_loop_over_its_last_tokens(task, theirs):
+    prompts = ["the cat", "the dog ran to the old house by the sea and the mat"]
+    ranked = task.hypotheses(prompts, window=True, max_tokens=30, eos=())
+    for ids, (best,) in zip(task.prompt_ids(prompts), ranked, strict=True):
+        ids = list(ids)
+        for _ in range(30):
+            with torch.no_grad():
+                scores = theirs(torch.tensor([ids[-CONTEXT:]])).logits[0, -1]
+            ids.append(int(scores.argmax()))
+        assert best.tokens == ids[-30:]
+    texts = task.generate(prompts, window=True, max_tokens=30)
+    assert texts[0] == prompts[0] + "".join(task.stream(prompts[0], window=True, max_tokens=30))
+    recurrent = every_task.language()
+    with pytest.raises(ConfigError, match="`window` would be without effect"):
+        recurrent.generate("the cat", window=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (lambda: every_task.language(TransformerXL), "generate"),
+        (lambda: every_task.translator(T5), "translate"),
+        (every_task.xlnet_classifier, "predict"),
+        (every_task.xl_classifier, "embed"),
+    ],
+)
+def test_a_line_of_a_hundred_thousand_tokens_is_named_where_attention_would_be_too_large(
+    model, method
+):
+    with pytest.raises(TextTooLong, match=r"(Text|Prompt) 2 has [\d,]+ tokens"):
+        getattr(model(), method)(["the cat", "the cat " * 50_000])
 
 
 def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):

@@ -181,6 +181,6 @@ def test_an_object_is_saved_moved_and_shown(tasks, tmp_path):
 
 def test_the_typed_options_of_decoding_are_those_that_it_has():
     typed = {*DecodingOptions.__annotations__}
-    of_tasks = {"too_long", "stop", "source_language", "target_language"}
+    of_tasks = {"too_long", "stop", "window", "source_language", "target_language"}
     assert {*NAMES} <= typed
     assert typed - of_tasks <= {*NAMES, *OPTION_TYPES, *habit_names.DECODING}
