@@ -476,6 +476,8 @@ def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
 
 def embedding(named: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `embed` with our names. Raises as `decoding`."""
+    if named.get("convert_to_numpy", True) is not True:
+        raise ConfigError("`convert_to_numpy` must be True: vectors are arrays of NumPy.")
     kept = {name: one for name, one in named.items() if name not in EMBEDDING_WITHOUT_EFFECT}
     return _renamed(kept, EMBEDDING)
 

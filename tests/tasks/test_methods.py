@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ import transformers
 import regard
 from regard import habit_names
 from regard.decoding.option_types import NAMES, OPTION_TYPES
-from regard.errors import ConfigError, NotSupportedError
+from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.tasks import TASKS
 from regard.tasks.embedding import Embedder
-from regard.tasks.method_options import DecodingOptions
+from regard.tasks.method_options import DecodingOptions, EmbedOptions
 from regard.tasks.methods import METHODS
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -179,8 +180,109 @@ def test_an_object_is_saved_moved_and_shown(tasks, tmp_path):
     assert "<code>encode</code>" in model._repr_html_()
 
 
-def test_the_typed_options_of_decoding_are_those_that_it_has():
+HOT, BEAMS = {"temperature": 20.0, "seed": 1}, {"beams": 4, "n_best": 4}
+# (options, a further one): together they give something else than the first alone, or an error.
+# `T` is the first token that the model generates by itself.
+DRAWN: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"beams": 4, "n_best": 2}),
+    ({}, {"num_beams": 4, "num_return_sequences": 2}),
+    ({}, {"n_best": 2}),
+    ({}, {"num_return_sequences": 2}),
+    ({}, {"samples": 2}),
+    (BEAMS, {"length_penalty": -5.0}),
+    (BEAMS, {"early_stopping": "never sooner"}),
+    ({"eos": "T"}, {"min_tokens": 3}),
+    ({"eos": "T"}, {"min_new_tokens": 3}),
+    ({"max_tokens": 5, "min_tokens": 5}, {"no_repeat_ngram": 1}),
+    ({"max_tokens": 5, "min_tokens": 5}, {"no_repeat_ngram_size": 1}),
+    ({}, HOT),
+    ({}, {"do_sample": True, "temperature": 20.0}),
+    ({}, {"seed": 2}),
+    (HOT, {"seed": 2}),
+    (HOT, {"top_k": 1}),
+    (HOT, {"top_p": 0.01}),
+    (HOT, {"beams": 2}),
+    (BEAMS, {"temperature": 2.0}),
+    ({}, {"max_tokens": 1}),
+    ({}, {"max_new_tokens": 1}),
+    ({"min_tokens": 12}, {"max_length_a": 0.01}),
+    ({"max_length_a": 0.01}, {"max_length_b": 1}),
+    ({}, {"eos": "T"}),
+    ({}, {"repetition_penalty": 50.0}),
+    ({}, {"bad_words_ids": [["T"]]}),
+    ({}, {"suppress_tokens": ["T"]}),
+    ({}, {"begin_suppress_tokens": ["T"]}),
+    ({}, {"forced_bos_token_id": 9}),
+    ({"max_tokens": 3, "min_tokens": 3}, {"forced_eos_token_id": 9}),
+    ({"beams": 2, "suppress_tokens": ["T"]}, {"renormalize_logits": True}),
+    ({}, {"assistant_model": "no-folder"}),
+    (BEAMS, {"assistant_model": "ngram"}),
+    (BEAMS, {"num_assistant_tokens": 2}),
+    ({}, {"too_long": "skip"}),
+    ({}, {"stop": ""}),
+    ({}, {"window": True}),
+    ({}, {"source_language": "xx"}),
+    ({}, {"target_language": "xx"}),
+]
+DRAWN_OF_VECTORS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"layers": 0}),
+    ({}, {"combine": "sum"}),
+    ({"layers": -2}, {"combine": "sum"}),
+    ({"layers": [-1, -2]}, {"combine": "sum"}),
+    ({}, {"pooling": "max"}),
+    ({"granularity": "token"}, {"pooling": "max"}),
+    ({}, {"granularity": "word"}),
+    ({}, {"output_value": "token_embeddings"}),
+    ({"granularity": "word"}, {"output_value": "token_embeddings"}),
+    ({}, {"normalize": True}),
+    ({"granularity": "token"}, {"normalize": True}),
+    ({}, {"precision": "bfloat16"}),
+    ({}, {"max_tokens_per_batch": 0}),
+    ({}, {"convert_to_numpy": False}),
+]
+WITHOUT_EFFECT = {"batch_size", "show_progress_bar"}  # as their description says
+
+
+def with_token(options: Any, token: int) -> Any:
+    if isinstance(options, dict):
+        return {name: with_token(value, token) for name, value in options.items()}
+    if isinstance(options, list):
+        return [with_token(value, token) for value in options]
+    return token if options == "T" else options
+
+
+def outcome(call: Any, options: dict[str, Any]) -> Any:
+    """What a call gives, or that it is an error of ours."""
+    try:
+        return repr(call(**options))
+    except RegardError as error:
+        return f"error: {error}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TASKS)
+def test_no_option_is_ignored(tasks, name):
+    model = tasks[name]
+    if model.decodes:
+        texts = [IMAGE if name == "captioning" else TEXT]
+        (first,) = model.hypotheses(texts)
+        token = first[0].tokens[0] if first[0].tokens else 0
+        call, pairs = partial(model.hypotheses, texts), with_token(DRAWN, token)
+    elif model.has("embed"):
+        call, pairs = partial(model.embed, [TEXT, "a mat"]), DRAWN_OF_VECTORS
+    else:
+        return
+    for options, further in pairs:
+        before, after = outcome(call, options), outcome(call, options | further)
+        assert before != after or after.startswith("error"), (options, further, before)
+    assert outcome(call, {"no_such_option": 1}).startswith("error")
+
+
+def test_the_typed_options_are_those_that_there_are_and_are_drawn():
     typed = {*DecodingOptions.__annotations__}
     of_tasks = {"too_long", "stop", "window", "source_language", "target_language"}
     assert {*NAMES} <= typed
     assert typed - of_tasks <= {*NAMES, *OPTION_TYPES, *habit_names.DECODING}
+    assert typed <= {option for _, further in DRAWN for option in further}
+    drawn = {option for _, further in DRAWN_OF_VECTORS for option in further}
+    assert {*EmbedOptions.__annotations__} - WITHOUT_EFFECT == drawn
