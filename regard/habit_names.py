@@ -296,6 +296,9 @@ def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
+TWO_STACKS = ("transformer", "transformer-prenorm", "bart", "mbart")  # `layers` is of both
+
+
 def of_recipe(
     tables: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -353,7 +356,11 @@ def _named_model(model: Mapping[str, Any], task: str) -> dict[str, Any]:
                 f"The model {model['name']!r} has the {option} {options[option]!r}, and "
                 f"`{option}` is {model[option]!r}. Leave it out."
             )
-    return {**model, **options}
+    named = {**model, **options}
+    if named["name"] in TWO_STACKS and "layers" in named:
+        layers = named.pop("layers")
+        named = {"encoder_layers": layers, "decoder_layers": layers, **named}
+    return named
 
 
 def _as_override(key: str, value: Any) -> dict[str, Any]:

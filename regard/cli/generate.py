@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,10 @@ def generate(
     model: ModelFolder,
     prompt: Annotated[
         list[str] | None,
-        Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input."),
+        Argument(
+            metavar="PROMPT",
+            help="The text to continue; - is standard input as a whole; without one its lines.",
+        ),
     ] = None,
     too_long: TooLong = "error",
     window: Annotated[
@@ -66,11 +70,12 @@ def generate(
     if columns or out:
         raise ConfigError("--columns and --out are for files: add --workers N.")
     say_hint(hint_at_file(prompt, "- < {}"))
-    _generate(model, _one_prompt(prompt), too_long, opening, as_json, decoding)
+    _generate(model, _prompts(prompt), too_long, opening, as_json, decoding)
 
 
-def _one_prompt(given: Sequence[str] | None) -> str:
-    """The prompt of the command line or of standard input.
+def _prompts(given: Sequence[str] | None) -> list[str]:
+    """The prompt of the command line, or with - standard input as a whole; without one the lines of
+    standard input, or where there are none the empty prompt.
 
     Raises:
         ConfigError: there are several.
@@ -80,20 +85,22 @@ def _one_prompt(given: Sequence[str] | None) -> str:
         raise ConfigError(
             f"several prompts are given: {given[0]!r}, {given[1]!r}. Put quotes around one."
         )
-    if given == ["-"]:
-        return "\n".join(text for chunk in chunks_of(None) for text in chunk.texts)
-    return checked_argument(given[0] if given else "")
+    if given and given != ["-"]:
+        return [checked_argument(given[0])]
+    piped = given or not sys.stdin.isatty()
+    lines = [text for chunk in chunks_of(None) for text in chunk.texts] if piped else []
+    return ["\n".join(lines)] if given else lines or [""]
 
 
 def _generate(
     model: Path,
-    prompt: str,
+    prompts: list[str],
     too_long: str,
     opening: Opening,
     as_json: bool,
     decoding: dict[str, Any],
 ) -> None:
-    """Print what the model generates after a prompt."""
+    """Print what the model generates after each prompt."""
     from regard.decoding import IncrementalMethod, count_acceptance, with_options
     from regard.decoding.hypothesis import values_of
 
@@ -102,15 +109,16 @@ def _generate(
     streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
     of_method = {name: value for name, value in decoding.items() if name not in ("stop", "window")}
     with count_acceptance() as acceptance:
-        if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
-            tokens = task.stream(prompt, too_long=too_long, **decoding)
-            emit(prompt + next(tokens, ""))  # after an error nothing is printed
-            for token in tokens:
-                emit(token)
-            emit("\n")
-        else:
-            found = task.hypotheses([prompt], too_long=too_long, **decoding)
-            texts = task.spelled([prompt], found)[0]
-            facts = {"prompt": prompt, "hypotheses": values_of(found[0], texts)}
-            show(facts, "\n\n".join(texts), as_json)
+        for prompt in prompts:
+            if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
+                tokens = task.stream(prompt, too_long=too_long, **decoding)
+                emit(prompt + next(tokens, ""))  # after an error nothing is printed
+                for token in tokens:
+                    emit(token)
+                emit("\n")
+            else:
+                ranked = task.hypotheses([prompt], too_long=too_long, **decoding)
+                texts = task.spelled([prompt], ranked)[0]
+                facts = {"prompt": prompt, "hypotheses": values_of(ranked[0], texts)}
+                show(facts, "\n\n".join(texts), as_json)
     say_acceptance(acceptance)

@@ -24,11 +24,15 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options."""
-        for title in ("Arguments", "Options"):
-            params = [p for p in self.get_params(ctx) if f"{p.param_type_name}s" == title.lower()]
+        groups: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            panel = getattr(param, "rich_help_panel", None)
+            title = f"{panel} options" if panel else f"{param.param_type_name.capitalize()}s"
+            groups.setdefault(title, []).append(param)
+        for title, params in groups.items():
             if params:
                 with formatter.section(title):
-                    formatter.write_dl([(_names(one), _text(one)) for one in params])
+                    formatter.write_dl([(_names(param), _text(param)) for param in params])
 
 
 class Group(TyperGroup):

@@ -136,6 +136,8 @@ def with_flags(
     def add(command: Command) -> Command:
         own, added = _parameters(command), _parameters(group)
         del own[parameter]
+        for flag in added.values():
+            get_args(flag.annotation)[1].rich_help_panel = parameter.replace("_", " ").capitalize()
         for name, text in helps.items():
             value = get_args(added[name].annotation)[0]
             added[name] = added[name].replace(annotation=Annotated[value, Option(help=text)])

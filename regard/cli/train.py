@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -90,12 +91,17 @@ def train(
         int | None,
         Option(min=1, help="With --dry-run: shard the training over N GPUs."),
     ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Train again in the folder of an earlier run, and replace it.")
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     *,
     cluster: RayCluster | None,
 ) -> None:
     """Train a model by a recipe, in a new run folder."""
+    if force and (out is None or dry_run):
+        raise ConfigError("--force is for --out, the folder of a run that is replaced. Name it.")
     if devices is not None and not dry_run:
         raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
     if dry_run:
@@ -106,6 +112,12 @@ def train(
         found = estimate(recipe, overrides or (), devices=devices)
         show(found.facts(), found.text(), as_json)
         return
+    if force and out is not None and (out / "recipe.toml").exists():
+        from regard.experiments.recipe_options import checked_recipe
+        from regard.recipe import read
+
+        checked_recipe(read(recipe, overrides or ()))  # a wrong recipe replaces nothing
+        shutil.rmtree(out)
     if cluster is not None:
         from regard.experiments.ray_training import train_on_ray
 

@@ -56,12 +56,25 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
         found = task.evaluate(recipe.data.records("valid")).report
     if found is None:
         return []
+    if isinstance(found, ClassReport):
+        _warn_of_one_label(found)
     table = found.table()
     title = f"Validation data; {table.note}" if table.note else "Validation data"
     parts: list[Picture] = [Table.of(table.head, table.rows, title)]
     if isinstance(found, ClassReport) and len(found.classes) <= LARGEST_MATRIX:
         parts.append(_confusion(found))
     return [(table.heading, PictureColumn(tuple(parts)))]
+
+
+def _warn_of_one_label(report: ClassReport) -> None:
+    """Warn of a model that predicts one label for all examples, though they have several."""
+    predicted = [scores.label for scores in report.classes if scores.predicted]
+    if len(predicted) == 1 < sum(scores.targets > 0 for scores in report.classes):
+        warnings.warn(
+            f"the model predicts {predicted[0]!r} for every validation example: train it for more "
+            "steps (epochs, or a smaller batch_size), or with another learning_rate",
+            stacklevel=2,
+        )
 
 
 def _confusion(found: ClassReport) -> Heatmap:

@@ -8,6 +8,7 @@ of F1. Words are lowercase runs of a-z and 0-9, not stemmed, as in the package `
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
@@ -42,6 +43,13 @@ class ROUGE:
             for text in pair:
                 if not isinstance(text, str):
                     raise RegardError(f"Text {number} must be a string, but is {text!r}.")
+        unread = next((text for pair in pairs for text in pair if _unread(text)), None)
+        if unread is not None:
+            warnings.warn(
+                "ROUGE counts words of a-z and 0-9 alone, as the package rouge-score does, and "
+                f"{unread!r:.60} has none. Choose chrF for such texts.",
+                stacklevel=2,
+            )
         for pair in pairs:
             self.sum += self._f1(*(_WORD.findall(text.lower()) for text in pair))
             self.count += 1
@@ -65,6 +73,11 @@ class ROUGE:
         size = int(self.kind[-1])
         counts = [_ngrams(words, size) for words in (hypothesis, reference)]
         return _harmonic_mean((counts[0] & counts[1]).total(), counts[0].total(), counts[1].total())
+
+
+def _unread(text: str) -> bool:
+    """Whether a text has letters, but none that count."""
+    return not _WORD.search(text.lower()) and any(map(str.isalpha, text))
 
 
 def longest_common(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:

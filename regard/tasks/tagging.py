@@ -421,6 +421,11 @@ class LearnedSentences:
                     f"It is that of word {wrong + 1} ({words[wrong]!r}) of the sentence. "
                     'Tags that mark no entities need scheme = "none" in [data].'
                 )
+                if tags[wrong].isdecimal():
+                    hint = (
+                        "Tags are numbers, but their names are needed: give a dataset whose "
+                        "column has ClassLabel features, or [names[tag] for tag in tags] as tags."
+                    )
                 raise DataError(rows.name, line, str(error), hint) from None
             lines.append(line)
         return cls(sentences, lines, rows.report)

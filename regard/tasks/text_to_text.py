@@ -25,6 +25,7 @@ from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
 from regard.data.header_rows import WithoutHeader, columns_in_header
+from regard.data.in_memory import column_names, infer_columns
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -658,8 +659,9 @@ def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], li
     Raises:
         DataError: there is no row, or a row does not have two fields.
     """
-    rows = pairs if isinstance(pairs, RowReader) else read(pairs)
-    name, numbered = rows.file_of(0), list(rows.numbered())
+    if not isinstance(pairs, RowReader):
+        pairs = read(pairs, infer_columns(pairs) if column_names(pairs) else ())
+    name, numbered = pairs.file_of(0), list(pairs.numbered())
     if not numbered:
         raise DataError(name, None, "has no pair: there is nothing to score.")
     for line, row in numbered:

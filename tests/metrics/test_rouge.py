@@ -103,3 +103,8 @@ def test_wrong_input_is_an_error():
             ROUGE().add(hypotheses, references)
     with pytest.raises(RegardError, match="ROUGE of nothing"):
         ROUGE().result()
+
+
+def test_texts_without_a_word_that_counts_are_a_warning():
+    with pytest.warns(UserWarning, match="words of a-z and 0-9 alone.*has none"):
+        ROUGE().add(["แมวนั่ง"], ["แมวนั่ง"])

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
 
 import regard
+from regard.data import read_conll
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import plan, read_recipe, train
+from regard.tasks.tagging import LearnedSentences
 
 TAGS = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
 NAMED = dict(id2label=dict(enumerate(TAGS)), label2id={tag: i for i, tag in enumerate(TAGS)})
@@ -236,6 +238,12 @@ def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch
     assert [(e.type, e.text) for e in found] == wanted
     assert all(text[e.start : e.end] == e.text for e in found)
     assert [(e.score, e.words) for e in found] == [(0.75, (0, 2)), (0.25, (3, 4)), (1.0, (4, 5))]
+
+
+def test_tags_that_are_numbers_need_names():
+    rows = read_conll([{"tokens": ["a"], "ner_tags": [3]}])
+    with pytest.raises(DataError, match="Tags are numbers, but their names are needed"):
+        LearnedSentences.of(rows, "IOB2")
 
 
 def test_a_splitter_of_the_user_gives_the_words(folder):

@@ -15,7 +15,7 @@ from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarizer
-from regard.tasks.text_to_text import TextToText
+from regard.tasks.text_to_text import TextToText, fields_of
 from regard.tasks.translation import Translator
 from regard.text import train
 from regard.text.languages import language_tokens
@@ -243,3 +243,7 @@ def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_se
     assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} examples read" in note
     assert "source: empty, example kept: 1 (first at line 4)" in note
     assert task.data.references == ["b a", "b", "no source", ""][: valid_sentences or 4]
+
+
+def test_a_table_is_scored_by_usual_names_of_columns():
+    assert fields_of({"document": ["a b"], "summary": ["b"]}) == (["a b"], ["b"])
