@@ -16,6 +16,10 @@ class ListedModel:
     tasks: tuple[str, ...]
     sizes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        sizes = f": {', '.join(self.sizes)}" if self.sizes else ""
+        return f"<{self.name}{sizes}>"
+
     def __str__(self) -> str:
         sizes = f" ({', '.join(self.sizes)})" if self.sizes else ""
         return f"{self.name}{sizes}: {', '.join(self.tasks)}"
