@@ -219,9 +219,7 @@ def _put_class_template(
 ) -> None:
     """The template that the classes of BERT and RoBERTa apply, whatever tokenizer.json has."""
     if null := [role for role in ("cls", "sep") if settings.named.get(role, 0) is None]:
-        problem = (
-            f"`{null[0]}_token` names no token, but the class puts it around texts."
-        )
+        problem = f"`{null[0]}_token` names no token, but the class puts it around texts."
         raise DataError(settings.path, None, problem, "Name it there, or remove the field.")
     cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
     if cls is None or sep is None:

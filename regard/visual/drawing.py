@@ -265,7 +265,7 @@ class Raster(_Point):
     def svg(self, paint: Paint) -> str:
         image = png_bytes(len(self.values[0]), len(self.values), self.pixels())
         box = _attributes(x=self.x, y=self.y, width=self.width, height=self.height)
-        box += _attributes(preserveAspectRatio="none", style="image-rendering:pixelated")
+        box += _attributes(preserveAspectRatio="none", image_rendering="pixelated")
         data = f"data:image/png;base64,{base64.b64encode(image).decode()}"
         return _element("image", box + _attributes(href=data))
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
+from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-import torch
 from served import ask, ask_together, message_of, near, running, service_of
 
 import regard
@@ -21,7 +19,7 @@ from regard.experiments.compare.results import COMPARISON, Comparison, Outcome
 from regard.serving.ui.examples import NEUTRAL
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.maps import SHOWN, TextMaps
-from regard.serving.ui.pictures import plain_picture
+from regard.serving.ui.pictures import of_page, plain_picture
 from regard.serving.ui.runs import RunFolders
 from regard.serving.ui.sources import UISources
 from regard.training.callbacks import RESULT, Result
@@ -36,7 +34,7 @@ from regard.visual import (
     cell_activation,
     find_cells,
 )
-from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
+from regard.visual.image_regions import attended_regions
 from regard.visual.report import training_curves
 
 SCRIPT = "<script>alert(1)</script>"
@@ -121,35 +119,15 @@ def test_texts_and_tables_stay_texts_and_tables():
     assert cells["pieces"] == [["a", 0.5], ["b?", -1.0]]
 
 
-def test_a_drawing_has_the_shapes_of_its_svg():
+def test_a_drawing_is_its_svg_in_the_colours_of_the_page_with_escaped_texts():
     curves = Curves((Series(SCRIPT, ((0, 1), (1, float("nan")), (2, 3))), Series("b", ((0, 2),))))
     for picture in (curves, Heatmap.of([[0.5, -0.25], [0.0, 0.0]], ["a", SCRIPT], ["c", "d"])):
-        plain, svg = plain_picture(picture), picture.svg()
-        assert plain["kind"] == "drawing"
-        tags = dict(circle="circle", label="text", polyline="polyline", connector="path")
-        for kind, tag in tags.items():
-            count = sum(shape["kind"] == kind for shape in plain["shapes"])
-            assert count == len(re.findall(f"<{tag} ", svg)), kind
-        assert SCRIPT in [shape.get("title", shape.get("text")) for shape in plain["shapes"]]
-        assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-
-
-def test_pixels_are_the_bytes_of_their_colours():
-    weights = torch.full((1, 7, 7), 0.1)
-    photograph = np.arange(SIDE * SIDE * 3, dtype=np.uint8).reshape(SIDE, SIDE, 3)
-    plain = plain_picture(AttendedRegions(photograph, ("</s>",), weights))
-    whole, _ = (shape for shape in plain["shapes"] if shape["kind"] == "pixels")
-    found = np.frombuffer(base64.b64decode(whole["data"]), np.uint8)
-    found = found.reshape(-1, whole["columns"], 4)
-    assert (found[..., :3] == photograph).all() and (found[..., 3] == 255).all()
-    assert not {"values", "colours"} & {*whole}
-
-
-def test_a_large_heatmap_is_a_raster_with_its_values():
-    weights = [[(i * j) % 7 / 7 for j in range(60)] for i in range(50)]
-    (raster,) = (s for s in plain_picture(Heatmap.of(weights))["shapes"] if s["kind"] == "raster")
-    assert raster["columns"] == 60 and len(raster["values"]) == 3000
-    assert raster["values"][61] == pytest.approx(weights[1][1] / (6 / 7), abs=0.001)
+        plain = plain_picture(picture)
+        assert plain["kind"] == "drawing" and plain["svg"] == picture.drawing().svg(of_page)
+        root = ElementTree.fromstring(plain["svg"])
+        texts = [element.text for element in root.iter() if element.text]
+        assert SCRIPT in texts and not list(root.iter("{*}script"))
+        assert 'fill="var(--accent)"' in plain["svg"] or 'stroke="var(--accent)"' in plain["svg"]
 
 
 # ------------------------------------------------------------------------------ images

@@ -1,6 +1,6 @@
-// A picture of the library, as regard/serving/ui/pictures.py sends it: tables, texts, shapes.
+// A picture of the library, as regard/serving/ui/pictures.py sends it: tables, texts, drawings.
 
-import { bytesOf, color, h, svg } from "./dom.js";
+import { h } from "./dom.js";
 import { choice } from "./controls.js";
 import { table } from "./tables.js";
 
@@ -62,61 +62,9 @@ function choiceOf({ label, names, parts }) {
   return h("div", {}, h("p", { class: "only-live" }, `${label}: `, select), place);
 }
 
-function drawing({ title, width, height, shapes }) {
-  const size = { width: Math.ceil(width), height: Math.ceil(height), viewBox: `0 0 ${Math.ceil(width)} ${Math.ceil(height)}` };
-  const drawn = svg("svg", { ...size, role: "img", "aria-label": title, class: width > 480 ? null : "shrinks" });
-  for (const shape of shapes) drawn.append(SHAPES[shape.kind](shape));
+// The library's own SVG, in which every text is escaped. Parsed as XML, and under the page's policy, it runs nothing.
+function drawing({ title, width, svg }) {
+  const drawn = document.importNode(new DOMParser().parseFromString(svg, "image/svg+xml").documentElement, true);
   if (width <= 480) return h("div", { class: "figure-box" }, drawn);
   return h("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": title }, drawn);
 }
-
-const paint = (role, otherwise) => (role === "none" ? "none" : `var(--${role ?? otherwise})`);
-const tip = (title) => (title ? svg("title", {}, title) : null);
-const pairs = (points) => points.map((point) => point.join(",")).join(" ");
-
-function imageOf(canvas, { x, y, width, height }, kind) {
-  return svg("image", { x, y, width, height, preserveAspectRatio: "none", href: canvas.toDataURL(), class: kind });
-}
-
-const SHAPES = {
-  rect: (one) => {
-    const box = { x: one.x, y: one.y, width: one.width, height: one.height, rx: one.radius };
-    const stroke = one.stroke ? paint(one.stroke) : null;
-    return svg("rect", { ...box, fill: paint(one.fill, "accent"), "fill-opacity": one.opacity, stroke }, tip(one.title));
-  },
-  circle: (one) => svg("circle", { cx: one.x, cy: one.y, r: one.radius ?? 3, fill: paint(one.fill, "accent") }, tip(one.title)),
-  polyline: (one) =>
-    svg("polyline", {
-      ...{ points: pairs(one.points), fill: "none", stroke: paint(one.stroke, "ink"), "stroke-width": one.width ?? 1 },
-      ...{ "stroke-linejoin": "round", "stroke-opacity": one.opacity, "stroke-dasharray": one.dashed ? "3 3" : null },
-    }),
-  polygon: (one) => svg("polygon", { points: pairs(one.points), fill: paint(one.fill, "accent"), "fill-opacity": one.opacity ?? 0.15 }),
-  connector: (one) => {
-    const [[x0, y0], [x1, y1]] = one.points;
-    const middle = (x0 + x1) / 2;
-    const d = `M${x0},${y0} C${middle},${y0} ${middle},${y1} ${x1},${y1}`;
-    return svg("path", { d, fill: "none", stroke: paint(one.stroke, "accent"), "stroke-width": one.width ?? 1, "stroke-opacity": one.opacity });
-  },
-  label: (one) => {
-    const turned = one.angle ? `rotate(${one.angle} ${one.x} ${one.y})` : null;
-    const font = { "font-size": one.size ?? 12, "font-weight": one.bold ? 600 : null, class: one.mono ? "mono" : null };
-    const at = { x: one.x, y: one.y, dy: ".35em", "text-anchor": one.anchor, transform: turned };
-    return svg("text", { ...at, ...font, fill: paint(one.fill, "ink"), "xml:space": "preserve" }, tip(one.title), one.text);
-  },
-  raster: (one) => {
-    const canvas = h("canvas", { width: one.columns, height: one.values.length / one.columns });
-    const context = canvas.getContext("2d");
-    one.values.forEach((value, index) => {
-      context.globalAlpha = Math.min(1, Math.abs(value));
-      context.fillStyle = color(value < 0 ? "warm" : "accent");
-      context.fillRect(index % one.columns, Math.floor(index / one.columns), 1, 1);
-    });
-    return imageOf(canvas, one, "raster");
-  },
-  pixels: (one) => {
-    const bytes = new Uint8ClampedArray(bytesOf(one.data).buffer);
-    const canvas = h("canvas", { width: one.columns, height: bytes.length / 4 / one.columns });
-    canvas.getContext("2d").putImageData(new ImageData(bytes, one.columns), 0, 0);
-    return imageOf(canvas, one, null);
-  },
-};

@@ -1,18 +1,15 @@
-"""Pictures of the library as plain values, which a page draws itself: no HTML crosses the network.
+"""Pictures of the library as plain values for a page.
 
-Tables and texts stay tables and texts, so that they can be read aloud; every other picture is its
-shapes, with the roles of its colours: `regard.visual.drawing`.
+Tables and texts stay tables and texts, so that they can be read aloud; every other picture is the
+SVG that notebooks and reports have, too, with the colours of the page.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from functools import singledispatch
 from typing import Any
 
-from regard.visual.drawing import Pixels, Raster, Shape, visible
+from regard.visual.drawing import LIGHT, visible
 from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow, Table
 from regard.visual.recurrent_cells import CellText
 
@@ -21,13 +18,13 @@ from regard.visual.recurrent_cells import CellText
 def plain_picture(picture: Picture) -> dict[str, Any]:
     """A picture as plain values; "kind" says which."""
     drawing = picture.drawing()
-    return {
-        "kind": "drawing",
-        "title": visible(drawing.title),
-        "width": round(drawing.width, 2),
-        "height": round(drawing.height, 2),
-        "shapes": [_plain_shape(shape) for shape in drawing.shapes],
-    }
+    title, width = visible(drawing.title), round(drawing.width, 2)
+    return {"kind": "drawing", "title": title, "width": width, "svg": drawing.svg(of_page)}
+
+
+def of_page(role: str) -> str:
+    """A colour as the variable of the page's style sheet."""
+    return f"var(--{role})" if role in LIGHT else role
 
 
 @plain_picture.register
@@ -72,34 +69,3 @@ def _(picture: PictureChoice) -> dict[str, Any]:
 def _several(kind: str, picture: PictureColumn) -> dict[str, Any]:
     parts = [plain_picture(part) for part in picture.parts]
     return {"kind": kind, "title": visible(picture.title), "parts": parts}
-
-
-def _plain_shape(shape: Shape) -> dict[str, Any]:
-    """The fields of a shape that differ from their defaults, and its kind.
-
-    Of a raster the opacities of its cells, row after row, the sign being the colour; of pixels
-    their RGBA bytes in base64.
-    """
-    found: dict[str, Any] = {"kind": type(shape).__name__.lower()}
-    for field in fields(shape):
-        value = getattr(shape, field.name)
-        if field.default is MISSING or value != field.default:
-            found[field.name] = _plain(value)
-    if isinstance(shape, Pixels):
-        found = {name: one for name, one in found.items() if name not in ("values", "colours")}
-        found["columns"] = len(shape.values[0])
-        found["data"] = base64.b64encode(shape.colours).decode()
-    elif isinstance(shape, Raster):
-        found["columns"] = len(shape.values[0])
-        found["values"] = [round(value, 3) for row in shape.values for value in row]
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return visible(value)
-    if isinstance(value, float):
-        return round(value, 2)
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_plain(one) for one in value]
-    return value
