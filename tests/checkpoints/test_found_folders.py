@@ -284,3 +284,92 @@ def opened_config(task: Any, folder: Path) -> dict[str, Any]:
     """generation_config.json of a task that is saved."""
     save(task, folder)
     return json.loads((folder / "generation_config.json").read_text())
+
+
+# ------------------------------------------------------------------------------ odd fields
+
+ODD: tuple[Any, ...] = (
+    *(None, "", "x", "3", -1, 0, 1, 2, 3, 5, 1.5, 0.0, 0.3, True, False, [], [1], ["a"], [[]], {}),
+    *({"a": 1}, {"0": []}, {"0": "x"}, {"0": "x", "1": "y"}, "gelu", "relu", "first", 10**6),
+)
+OF_TOKENIZERS = (
+    *("model_max_length", "padding_side", "truncation_side", "clean_up_tokenization_spaces"),
+    *("split_special_tokens", "add_prefix_space", "do_lower_case", "strip_accents", "never_split"),
+    *("tokenize_chinese_chars", "model_input_names", "bos_token", "eos_token", "unk_token"),
+    *("pad_token", "cls_token", "sep_token", "mask_token", "added_tokens_decoder", "stride"),
+    *("additional_special_tokens", "extra_special_tokens", "add_bos_token", "add_eos_token"),
+    *("legacy", "errors", "use_fast", "image_token", "src_lang", "fast_tokenizer_files"),
+)
+# What says the same as other fields, or which program wrote the folder.
+NOT_ODD = ("transformers_version", "architectures", "model_type", "return_dict")
+
+
+def odd_folder(case: tuple[str, str], draw: Random, folder: Path) -> tuple[Found, list[str]]:
+    """A folder with one or two fields of odd values, and the names of these."""
+    found = plain(*case, draw, folder)
+    fields = {*vars(getattr(transformers, found.kind).config_class()), *found.config}
+    names = [("config.json", name) for name in sorted(fields - {*NOT_ODD}) if name[0] != "_"]
+    names += [("tokenizer_config.json", name) for name in OF_TOKENIZERS]
+    chosen = draw.sample(names, draw.randint(1, 2))
+    for file, name in chosen:
+        target = found.config if file == "config.json" else found.files[file]
+        target[name] = draw.choice(ODD)
+    found.write(folder)
+    return found, [name for _, name in chosen]
+
+
+def odd_answers(found: Found, task: Any, theirs: Any, tokenizer: Any) -> None:
+    """The logits of texts from both libraries, each by its own tokenizer and template."""
+    for item in ("the cafe in a thing", "An  is, x don't", ("the cafe", "a thing in x")):
+        texts = [item] if isinstance(item, str) else list(item)
+        if found.ending == "LMHeadModel":
+            ids = tokenizer(texts[0], add_special_tokens=False)["input_ids"]
+            assert task.tokenizer.encode(texts[0]).ids == ids
+            ours, wanted = our_answers(found, task.module, ids), their_answers(found, theirs, ids)
+        else:
+            limit = min(tokenizer.model_max_length, 20)
+            read = tokenizer(*texts, truncation=True, max_length=limit, return_tensors="pt")
+            if found.family != "bert":
+                read.pop("token_type_ids", None)
+            with torch.no_grad():
+                wanted = theirs(**read).logits[0]
+            ours = task.text_scores(task.encoded([item], "truncate"))[0]
+        torch.testing.assert_close(ours, wanted, **SAME)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("bert", "ForSequenceClassification"),
+        ("roberta", "ForSequenceClassification"),
+        ("distilbert", "ForSequenceClassification"),
+        ("gpt2", "LMHeadModel"),
+        ("openai-gpt", "LMHeadModel"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_field_is_used_as_in_transformers_or_an_error_names_it(case, seed, tmp_path):
+    compared = 0
+    for number in range(25):
+        draw = Random(f"{case} {seed} {number}")
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found, names = odd_folder(case, draw, folder)
+        try:
+            task = opened(folder)
+            task.predict("a", **({"max_tokens": 1} if task.decodes else {}))
+        except RegardError as error:
+            sizes = ("weights do not fit the model that config.json describes", "asks for a tensor")
+            assert any(said in str(error) for said in (*names, *sizes, "max_length")), names
+            continue
+        try:
+            theirs = their_model(found, folder)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            theirs(torch.tensor([[5, 6]]))
+            tokenizer("the cafe")
+        except Exception:
+            continue  # it opens no such folder
+        odd_answers(found, task, theirs, tokenizer)
+        compared += 1
+    assert compared

@@ -638,31 +638,6 @@ def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
     assert len(recorder.kinds) == 2 * uses == 2 * layers
 
 
-def test_a_saved_encoder_with_heads_is_loaded_unchanged(encoder, tmp_path):
-    texts = read_by(encoder, source(7))
-    heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
-    before = EncoderWithHeads(encoder, heads).eval()
-    write_tensors(tmp_path / "model.safetensors", before.state_dict())
-    other = type(encoder)(encoder.config)
-    after = EncoderWithHeads(other, {kind: other.new_head(kind, 3) for kind in heads}).eval()
-    assert not torch.equal(after.scores("tags", texts), before.scores("tags", texts))
-    load_weights(after, read_tensors(tmp_path / "model.safetensors"))
-    for kind in heads:
-        assert torch.equal(after.scores(kind, texts), before.scores(kind, texts))
-
-
-def test_an_encoder_embeds_the_same_from_its_folder(encoder, tmp_path):
-    lines = ["a b c d e f g h", "i j k l m n o p q r s t", "b"]
-    tokenizer = train_tokenizer("words", lines, V - 2).with_roles({"cls": "[CLS]", "sep": "[SEP]"})
-    assert tokenizer.vocab_size == V
-    task = task_class("embedding")(encoder, tokenizer)
-    save(task, tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    assert models_name(loaded.module.encoder) == models_name(encoder)
-    for before, after in zip(task.embed(lines), loaded.embed(lines), strict=True):
-        torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "name", [name for name in MODELS if issubclass(model_class(name), LanguageModel)]
 )
