@@ -239,8 +239,8 @@ def model_options(name: str, task: str) -> dict[str, str]:
         return {"name": "lstm-lm"} | CELLS[plain]
     if plain == "lstm" and task:
         return {"name": "lstm-seq2seq" if task in PAIR_TASKS else "bilstm"}
-    known, size = MODELS.get(plain, (plain, ""))
-    return {"name": known} | ({"size": size} if size else {})
+    ours, size = MODELS.get(plain, (plain, ""))
+    return {"name": ours} | ({"size": size} if size else {})
 
 
 def _plain(name: str) -> str:
@@ -281,10 +281,10 @@ def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: two names of one option are given.
     """
     moved: dict[str, tuple[str, Any]] = {}
-    own = _own(tables, "", moved)
+    ours = _own(tables, "", moved)
     for key, (other, value) in moved.items():
         *sections, option = key.split(".")
-        table = own
+        table = ours
         for section in sections:
             inner = table.setdefault(section, {})
             if not isinstance(inner, dict):  # the folder of a model
@@ -293,7 +293,7 @@ def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
         if option in table:
             raise _twice(other, option)
         table[option] = value
-    return own
+    return ours
 
 
 TWO_STACKS = ("transformer", "transformer-prenorm", "bart", "mbart")  # `layers` is of both
@@ -309,7 +309,7 @@ def of_recipe(
     Raises:
         ConfigError: two names of one option are given, in the tables or in the overrides.
     """
-    own, changed = recipe(tables), dict[str, Any]()
+    ours, changed = recipe(tables), dict[str, Any]()
     for key, value in overrides.items():
         for name, converted in _as_override(key, value).items():
             if name != key and name in changed:
@@ -317,30 +317,30 @@ def of_recipe(
             changed[name] = converted
     if isinstance(changed.get("model"), str):
         changed = {"model.path" if key == "model" else key: changed[key] for key in changed}
-    _drop_replaced_model(own, overrides, changed)
-    for names in (own, changed):
+    _drop_replaced_model(ours, overrides, changed)
+    for names in (ours, changed):
         if isinstance(names.get("task"), str):
             names["task"] = task_name(names["task"])
-    task = str(changed.get("task", own.get("task", "")))
-    model, new = own.get("model"), changed.get("model.name")
+    task = str(changed.get("task", ours.get("task", "")))
+    model, new = ours.get("model"), changed.get("model.name")
     if isinstance(model, dict) and isinstance(model.get("name"), str):
-        own["model"] = _named_model(model, task)
+        ours["model"] = _named_model(model, task)
     if isinstance(new, str):
         changed |= {f"model.{key}": value for key, value in model_options(new, task).items()}
-    return own, changed
+    return ours, changed
 
 
 def _drop_replaced_model(
-    own: dict[str, Any], overrides: Mapping[str, Any], changed: Mapping[str, Any]
+    ours: dict[str, Any], overrides: Mapping[str, Any], changed: Mapping[str, Any]
 ) -> None:
     """Remove what overrides of the model replace from the tables: all of [model], or its source."""
-    model = own.get("model")
+    model = ours.get("model")
     if isinstance(overrides.get("model"), str):
-        own["model"] = {}
+        ours["model"] = {}
     elif isinstance(model, dict):
         replaced = {"path"} if "model.name" in changed else set[str]()
         replaced |= {"name", "size"} if "model.path" in changed else set()
-        own["model"] = {key: value for key, value in model.items() if key not in replaced}
+        ours["model"] = {key: value for key, value in model.items() if key not in replaced}
 
 
 def _named_model(model: Mapping[str, Any], task: str) -> dict[str, Any]:
@@ -369,8 +369,8 @@ def _as_override(key: str, value: Any) -> dict[str, Any]:
     nested: dict[str, Any] = {name: value}
     for section in reversed(sections):
         nested = {section: nested}
-    own = recipe(nested)
-    return {key: value} if own == nested else dict(_leaves(own, ""))
+    ours = recipe(nested)
+    return {key: value} if ours == nested else dict(_leaves(ours, ""))
 
 
 def _leaves(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
@@ -383,7 +383,7 @@ def _leaves(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]
 
 def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any]]) -> Any:
     """The options of a section that have our names; the others are put into `moved`."""
-    own: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     if section == "decoding":
         table = decoding(table)
     for name, value in table.items():
@@ -396,16 +396,16 @@ def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any
             if converted is not None:
                 _move(name, converted, target, table, moved)
         elif isinstance(value, Mapping) and name not in DATA and key.count(".") < DEEPEST:
-            own[name] = _own(value, key, moved)
+            ours[name] = _own(value, key, moved)
         elif isinstance(value, str) and key.removeprefix("training.") in ("optimizer", "schedule"):
-            own[name] = {"name": value}
+            ours[name] = {"name": value}
         elif isinstance(value, str) and key == "tokenizer":
-            own[name] = {"path" if "/" in value or Path(value).exists() else "kind": value}
+            ours[name] = {"path" if "/" in value or Path(value).exists() else "kind": value}
         elif key == "model" and _is_name(value):
-            own[name] = {"name": _with_random_weights(value)}
+            ours[name] = {"name": _with_random_weights(value)}
         else:
-            own[name] = value
-    return own
+            ours[name] = value
+    return ours
 
 
 def _is_name(model: Any) -> bool:
@@ -468,36 +468,36 @@ def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: two names of one option are given.
     """
     named = {name: value for name, value in named.items() if value is not None}
-    own = _renamed(named, DECODING)
-    if (count := own.pop("num_return_sequences", None)) is not None:
-        option = "n_best" if own.keys() & {"beams", "n_best"} else "samples"
-        if option in own:
+    ours = _renamed(named, DECODING)
+    if (count := ours.pop("num_return_sequences", None)) is not None:
+        option = "n_best" if ours.keys() & {"beams", "n_best"} else "samples"
+        if option in ours:
             raise _twice("num_return_sequences", option)
-        own[option] = count
-    if own.pop("do_sample", False) and not own.keys() & {*SAMPLING}:
-        own["temperature"] = 1.0
-    if (tokens := own.pop("prompt_lookup_num_tokens", None)) is not None:
-        own |= {"assistant_model": "ngram", "num_assistant_tokens": tokens}
-    return own
+        ours[option] = count
+    if ours.pop("do_sample", False) and not ours.keys() & {*SAMPLING}:
+        ours["temperature"] = 1.0
+    if (tokens := ours.pop("prompt_lookup_num_tokens", None)) is not None:
+        ours |= {"assistant_model": "ngram", "num_assistant_tokens": tokens}
+    return ours
 
 
 def embedding(named: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `embed` with our names. Raises as `decoding`."""
     if named.get("convert_to_numpy", True) is not True:
         raise ConfigError("`convert_to_numpy` must be True: vectors are arrays of NumPy.")
-    kept = {name: one for name, one in named.items() if name not in EMBEDDING_WITHOUT_EFFECT}
-    return _renamed(kept, EMBEDDING)
+    options = {name: value for name, value in named.items() if name not in EMBEDDING_WITHOUT_EFFECT}
+    return _renamed(options, EMBEDDING)
 
 
 def _renamed(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    own: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
     first: dict[str, str] = {}  # by which name each of our options was given
     for name, value in named.items():
         option = names.get(name, name)
         if (before := first.setdefault(option, name)) != name:
             raise _twice(before, name)
-        own[option] = VALUES[name](value) if name in VALUES and name != option else value
-    return own
+        ours[option] = VALUES[name](value) if name in VALUES and name != option else value
+    return ours
 
 
 # ------------------------------------------------------------------------------- meaning
@@ -593,4 +593,4 @@ MEANT = {
 def near_in_meaning(name: str, known: Iterable[str]) -> list[str]:
     """The known names with a meaning that a word of `name` has."""
     words = {*name.lower().replace("-", "_").split("_")}
-    return [one for one in known if words & {*MEANT.get(one, "").split()}]
+    return [option for option in known if words & {*MEANT.get(option, "").split()}]

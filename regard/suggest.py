@@ -12,17 +12,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """'Did you mean …?', what to do instead, or the list of all names where none is near."""
     from regard.habit_names import ELSEWHERE, OTHER_NAMES, near_in_meaning
 
-    known = list(known)
+    names = list(known)
     if name in ELSEWHERE:
         return ELSEWHERE[name]
-    ours = {other: own for other, own in OTHER_NAMES.items() if own in known}
-    ours |= dict(zip(known, known, strict=True))
+    ours = {other: option for other, option in OTHER_NAMES.items() if option in names}
+    ours |= dict(zip(names, names, strict=True))
     close = [ours[one] for one in get_close_matches(name, ours, n=1) if not _is_longer(name, one)]
-    meant = [one for one in near_in_meaning(name, known) if one not in close]
+    meant = [one for one in near_in_meaning(name, names) if one not in close]
     if offered := [*close, *meant][:MOST]:
         *others, last = map(repr, offered)
         return f"Did you mean {', '.join(others) + ' or ' if others else ''}{last}?"
-    return f"Known are: {', '.join(known)}."
+    return f"Known are: {', '.join(names)}."
 
 
 def _is_longer(name: str, known: str) -> bool:

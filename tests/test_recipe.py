@@ -57,7 +57,7 @@ seed = 7
 train = "train.tsv"
 
 [model]
-name = "transformer"
+name = "gpt2"
 d_model = 64
 layers = 3
 
@@ -80,7 +80,7 @@ def test_sections_are_typed_and_frozen():
     options = check()
     assert (options.task, options.seed, options.training.updates) == ("translation", 7, 100)
     assert isinstance(options.training, Training)
-    assert options.model.model_dump() == {"name": "transformer", "d_model": 64, "layers": 3}
+    assert options.model.model_dump() == {"name": "gpt2", "d_model": 64, "layers": 3}
     with pytest.raises(ValueError, match="frozen"):
         options.seed = 8
 
