@@ -281,9 +281,9 @@ class Decoding(Request):
     temperature: float | None = None
     """Sample at this temperature."""
     top_k: Count | None = None
-    """Sample among the K likeliest tokens."""
+    """Sample among the K most probable tokens."""
     top_p: float | None = None
-    """Sample among tokens of this mass."""
+    """Sample among the fewest most probable tokens whose probabilities sum to this."""
     samples: Outputs | None = None
     """How many samples."""
     seed: Seed | None = None
@@ -382,7 +382,7 @@ class Sampled(OpenAIRequest):
     temperature: Annotated[float, Field(ge=0)] | None = None
     """0: the most probable token at each step. Not given: the model's own settings."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Sample among tokens of this mass."""
+    """Sample among the fewest most probable tokens whose probabilities sum to this."""
     n: Outputs = 1
     """Completions of each prompt."""
     seed: Seed | None = None

@@ -46,7 +46,7 @@ class PerplexitySection(Options):
     neural_cache: int | None = Field(default=None, ge=1)
     """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
     neural_cache_theta: float | None = Field(default=None, ge=0)
-    """How peaked its distribution is. None: 0.3."""
+    """The sharpness of the distribution of the neural cache. None: 0.3."""
     neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
     """The weight of the neural cache in the mixture with the model's distribution. None: 0.1."""
 

@@ -73,9 +73,9 @@ class NextTokens(ShownTexts):
     temperature: float | None = None
     """Divides the scores."""
     top_k: Count | None = None
-    """Only the K likeliest tokens."""
+    """Only the K most probable tokens."""
     top_p: float | None = None
-    """Only tokens of this mass."""
+    """Only the fewest most probable tokens whose probabilities sum to this."""
     seed: Seed = 0
     """Of the token that sampling draws."""
 
