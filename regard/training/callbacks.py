@@ -68,7 +68,6 @@ class Status:
     tokens_per_s: the rate, in `items` per second.
     left: the estimated seconds to the end.
     items: what the rate counts: predicted tokens, or what the task says.
-    share: model FLOPs utilization (MFU), from 0 to 1; None where it is not known.
     """
 
     step: int
@@ -79,14 +78,12 @@ class Status:
     learning_rate: float
     left: float
     items: str = "tokens"
-    share: float | None = None
 
     def __str__(self) -> str:
-        used = "" if self.share is None else f" · MFU {self.share:.0%}"
         return (
             f"step {self.step:,} · epoch {self.epochs:.2f} · {self.fraction:.1%} · "
             f"loss {self.loss:.4f} · lr {self.learning_rate:.2e} · "
-            f"{self.tokens_per_s:,.0f} {self.items}/s{used} · {clock(self.left)} left"
+            f"{self.tokens_per_s:,.0f} {self.items}/s · {clock(self.left)} left"
         )
 
 

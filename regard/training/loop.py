@@ -106,7 +106,7 @@ class Loop(Steps):
             ) from None
         self.average.add()
         step = self.counters.step
-        self.report.add(applied.losses, applied.totals, applied.batches)
+        self.report.add(applied.losses, applied.totals)
         if step % self.options.logging_steps == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)

@@ -16,7 +16,7 @@ from regard.training.callbacks import Callback, Result
 METRICS = "metrics.jsonl"
 # The fields that depend on the clock; all others repeat when a run is repeated. A task that counts
 # something else than tokens has a rate named after that.
-TIMING = ("seconds", "tokens_per_s", "mfu")
+TIMING = ("seconds", "tokens_per_s")
 
 
 class Event(Fields):

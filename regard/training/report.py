@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from regard.training.callbacks import Callback, Progress, Status
 from regard.training.counters_and_rng import Counters, Meters
-from regard.training.flops import Utilization
 from regard.training.metrics_log import MetricsLog
 
 
@@ -21,9 +20,7 @@ class Report:
     def __init__(self) -> None:
         self.meters = Meters()
 
-    def add(
-        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
-    ) -> None:
+    def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
         """The losses of the batches of one step, and their joint counts."""
 
     def log(self, epochs: float, learning_rate: float, norm: float) -> None:
@@ -58,26 +55,20 @@ class TrainingReport(Report):
         progress: Progress,
         items: str,
         counters: Counters,
-        utilization: Utilization,
         callback: Callback,
     ):
         super().__init__()
         self.metrics_log, self.progress, self.items = metrics_log, progress, items
         self.callback = callback
-        self.counters, self.utilization = counters, utilization
-        self._seconds, self._items, self._tokens = counters.seconds, counters.tokens, 0
-        self._first_seconds = counters.seconds  # `utilization` has counted tokens since then
+        self.counters = counters
+        self._seconds, self._items = counters.seconds, counters.tokens
         self._shown, self._loss = time.monotonic(), math.nan
 
-    def add(
-        self, losses: list[dict[str, Tensor]], totals: Mapping[str, int], batches: Sequence[Any]
-    ) -> None:
+    def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
         self.meters.add(losses, totals)
-        self.utilization.add(batches)
 
     def log(self, epochs: float, learning_rate: float, norm: float) -> None:
-        at, tokens = self.counters, self.utilization.tokens
-        means = self.meters.means()
+        at, means = self.counters, self.meters.means()
         event: dict[str, Any] = {"epoch": epochs, self.items: at.tokens}
         event["train/loss"] = self._loss = sum(means.values())
         if len(means) > 1:
@@ -85,11 +76,9 @@ class TrainingReport(Report):
         event |= {"lr": learning_rate, "grad_norm": norm, "seconds": at.seconds}
         seconds = max(1e-9, at.seconds - self._seconds)
         event[f"{self.items}_per_s"] = (at.tokens - self._items) / seconds
-        if (share := self.utilization.share(tokens - self._tokens, seconds)) is not None:
-            event["mfu"] = share
         self._write(event)
         self.meters = Meters()
-        self._seconds, self._items, self._tokens = at.seconds, at.tokens, tokens
+        self._seconds, self._items = at.seconds, at.tokens
 
     def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
         if time.monotonic() - self._shown < self.progress.every:
@@ -107,9 +96,6 @@ class TrainingReport(Report):
             learning_rate,
             left=seconds * (1 - fraction) / fraction if fraction else math.inf,
             items=self.items,
-            share=self.utilization.share(
-                self.utilization.tokens, max(1e-9, seconds - self._first_seconds)
-            ),
         )
         self.progress.show(status)
 

@@ -56,7 +56,6 @@ class AppliedStep:
     totals: the number of items (tokens, examples) of each loss in all batches.
     """
 
-    batches: list[Any]
     losses: list[dict[str, Tensor]]
     totals: Mapping[str, int]
 
@@ -121,7 +120,7 @@ class Steps(ABC):
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
-        return AppliedStep(batches, losses, totals)
+        return AppliedStep(losses, totals)
 
     def frozen_layers(self) -> list[Parameters]:
         """The layers that are not trained in this epoch."""

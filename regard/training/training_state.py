@@ -18,7 +18,6 @@ from regard import __version__
 from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.distributed.processes import Processes
-from regard.training.flops import Utilization
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
 from regard.training.optimizers import named_state, restore_state
@@ -144,9 +143,7 @@ def _report(loop: Loop, length: int) -> Report:
         return Report()
     tensorboard, step = loop.options.tensorboard, loop.counters.step
     log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
-    devices = loop.processes.size
-    utilization = Utilization(loop.task, loop.device, loop.precision, devices)
-    return TrainingReport(log, loop.progress, loop.items, loop.counters, utilization, loop.callback)
+    return TrainingReport(log, loop.progress, loop.items, loop.counters, loop.callback)
 
 
 def _grouped(memory: dict[str, Tensor]) -> Tables:

@@ -183,7 +183,6 @@ GROUPS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("Learning rate", lambda name: name in ("lr", "learning_rate", "rate")),
     ("Speed", lambda name: name.endswith(RATE)),
     ("Gradient norm", lambda name: "norm" in name),
-    ("Model FLOPs utilization", lambda name: name == "mfu"),
 )
 COUNTERS = ("step", "tokens", "epoch", "seconds", "seed")  # are no curves
 AXES = ("step", "tokens")  # the first of these that there is

@@ -121,7 +121,7 @@ def test_a_training_resumes_where_one_of_its_processes_is_killed(cluster, tmp_pa
         f'task = "language-modeling"\n[data]\ntrain = "{tmp_path}/train.txt"\n'
         f'valid = "{tmp_path}/train.txt"\nbatch_size = 4\nsequence_length = 5\n'
         '[model]\nname = "gpt"\nd_model = 8\nheads = 2\nlayers = 1\nmax_length = 5\n'
-        'dropout = 0.0\nembedding_dropout = 0.0\nattention_dropout = 0.0\n'
+        "dropout = 0.0\nembedding_dropout = 0.0\nattention_dropout = 0.0\n"
         '[training]\nmax_steps = 300\nprecision = "float32"\n'
         "[training.checkpoints]\nsave_steps = 5\n"
     )

@@ -32,7 +32,7 @@ from regard.training import resume, train
 from regard.training.metrics_log import read_events
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
-CLOCK = ("seconds", "tokens_per_s", "examples_per_s", "mfu")
+CLOCK = ("seconds", "tokens_per_s", "examples_per_s")
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
 
 

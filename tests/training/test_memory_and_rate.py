@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 
 import pytest
 import torch
 from toy import Toy
 
-from regard.data import PairBatch, Sequences
+from regard.data import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer
-from regard.training import TrainingOptions, flops, train
+from regard.training import TrainingOptions, train
 from regard.training.compiling import activation_checkpointing, blocks_of
-from regard.training.flops import Utilization, count, published_rate, rate_of, stored_by, twin
+from regard.training.flops import stored_by
 from regard.training.task import Trainable
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
@@ -111,58 +110,6 @@ class Translating(Trainable):
         target = Sequences.full(batch.target.ids[:, :-1])
         hidden = self.module(batch.source, target).hidden.flatten(0, 1)
         return {"loss": self.module.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
-
-
-def test_mfu_is_flops_per_second_over_the_rate(monkeypatch):
-    """Positions of padding do nothing, so that their FLOPs do not count."""
-    monkeypatch.setattr(flops, "rate_of", lambda device, precision: 1e9)
-    task = Translating()
-    batch = PairBatch(texts(0), texts(1))
-    work = Utilization(task, torch.device("cpu"), "float32")
-    state = torch.get_rng_state()
-    work.add([batch, batch])
-    share = work.share(work.tokens, 0.5)
-    task.module = twin(task.module, "meta")
-    filled = int(texts().lengths.sum()) / (ROWS * LENGTH)
-    assert filled < 1 and work.tokens == 4 * filled * ROWS * LENGTH
-    assert share == pytest.approx(2 * filled * count(task, batch)[1] / 0.5 / 1e9)
-    assert torch.equal(state, torch.get_rng_state()), "counting draws no number of the training's"
-
-
-def test_a_task_that_cannot_be_counted_has_no_mfu(tmp_path):
-    work = Utilization(Toy(), torch.device("cpu"), "float32")
-    work.add([(1, 2)])
-    assert work.share(work.tokens, 1.0) is None
-    train(Toy(), TrainingOptions(max_steps=2, logging_steps=1), tmp_path / "run", progress=False)
-    events = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    assert events and not any("mfu" in event for event in events)
-
-
-def test_the_peak_rate_is_known_or_measured(monkeypatch):
-    assert 1e8 < rate_of(torch.device("cpu"), "float32") < 1e15
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    assert rate_of(torch.device("cuda"), "bfloat16") == 312e12
-    for name, rate in (("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("NVIDIA L40S", 362e12)):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
-        assert rate_of(torch.device("cuda"), "bfloat16") == rate
-    measured = []
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA RTX A4000")
-    monkeypatch.setattr(flops, "_measured", lambda *asked: measured.append(asked) or 5e12)
-    assert rate_of(torch.device("cuda"), "bfloat16") == 5e12 and len(measured) == 1
-
-
-@pytest.mark.parametrize(
-    "name, teraflops",
-    [
-        ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA GH200 480GB", 989),
-        ("NVIDIA B200", 2250), ("NVIDIA GB200", 2500), ("Tesla V100-SXM2-32GB", 112),
-        ("Tesla T4", 65), ("NVIDIA A10G", 70), ("NVIDIA A10", 125), ("NVIDIA A40-48Q", 150),
-        ("NVIDIA RTX A4000", None), ("NVIDIA RTX A1000 Laptop GPU", None), ("NVIDIA L400", None),
-        ("NVIDIA T400 4GB", None), ("NVIDIA T4000", None), ("NVIDIA A100X", None),
-    ],
-)  # fmt: skip
-def test_a_rate_is_of_a_whole_name_and_not_of_a_part_of_another(name, teraflops):
-    assert published_rate(name) == (None if teraflops is None else teraflops * 1e12)
 
 
 def test_the_flops_of_a_head_at_few_positions_are_counted():
