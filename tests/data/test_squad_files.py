@@ -167,3 +167,9 @@ def test_misplaced_answers_raise_errors_are_moved_or_left_out():
 def test_malformed_files_raise_located_errors(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         list(read_squad(write(tmp_path / "x.json", content)))
+
+
+def test_a_question_without_an_id_is_named_by_its_place_in_the_data():
+    record = {"question": "Who?", "context": "the cat", "answers": {"text": [], "answer_start": []}}
+    first, second = read_squad([record, record])
+    assert first.id != second.id and first.id.endswith("1")

@@ -112,6 +112,7 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
 
 
 def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Question:
+    record = {"id": ":".join(str(part) for part in location if part is not None), **record}
     id, context, question = texts_of(record, ("id", "context", "question"), location)
     title = text_of("title", record.get("title") or "", location)
     if not labels:
