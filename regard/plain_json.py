@@ -17,11 +17,15 @@ def to_json(facts: Any) -> str:
 
 def to_json_bytes(facts: Any) -> bytes:
     """The same without spaces, in UTF-8, as the server sends it: lists of numbers take a fifteenth
-    of the time.
+    of the time. Arrays are lists, which are made one by one: they take ten times the memory.
     """
+    import numpy as np
     from pydantic_core import to_json
 
-    return to_json(facts, inf_nan_mode="null", fallback=str)
+    def plain(value: Any) -> Any:
+        return value.tolist() if isinstance(value, np.ndarray) else str(value)
+
+    return to_json(facts, inf_nan_mode="null", fallback=plain)
 
 
 def _with_nulls(facts: Any) -> Any:

@@ -69,8 +69,8 @@ def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The vector of each text, or those of its words or tokens, with their labels."""
     vectors = task.embed(items, **options)
     if options.get("granularity", "sentence") == "sentence":
-        return [{"vector": vector.tolist()} for vector in vectors]
-    return [{"labels": list(one.labels), "vectors": one.tolist()} for one in vectors]
+        return [{"vector": vector} for vector in vectors]
+    return [{"labels": list(of_text.labels), "vectors": of_text} for of_text in vectors]
 
 
 def search(searched: Task | SearchIndex, items: list[Any], options: dict[str, Any]) -> list[Any]:

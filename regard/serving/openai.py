@@ -17,6 +17,7 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.generated_text import GeneratedText, text_of
 from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, TextError, TextTooLong
+from regard.serving.answer_sizes import NUMBER, check_answer_size
 from regard.serving.generation import Generation
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import Piece, Work, most_generated, tokens_of
@@ -73,6 +74,9 @@ def completion(served: ServedModel, request: Completion) -> Work:
         return scored(task, done, request)
 
     costs = [len(ids) + (most_generated(task, method, len(ids)) if most else 0) for ids in prompts]
+    if request.logprobs is not None:
+        size = 2 * NUMBER * sum(costs) * (2 + request.logprobs)
+        check_answer_size(size, "Send fewer prompts, or ask for fewer `logprobs`.")
     wants = (request.echo, request.logprobs, most == 0, generation is None)
     key = (served.name, "completion", repr(method), tuple(stops), wants)
     body = CompletionBody(served.name, request, task=task, prompts=prompts)
@@ -416,6 +420,8 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
             f"`dimensions` must be {embedder.width}, the length of this model's vectors, but is "
             f"{request.dimensions}."
         )
+    number = 16 / 3 if request.encoding_format == "base64" else NUMBER  # bytes
+    check_answer_size(number * embedder.width * len(request.items()), "Send fewer texts.")
     size = task.tokenizer.vocab_size
     texts = [
         text
@@ -439,7 +445,7 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": _base64(vector) if coded else vector.tolist(),
+                "embedding": _base64(vector) if coded else vector,
             }
             for index, (vector, _) in enumerate(results)
         ]

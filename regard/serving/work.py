@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from regard import decoding
 from regard.errors import ConfigError
+from regard.serving.answer_sizes import answer_size, check_answer_size
 from regard.serving.calls import Call, continuations, decode, search, tokens_of_texts
 from regard.serving.requests import Decoding, Request, Tokenize
 
@@ -99,6 +100,9 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
     def work(served: ServedModel, request: Request) -> Work:
         task, items, options = served.task, request.items(), request.options()
 
+        costs = costs_of(task, items, options)
+        size = answer_size(call.__name__, task, items, costs, options)
+        check_answer_size(size, "Send fewer texts, or ask for less of each.")
         generation = continued(served, items, options) if call is decode else None
 
         def run(several: list[Any]) -> Sequence[Any]:
@@ -113,7 +117,7 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
         return Work(
             (served.name, call.__name__, generation is None, json.dumps(options, sort_keys=True)),
             items,
-            costs_of(task, items, options),
+            costs,
             run,
             render,
             generation,

@@ -136,6 +136,29 @@ def test_a_request_larger_than_the_queue_is_rejected_before_memory_is_allocated(
     assert most < 30 * 2**20
 
 
+@pytest.mark.parametrize(
+    "path, fields",
+    [
+        ("/embed", {"texts": ["a"] * 400_000}),
+        ("/embed", {"texts": "a " * 600_000, "granularity": "token"}),
+        ("/embed", {"texts": ["a"] * 100, "layers": [-1] * 5000}),
+        ("/v1/embeddings", {"input": ["a"] * 400_000}),
+        ("/v1/completions", {"prompt": ["a " * 20] * 9_000, "logprobs": 20, "max_tokens": 0}),
+        ("/search", {"query": ["a"] * 9_000, "texts": ["a" * 99] * 1000, "top_k": 1000}),
+        ("/fill", {"texts": ["a [MASK]"] * 9_000, "top": 1000}),
+        ("/look", {"model": "tagging", "texts": ["a " * 20_000]}),
+        ("/answer", {"question": ["a"] * 90_000, "context": "a", "n_best": 100}),
+    ],
+)
+def test_an_answer_that_is_too_large_is_refused_before_it_is_computed(service, path, fields):
+    models = {"/v1/completions": "language-modeling", "/fill": "fill-mask"}
+    models |= {"/answer": "question-answering"}
+    answered = ask(service, path, {"model": models.get(path, "embedding"), **fields})
+    assert answered.status_code == 413
+    assert answered.json()["error"]["code"] == "answer_too_large"
+    assert "MiB, but answers have at most 64." in message_of(answered)
+
+
 def test_empty_lists_have_empty_answers(service):
     assert ask(service, "/tag", {**TAG, "texts": []}).json()["results"] == []
     answer = ask(service, "/v1/embeddings", {"model": "embedding", "input": []}).json()
