@@ -28,7 +28,7 @@ from regard.tasks import TASKS, task_class
 from regard.tasks.sections import DataSection
 from regard.tasks.task import Task
 from regard.training import TrainingOptions
-from regard.training.options import without_effect
+from regard.training.options import DefaultEpochs, without_effect
 
 # Fields of a model's configuration that [model] cannot set: the tokenizer and pruning set them.
 NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")
@@ -102,7 +102,8 @@ def _with_end(recipe: Any) -> TrainingOptions:
     options: TrainingOptions = recipe.training
     if options.has_end():
         return options
-    return dataclasses.replace(options, epochs=3 if starts_from_trained(recipe.model) else 10)
+    epochs = DefaultEpochs(3 if starts_from_trained(recipe.model) else 10)
+    return dataclasses.replace(options, epochs=epochs)
 
 
 def schema_of(raw: RawRecipe) -> type[Recipe]:

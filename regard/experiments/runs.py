@@ -39,6 +39,7 @@ from regard.text import Tokenizer
 from regard.training import Result
 from regard.training.callbacks import RESULT, Callback, Progress, check_callbacks, check_progress
 from regard.training.distributed.processes import connected, processes
+from regard.training.options import DefaultEpochs
 from regard.visual.report import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
@@ -144,8 +145,7 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
     checked = checked_recipe(raw)
     with raw.locating(type(checked)):
         made = plan(checked, device=device)
-        asked: Any = raw.check(schema_of(raw))
-        if not asked.training.has_end():
+        if isinstance(checked.training.epochs, DefaultEpochs):
             made = made.with_enough_epochs()
         made.task.check_test(checked)
         _check_new(folder)  # reading data takes long: another process may have been quicker

@@ -45,6 +45,10 @@ def with_defaults(options: TrainingOptions, defaults: TrainingDefaults) -> Train
     )
 
 
+class DefaultEpochs(int):
+    """A number of epochs that nobody has set, so that small data may be read more often."""
+
+
 STEPS, EPOCHS = 200, 30  # small data are read until there are as many steps, at most so often
 
 

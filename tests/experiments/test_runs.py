@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import regard
 from regard.data import Sequences
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.experiments import runs
@@ -280,6 +281,15 @@ def test_small_data_are_read_until_there_are_200_steps_at_most_30_times(workdir)
     assert (some.result.step, some.result.reason) == (200, "20 epochs")
     asked = runs.train(train=rows, batch_size=4, epochs=1, **options)
     assert asked.result.step == 10
+
+
+def test_a_cross_validation_of_small_data_goes_on_unless_other_epochs_are_set(workdir):
+    options = dict(task="classification", model={"name": "kim-cnn", "d_words": 4}, folds=2)
+    options |= dict(train=[("good", "yes"), ("bad", "no")] * 20, batch_size=40, progress=False)
+    first = regard.cross_validate(out="folds", **options)
+    assert regard.cross_validate(out="folds", **options).facts() == first.facts()
+    with pytest.raises(ConfigError, match=r"training\.epochs: was 30, is 10 now"):
+        regard.cross_validate(out="folds", epochs=10, **options)
 
 
 def test_the_defaults_of_a_run_are_said_and_stand_in_its_folder(workdir, capsys):

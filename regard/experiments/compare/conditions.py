@@ -15,6 +15,7 @@ from regard.experiments.recipe_options import read_recipe
 from regard.experiments.start_model import check_start
 from regard.recipe import read
 from regard.tasks import task_class
+from regard.training.options import DefaultEpochs
 
 BUDGET = ("tokens", "epochs", "max_steps")
 HINT = "Make them equal, for all recipes at once with name=value."
@@ -134,6 +135,8 @@ def check_same_run(folder: Path, recipe: Any) -> None:
             resolved, asked = before["training"][section], now["training"][section]
             unset = {name: resolved[name] for name, value in asked.items() if value is None}
             now["training"][section] = asked | unset
+        if isinstance(recipe.training.epochs, DefaultEpochs):
+            now["training"]["epochs"] = before["training"]["epochs"]
         check_unchanged(before, now, folder)
         recorded = read(written).run
         checksums = recorded.get("data", {})
