@@ -10,25 +10,8 @@ import regard
 from regard.attention.pruning import heads_masked, prune_heads
 from regard.checkpoints.formats import from_published, to_published
 from regard.errors import ConfigError
-from regard.models.albert import PUBLISHED, SIZES, Albert, AlbertConfig
+from regard.models.albert import Albert, AlbertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_albert_has_the_parameters_of_the_released_models(size):
-    options = SIZES[size]
-    with torch.device("meta"):
-        encoder = Albert(AlbertConfig(30_000, **options))
-        ours = EncoderWithHeads(encoder, {"pooler": encoder.new_head("pooler")})
-        theirs = transformers.AlbertModel(
-            transformers.AlbertConfig(
-                hidden_size=options["d_model"], intermediate_size=options["d_ff"],
-                num_attention_heads=options["heads"], num_hidden_layers=options["layers"],
-            )
-        )  # fmt: skip
-    counts = {sum(p.numel() for p in model.parameters()) for model in (ours, theirs)}
-    assert len(counts) == 1
-    assert f"{counts.pop():,}" in PUBLISHED[size]["parameters"][1]
 
 
 @pytest.mark.parametrize(

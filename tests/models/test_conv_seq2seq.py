@@ -8,7 +8,7 @@ import torch
 from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.conv_seq2seq import SIZES, ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 
 WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8], [9, 10, 11, 12, 13, 2], [4, 2]]
@@ -173,10 +173,3 @@ def test_one_token_and_texts_that_are_too_long():
 def test_layers_that_cannot_be_are_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         tiny(**options)
-
-
-def test_sizes_of_the_paper_are_built_without_memory():
-    for size in ("wmt16-en-ro", "wmt14-en-de"):
-        with torch.device("meta"):
-            model = ConvSeq2Seq(ConvSeq2SeqConfig(40_000, **SIZES[size]))
-        assert len(model.decoder.blocks) == len(model.config.decoder)

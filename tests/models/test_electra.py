@@ -7,29 +7,11 @@ import torch
 from their_encoders import transformers
 
 import regard
-from regard.models.electra import PUBLISHED, SIZES, Electra, ElectraConfig
 from regard.tasks.replaced_tokens import ReplacedTokens
 
 WORDS = "the chef cooked ate a meal un ##aff ##able".split()
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TEXT = "The unaffable chef  ate the meal"
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_electra_has_the_parameters_of_the_released_models(size):
-    options = SIZES[size]
-    with torch.device("meta"):
-        ours = Electra(ElectraConfig(30_522, **options))
-        theirs = transformers.ElectraModel(
-            transformers.ElectraConfig(
-                embedding_size=options["d_embedding"], hidden_size=options["d_model"],
-                intermediate_size=options["d_ff"], num_attention_heads=options["heads"],
-                num_hidden_layers=options["layers"],
-            )
-        )  # fmt: skip
-    counts = {sum(p.numel() for p in model.parameters()) for model in (ours, theirs)}
-    assert len(counts) == 1
-    assert f"{counts.pop():,}" in PUBLISHED[size]["parameters"][1]
 
 
 @pytest.fixture

@@ -8,27 +8,7 @@ import pytest
 import torch
 
 from regard.attention.scores import Dot
-from regard.models.gpt2 import GPT2, PUBLISHED, GPT2Config, score_of
-
-
-@pytest.mark.parametrize(
-    "size, exact",
-    [
-        ("124M", 124_439_808),
-        ("355M", 354_823_168),
-        ("774M", 774_030_080),
-        ("1558M", 1_557_611_200),
-    ],
-)
-def test_gpt2_has_the_parameters_of_the_released_models(size, exact):
-    with torch.device("meta"):
-        model = GPT2(GPT2Config(vocab_size=50257, **GPT2.SIZES[size]))
-    assert sum(p.numel() for p in model.parameters()) == exact
-    printed, source = PUBLISHED[size]["parameters"]
-    assert f"{exact:,}" in source
-    # The reason that is given: with GPT's vocabulary the count rounds to what is printed.
-    with_fewer = exact - (50257 - 40478) * model.config.d_model
-    assert round(with_fewer / 1e6) * 1e6 == printed
+from regard.models.gpt2 import GPT2, GPT2Config, score_of
 
 
 def test_matrices_before_the_residual_sum_have_smaller_initial_weights():

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from their_encoders import FAMILIES, SAME, T, V, assert_same_outputs, ours_of, transformers
+from their_encoders import FAMILIES, SAME, T, V, assert_same_outputs, ours_of
 
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.roberta import PUBLISHED, SIZES, Roberta, RobertaConfig
+from regard.models.roberta import Roberta, RobertaConfig
 from regard.text.training import train
 
 TINY = dict(d_model=8, d_ff=12, heads=2, layers=1, max_length=16)
-
-
-@pytest.mark.parametrize(("size", "exact"), [("base", 124_645_632), ("large", 355_359_744)])
-def test_roberta_has_the_parameters_of_the_released_models(size, exact):
-    options = SIZES[size]
-    with torch.device("meta"):
-        encoder = Roberta(RobertaConfig(50_265, **options))
-        ours = EncoderWithHeads(encoder, {"pooler": encoder.new_head("pooler")})
-        theirs = transformers.RobertaModel(
-            transformers.RobertaConfig(
-                hidden_size=options["d_model"],
-                intermediate_size=options["d_ff"],
-                num_attention_heads=options["heads"],
-                num_hidden_layers=options["layers"],
-                max_position_embeddings=514,
-                type_vocab_size=1,
-            )
-        )
-    for model in (ours, theirs):
-        assert sum(parameter.numel() for parameter in model.parameters()) == exact
-    printed, why = PUBLISHED[size]["parameters"]
-    assert f"{exact:,}" in why and round(exact / 1e6) == printed / 1e6
 
 
 @pytest.mark.parametrize("pad", [0, 1, 4])

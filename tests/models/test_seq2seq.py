@@ -10,7 +10,7 @@ from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.errors import ConfigError
-from regard.models.seq2seq import SIZES, Seq2Seq, Seq2SeqConfig
+from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 FORMS = {
     **{kind: {"attention": kind} for kind in ("none", "additive", "dot", "general")},
@@ -242,19 +242,6 @@ def test_gradients_equal_finite_differences(attention):
                 parameter -= sign * way
         grad = (ends[0] - ends[1]) / 2e-5
         torch.testing.assert_close((parameter.grad * way).sum(), grad, atol=1e-6, rtol=1e-5)
-
-
-def test_the_size_of_luong_has_the_parameters_of_its_shapes():
-    """Of the size that follows Luong et al. 2015, from its shapes."""
-    with torch.device("meta"):
-        model = Seq2Seq(Seq2SeqConfig(50_000, **SIZES["luong"]))
-    width, half = 1000, 500
-    encoder = 4 * 2 * 4 * half * (width + half + 1)
-    decoder = 4 * width * (3 * width + 1) + 3 * 4 * width * (2 * width + 1)
-    bridges, attention = 2 * width * (width + 1), width * width + 2 * width * width
-    words = 50_000 * (width + 1)
-    expected = encoder + decoder + bridges + attention + words
-    assert sum(p.numel() for p in model.parameters()) == expected == 115_084_000
 
 
 @pytest.mark.parametrize(

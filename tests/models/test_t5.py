@@ -17,9 +17,8 @@ from regard.checkpoints.formats import from_published, layout_of, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy
-from regard.errors import CheckpointError, ConfigError
 from regard.models.mpnet import Mpnet, MpnetConfig
-from regard.models.t5 import PUBLISHED, SIZES, T5, T5Config, T5Encoder
+from regard.models.t5 import T5, T5Config, T5Encoder
 from regard.tasks.infer_task import source_prefix
 from regard.tasks.text_to_text import TextToText
 
@@ -276,33 +275,6 @@ def test_old_files_with_every_name_of_the_embedding_are_read():
     assert from_published(config, tensors).config.tied
 
 
-@pytest.mark.parametrize(
-    "field, value, said",
-    [
-        ("feed_forward_proj", "gated-gelu-new", "feed_forward_proj"),
-        ("feed_forward_proj", "gated-nothing", "feed_forward_proj"),
-        ("dense_act_fn", "nothing", "dense_act_fn"),
-        ("is_gated_act", "yes", "is_gated_act"),
-        ("scale_decoder_outputs", 1, "scale_decoder_outputs"),
-        ("relative_attention_num_buckets", 2, "relative_attention_num_buckets"),
-        ("relative_attention_max_distance", 16, "relative_attention_max_distance"),
-        ("num_decoder_layers", 0, "num_decoder_layers"),
-        ("d_kv", 0, "d_kv"),
-        ("is_decoder", True, "is_decoder"),
-        ("is_encoder_decoder", False, "is_encoder_decoder"),
-        ("decoder_start_token_id", 61, "decoder_start_token_id"),
-        ("eos_token_id", 61, "eos_token_id"),
-        ("dropout_rate", 1.0, "dropout_rate"),
-        ("architectures", ["T5ForQuestionAnswering"], "architectures"),
-    ],
-)
-def test_fields_that_are_not_computed_are_named(field, value, said):
-    model = theirs()
-    config = {k: v for k, v in model.config.to_dict().items() if k != "dense_act_fn"}
-    with pytest.raises(ConfigError, match=f"`{said}"):
-        from_published(config | {field: value}, weights(model))
-
-
 def test_scale_and_output_follow_both_generations_of_transformers():
     """Before release 5 `tie_word_embeddings` decides both; from 5 on it is always true."""
     model = theirs()
@@ -328,19 +300,6 @@ def test_the_start_is_the_padding_where_no_field_names_it():
     model = theirs()
     config = model.config.to_dict() | {"decoder_start_token_id": None, "pad_token_id": 3}
     assert from_published(config, weights(model)).config.bos == 3
-
-
-def test_missing_and_misshapen_tensors_are_named():
-    model = theirs()
-    tensors = weights(model)
-    wo = tensors.pop("decoder.block.1.layer.2.DenseReluDense.wo.weight")
-    with pytest.raises(CheckpointError, match=r"decoder\.block\.1\.layer\.2\.DenseReluDense\.wo"):
-        from_published(model.config.to_dict(), tensors)
-    tensors["decoder.block.1.layer.2.DenseReluDense.wo.weight"] = wo.t()
-    with pytest.raises(CheckpointError, match="wrong shape"):
-        from_published(model.config.to_dict(), tensors)
-    with pytest.raises(CheckpointError, match="missing"):  # each layer has its own in umT5
-        from_published(model.config.to_dict() | {"model_type": "umt5"}, weights(model))
 
 
 # ----------------------------------------------------------------------------------- distances
@@ -392,15 +351,6 @@ def test_pruned_models_are_published_and_read_again():
 
 
 # ----------------------------------------------------------------------------------- sizes
-
-
-@pytest.mark.parametrize("size", PUBLISHED)
-def test_parameters_are_the_published_ones(size):
-    with torch.device("meta"):
-        model = T5(T5Config(vocab_size=32128, **SIZES[size]))
-    count = sum(parameter.numel() for parameter in model.parameters())
-    printed, why = PUBLISHED[size]["parameters"]
-    assert abs(count / printed - 1) < 0.05 and f"{count:,}" in why
 
 
 # ----------------------------------------------------------------------------------- the folder

@@ -127,25 +127,6 @@ def test_three_segments_of_the_fixture_have_its_log_probabilities_and_memory(sha
             torch.testing.assert_close(last, file.get_tensor(f"memory_last_layer_{n}"), **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("attn_type", 1, "`attn_type` must be 0"),
-        ("sample_softmax", 10, "`sample_softmax` must be -1"),
-        ("ext_len", 4, "`ext_len` must be 0"),
-        ("cutoffs", [15, 7], "`cutoffs` must ascend strictly"),
-        ("cutoffs", [7, 40], "`cutoffs` must ascend strictly"),
-        ("div_val", 9, "`d_embedding` must be at least 81"),
-        ("tie_projs", [True] * 4, "`tie_projs` must be a list of at most 3"),
-        ("mem_len", -3, "`mem_len`"),
-    ],
-)
-def test_unsupported_fields_raise_an_error_that_names_them(field, value, said):
-    config, weights, _ = opened("clamped")
-    with pytest.raises(ConfigError, match=said):
-        from_published(config | {field: value}, weights)
-
-
 def test_same_length_without_a_memory_is_rejected():
     config, weights, _ = opened("no_memory")
     with pytest.raises(ConfigError, match="`mem_len` must be at least 1 where `same_length`"):

@@ -10,32 +10,8 @@ import torch
 from their_encoders import transformers
 
 import regard
-from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.xlm_roberta import PUBLISHED, SIZES, XlmRoberta, XlmRobertaConfig
 
 TEXTS = ["Ein Haus am See", "a house", "une maison près du lac, là-bas", ""]
-
-
-@pytest.mark.parametrize(("size", "exact"), [("base", 278_043_648), ("large", 559_890_432)])
-def test_xlm_roberta_has_the_parameters_of_the_released_models(size, exact):
-    options = SIZES[size]
-    with torch.device("meta"):
-        encoder = XlmRoberta(XlmRobertaConfig(250_002, **options))
-        ours = EncoderWithHeads(encoder, {"pooler": encoder.new_head("pooler")})
-        theirs = transformers.XLMRobertaModel(
-            transformers.XLMRobertaConfig(
-                vocab_size=250_002,
-                hidden_size=options["d_model"],
-                intermediate_size=options["d_ff"],
-                num_attention_heads=options["heads"],
-                num_hidden_layers=options["layers"],
-                max_position_embeddings=514,
-                type_vocab_size=1,
-            )
-        )
-    for model in (ours, theirs):
-        assert sum(parameter.numel() for parameter in model.parameters()) == exact
-    assert f"{exact:,}" in PUBLISHED[size]["parameters"][1]
 
 
 @pytest.fixture
