@@ -85,7 +85,7 @@ def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
 
     scheme: "IOB1", "IOB2" or "IOBES" to take only what is written as this scheme demands (strict);
     None to take tags of any of them, well-formed or not, as conlleval and seqeval's default do, and
-        tags with the letters of BILOU and BMES.
+    tags with the letters of BILOU and BMES.
 
     Raises:
         ConfigError: there is no such scheme.
