@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from regard.tasks.language_modeling import TextGenerator
     from regard.tasks.task import Task
 
-PAIRS, PROMPTS, SUPER_GLUE = "--minimal-pairs", "--template", "--super-glue"
-# option -> the tests that it belongs to
-BELONGING = {
-    "pairs_per_set": (PAIRS,),
-    **dict.fromkeys(("answer", "choices"), (PROMPTS,)),
-    **dict.fromkeys(("shots", "examples", "examples_seed", "too_long"), (PROMPTS, SUPER_GLUE)),
-}
+PAIRS, PROMPTS = "--minimal-pairs", "--template"
+OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed", "too_long")
+BELONGING = {"pairs_per_set": PAIRS, **dict.fromkeys(OF_PROMPTS, PROMPTS)}  # option -> its test
 
 
 @dataclass(frozen=True)
@@ -34,10 +30,6 @@ class ZeroShotOptions:
     ] = False
     pairs_per_set: Annotated[
         int | None, Option(help="Minimal pairs: use the first N pairs of each set.")
-    ] = None
-    super_glue: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Ask a task of SuperGLUE, such as boolq, as prompts."),
     ] = None
     template: Annotated[
         str | None,
@@ -83,13 +75,13 @@ class ZeroShotOptions:
             ConfigError: an option would be without effect, or lacks another.
         """
         given = {name for name, value in asdict(self).items() if value not in (None, False)}
-        tests = {PAIRS: self.minimal_pairs, PROMPTS: self.template, SUPER_GLUE: self.super_glue}
+        tests = {PAIRS: self.minimal_pairs, PROMPTS: self.template}
         asked = [name for name, here in tests.items() if here]
         if len(asked) > 1:
             raise ConfigError(f"{asked[0]} and {asked[1]} are different tests: give one of them.")
         for name, of in BELONGING.items():
-            if name in given and not {*of} & {*asked}:
-                raise ConfigError(f"{_flag(name)} is for {' and '.join(of)}. Leave it out.")
+            if name in given and of not in asked:
+                raise ConfigError(f"{_flag(name)} is for {of}. Leave it out.")
         if asked and (ignored := [_flag(name) for name, value in others.items() if value]):
             raise ConfigError(f"{ignored[0]} would be without effect on {asked[0]}. Leave it out.")
         if self.template and not self.answer:
@@ -106,9 +98,7 @@ class ZeroShotOptions:
         """
         if not files:
             raise ConfigError("The test needs --data: the file of its rows.")
-        if self.minimal_pairs:
-            return self._pairs(task, files)
-        return self._super_glue(task, files) if self.super_glue else self._prompts(task, files)
+        return (self._pairs if self.minimal_pairs else self._prompts)(task, files)
 
     def _pairs(self, task: Task, files: Sequence[Path]) -> list[Score]:
         from regard.data import read_minimal_pairs
@@ -116,20 +106,6 @@ class ZeroShotOptions:
 
         several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
         return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
-
-    def _super_glue(self, task: Task, files: Sequence[Path]) -> list[Score]:
-        from regard.data import read_super_glue
-        from regard.tasks.super_glue import super_glue_scores
-
-        name = self.super_glue or ""
-        pool = () if self.examples is None else list(read_super_glue(name, self.examples))
-        given: Any = {"shots": self.shots or 0, "pool": pool, **self._options()}
-        model = _language_model(task, SUPER_GLUE)
-        return [
-            score
-            for file in files
-            for score in super_glue_scores(model, name, read_super_glue(name, file), **given)
-        ]
 
     def _options(self) -> dict[str, Any]:
         seed = 1 if self.examples_seed is None else self.examples_seed

@@ -41,14 +41,6 @@ class MappedTokens(TokenArray):
         return MappedTokens(self.ids, np.array([0, len(self.ids)]), self.ids_crc)
 
 
-class SegaIndices(NamedTuple):
-    """Of tokens: indices that run through the whole corpus, (B, T) int64 each (Bai et al. 2021)."""
-
-    paragraph: np.ndarray
-    sentence: np.ndarray
-    token: np.ndarray
-
-
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """The tokens of documents.
@@ -114,25 +106,6 @@ class Corpus:
             return np.concatenate([[begin], starts[low:high], [end]]) - begin
 
         return Corpus(tokens, inside(self.paragraphs), inside(self.sentences))
-
-    def sega(self, starts: np.ndarray, length: int) -> SegaIndices:
-        """The indices of the `length` tokens from each of `starts` (B,) on, for Segatron-XL.
-
-        Beyond the end of the corpus stand those of its last token.
-
-        Raises:
-            ConfigError: the corpus was made without structure.
-        """
-        if self.paragraphs is None or self.sentences is None:
-            raise ConfigError(
-                "Indices of paragraphs and sentences need a corpus with structure = True."
-            )
-        token = np.minimum(starts[:, None] + np.arange(length), len(self.tokens.ids) - 1)
-        paragraph, sentence = (
-            np.searchsorted(begins, token.ravel(), side="right").reshape(token.shape) - 1
-            for begins in (self.paragraphs, self.sentences)
-        )
-        return SegaIndices(paragraph, sentence, token)
 
 
 def encode_corpus(

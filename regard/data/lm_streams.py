@@ -62,11 +62,6 @@ class ParallelStreams(BatchSequence[StreamBatch]):
         """Tokens of the longest stream."""
         return int(self._lengths[0])
 
-    def starts(self, index: int) -> np.ndarray:
-        """Where in the text each row of a batch begins, (B,): for `Corpus.sega`."""
-        begins: np.ndarray = self._starts + index * self.sequence_length
-        return begins
-
     def epoch(self, number: int) -> ParallelStreams:
         """The batches of any epoch: a text is read in its own order."""
         return self

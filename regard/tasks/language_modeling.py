@@ -20,12 +20,11 @@ from regard import decoding, habit_names
 from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
-from regard.data.in_memory import is_path, is_running_text
 from regard.data.lm_streams import (
     ParallelStreams,
     SlidingWindows,
 )
-from regard.data.readers import RowReader, VerbatimLines, read
+from regard.data.readers import RowReader
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
 from regard.decoding.generated_text import (
@@ -62,6 +61,7 @@ from regard.tasks.language_modeling_recipe import (
 from regard.tasks.log_likelihoods import causal_log_likelihoods
 from regard.tasks.methods import results_of
 from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
+from regard.tasks.running_text import rows_of_text
 from regard.tasks.stateful_perplexity import (
     StateOptions,
     cache_of,
@@ -316,8 +316,9 @@ class TextGenerator(EmbedsTexts):
         """
         fitting: Any = {"too_long": too_long, "stop": stop, "window": window}
         encoded, method = self.decoding_inputs(prompts, **fitting, **options)
+        generator = SlidingContext(self.module) if window else self.generator
         with muted():
-            decoded = decode_in_order(self._generator(window), TokenArray.of(encoded), method)
+            decoded = decode_in_order(generator, TokenArray.of(encoded), method)
         stops = checked_stops(stop)
         hypotheses = [
             [stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
@@ -358,14 +359,6 @@ class TextGenerator(EmbedsTexts):
         if self.context is None:  # any number of tokens may follow
             return fitted_prompts(ids, self.module.text_limit, too_long, {})
         return fitted_prompts(ids, self.context, too_long, options)
-
-    def _generator(self, window: bool) -> Generator:
-        """What decodes.
-
-        Raises:
-            ConfigError: `window` is for a model without a context.
-        """
-        return SlidingContext(self.module) if window else self.generator
 
     def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
         """The method that continues prompts.
@@ -416,7 +409,8 @@ class TextGenerator(EmbedsTexts):
         if len(fitted) < len(ids) and not window:
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
         source = Sequences.of([fitted], self.module.config.pad).to(device_of(self.module))
-        steps = Streaming(self._generator(window), source, method)
+        generator = SlidingContext(self.module) if window else self.generator
+        steps = Streaming(generator, source, method)
         text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
         for _, token in steps:
             text.add(token)
@@ -511,7 +505,7 @@ class TextGenerator(EmbedsTexts):
                 f"`{next(iter(options))}` is for a model that carries a state through the whole "
                 f"text, but this one reads windows of {protocol.window:,} tokens."
             )
-        reader, units = self._reader(rows), 0
+        reader, units = rows_of_text(rows, self.format), 0
 
         def counted() -> Iterator[str]:
             nonlocal units
@@ -533,17 +527,6 @@ class TextGenerator(EmbedsTexts):
         result = Perplexity(nats, count, protocol, unknown)
         check_likelihood(result.nats, result.value)
         return Scores([result])
-
-    def _reader(self, text: Any) -> RowReader:
-        """The rows of a text as the model's format has them."""
-        if isinstance(text, RowReader):
-            return text
-        if is_running_text(text):
-            lines = text.removesuffix("\n").split("\n")
-            return read([text] if self.format == "text" else lines)
-        if is_path(text):
-            return read(text, format=self.format)
-        return VerbatimLines(text) if self.format == "text" else read(text)
 
     def evaluated_model(self, options: StateOptions) -> LanguageModel:
         """The model with the memory length and largest distance that evaluation is asked for.
@@ -649,8 +632,6 @@ class TextGenerator(EmbedsTexts):
             return ParallelStreams(text, batch_size=streams, sequence_length=length)
         batch_size = max(1, batch_budget(self.module) // window)
         return SlidingWindows(text, window=window, stride=stride, batch_size=batch_size)
-
-    # ---- prompts
 
     # ---- prompts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypedDict
 
 from regard.layers.scalar_mix import LayerChoice
@@ -107,3 +107,20 @@ class EmbedOptions(TypedDict, total=False):
     batch_size: int
     show_progress_bar: bool
     convert_to_numpy: bool
+
+
+class TextSearchOptions(EmbedOptions, total=False):
+    """The options of `embed`, and what happens to texts that are longer than the model reads."""
+
+    too_long: TooLong
+
+
+class FillOptions(TypedDict, total=False):
+    """The options of `fill`.
+
+    top: the number of words that are given for a mask.  among: words, of which one is chosen.
+    """
+
+    top: int
+    among: Iterable[str] | None
+    too_long: TooLong

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
     from regard.metrics.score import ScoreReport, Scores
     from regard.tasks.batching import TooLong
-    from regard.tasks.method_options import DecodingOptions, EmbedOptions, OneTextOptions
+    from regard.tasks.method_options import (
+        DecodingOptions,
+        EmbedOptions,
+        FillOptions,
+        OneTextOptions,
+        TextSearchOptions,
+    )
     from regard.tasks.predictions import FilledText, Prediction, TextMatch
     from regard.tasks.spans import SpanPrediction
 
@@ -191,31 +197,10 @@ class Methods:
     # ---- of masked language models
 
     @overload
-    def fill(
-        self,
-        texts: str,
-        *,
-        top: int = 5,
-        among: Iterable[str] | None = None,
-        too_long: TooLong = "error",
-    ) -> FilledText: ...
+    def fill(self, texts: str, **options: Unpack[FillOptions]) -> FilledText: ...
     @overload
-    def fill(
-        self,
-        texts: Iterable[str],
-        *,
-        top: int = 5,
-        among: Iterable[str] | None = None,
-        too_long: TooLong = "error",
-    ) -> list[FilledText]: ...
-    def fill(
-        self,
-        texts: Any,
-        *,
-        top: int = 5,
-        among: Iterable[str] | None = None,
-        too_long: TooLong = "error",
-    ) -> Any:
+    def fill(self, texts: Iterable[str], **options: Unpack[FillOptions]) -> list[FilledText]: ...
+    def fill(self, texts: Any, **options: Unpack[FillOptions]) -> Any:
         """A text with its masks filled, and the `top` best words for each."""
         self._not_supported("fill")
 
@@ -305,13 +290,7 @@ class Methods:
 
     @overload
     def search(
-        self,
-        query: str,
-        texts: Any,
-        top_k: int = 10,
-        *,
-        too_long: TooLong = "error",
-        **options: Unpack[EmbedOptions],
+        self, query: str, texts: Any, top_k: int = 10, **options: Unpack[TextSearchOptions]
     ) -> list[TextMatch]: ...
     @overload
     def search(
@@ -319,18 +298,10 @@ class Methods:
         query: Iterable[str],
         texts: Any,
         top_k: int = 10,
-        *,
-        too_long: TooLong = "error",
-        **options: Unpack[EmbedOptions],
+        **options: Unpack[TextSearchOptions],
     ) -> list[list[TextMatch]]: ...
     def search(
-        self,
-        query: Any,
-        texts: Any,
-        top_k: int = 10,
-        *,
-        too_long: TooLong = "error",
-        **options: Unpack[EmbedOptions],
+        self, query: Any, texts: Any, top_k: int = 10, **options: Unpack[TextSearchOptions]
     ) -> Any:
         """The `top_k` texts that are most similar to a query, best first; or to each of several."""
         self._not_supported("search")

@@ -14,7 +14,8 @@ from pydantic import Field
 from regard.data.corpus_building import build_corpus
 from regard.data.corpus_folder import FACTS, is_corpus, open_corpus
 from regard.data.documents import Documents
-from regard.data.readers import RowReader, read
+from regard.data.in_memory import is_path, is_running_text
+from regard.data.readers import RowReader, VerbatimLines, read
 from regard.data.token_arrays import TokenArray, encode_texts
 from regard.errors import ConfigError
 from regard.recipe import RecipePath
@@ -89,6 +90,20 @@ class TextData(DataSection):
     def texts(self) -> Iterator[str]:
         """The training text, from which a tokenizer learns."""
         return self.records("train").texts()
+
+
+def rows_of_text(text: Any, format: str) -> RowReader:
+    """The rows of a text as [data] of this format has them.
+
+    text: a reader, a file, a str, or lines, of which each ends in a line break.
+    """
+    if isinstance(text, RowReader):
+        return text
+    if is_running_text(text):
+        return read([text] if format == "text" else text.removesuffix("\n").split("\n"))
+    if is_path(text):
+        return read(text, format=format)
+    return VerbatimLines(text) if format == "text" else read(text)
 
 
 def lost_text(tokenizer: Tokenizer, texts: Iterable[str]) -> str:

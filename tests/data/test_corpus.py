@@ -14,7 +14,6 @@ import pytest
 
 from regard import text
 from regard.data import (
-    IGNORE,
     EpochSampler,
     ParallelStreams,
     ShuffledBlocks,
@@ -451,33 +450,6 @@ def test_a_single_document_is_cut_where_a_sentence_begins(tokenizers, tmp_path):
     assert len(valid.tokens.ids) == round(0.1 * len(ids))
     with pytest.raises(ConfigError, match="leaves nothing to train on"):
         whole.split(0.999)
-
-
-def test_sega_indices_run_through_the_whole_corpus(tokenizers, source):
-    corpus = encode_corpus(read_documents(source), tokenizers["bpe"], end=(2,), structure=True)
-    total = len(corpus.tokens.ids)
-    paragraph, sentence = [], []
-    for token in range(total):
-        paragraph.append(sum(start <= token for start in corpus.paragraphs[:-1]) - 1)
-        sentence.append(sum(start <= token for start in corpus.sentences[:-1]) - 1)
-    starts = np.array([0, 5, total - 3])
-    found = corpus.sega(starts, 6)
-    for row, start in enumerate(starts):
-        tokens = [min(start + i, total - 1) for i in range(6)]
-        assert found.token[row].tolist() == tokens
-        assert found.paragraph[row].tolist() == [paragraph[t] for t in tokens]
-        assert found.sentence[row].tolist() == [sentence[t] for t in tokens]
-    streams = ParallelStreams(corpus.tokens, batch_size=3, sequence_length=6)
-    for number, batch in enumerate(streams):
-        count = batch.tokens.size(1)
-        of_batch = corpus.sega(streams.starts(number), count)
-        inside = (batch.targets != IGNORE).numpy()
-        read = corpus.tokens.ids[of_batch.token]
-        assert np.array_equal(read[inside], batch.tokens.numpy()[inside])
-        assert of_batch.sentence[inside].tolist() == [sentence[t] for t in of_batch.token[inside]]
-    plain = encode_corpus(read_documents(source), tokenizers["bpe"])
-    with pytest.raises(ConfigError, match="structure = True"):
-        plain.sega(starts, 6)
 
 
 def test_a_huge_line_and_one_token_files_are_read(tokenizers, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import FieldEncoder, TokenArray, encode, encode_texts, read, read_parallel
+from regard.data import FieldEncoder, TokenArray, encode, encode_texts, read
 from regard.data.token_arrays import _CHUNK
 from regard.errors import ConfigError, DataError
 
@@ -29,21 +29,6 @@ TARGET = FieldEncoder("target", Letters(), before=(1,), after=(2,))
 
 def rows_of(tokens):
     return [tokens[i].tolist() for i in range(len(tokens))]
-
-
-def test_ids_before_and_after_each_field_are_added():
-    examples = encode([("ab", "c"), ("c", "ba")], [SOURCE, TARGET])
-    assert rows_of(examples.columns[0]) == [[10, 11, 2], [12, 2]]
-    assert rows_of(examples.columns[1]) == [[1, 12, 2], [1, 11, 10, 2]]
-    assert (len(examples), examples.report.read, examples.report.kept) == (2, 2, 2)
-    assert examples.report.events == {}
-
-
-def test_chunks_are_joined_in_order():
-    texts = ["abc"[: i % 3 + 1] * (i % 7 + 1) for i in range(2 * _CHUNK + 5)]
-    tokens = encode(iter(texts), [SOURCE]).columns[0]
-    assert rows_of(tokens) == SOURCE.encode_many(texts)
-    assert tokens.ids.dtype == np.uint16
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
@@ -140,19 +125,6 @@ def test_rows_with_an_empty_side_are_left_out_and_counted():
     )
 
 
-def test_rows_with_an_empty_side_can_be_kept_and_are_counted():
-    examples = encode(GAPS, [SOURCE, TARGET], empty="keep")
-    assert len(examples) == 5 and rows_of(examples.columns[1])[2] == [1, 2]
-    assert examples.report.events["target: empty, example kept"] == {"count": 2, "first_line": 3}
-
-
-def test_rows_with_an_empty_side_can_be_an_error(tmp_path):
-    (tmp_path / "t.de").write_text("a\nb\n")
-    (tmp_path / "t.en").write_text("a\n\n")
-    with pytest.raises(DataError, match=r"t\.en:2: the target is empty\. Fill it"):
-        encode(read_parallel(tmp_path / "t.de", tmp_path / "t.en"), [SOURCE, TARGET], "error")
-
-
 def test_no_remaining_example_raises_an_error(tmp_path):
     (tmp_path / "x.txt").write_text("\n\n")
     with pytest.raises(
@@ -161,11 +133,6 @@ def test_no_remaining_example_raises_an_error(tmp_path):
         encode(read(tmp_path / "x.txt"), [SOURCE])
     with pytest.raises(DataError, match="no example is left"):
         encode([], [SOURCE])
-
-
-def test_rows_need_as_many_fields_as_columns():
-    with pytest.raises(DataError, match="<list>:2: has 1 fields, but 2 are needed: source, target"):
-        encode([("a", "b"), ("a",)], [SOURCE, TARGET])
 
 
 # --- what is too long --------------------------------------------------------------------------

@@ -12,8 +12,6 @@ from regard.decoding import PrefixCache, generate, options
 from regard.decoding.continuous import CHUNK, ContinuousBatch
 from regard.decoding.steps import NonFiniteStep
 from regard.models import model_class
-from regard.models.quantize import prepare
-from regard.models.wrappers import generator
 
 VOCAB = 60
 SIZES = {
@@ -100,16 +98,6 @@ def test_short_prompts_are_read_in_one_call_and_a_long_one_alone():
     assert waiting == [[CHUNK + 40, 3], [CHUNK + 40, 3], [3], []]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "lstm-lm"])
-def test_quantized_models_continue_as_alone(name):
-    model = model_of(name)
-    prepare(model, "int8")
-    requests = requests_of(5, count=8)
-    found = continued(ContinuousBatch(generator(model)), requests)
-    for number, (ids, method, _) in enumerate(requests):
-        assert [h.tokens for h in found[number]] == [h.tokens for h in alone(model, ids, method)]
-
-
 def test_a_sequence_that_leaves_changes_nothing_for_the_others():
     model, requests = model_of("gpt2"), requests_of(3)
     leaves = (1, 4, 5)
@@ -160,19 +148,6 @@ def test_a_prefix_cache_counts_and_computes_each_token_of_a_long_prompt_once(bud
         equal(continuation.hypotheses, expected)
     assert cache.bytes <= budget
     assert (cache.reused > 0) == (budget > 1)
-
-
-def test_a_long_cached_prompt_is_read_at_once():
-    cache = PrefixCache(model_of("gpt2"))
-    prompt, steps = [7, 8, 9] * CHUNK, []
-    for _ in range(2):
-        batch = ContinuousBatch(cache)
-        batch.join(prompt, options(max_tokens=2))
-        steps.append(0)
-        while batch.reading:
-            batch.advance()
-            steps[-1] += 1
-    assert steps == [3, 1]
 
 
 def test_a_chunk_of_a_prompt_is_read_between_two_steps():

@@ -138,16 +138,6 @@ def test_a_beam_of_all_ends_is_exact_on_a_chain():
     assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
 
 
-def test_end_tokens_outside_the_vocabulary_have_no_effect(gpt2):
-    prompts = batch([[5, 6], [7]])
-    for filters in ((), (MinTokens(2),), (MinLength(6),)):
-        for method in (Greedy, Beam):
-            plain = method(filters=filters, max_tokens=6, eos=NONE)
-            assert generate(gpt2, prompts, plain) == generate(
-                gpt2, prompts, replace(plain, eos=(24, 2**31 - 1))
-            )
-
-
 def test_an_end_that_the_limit_forces_is_reported_as_unfinished(gpt2):
     prompts = batch([[5, 6], [7]])
     for method in (Greedy, Sampling, Beam):
@@ -259,24 +249,6 @@ def test_options_out_of_range_raise_an_error_that_names_them(named):
     assert len(str(raised.value)) < 400
     with pytest.raises(ConfigError):
         with_options(Greedy(), **named)
-
-
-def test_the_name_of_a_method_instead_of_a_method_raises_an_error(gpt2):
-    with pytest.raises(ConfigError, match=r"`method` must be Greedy\(\), Beam\(...\)"):
-        generate(gpt2, None, method="beam")
-    with pytest.raises(ConfigError, match="There is no option `method`"):
-        with_options(Greedy(), method="beam")
-
-
-@pytest.mark.parametrize(
-    "limit", [dict(max_tokens=2**31 - 1), dict(max_length_a=1e6, max_length_b=2**31 - 1)], ids=str
-)
-def test_a_huge_limit_takes_no_memory(limit):
-    model = Recurrent(12, eos_bias=4.0)
-    source = batch(sources(3))
-    for named in (dict(samples=2), dict(beams=3), {}):
-        found = generate(model, source, **limit, **named)
-        assert all(one.finished for several in found for one in several)
 
 
 # ---------------------------------------------------------------------- the command line

@@ -64,20 +64,6 @@ def test_filters_equal_those_of_transformers(processors, seed):
     assert torch.equal(apply(chain, scores, prefix(tokens)), expected)
 
 
-def test_filters_give_scores_computed_by_hand():
-    scores = torch.tensor([[0.5, 0.25, 0.125, 0.125]]).log()
-    nothing = prefix([[1]])
-    kept = lambda filters: apply(filters, scores, nothing).isfinite()[0].tolist()  # noqa: E731
-    assert kept([TopK(1)]) == [True, False, False, False]
-    assert kept([TopK(3)]) == [True, True, True, True]  # the fourth is as good as the third
-    assert kept([TopP(0.4)]) == [True, False, False, False]
-    assert kept([TopP(0.7)]) == [True, True, False, False]
-    # The order counts: the hot distribution is flat, and nine tenths of it are all four tokens.
-    assert kept([TopP(0.6), Temperature(100.0)]) == [True, True, False, False]
-    assert kept([Temperature(100.0), TopP(0.6)]) != [True, True, False, False]
-    assert Temperature(2.0)(scores, nothing).tolist() == (scores / 2).tolist()
-
-
 @pytest.mark.parametrize("mass", [1e-6, 0.3, 0.9, 1.0])
 def test_top_p_is_the_same_with_and_without_sorting_all_tokens(monkeypatch, mass):
     random = torch.Generator().manual_seed(0)

@@ -1,10 +1,8 @@
 """generation_config.json of other libraries: the same tokens, or an error or a warning by name."""
 
 import json
-import os
 import random
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from regard.decoding import (
     Beam,
     Greedy,
     Sampling,
-    SmallModel,
     Speculative,
     Streaming,
     TopK,
@@ -315,11 +312,6 @@ def test_without_the_file_the_fields_of_config_json_are_read(pair, fields, tmp_p
     assert found[0][0].tokens == wanted
 
 
-def test_a_config_json_without_such_fields_has_no_method(pair, tmp_path):
-    defaults = {"num_beams": 1, "max_length": 20, "top_k": 50, "bad_words_ids": None, "d_model": 3}
-    assert load_from_model_config(defaults, tmp_path / "config.json", pair[1]) is None
-
-
 # --------------------------------------------------------------------------- mutated files
 
 START = [
@@ -371,14 +363,6 @@ def test_a_mutated_file_gives_tokens_or_an_error_that_names_it(pair, tmp_path):
     assert errors > 100
 
 
-def test_a_pipe_or_a_folder_instead_of_the_file_raises_an_error(tmp_path):
-    for make in (Path.mkdir, os.mkfifo):
-        make(tmp_path / FILE)
-        with pytest.raises(RegardError, match=f"{FILE}: must be a file, but is a folder, a pipe"):
-            load(tmp_path)
-        (tmp_path / FILE).rmdir() if (tmp_path / FILE).is_dir() else None
-
-
 # ---------------------------------------------------------------------------------- drafts
 
 
@@ -409,24 +393,6 @@ def test_a_file_can_only_name_a_local_folder_as_draft(name, our_gpt2, tmp_path, 
     assert generate(our_gpt2, source, with_options(method, assistant_model="ngram"))
     with pytest.raises((AssertionError, RegardError), match=r"hub was asked|no such folder|a file"):
         generate(our_gpt2, source, with_options(method, assistant_model=name))  # only a user may
-
-
-def test_the_draft_of_a_file_is_relative_to_its_folder(our_gpt2, tmp_path, monkeypatch, no_network):
-    large, small = tmp_path / "large", tmp_path / "large" / "small"
-    gpt2().save_pretrained(small)
-    method = load(written(large, {"draft": "small", "max_new_tokens": 5}), our_gpt2)
-    source = Sequences.of([[5, 6]], 0)
-    (found,), (plain,) = (generate(our_gpt2, source, one) for one in (method, Greedy(max_tokens=5)))
-    assert found[0].tokens == plain[0].tokens
-    save(method, tmp_path)  # in another folder the same draft is meant
-    assert load(tmp_path).draft == SmallModel(str(small))
-    monkeypatch.chdir(large)
-    save(Speculative(draft=SmallModel("small")), tmp_path)  # a user's names are seen from here
-    assert load(tmp_path).draft == SmallModel(str(small))
-    for own in (".", "../large", str(large)):
-        method = load(written(large, {"draft": own}), our_gpt2)
-        with pytest.raises(ConfigError, match="is the model's own folder"):
-            generate(our_gpt2, source, method)
 
 
 # ------------------------------------------------------------------------------------ ends

@@ -139,16 +139,3 @@ def test_constraints_give_the_tokens_of_transformers(marian):
     ]:
         expected = theirs(marian, source, beams, beams, **named)
         assert_same(method.run(Wrapped(marian), source), expected)
-
-
-def test_batch_order_and_padding_do_not_change_results(marian):
-    rows = sources(8, VOCABULARY, seed=10)
-    for method in (Greedy(), Beam(4, 4, Power(0.6))):
-        together = method.run(Wrapped(marian), batch(rows, PAD))
-        reverse = method.run(Wrapped(marian), batch(rows[::-1], PAD, extra=5))[::-1]
-        for at, row in enumerate(rows):
-            (alone,) = method.run(Wrapped(marian), batch([row], PAD))
-            for other in (alone, reverse[at]):
-                for one, two in zip(together[at], other, strict=True):
-                    assert one.tokens == two.tokens
-                    assert one.score == pytest.approx(two.score, abs=1e-5)

@@ -5,7 +5,7 @@ import torch
 from decoding_mocks import sources
 
 from regard.data.batches import Sequences
-from regard.decoding import GNMT, Beam, BeamFinished, Greedy, MinTokens, Sampling, TopK
+from regard.decoding import GNMT, Beam, BeamFinished, Greedy, Sampling, TopK
 from regard.models import model_class
 from regard.models.protocols import Generator
 
@@ -78,14 +78,6 @@ def test_batch_order_and_padding_do_not_change_results(name, method):
             for one, two in zip(other, together[at], strict=True):
                 assert (one.tokens, one.finished) == (two.tokens, two.finished)
                 assert one.score == pytest.approx(two.score, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_greedy_equals_a_beam_of_one(name):
-    model, batch = build(name), Sequences.of(sources(9, VOCABULARY), 0)
-    for filters in [(), (MinTokens(4),)]:
-        greedy = Greedy(filters=filters, max_tokens=12).run(model, batch)
-        assert Beam(1, filters=filters, max_tokens=12).run(model, batch) == greedy
 
 
 @torch.no_grad()

@@ -18,7 +18,6 @@ from regard.decoding import (
     Sampling,
     SmallModel,
     Speculative,
-    Streaming,
     generate,
 )
 from regard.decoding.start import start
@@ -130,14 +129,6 @@ def test_a_common_prefix_is_computed_once():
         assert counted.tokens > 0
 
 
-def test_streamed_tokens_are_those_without_a_cache():
-    model, prompts = build(1), batch([text(30, 1), text(20, 2)])
-    cache, plan = PrefixCache(model), Greedy(max_tokens=6)
-    for _ in range(2):
-        assert list(Streaming(cache, prompts, plan)) == list(Streaming(model, prompts, plan))
-    assert cache.reused == 29 + 19 and cache.prompts == 4
-
-
 def test_cached_tokens_are_not_computed():
     model, prompt = build(2), text(50, 3)
     cache, counted = PrefixCache(model), Counting(model)
@@ -147,17 +138,6 @@ def test_cached_tokens_are_not_computed():
     assert counted.tokens == 51
     generate(model, batch([prompt]), max_tokens=1)
     assert counted.tokens == 101  # the model itself has no cache
-
-
-def test_empty_prompts_share_a_batch_with_cached_ones():
-    model = build(2)
-    cache = PrefixCache(model)
-    prompts = Sequences.of([text(20, 1), [], text(9, 2), [5]], 0)
-    for _ in range(2):
-        same_start(cache, model, prompts)
-    assert (cache.tokens, cache.reused) == (2 * 27, 27)
-    assert generate(cache, None, max_tokens=3) == generate(model, None, max_tokens=3)
-    assert cache.prompts == 8  # there was nothing to be read
 
 
 def test_the_least_recently_used_prefix_is_evicted_first():
@@ -192,15 +172,6 @@ def test_changed_weights_clear_the_cache():
     with torch.autocast("cpu", torch.bfloat16):
         start(cache, prompt)
     assert cache.reused == 29
-
-
-@torch.no_grad()
-def test_a_state_of_another_type_clears_the_cache():
-    model, (ids,) = build(4), batch([text(30, 1)]).ids.split(1)
-    cache = PrefixCache(model)
-    cache.prefill(ids, model.empty(1))
-    after = cache.prefill(ids, model.empty(1, torch.float64))
-    assert cache.reused == 0 and cache.evicted == 30 and after.keys.dtype == torch.float64
 
 
 def test_the_cache_is_bypassed_while_heads_are_masked():

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from decoding_mocks import Markov, MarkovLM, Recurrent, batch, next_log_probs, sources
+from decoding_mocks import Markov, Recurrent, batch, next_log_probs, sources
 
-from regard.decoding import Beam, Greedy, Sampling, Streaming, Temperature, TopK, generate
-from regard.decoding.sampling import Draw
+from regard.decoding import Beam, Greedy, Sampling, Streaming, Temperature, TopK
 from regard.errors import ConfigError
 
 
@@ -54,16 +53,6 @@ def test_sampling_with_top_k_1_equals_greedy_search():
     )
 
 
-def test_draws_at_the_edges_are_possible_tokens():
-    draw = Draw([1, 2], torch.tensor([2, 2]))
-    draw.uniform = torch.tensor([[0.0, 1 - 2**-53], [0.25, 0.75]], dtype=torch.float64)
-    scores = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.25, 0.25, 0.25, 0.25]]).log()
-    rows = torch.arange(2)
-    assert draw(scores, rows, 0).tolist() == [1, 1]
-    assert draw(scores, rows, 1).tolist() == [2, 3]
-    assert draw(scores[:1], rows[:1], 1).tolist() == [2]
-
-
 @pytest.mark.parametrize("method", [Greedy(max_tokens=8), Sampling(samples=2, max_tokens=8)])
 def test_streaming_gives_the_tokens_of_generate(method):
     model, rows = Recurrent(eos_bias=1.0), batch(sources(5))
@@ -91,11 +80,3 @@ def test_streaming_yields_before_the_next_step_is_computed():
     assert torch.is_grad_enabled()  # a suspended stream leaves the reader's gradients alone
     with pytest.raises(ConfigError, match="Beam cannot be streamed"):
         Streaming(model, batch([[3]]), Beam())
-
-
-def test_sampling_without_a_prompt_gives_a_text():
-    ((found,),) = generate(MarkovLM(torch.full((1, 4, 4), 0.25)), None, top_k=4, max_tokens=5)
-    assert 0 < len(found.tokens) <= 5 and set(found.tokens) <= set(range(4))
-    assert found.finished or len(found.tokens) == 5
-    with pytest.raises(ConfigError, match="`samples` must be at least 1"):
-        Sampling(samples=0)

@@ -138,29 +138,6 @@ def test_a_recurrent_draft_may_overwrite_states_that_it_has_read():
     assert_same(plan.run(model, rows), expected)
 
 
-def test_drafts_reach_the_last_position_of_the_context():
-    model = build("gpt2", 2, eos=None)
-    rows = batch(sources(6, VOCABULARY, 4, longest=44))
-    expected = Greedy().run(model, rows)
-    assert {int(n) + len(h.tokens) for n, (h,) in zip(rows.lengths, expected, strict=True)} == {49}
-    for draft in (NGrams(2), SmallModel(near(model))):
-        assert_same(Speculative(draft=draft, tokens=6).run(model, rows), expected)
-
-
-@pytest.mark.parametrize(
-    "rows", [None, [[]], [[], [5, 6]], [[3]], [[3, 4, 5, 3, 4], [7], [8] * 40]]
-)
-def test_short_limits_and_prompts_of_all_lengths_give_the_same_tokens(rows):
-    model = build("gpt2", 1)
-    source = None if rows is None else Sequences.of(rows, 0)
-    for limit in (1, 2, 12):
-        for filters in ((), (NoRepeatNGram(2), MinTokens(3))):
-            method = Greedy(filters=filters, max_tokens=limit)
-            expected = method.run(model, source)
-            for draft in (NGrams(2), SmallModel(build("gpt", 2))):
-                assert_same(Speculative(method, draft, 5).run(model, source), expected)
-
-
 # ------------------------------------------------------------------------ distributions
 
 
@@ -282,37 +259,6 @@ class Afresh(Generator):
             inner, last = start(self.model, Sequences(room, lengths))
             found.append(self.model.step(last, inner)[0])
         return torch.cat(found, 1), Read(room, lengths)
-
-
-@pytest.mark.parametrize("name", ["lstm-lm", "gpt"])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_a_small_model_drafts_the_same_as_without_its_state(name, sampled):
-    one = build(name, 1, **dict(max_length=64) if name == "gpt" else {})
-    two = near(one, noise=0.02 if name == "gpt" else 0.06)
-    rows = batch(sources(5, VOCABULARY, 2, longest=7))
-    paces, results = [], []
-    for draft in (two, Afresh(two)):
-        method = Sampling(samples=2, max_tokens=15) if sampled else Greedy(max_tokens=15)
-        with count_acceptance() as stats:
-            results.append(Speculative(method, SmallModel(draft), 4).run(Afresh(one), rows))
-        paces.append(stats)
-    assert_same(*results)
-    assert paces[0] == paces[1]
-    assert 0.1 * paces[0].drafted < paces[0].accepted < 0.95 * paces[0].drafted
-    if not sampled:
-        assert_same(results[0], method.run(one, rows))
-
-
-def test_an_lstm_drafts_for_a_transformer():
-    kind = model_class("lstm-seq2seq")
-    torch.manual_seed(1)
-    small = kind(kind.Config(vocab_size=VOCABULARY, d_model=8, layers=1)).double()
-    model, rows = build("transformer", 2), batch(sources(4, VOCABULARY, 1))
-    expected = Greedy(max_tokens=15).run(model, rows)
-    assert_same(Speculative(Greedy(max_tokens=15), SmallModel(small), 3).run(model, rows), expected)
-    drawn = Speculative(Sampling(samples=3, max_tokens=15), SmallModel(small), 3)
-    together = drawn.run(model, rows)
-    assert_same(drawn.run(model, rows.select(torch.tensor([2]))), together[2:3])
 
 
 # ----------------------------------------------------------------------------- n-grams

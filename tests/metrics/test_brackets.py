@@ -133,26 +133,6 @@ def test_scores_equal_those_of_the_program(tmp_path):
         assert_equal_scores(pairs, evalb(folder, tmp_path, pairs))
 
 
-def test_bracket_scores_equal_those_computed_by_hand():
-    gold = read_trees(
-        "( (S (NP-SBJ (PRP I)) (VP (VBD shot) (PRT (RP up)) (, ,) (NP (NN x))) (. .)))"
-    )
-    predicted = read_trees("(S (NP (PRP I)) (VP (VBD shot) (ADVP (RB up))) (, ,) (X (NN x)) (. .))")
-    metric = BracketF1()
-    metric.add(predicted, gold)
-    score = metric.result()
-    # Gold: S, NP, VP, PRT, NP; predicted: S, NP, VP (shorter), ADVP, X.
-    assert (score.counts.matched, score.counts.gold, score.counts.predicted) == (3, 5, 5)
-    assert score.recall == score.precision == score.value == 0.6
-    assert (score.exact_match, score.tag_accuracy, score.counts.crossing) == (0, 3 / 4, 0)
-    by_label = {one.label: (one.precision, one.recall) for one in score.report.labels.classes}
-    assert by_label["ADVP"] == (1, 1) and by_label["VP"] == (0, 0) and by_label["X"] == (0, 0)
-    assert str(score).startswith(
-        "bracket F1 = 0.6000 (recall 0.6000, precision 0.6000, exact match"
-    )
-    assert score.facts()["counts"]["errors"] == 0
-
-
 def test_no_trees_unequal_numbers_of_trees_and_other_objects_raise_an_error():
     tree = read_trees("(S (NN a))")
     with pytest.raises(RegardError, match="nothing was added"):

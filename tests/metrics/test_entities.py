@@ -126,27 +126,6 @@ def test_converted_tags_equal_those_worked_by_hand():
     assert convert_tags([], "IOB2") == []
 
 
-def test_entity_f1_equals_the_value_worked_by_hand():
-    wanted = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-LOC"]]
-    found = [["B-PER", "I-PER", "O", "B-PER"], ["B-LOC", "I-LOC"]]
-    metric = EntityF1()
-    metric.add(found, wanted)
-    score = metric.result()
-    assert (score.counts.correct, score.counts.predicted, score.counts.target) == (1, 3, 3)
-    assert score.types["PER"].precision == 1 / 2 and score.types["LOC"].recall == 0
-    assert str(score) == (
-        "entity F1 = 0.3333 (precision 0.3333, recall 0.3333) "
-        "mode:default|scheme:any|average:micro|sentences:2|entities:3"
-    )
-    strict = EntityF1("IOB2")
-    strict.add([["I-PER", "I-PER"]], [["B-PER", "I-PER"]])
-    assert strict.result().value == 0
-    assert strict.result().signature.startswith("mode:strict|scheme:IOB2|average:micro|")
-    lenient = EntityF1()
-    lenient.add([["I-PER", "I-PER"]], [["B-PER", "I-PER"]])
-    assert lenient.result().value == 1
-
-
 def test_scores_of_each_type_are_those_worked_by_hand():
     """Two persons of which one is found, with one place too many, and no organization."""
     metric = EntityF1()

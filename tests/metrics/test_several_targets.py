@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -47,31 +46,6 @@ def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
         )
         assert one.precision_recall_f1() == pytest.approx(theirs[:3], abs=1e-12)
     assert report.subset_accuracy == sklearn.metrics.accuracy_score(targets, found)
-
-
-def test_scores_of_sets_of_labels_are_the_naive_formulas():
-    probabilities, targets = drawn(seed=1)
-    report = MultiLabelReport.of(probabilities, targets, LABELS, 0.5)
-    counts = np.zeros((5, 3), int)
-    exact = 0
-    for shares, wanted in zip(probabilities.tolist(), targets.tolist(), strict=True):
-        found = [share >= 0.5 for share in shares]
-        exact += found == wanted
-        for label in range(5):
-            counts[label] += [found[label] and wanted[label], found[label], wanted[label]]
-    each = [naive_f1(*row) for row in counts.tolist()]
-    assert [one.f1 for one in report.labels.classes] == pytest.approx(each)
-    assert report.values() == pytest.approx(
-        {
-            "micro-f1": naive_f1(*counts.sum(0).tolist()),
-            "macro-f1": sum(each) / 5,
-            "subset-accuracy": exact / len(targets),
-        }
-    )
-    scores = report.scores()
-    assert [score.value for score in scores] == list(report.values().values())
-    assert scores[0].report is report and scores[1].report is None
-    assert json.loads(json.dumps(scores[0].facts()))["classes"][0]["label"] == "old"
 
 
 def test_the_calibration_error_of_each_label_is_the_formula():

@@ -1,19 +1,14 @@
-"""lm-evaluation-harness asks the server by its model `local-completions`: what it sends, and where
-it is installed the harness itself, against our own adapter."""
+"""lm-evaluation-harness asks the server by its model `local-completions`: what it sends, against
+the log-probabilities of the model itself."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 import torch
-from served import ask, listening, message_of, running, service_of
+from served import ask, message_of, running, service_of
 
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.serving.models import ServedModels, served_model
-from regard.tasks.evaluation_harness import HarnessAnswers, harness_model
 from regard.tasks.language_modeling import TextGenerator
 from regard.text import train
 
@@ -22,11 +17,6 @@ REQUESTS = [
     ("the old cat", " sat on a warm mat"), ("who was", " sleeping"), ("", "the cat sat"),
     ("the sun ", "was warm"), ("who", " in"), ("the old ca", "t sat"),
 ]  # fmt: skip
-
-
-@dataclass
-class Request:
-    args: tuple[Any, ...]
 
 
 def small_task(eos: int | None = None) -> TextGenerator:
@@ -69,7 +59,7 @@ def asked_of_tokenizer(service, text):
     return answer(service, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
 
 
-def test_continuations_have_the_numbers_of_the_adapter_in_the_requests_of_the_harness(served):
+def test_continuations_have_the_numbers_of_the_model_in_the_requests_of_the_harness(served):
     """Rows of ids, echoed with one token more, whose log-probabilities are left out again."""
     info = answer(served, "/tokenizer_info")
     first = asked_of_tokenizer(served, info["bos_token"] or info["eos_token"])
@@ -81,12 +71,15 @@ def test_continuations_have_the_numbers_of_the_adapter_in_the_requests_of_the_ha
         counts.append(len(before))
     body = {"model": "gpt", "prompt": rows, "temperature": 0, "max_tokens": 1}
     found = answer(served, "/v1/completions", {**body, "logprobs": 1, "seed": 1234, "echo": True})
-    wanted = HarnessAnswers(served.models.all["gpt"].task).loglikelihood(
-        [Request(one) for one in REQUESTS]
-    )
-    for choice, count, row, (nats, greedy) in zip(
-        found["choices"], counts, rows, wanted, strict=True
-    ):
+    model = served.models.all["gpt"].task.module
+    for choice, count, row in zip(found["choices"], counts, rows, strict=True):
+        with torch.no_grad():
+            log_probs = model.head.logits(model(torch.tensor([row])).hidden)[0].log_softmax(-1)
+        expected = [float(log_probs[i - 1, row[i]]) for i in range(count, len(row))]
+        nats, greedy = (
+            sum(expected),
+            all(row[i] == int(log_probs[i - 1].argmax()) for i in range(count, len(row))),
+        )
         numbers = choice["logprobs"]
         assert len(numbers["token_logprobs"]) == len(row) + 1
         own, best = (numbers[name][count:-1] for name in ("token_logprobs", "top_logprobs"))
@@ -106,40 +99,3 @@ def test_every_token_of_a_model_has_a_name_also_beyond_its_tokenizer(served):
 def test_texts_or_a_prompt_are_tokenized(served, fields):
     answered = ask(served, "/tokenize", fields)
     assert answered.status_code == 400 and "one of `texts` and `prompt`" in message_of(answered)
-
-
-def test_the_harness_has_the_same_numbers_by_http_and_by_the_adapter(tmp_path, served):
-    lm_eval = pytest.importorskip("lm_eval")
-    task = served.models.all["gpt"].task
-    rows = [{"context": context, "end": end} for context, end in REQUESTS if context]
-    rows = [{**one, "whole": one["context"] + one["end"]} for one in rows]
-    (tmp_path / "rows.json").write_text("\n".join(map(json.dumps, rows)))
-    data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": f"{tmp_path}/*"}}}
-    score = {"perplexity": "perplexity", "acc": "mean"}
-    ends = {
-        "task": "ends", **data, "test_split": "test", "output_type": "loglikelihood",
-        "doc_to_text": "context", "doc_to_target": "end",
-        "metric_list": [{"metric": name, "aggregation": how} for name, how in score.items()],
-    }  # fmt: skip
-    choices = {
-        "task": "choices", **data, "test_split": "test", "output_type": "multiple_choice",
-        "doc_to_text": "", "doc_to_target": 0, "doc_to_choice": "{{[whole, end]}}",
-        "metric_list": [{"metric": "acc"}],
-    }  # fmt: skip
-    texts = {
-        "task": "texts", **data, "test_split": "test", "output_type": "loglikelihood_rolling",
-        "doc_to_text": "", "doc_to_target": "whole", "metric_list": [{"metric": "byte_perplexity"}],
-    }  # fmt: skip
-    tasks = [ends, choices, texts]
-    with listening(served) as address:
-        for options in ({}, {"batch_size": 4}, {"num_concurrent": 3}):
-            given = {"model": "gpt", "base_url": f"{address}v1/completions", "max_length": 48}
-            found = lm_eval.simple_evaluate(
-                "local-completions", {**given, **options}, tasks=tasks, bootstrap_iters=0
-            )
-            wanted = lm_eval.simple_evaluate(harness_model(task), tasks=tasks, bootstrap_iters=0)
-            for name, results in wanted["results"].items():
-                for metric, value in results.items():
-                    if isinstance(value, float):
-                        same = pytest.approx(value, rel=1e-6)
-                        assert found["results"][name][metric] == same, (name, metric)

@@ -11,11 +11,9 @@ import torch
 
 import regard
 from regard.data.batches import Sequences
-from regard.errors import ConfigError, DataError, RegardError
-from regard.experiments import runs
+from regard.errors import ConfigError
 from regard.experiments.runs import read_recipe, resume, train
 from regard.models.elmo import Elmo, ElmoConfig
-from regard.recipe import read
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train as train_tokenizer
 from regard.training.callbacks import Callback
@@ -183,38 +181,6 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     task = regard.load(tmp_path / "frozen")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     assert task.predict("unseen dog") == task.predict(["unseen dog"])[0]
-
-
-@pytest.mark.parametrize("text", ["", "\n\n  \n"])
-def test_a_text_without_words_raises_an_error(text, recipe, tmp_path):
-    (tmp_path / "train.txt").write_text(text)
-    recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
-    with pytest.raises(RegardError, match="train.txt"):
-        train(recipe, progress=False)
-    with pytest.raises(RegardError, match="no words|empty|no lines"):
-        tiny().evaluate(text.splitlines())
-
-
-def test_too_few_words_for_the_streams_raise_an_error(recipe, tmp_path):
-    (tmp_path / "train.txt").write_text("the cat\n")
-    recipe.write_text(recipe.read_text().replace("negative_samples = 8\n", ""))
-    with pytest.raises(DataError, match="has 3 tokens to predict, too few for 4 streams"):
-        train(recipe, progress=False)
-
-
-@pytest.mark.parametrize(
-    "override, said",
-    [
-        ('evaluation.state="kept"', "evaluation.state"),
-        ("model.negative_samples=17", "negative_samples"),
-        ("model.filters=[[60, 2]]", "filters"),
-        ("model.name=bert", "cannot train this model"),
-        ("model.d_model=15", "d_model"),
-    ],
-)
-def test_options_that_do_not_fit_raise_an_error(override, said, recipe):
-    with pytest.raises(ConfigError, match=said):
-        runs.train_recipe(read(recipe, [override]), progress=False)
 
 
 def test_a_published_model_without_a_softmax_is_not_trained_further(recipe, tmp_path):

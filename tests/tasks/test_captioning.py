@@ -10,8 +10,6 @@ import torch
 from PIL import Image
 
 import regard
-from regard.data.images import read_image
-from regard.data.regions import PATCHES, patches
 from regard.errors import ConfigError, DataError, TextError
 from regard.experiments import runs
 from regard.metrics import BLEU, CIDEr
@@ -267,16 +265,3 @@ def test_options_that_do_not_fit_are_errors(workdir):
         runs.train_recipe(read("small.toml", ['data.columns=["image"]']), progress=False)
     with pytest.raises(ConfigError, match="show-attend-tell, region-transformer"):
         runs.train_recipe(read("small.toml", ["model.name=lstm-seq2seq"]), progress=False)
-
-
-def test_patches_are_squares_of_pixels_row_by_row(workdir):
-    side = 8 * PATCHES
-    array = np.zeros((side, side, 3), np.uint8)
-    array[8:16, 16:24] = (255, 127, 0)
-    Image.fromarray(array).save("patch.png")
-    found = patches(read_image("patch.png", side)).unflatten(0, (PATCHES, PATCHES))
-    assert found.shape == (7, 7, 192)
-    assert (found[1, 2, :64] == 1).all() and (found[1, 2, 64:128] == 0).all()
-    assert (found[1, 2, 128:] == -127 / 128).all()
-    found[1, 2] = -127 / 128
-    assert (found == -127 / 128).all()

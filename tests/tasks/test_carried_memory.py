@@ -162,20 +162,6 @@ def test_the_neural_cache_of_tokens_that_the_model_holds_to_be_impossible():
             assert float(mixed[position]) == pytest.approx(float(-p.ln()), rel=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (dict(size=0), "`neural_cache` must be at least 1"),
-        (dict(size=3, theta=-1.0), "`neural_cache_theta` must be at least 0"),
-        (dict(size=3, theta=math.nan), "`neural_cache_theta` must be at least 0"),
-        (dict(size=3, weight=1.0), r"`neural_cache_weight` must be in \[0, 1\)"),
-    ],
-)
-def test_impossible_caches_raise_an_error(options, said):
-    with pytest.raises(ConfigError, match=said):
-        NeuralCache(**options)
-
-
 # ---- training
 
 RECIPE = """

@@ -15,12 +15,11 @@ import torch
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
-from regard.data.encoder_inputs import InputBatch, InputFormat
+from regard.data.encoder_inputs import InputBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.recipe import read
 from regard.tasks.classification import class_weights
-from regard.tasks.pair_order import BothOrders
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -142,13 +141,6 @@ def test_labels_without_examples_are_kept_with_a_warning(workdir):
     assert task.labels == ("no", "maybe", "yes")
 
 
-def test_labels_without_names_are_numbered(workdir):
-    folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=4)
-    assert runs.load("start").labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
-    with pytest.warns(UserWarning, match="a new head is begun"):
-        train(quiet=False)
-
-
 def test_a_validation_label_unknown_in_training_raises_an_error(workdir):
     folder(workdir / "start", "bert", "Model")
     write("valid.tsv", [ROWS[0], ("a", "b", "never")])
@@ -213,15 +205,6 @@ def test_the_batch_and_its_order_do_not_change_predictions(workdir, family):
     assert task.predict([], return_proba=True) == [] == task.predict([])
 
 
-def test_one_text_or_one_pair_gives_one_label(workdir):
-    task = runs.load(classifier(workdir))
-    assert task.predict("a dog") == task.predict(["a dog"])[0]
-    assert task.predict(("a dog", "a cat")) == task.predict([("a dog", "a cat")])[0]
-    for wrong in ([("a", "b", "c")], [3], [("a", 3)]):
-        with pytest.raises(RegardError, match="must be a text, or a pair of texts"):
-            task.predict(wrong)
-
-
 def test_texts_that_are_too_long_raise_an_error_or_are_truncated(workdir):
     task = runs.load(classifier(workdir))
     long = "a " * 100
@@ -239,24 +222,6 @@ def test_texts_that_are_too_long_raise_an_error_or_are_truncated(workdir):
     assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
     with pytest.warns(UserWarning, match="1 of 2 examples were cut to 64 tokens"):
         task.evaluate([(long, "no"), ("a", "yes")])
-
-
-def test_texts_are_tokenized_once_for_over_limit_and_predictions(workdir, monkeypatch):
-    folder(workdir, "bert", "ForSequenceClassification")
-    task, read, rows = runs.load(workdir), [], InputFormat.encode
-
-    def noted(pieces, texts):
-        read.append(len(texts))
-        return rows(pieces, texts)
-
-    monkeypatch.setattr(InputFormat, "encode", noted)
-    assert task.over_limit(["a dog", "the cat"]) == {}
-    first = task.predict(["a dog", "the cat"], return_proba=True)
-    assert read == [2]
-    assert task.predict(["a dog", "ball"], return_proba=True)[0].probabilities == pytest.approx(
-        first[0].probabilities
-    )
-    assert read == [2, 2]
 
 
 def test_the_rule_of_truncation_is_an_option_that_a_run_keeps(workdir):
@@ -361,7 +326,6 @@ def test_metrics_by_name_equal_scikit_learn(workdir):
         ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
         ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
         ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
-        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next token"),
     ],
 )  # fmt: skip
 def test_wrong_options_raise_an_error_before_the_run_exists(workdir, override, message):
@@ -369,15 +333,6 @@ def test_wrong_options_raise_an_error_before_the_run_exists(workdir, override, m
     with pytest.raises((ConfigError, DataError), match=message):
         train(override)
     assert not Path("run").exists()
-
-
-def test_f1_is_that_of_the_last_of_two_labels(workdir):
-    folder(workdir / "start", "bert", "Model")
-    write("train.tsv", [(a, b, str(int(label == "no"))) for a, b, label in ROWS])
-    task, result = train('evaluation.metrics=["f1"]')
-    wanted = [str(int(row[2] == "no")) for row in ROWS]
-    kept = sklearn.metrics.f1_score(wanted, task.predict(PAIRS), pos_label="1", zero_division=0)
-    assert result.scores["f1"] == pytest.approx(kept)
 
 
 @pytest.mark.parametrize("half", ["matched", "mismatched"])
@@ -422,72 +377,15 @@ def test_gpt_texts_have_the_special_tokens_of_the_paper(workdir, family):
     assert 0.5 < new.std().item() / 0.3 < 1.5 and not torch.equal(new[0], new[1])
 
 
-def test_a_tokenizer_with_special_tokens_is_not_changed(workdir):
-    folder(workdir / "start", "gpt2", "LMHeadModel")
-    train("training.max_steps=1", out="first")
-    task, _ = train("model.path=first", out="second")
-    first = runs.load("first")
-    assert task.tokenizer.fingerprint() == first.tokenizer.fingerprint()
-    assert task.tokenizer.template == first.tokenizer.template
-    assert task.module.config.vocab_size == first.module.config.vocab_size
-
-
 def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
     classifier(workdir, "gpt2")
     task, _ = train("training.max_steps=1")
     assert task.input_format.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
-    folder(workdir / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
-    task, _ = train("objective.both_orders=true")
-    assert isinstance(runs.load("run").order, BothOrders)
-    found = task.predict([("a dog", "a red ball"), ("a red ball", "a dog")], return_proba=True)
-    assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
-    head, hidden = task.module.heads["classes"], 0
-    for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
-        texts = task.input_format.batch(task.input_format.encode([pair]))
-        at = 0 if family == "bert" else -1
-        hidden = hidden + task.module.encoder.encode(texts)[:, at]
-    kept = head.scores(hidden).softmax(-1)[0]
-    assert list(found[0].probabilities.values()) == pytest.approx(kept.tolist(), abs=1e-5)
-    assert task.predict("one text") in task.labels
-
-
-@pytest.mark.parametrize("family", GPTS)
-def test_the_auxiliary_lm_loss_equals_that_of_transformers(workdir, family):
-    """L_3 = L_2 + lambda L_1, with L_1 the mean over all pieces that are predicted."""
-    import transformers
-
-    folder(workdir / "start", family, "LMHeadModel", attn_pdrop=0.0)
-    recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
-    task = runs.plan(recipe).task
-    batch = next(task.train_batches())
-    losses, _ = task.losses(batch)
-    counts = task.counts(batch)
-    assert {name: count for name, (_, count) in losses.items()} == counts
-    runs.save(task, "saved")
-    kind = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}[family]
-    theirs = getattr(transformers, kind).from_pretrained("saved").eval()
-    labels = batch.texts.ids.masked_fill(~batch.texts.keep, -100)
-    with torch.no_grad():
-        kept = theirs(
-            input_ids=batch.texts.ids, attention_mask=batch.texts.keep.long(), labels=labels
-        ).loss
-    total, count = losses["language_modeling"]
-    assert float(total) / count == pytest.approx(0.5 * float(kept), rel=1e-4)
-
-
-def test_an_auxiliary_lm_loss_without_output_layer_raises_an_error(workdir):
-    folder(workdir / "start", "gpt2", "Model", tie_word_embeddings=False)
-    with pytest.raises(ConfigError, match="no output over words"):
-        train("objective.aux_lm_weight=0.5")
-
-
 def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
     folder(workdir / "start", "gpt2", "LMHeadModel")
-    options = ("data.batch_size=2", "objective.aux_lm_weight=0.5", "objective.both_orders=true",
+    options = ("data.batch_size=2",
                "training.checkpoints.save_steps=1",
                "training.checkpoints.save_total_limit=9")  # fmt: skip
     whole, _ = train(*options, out="whole")

@@ -167,24 +167,6 @@ def test_threads_are_kept_and_another_process_has_its_own(two_threads):
     assert child.exitcode == 0
 
 
-def test_batches_that_were_begun_have_ended_when_the_error_of_another_is_raised(two_threads):
-    running = threading.Event()
-
-    def compute(batch: int) -> int:
-        if batch == 0:
-            running.wait(20)
-            raise ValueError("of the first batch")
-        running.set()
-        threading.Event().wait(0.3)
-        running.clear()
-        return batch
-
-    with pytest.raises(ValueError, match="of the first batch"):
-        [*computed(compute, range(100), 2)]
-    assert not running.is_set()
-    assert [*computed(abs, range(100), 2)] == [*range(100)]
-
-
 def inputs_of(sizes: list[int]) -> EncodedInputs:
     return EncodedInputs.of([EncoderInput([1] * n, [0] * n, (0,), (n,)) for n in sizes])
 
@@ -200,29 +182,3 @@ def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch
     assert numbers == [*range(len(sizes))]
     assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
     assert len(batches) > 1 or sum(sizes) < 16
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_even_batches_give_each_thread_about_as_many_tokens(seed, monkeypatch):
-    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
-    draw = random.Random(seed)
-    sizes = [draw.randint(1, 30) for _ in range(draw.randint(60, 200))]
-    for limit in (max(sizes) * len(sizes), 400):
-        batches = [*even_batches(inputs_of(sizes), 0, limit, 2)]
-        tokens = [int(batch.texts.lengths.sum()) for batch in batches]
-        assert len(batches) % 2 == 0 and max(tokens) - min(tokens) < 2 * max(sizes)
-
-
-def test_other_threads_keep_their_number_while_batches_are_computed(two_threads):
-    concurrent_batches._pool.cache_clear()
-    found = []
-
-    def compute(batch: int) -> int:
-        other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-        other.start()
-        other.join()
-        return torch.get_num_threads()
-
-    for _ in range(2):
-        assert [*computed(compute, range(4), 2)] == [1] * 4
-    assert found == [2] * 8 and torch.get_num_threads() == 2

@@ -71,23 +71,11 @@ def test_vectors_of_tokens_equal_those_of_transformers(folders, tasks, family, l
     assert all(vectors.dtype == np.float32 for vectors in found)
 
 
-def test_vectors_of_tokens_have_the_tokens_as_labels(tasks):
-    [vectors] = tasks["bert"].embed(["the zoo ?"], granularity="token")
-    assert vectors.labels[0] == "[CLS]" and vectors.labels[1] == "the"
-    assert vectors.labels[-2:] == ("?", "[SEP]") and len(vectors.labels) == len(vectors)
-    assert vectors[1:].labels == ()
-
-
 def test_embed_takes_a_trained_scalar_mix(tasks):
     mix = ScalarMix.of([1.0, 0.0, -1.0], gamma=3.0)
     weights = torch.tensor([1.0, 0.0, -1.0]).softmax(0).tolist()
     known = tasks["bert"].embed(TEXTS, layers=[0, 1, 2], combine=weights)
     np.testing.assert_allclose(tasks["bert"].embed(TEXTS, layers=mix), 3 * known, atol=1e-5)
-
-
-def test_a_choice_of_more_layers_than_there_are_raises_an_error(tasks):
-    with pytest.raises(ConfigError, match="no layer -4, but 2 layers"):
-        tasks["bert"].embed(TEXTS, layers=[-4, -3, -2, -1])
 
 
 # ---- texts
@@ -203,19 +191,6 @@ def test_quantized_weights_give_close_vectors(folders, tasks, family, weights, s
         np.testing.assert_array_equal(task.embed(text), vector)
 
 
-def test_an_empty_list_of_texts_has_no_vectors(tasks):
-    assert tasks["bert"].embed([]).shape == (0, 16)
-    assert tasks["bert"].embed([], granularity="word") == []
-
-
-def test_embed_keeps_the_training_mode_and_uses_no_dropout(folders):
-    task = runs.load(folders["bert"])
-    known = task.embed(TEXTS)
-    task.module.train()
-    np.testing.assert_array_equal(task.embed(TEXTS), known)
-    assert task.module.training and task.module.encoder.training
-
-
 def test_vectors_computed_in_bfloat16_are_close_and_of_type_float32(tasks):
     full, half = (tasks["bert"].embed(TEXTS, precision=p) for p in ("float32", "bfloat16"))
     assert half.dtype == np.float32 and not np.array_equal(full, half)
@@ -268,12 +243,6 @@ def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family,
             np.testing.assert_allclose(vector, POOLED[pooling](states[positions]), atol=1e-5)
 
 
-def test_embed_splits_a_string_into_words(tasks):
-    [vectors] = tasks["bert"].embed(["Who sleeps, the dog?"], granularity="word", normalize=True)
-    assert vectors.labels == ("Who", "sleeps", ",", "the", "dog", "?")
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
-
-
 # ---- limits
 
 
@@ -294,30 +263,6 @@ def test_the_error_of_a_stream_has_the_number_of_the_text(tasks):
     stream = tasks["bert"].embed_stream(texts)
     with pytest.raises(RegardError, match="Text 5001 has 82 tokens"):
         list(stream)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"pooling": "meen"}, "There is no pooling 'meen'. Did you mean 'mean'"),
-        ({"pooling": "cls", "granularity": "word"}, "Subwords of a word have no pooling 'cls'"),
-        ({"pooling": "mean", "granularity": "token"}, "nothing that `pooling` could pool"),
-        ({"granularity": "text"}, "`granularity` cannot be 'text'"),
-        ({"layers": "last"}, "`layers` must be the number of a layer or several"),
-        ({"precision": "float16"}, "must be float32 or bfloat16"),
-    ],
-)
-def test_wrong_options_raise_an_error(tasks, options, message):
-    with pytest.raises(ConfigError, match=message):
-        tasks["bert"].embed(TEXTS, **options)
-
-
-def test_values_that_are_no_text_raise_an_error(tasks):
-    with pytest.raises(RegardError, match="Give texts as strings, but this is 5"):
-        tasks["bert"].embed([5])
-    for wrong in (5, ["the", 5]):
-        with pytest.raises(RegardError, match="Give a text, or its words as a list"):
-            tasks["bert"].embed([wrong], granularity="word")
 
 
 # ---- the task
@@ -344,21 +289,7 @@ def test_an_evaluation_row_without_a_number_raises_an_error(tasks, row, message)
         tasks["bert"].evaluate([row])
 
 
-def test_predictions_have_the_vectors_of_predict(tasks):
-    answers = tasks["bert"].predict(TEXTS, return_proba=True)
-    vectors = tasks["bert"].predict(TEXTS)
-    np.testing.assert_allclose([answer.vector for answer in answers], vectors)
-    assert str(answers[0]).split(" ")[0] == f"{vectors[0, 0]:.7g}"
-
-
 # ---- other tasks
-
-
-def test_a_classification_task_gives_vectors_too(tmp_path):
-    task = runs.load(folder(tmp_path / "m", "bert", "ForSequenceClassification", num_labels=3))
-    assert task.name == "classification"
-    states = their_states(tmp_path / "m", TEXTS[0])
-    np.testing.assert_allclose(task.embed(TEXTS[0]), states[-1][0].mean(0), atol=1e-5)
 
 
 def test_vectors_of_a_recurrent_model_are_the_mean_of_its_hidden_states_and_n_grams_have_none(

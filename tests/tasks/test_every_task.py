@@ -9,7 +9,6 @@ import json
 import math
 import random
 import re
-import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -222,14 +221,6 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
     assert "`window` must be at least 1" in said
 
 
-def test_a_real_process_writes_results_until_an_error(folders):
-    command = [sys.executable, "-m", "regard.cli", "predict", str(folders["regression"])]
-    found = subprocess.run(command, input=b"the cat\ta mat\n\nx\xff\n", capture_output=True)
-    assert found.returncode == 2 and b"standard input:3: byte 0xFF" in found.stderr
-    number, empty = found.stdout.decode().splitlines()
-    assert math.isfinite(float(number)) and empty == ""
-
-
 # ------------------------------------------------------------------------------- in Python
 
 LEAVES = [
@@ -325,25 +316,6 @@ def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name
         names = set(task.predict([text], return_proba=True)[0].values())
         assert names == set(task.prediction_type.empty_values())
         assert not names & {"number", "source", "truncated"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_models_in_other_types_of_numbers_predict(folders, name):
-    text = good(name).split() if "tagging" in name else good(name)
-    results = {}
-    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-        task = regard.load(folders[name])
-        task.module.to(dtype)
-        found = task.predict([text], **({"max_tokens": 3} if task.decodes else {}))
-        vectors = np.zeros(0) if task.decodes else task.embed(["the cat", "a"])
-        results[dtype] = found, vectors
-        assert len(found) == 1 and np.isfinite(vectors).all()
-    (single, vectors), (double, others) = results[torch.float32], results[torch.float64]
-    np.testing.assert_allclose(others, vectors, atol=1e-4)
-    if isinstance(single, np.ndarray):
-        np.testing.assert_allclose(double, single, atol=1e-4)
-    else:
-        assert rounded(double) == rounded(single)
 
 
 def rounded(found: Any) -> str:

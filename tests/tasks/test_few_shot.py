@@ -14,7 +14,6 @@ from test_cli import done, refused
 from tiny_folders import folder
 
 import regard
-from regard.cli.zero_shot import ZeroShotOptions
 from regard.data import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError
@@ -205,15 +204,6 @@ def test_answers_are_generated_and_compared(model):
     assert score.name == "exact match" and score.value == pytest.approx(0.75)
 
 
-def test_models_with_a_state_answer_too():
-    tokenizer = train("words", ["the ball is red it was bad good and cheap who sleeps"] * 2, 40)
-    torch.manual_seed(0)
-    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = TextGenerator(model, tokenizer)
-    found = few_shot_scores(task, ROWS[:2], LABELS, shots=1, pool=POOL)
-    assert all(0 <= one.value <= 1 for one in found)
-
-
 @pytest.mark.parametrize("limit", [1, 8, 31, 32, 33, 34])
 def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
     tokenizer = train("byte-bpe", [str(row) for row in ROWS], 300)
@@ -235,14 +225,6 @@ def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
     row = {"text": "the ball", "label": 0, "options": ["is red " * limit, "a"]}
     with pytest.raises(TextError, match=rf"a choice of .* before it {limit + 1} fit into"):
         few_shot_scores(task, [row], LISTED, too_long="truncate")
-
-
-def test_labels_may_be_numbers_and_truth_values():
-    rows = [{"text": "a", "label": 1}, {"text": "b", "label": "0"}, {"text": "c", "label": True}]
-    numbered = PromptTemplate("{text}", "label", {0: "bad", 1: "good"})
-    assert [one.answer for one in numbered.questions(rows[:2])] == ["good", "bad"]
-    truths = PromptTemplate("{text}", "label", {True: "yes", False: "no"})
-    assert truths.questions(rows[2:])[0].answer == "yes"
 
 
 def test_labels_indices_and_texts_are_answers():
@@ -277,20 +259,6 @@ def test_labels_indices_and_texts_are_answers():
 def test_malformed_rows_are_named(template, rows, message):
     with pytest.raises(DataError, match=message):
         template.questions(rows)
-
-
-@pytest.mark.parametrize("answer, choices, right", [
-    ("0", ["1", "0"], None), (2, [2, 3, 4], None), ("1", ["x", "y", "1"], None),
-    (0, ["1", "0"], "1"), ("2", ["0", "1", "2"], "2"), ("5", ["4", "5"], "5"), (2, [3, 4, 2], "2"),
-    ("1", ["a", "b"], "b"), ("0", ["0", "0"], "0"),
-])  # fmt: skip
-def test_an_answer_is_not_the_number_of_one_choice_and_the_text_of_another(answer, choices, right):
-    rows = [{"text": "a", "label": answer, "options": choices}]
-    if right is not None:
-        assert LISTED.questions(rows)[0].answer == right
-        return
-    with pytest.raises(DataError, match=r"rows:1: has the answer '.', the number of the choice"):
-        LISTED.questions(rows)
 
 
 def test_a_choice_without_tokens_is_an_error():
@@ -352,12 +320,6 @@ def test_wrong_templates_and_pools_are_errors(model):
     with pytest.raises(TextError, match="Question 1 has an empty prompt"):
         few_shot_scores(task, [{"text": "", "label": "x", "options": ["x", "y"]}],
                         PromptTemplate("{text}", "label", "options"))  # fmt: skip
-
-
-@pytest.mark.parametrize("choices", ["0=bad,good", "0=bad,1=", "0=bad,1=good,0=fair", "0=a, b,1=c"])
-def test_choices_that_are_not_labels_with_texts_are_errors(choices):
-    with pytest.raises(ConfigError, match="--choices: .* Write labels with texts"):
-        ZeroShotOptions(template="{text}", answer="label", choices=choices).texts_of_choices()
 
 
 def test_questions_are_answered_from_the_command_line(model, tmp_path):

@@ -8,19 +8,16 @@ import json
 import sys
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from regard import decoding
 from regard.data.datasets.multiple_choice import ChoiceQuestion
 from regard.errors import ConfigError, DataError
 from regard.models.gpt2 import GPT2
 from regard.tasks import task_class
-from regard.tasks.evaluation_harness import HarnessAnswers
 from regard.text import train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -215,29 +212,3 @@ def test_unknown_tokens_are_counted_whatever_their_id_is(position):
 
 
 # ---- the evaluation harness ----------------------------------------------------------------
-
-
-def harness_answer(method: Any, **options: Any) -> str:
-    task = every_task.MAKERS["language-modeling-gpt2"]()
-    task.module, task.method = task_named("language-modeling-gpt2").module, method
-    request = SimpleNamespace(args=("the cat", {"max_gen_toks": 6, **options}))
-    return HarnessAnswers(task).generate_until([request])[0]
-
-
-@pytest.mark.parametrize(
-    "own", [dict(), dict(temperature=1.0), dict(top_k=4, temperature=0.7), dict(beams=3)], ids=str
-)
-def test_the_harness_chooses_between_greedy_search_and_sampling(own):
-    method = decoding.options(max_tokens=5, **own)
-    task = task_named("language-modeling-gpt2")
-
-    def wanted(**options: Any) -> str:
-        (found,) = task.hypotheses(["the cat"], max_tokens=6, **options)
-        return task.tokenizer.decode(found[0].tokens)
-
-    for greedy in (dict(), dict(do_sample=False), dict(do_sample=True, temperature=0.0)):
-        assert harness_answer(method, **greedy) == wanted(beams=1)
-    if own.get("top_k") is None:
-        drawn = harness_answer(method, do_sample=True)
-        assert drawn == wanted(temperature=1.0) != wanted(beams=1)
-    assert harness_answer(method, do_sample=True, top_k=1) == wanted(beams=1)
