@@ -406,11 +406,8 @@ class AttentionComparison(Picture):
             tokens: whether subwords are shown, not merged, at first.
 
         Raises:
-            ConfigError: there are no models or no layers, a layer is absent, or `kind` or `example`
-                must be given.
+            ConfigError: a layer is absent, or `kind` or `example` must be given.
         """
-        if not models or not layers:
-            raise ConfigError("`models` and `layers` must name at least one each; one is empty.")
         rows = []
         for layer in layers:
             row = []

@@ -182,8 +182,6 @@ def find_cells(
     Raises:
         ConfigError: the model has no cells; the texts have too few tokens.
     """
-    if best < 1:
-        raise ConfigError(f"`best` must be at least 1, but is {best}.")
     reader = reader_of(model)
     ids, names, values = _tokens(tokenizer, texts, properties)
     halves = _halves(reader, tokenizer, ids, values, next(model.parameters()).device)

@@ -47,14 +47,10 @@ class Distribution(Picture):
         keep the order of the vocabulary.
 
         Raises:
-            ConfigError: the lengths differ, or the numbers are no probabilities (logits, perhaps).
+            ConfigError: the numbers are no probabilities (logits, perhaps).
         """
         values = probabilities
         numbers = values.tolist() if hasattr(values, "tolist") else list(values)
-        if len(numbers) != len(tokens):
-            raise ConfigError(
-                f"`tokens` must be {len(numbers)}, as many as probabilities, but is {len(tokens)}."
-            )
         total = sum(numbers)
         if not abs(total - 1) < 1e-3 or min(numbers) < 0:
             raise ConfigError(
@@ -124,7 +120,6 @@ def next_tokens(
 
 
 KEPT, PRUNED, FINISHED, WINNER = "kept", "pruned", "finished", "winner"
-STATES = (KEPT, PRUNED, FINISHED, WINNER)
 COLUMN, LINE = 132.0, 26.0
 COLORS = {KEPT: "accent", PRUNED: "muted", FINISHED: "good", WINNER: "warm"}
 STYLES = {KEPT: "", PRUNED: "dim", FINISHED: "green", WINNER: "bold yellow"}
@@ -145,32 +140,13 @@ class BeamNode:
     parent: int | None
     state: str = KEPT
 
-    def __post_init__(self) -> None:
-        if self.state not in STATES:
-            raise ConfigError(f"`state` must be one of {STATES}, but is {self.state!r}.")
-
 
 @dataclass(frozen=True, repr=False)
 class BeamTree(Picture):
-    """The nodes of a search, parents before children. Make it with `of`."""
+    """The nodes of a search, parents before children."""
 
     nodes: tuple[BeamNode, ...]
     title: str = ""
-
-    @classmethod
-    def of(cls, nodes: Sequence[BeamNode], title: str = "") -> Self:
-        """The tree of a search.
-
-        Raises:
-            ConfigError: the parent of a node does not come before it in the list.
-        """
-        for index, node in enumerate(nodes):
-            if node.parent is not None and not 0 <= node.parent < index:
-                raise ConfigError(
-                    f"`parent` of node {index} ({visible(node.token)!r}) must be the number of a "
-                    f"node before it, but is {node.parent}."
-                )
-        return cls(tuple(nodes), title)
 
     @cached_property
     def winning(self) -> frozenset[int]:
@@ -317,7 +293,7 @@ class BeamTrace:
         for index, (parent, token, log_prob, state) in enumerate(self.steps):
             state = WINNER if index == best else state
             nodes.append(BeamNode(label(token), log_prob, parent + 1, state))
-        return BeamTree.of(nodes, title)
+        return BeamTree(tuple(nodes), title)
 
     def _find(self, tokens: Sequence[int], finished: bool) -> int | None:
         """The node of the last of these tokens, or of the end token after it."""

@@ -220,13 +220,9 @@ class Panel:
         T and S labels, by default numbers from 0.  numbers: of the heads, where some were pruned.
 
         Raises:
-            ConfigError: there are no weights, or the labels are more or fewer.
+            ConfigError: the labels are more or fewer.
         """
         heads = tuple(as_matrix(head) for head in weights)
-        if not heads or not heads[0] or not heads[0][0]:
-            raise ConfigError(
-                "`weights` must be (heads, queries, keys) with at least one of each, but is empty."
-            )
         rows = as_labels(queries, len(heads[0]), "queries")
         columns = as_labels(keys, len(heads[0][0]), "keys")
         return cls(kind, layer, heads, rows, columns, example, numbers=tuple(numbers))

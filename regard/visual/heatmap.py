@@ -53,11 +53,8 @@ class Heatmap(Picture):
         colour, by default the largest one.
 
         Raises:
-            ConfigError: the weights are no matrix, the labels are more or fewer, or `peak` is not
-                above 0.
+            ConfigError: the weights are no matrix, or the labels are more or fewer.
         """
-        if peak is not None and not peak > 0:
-            raise ConfigError(f"`peak` must be above 0, but is {peak}.")
         matrix = as_matrix(weights)
         rows = as_labels(queries, len(matrix), "queries")
         columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")

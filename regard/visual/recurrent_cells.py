@@ -58,10 +58,8 @@ class CellText(Picture):
         offsets: the (start, end) of each token. Of several tokens of one character the last counts.
 
         Raises:
-            ConfigError: there are more or fewer values than tokens, or one is not finite.
+            ConfigError: a value is not finite.
         """
-        if len(offsets) != len(values):
-            raise ConfigError(f"{len(offsets)} tokens have {len(values)} values.")
         if not all(map(math.isfinite, values)):
             raise ConfigError("The activations are infinite or NaN: use other weights.")
         of_character: list[tuple[int, float | None]] = [(-1, None)] * len(text)
@@ -405,12 +403,7 @@ def gradient_curves(norms: Mapping[str, Tensor]) -> Illustration:
         layers; `numbers` are the norms. A norm of 0 has no logarithm and no point. In the last
         layer a gradient goes back through time alone; from the others it also goes up at every
         step, to a layer that reaches further.
-
-    Raises:
-        ConfigError: there are none.
     """
-    if not norms:
-        raise ConfigError("`norms` must have those of at least one model.")
     last = tuple(_series(name, rows[-1]) for name, rows in norms.items())
     charts = tuple(
         _chart([_series(f"layer {n}", row) for n, row in enumerate(rows, 1)], name)

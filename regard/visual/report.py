@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from statistics import mean, stdev
 from typing import Any
 
-from regard.errors import ConfigError
 from regard.file_writing import write_text
 from regard.training.callbacks import Callback, Status, Step
 from regard.visual.curves import Curves, Series, short
@@ -50,10 +49,6 @@ class ComparedModel:
     seconds: float | None = None
     notes: dict[str, str] = field(default_factory=dict)  # further columns, by their names
 
-    def __post_init__(self) -> None:
-        if not self.scores:
-            raise ConfigError(f"`scores` of {self.name!r} must hold a number a seed, but is empty.")
-
 
 def compare_results(
     models: Sequence[ComparedModel],
@@ -69,12 +64,7 @@ def compare_results(
     quality: the name of the score.  better: "max" or "min".  items: what the task counts.
     validation: the name of the score of the curves, if it is another one. The table shows
     the standard deviation over seeds, the curves their range.
-
-    Raises:
-        ConfigError: `better` is something else.
     """
-    if better not in ("max", "min"):
-        raise ConfigError(f'`better` must be "max" or "min", but is {better!r}.')
     parts: list[Picture] = [_table(models, quality, better, title, items)]
     if max(len(model.scores) for model in models) > 1:
         seeds = "± is the standard deviation over seeds; the band is the range over seeds."

@@ -57,18 +57,12 @@ class TextMap:
             labels: N of them, or none.
 
         Raises:
-            ConfigError: there are no texts, vectors of one dimension, more or fewer texts or labels
-                than vectors, or vectors that are not finite.
+            ConfigError: there are no texts, or vectors that are short or not finite.
         """
         array = torch.as_tensor(np.asarray(vectors), dtype=torch.float32)
         if array.dim() != 2 or not len(array) or array.size(1) < 2:
             shape = tuple(array.shape)
             raise ConfigError(f"`vectors` must be (texts, 2 or more dimensions), but is {shape}.")
-        if len(texts) != len(array) or (labels and len(labels) != len(array)):
-            raise ConfigError(
-                f"There are {len(array):,} vectors, but {len(texts):,} texts and "
-                f"{len(labels):,} labels."
-            )
         if not array.isfinite().all():
             raise ConfigError("The vectors are infinite or NaN: use another model.")
         unit = F.normalize(array, dim=1)
@@ -77,31 +71,19 @@ class TextMap:
         return cls(tuple(texts), tuple(labels), unit, mean, directions, points, shares)
 
     def nearest(self, vector: Any, k: int) -> list[TextMatch]:
-        """The `k` texts with the largest cosines with a vector (D,), best first.
-
-        Raises:
-            ConfigError: the vector has another size.
-        """
-        unit = self._unit(vector)[None].numpy()
+        """The `k` texts with the largest cosines with a vector (D,), best first."""
+        unit = _unit(vector)[None].numpy()
         (cosines,) = products(unit, self.vectors.numpy())
         return best_matches(cosines, self.texts, k)
 
     def place(self, vector: Any) -> tuple[float, float]:
-        """The point of another vector (D,) in this map.
-
-        Raises:
-            ConfigError: the vector has another size.
-        """
-        x, y = (self.directions @ (self._unit(vector) - self.mean)).tolist()
+        """The point of another vector (D,) in this map."""
+        x, y = (self.directions @ (_unit(vector) - self.mean)).tolist()
         return x, y
 
-    def _unit(self, vector: Any) -> Tensor:
-        query = torch.as_tensor(vector, dtype=torch.float32)
-        if query.shape != self.mean.shape:
-            raise ConfigError(
-                f"`vector` must have {self.mean.numel()} numbers, but has {query.numel()}."
-            )
-        return F.normalize(query, dim=0)
+
+def _unit(vector: Any) -> Tensor:
+    return F.normalize(torch.as_tensor(vector, dtype=torch.float32), dim=0)
 
 
 def principal_directions(vectors: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:

@@ -328,8 +328,6 @@ def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_pat
         assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
         AttentionComparison.of({"two": other, "one": attention}, [4])
-    with pytest.raises(ConfigError, match="one is empty"):
-        AttentionComparison.of({}, [1])
 
 
 # ------------------------------------------------------------------------------- inputs

@@ -86,7 +86,7 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
         "heatmap": wide,
         "large heatmap": Heatmap.of(torch.rand(60, 60), title="many cells"),
         "lines": AttentionArcs.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
-        "tree": BeamTree.of(nodes, "a deep tree"),
+        "tree": BeamTree(tuple(nodes), "a deep tree"),
         "distribution": Distribution.of([0.5, 0.5], ["a", "b" * 40], title="next"),
         "inputs": inputs,
         "table": Table.of(WORDS, [WORDS], "a wide table"),
