@@ -31,11 +31,11 @@ def sweep(
         str,
         Option(
             metavar="STRATEGY",
-            help="Choose the trials by grid, random or successive-halving.",
+            help="Choose the trials by grid, random, tpe or successive-halving.",
         ),
     ] = "grid",
     trials: Annotated[
-        int | None, Option(help="Draw N random combinations of values; default: 16.")
+        int | None, Option(help="Try N combinations of values, with a strategy that draws them; default: 16.")
     ] = None,
     num_rungs: Annotated[
         int, Option(help="Stop the worse half of the trials N times (successive halving).")
@@ -43,7 +43,7 @@ def sweep(
     seeds: Annotated[
         str, Option(metavar="SEEDS", help="Train each trial once for each seed, such as 1,2,3.")
     ] = "1",
-    draw_seed: Annotated[int, Option(help="Draw the random combinations with this seed.")] = 1,
+    draw_seed: Annotated[int, Option(help="Draw the values with this seed.")] = 1,
     out: Annotated[
         Path | None, Option(help="The folder of the sweep; default: runs/NAME-sweep.")
     ] = None,

@@ -61,7 +61,8 @@ def compare_results(
 ) -> PictureColumn:
     """A table, quality while training, and quality against each cost, which a page lets choose.
 
-    quality: the name of the score.  better: "max" or "min".  items: what the task counts.
+    quality: the name of the score.  better: "max" or "min"; "": the scores are not ranked.
+    items: what the task counts.
     validation: the name of the score of the curves, if it is another one. The table shows
     the standard deviation over seeds, the curves their range.
     """
@@ -114,7 +115,8 @@ def _table(
     ]
     shown = [column for column in range(len(head)) if any(row[column] for row in rows)]
     pick = max if better == "max" else min
-    best = pick(range(len(rows)), key=lambda index: mean(models[index].scores))
+    means = [mean(model.scores) for model in models]
+    best = means.index(pick(means)) if better else None
     name, *cells = (tuple(row[column] for column in shown) for row in (head, *rows))
     return Table(name, tuple(cells), title, best)
 

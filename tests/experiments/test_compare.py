@@ -404,6 +404,33 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     assert json.loads((tmp_path / "out/comparison.json").read_text())["items"] == "examples"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "ranked"),
+    [
+        ("tok:13a|nrefs:1", "tok:13a|nrefs:1", True),
+        ("tok:13a|nrefs:1", "tok:none|nrefs:1", False),
+        ("unit:word|tok:words|window:carried|count:9", "unit:word|tok:bpe|window:4|count:9", True),
+        ("unit:token|tok:words|window:4|count:9", "unit:token|tok:bpe|window:4|count:9", False),
+        ("unit:word|tok:words|count:9", "unit:word|tok:words|count:9|unk:2", False),
+    ],
+)
+def test_protocols_are_told_and_scores_of_different_ones_are_not_ranked(one, other, ranked):
+    both = {
+        name: (outcome(1.0, scores=[{"name": "x", "value": 1.0, "signature": protocol}]),)
+        for name, protocol in {"a": one, "b": other}.items()
+    }
+    found = Comparison(Path("x"), {"budget": {}}, (1,), both)
+    assert found.ranked is ranked and found.protocols == {"a": one, "b": other}
+    assert (found.facts()["best"] is None) is not ranked
+    text, page = found.picture().text(200), found.report().html()
+    if one != other:
+        assert one in text and other in text and other in page
+    if not ranked:
+        with pytest.raises(ConfigError, match="cannot be ranked.*\n  a: "):
+            found.best()
+        assert "differ in what matters" in page
+
+
 def test_the_best_of_scores_to_minimize_is_the_lowest():
     lower = {
         name: (outcome(q, scores=[], goal=("loss", "min", q)),)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
+import time
 from concurrent.futures import Future
-from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -14,6 +17,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from typer.testing import CliRunner
 
@@ -24,18 +28,15 @@ from regard.executors.local import HereExecutor
 from regard.experiments import runs
 from regard.experiments import sweep as sweeping
 from regard.experiments.compare import worker as compare_worker
-from regard.experiments.sweep import Choice, LogUniform, Uniform, sweep, sweep_file
-from regard.experiments.sweep.methods import (
-    FinishedStage,
-    SuccessiveHalving,
-    budgets,
-    numbered,
-)
+from regard.experiments.compare.study import StudyRun
+from regard.experiments.recipe_options import read_recipe
+from regard.experiments.sweep import Choice, LogUniform, SweepPlan, Uniform, sweep, sweep_file
 from regard.experiments.sweep.results import SweepResults
-from regard.experiments.sweep.settings import checked_settings
 from regard.experiments.sweep.space import Range, Space, ValueList, axis_of
+from regard.experiments.sweep.trials import SweepTrials
 from regard.file_writing import locked
 from regard.recipe import read
+from regard.toml_text import toml_value
 from regard.training import Interrupted
 
 RECIPE = """
@@ -166,12 +167,10 @@ def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
 )
 def test_values_of_every_kind_arrive_in_the_recipes_of_the_trials(folder, name, given, known):
     axis = axis_of(name, given, name == RATE)
-    settings = checked_settings(
-        folder / "lm.toml", [], {RATE: [0.1]}, "grid", None, 2, [1], 1, 1, None
-    )
     found = []
-    for value in json.loads(json.dumps(axis.values)):  # as a sweep that continues reads them
-        one: Any = settings.recipe_of("trial", {name: value})
+    for plain in map(axis.plain, axis.values):  # as the journal of a sweep has it
+        text = f"{name}={toml_value(axis.value(json.loads(json.dumps(plain))))}"
+        one: Any = read_recipe(folder / "lm.toml", [text])
         for part in name.split("."):
             one = getattr(one, part)
         found.append(one.name if name == "training.optimizer" else one)
@@ -211,48 +210,61 @@ def test_a_text_with_two_dots_is_a_range_of_two_numbers_a_path_or_an_error_with_
 )
 def test_values_are_drawn_evenly_on_the_scale_of_a_range(axis, below):
     """The largest distance of both distributions, by Kolmogorov's bound at one in a million."""
-    draw, count = Random(1), 2000
-    drawn = sorted(axis.draw(draw) for _ in range(count))
+    count = 400
+    drawn = sorted(one["x"] for one in Space({"x": axis}).drawn(count, 1))
     assert all(axis.low <= one <= axis.high for one in drawn)
     assert not axis.whole or all(isinstance(one, int) for one in drawn)
     apart = max(abs((drawn.index(x) + drawn.count(x)) / count - below(x)) for x in set(drawn))
     assert apart < math.sqrt(math.log(2e6) / (2 * count))
 
 
-def test_draws_depend_on_the_seed_alone_and_never_repeat_a_configuration():
+def test_draws_depend_on_the_seed_alone_and_a_list_is_drawn_without_repetition():
     space = Space({"a": ValueList((1, 2, 3)), "b": ValueList((1, 2, 3))})
-    assert space.drawn(5, 1) == space.drawn(8, 1)[:5] != space.drawn(5, 2)
+    assert space.drawn(5, 1) == space.drawn(5, 1) != space.drawn(5, 2)
     assert len({tuple(one.values()) for one in space.drawn(8, 1)}) == 8
     assert space.drawn(9, 1) == space.drawn(100, 2) == space.grid()
     assert [(one["a"], one["b"]) for one in space.grid()] == [
         (a, b) for a in (1, 2, 3) for b in (1, 2, 3)
     ]
+    ranges = Space({"a": Range(1e-4, 1e-2, False)})
+    assert ranges.drawn(8, 3)[:5] == ranges.drawn(5, 3)
 
 
 # ------------------------------------------------------------------------------ successive halving
 
 
 @pytest.mark.parametrize(
-    ("count", "rungs", "spent"), [(16, 2, 6), (16, 3, 3.5), (4, 1, 2.5), (1, 3, 1)]
+    ("count", "rungs", "stages"),
+    [
+        (16, 2, [(0.125, 16), (0.25, 8), (1.0, 4)]),
+        (11, 1, [(0.25, 11), (1.0, 6)]),
+        (1, 3, [(0.0625, 1), (1.0, 1)]),
+    ],
 )
-def test_halving_spends_what_its_definition_says(count, rungs, spent):
-    """16 to 1/8, 8 to 1/4, 4 to the end: 2 + 1 + 3 budgets."""
-    method = SuccessiveHalving(numbered([{"x": n} for n in range(count)]), rungs)
-    assert budgets(method.plan()) == spent
+def test_halving_has_the_stages_of_its_definition(count, rungs, stages):
+    space = Space({"x": ValueList(tuple(range(count)))})
+    plan = SweepPlan("successive-halving", space, count, rungs, 1, 1)
+    assert plan.stages() == stages
 
 
-def test_halving_promotes_the_better_half_of_those_that_have_not_failed():
-    draw = Random(2)
-    method = SuccessiveHalving(numbered([{"x": n} for n in range(11)]), 2)
-    finished: list[FinishedStage] = []
-    while (stage := method.next(finished)) is not None:
-        scores = {name: draw.random() if draw.random() < 0.8 else None for name in stage.trials}
-        finished.append(FinishedStage(stage, scores, "max"))
-    assert [one.stage.until for one in finished] == [Fraction(1, 8), Fraction(1, 4), 1]
-    for before, after in zip(finished, finished[1:], strict=False):
-        left = {name: score for name, score in before.scores.items() if score is not None}
-        most = (len(before.scores) + 1) // 2
-        assert set(after.scores) == set(sorted(left, key=left.get, reverse=True)[:most])
+def test_halving_promotes_the_better_half_of_those_that_have_not_failed(tmp_path):
+    draw, space = Random(2), Space({"x": ValueList(tuple(range(11)))})
+    trials = SweepTrials(tmp_path, space.grid(), 1)
+    batch = trials.next(11, 11, space)
+    for rung, until in enumerate((0.125, 0.25, 1.0), 1):
+        alive = trials.begin_rung(batch, rung, until)
+        scores = {number: draw.random() if draw.random() < 0.8 else None for number in alive}
+        for number, score in scores.items():
+            run = StudyRun(f"trial-{number + 1:02}", tmp_path / "run", None, tmp_path, ())
+            row = {"score": score, "goal": ["accuracy", "max"]}
+            assert bool(trials.record(run, row, rung, until, 1)) is (score is None)
+        trials.end_rung(alive, rung, until)
+        if until < 1:
+            left = {number: score for number, score in scores.items() if score is not None}
+            better = sorted(left, key=left.get, reverse=True)[: (len(left) + 1) // 2]
+            assert set(SweepTrials(tmp_path, [], 1).next(0, 0, space)) == set(better)
+    states = {trial.state.name for trial in trials.study.trials}
+    assert states == {"COMPLETE", "PRUNED", "FAIL"}
 
 
 def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_path):
@@ -313,6 +325,52 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
     assert found == whole
     with pytest.raises(ConfigError, match=r"was started with other settings:\n  draw_seed: was 1"):
         sweep(folder / "lm.toml", param_space=OVER, draw_seed=2, out=out, **HALVING)
+
+
+def test_a_sweep_whose_processes_are_killed_goes_on_and_ends_with_the_same_results(
+    folder, tmp_path, monkeypatch
+):
+    """The command is killed five times, at last with the journal and the rows torn."""
+    monkeypatch.undo()
+    over = ["--param-space", f"{RATE}=1e-3..1e-1", "--strategy", "successive-halving"]
+    words = ["sweep", folder / "lm.toml", *over, "--trials", 4, "--num-rungs", 1, "--executor"]
+    calm, out = tmp_path / "calm", tmp_path / "out"
+    assert not CliRunner().invoke(app, [*map(str, words), "here", "--out", str(calm)]).exit_code
+    command = [sys.executable, "-m", "regard", *map(str, words), "here", "--out", str(out)]
+    root = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for rows in range(5):
+        process = subprocess.Popen(command, env=os.environ | root, stderr=subprocess.PIPE)
+        file = out / "results.jsonl"
+        end = time.monotonic() + 60
+        while not (file.exists() and file.read_text().count("\n") > rows):
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+    for name in ("results.jsonl", "journal.log"):
+        with (out / name).open("a") as file:
+            file.write('{"torn')
+    assert subprocess.run(command, env=os.environ | root, capture_output=True).returncode == 0
+    one, other = (json.loads((one / "results.json").read_text()) for one in (calm, out))
+    del one["run"], other["run"]
+    assert one == other
+
+
+def test_trials_near_good_ones_are_suggested_and_the_table_has_the_columns_of_scikit_learn(
+    folder, tmp_path
+):
+    space = {"learning_rate": LogUniform(1e-3, 1e-1)}
+    options: dict[str, Any] = {"strategy": "tpe", "trials": 3, "progress": False, "tokens": 80}
+    found = sweep(folder / "lm.toml", param_space=space, out=tmp_path / "tpe", **options)
+    again = sweep(folder / "lm.toml", param_space=space, out=tmp_path / "again", **options)
+    assert [one.values for one in found.trials] == [one.values for one in again.trials]
+    assert len({one.values[RATE] for one in found.trials}) == 3
+    table = pandas.DataFrame(found.cv_results)
+    assert list(table["rank_valid_loss"]) == [1, 2, 3]
+    assert list(table[f"param_{RATE}"]) == [one.values[RATE] for one in found.trials]
+    assert list(table["mean_valid_loss"]) == list(table["split0_valid_loss"])
+    rows = [json.loads(line) for line in (tmp_path / "tpe/results.jsonl").open()]
+    assert {row["run"] for row in rows} == {f"trial-0{n}-seed1" for n in (1, 2, 3)}
 
 
 # ------------------------------------------------------------------------------- failing, refusing

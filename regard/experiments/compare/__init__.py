@@ -10,6 +10,7 @@ process is lost continues from its checkpoint, wherever the executor starts it a
       conditions.json    what all runs share
       tokenizer/         trained once, for all, where models are not started from folders
       NAME-seed1/        a run folder, and outcome.json: what it reached and what it cost
+      results.jsonl      a row for each run
       comparison.json    the results, for programs
       report.html        the results, for people
 """
@@ -17,15 +18,13 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, Json, make_executor
+from regard.executors import make_executor
 from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.compare.entries import (
@@ -40,30 +39,13 @@ from regard.experiments.compare.results import (
     OUTCOME,
     Comparison,
     Outcome,
-    run_name,
 )
 from regard.experiments.compare.shared_tokenizer import shared_tokenizer
-from regard.experiments.compare.workers import display, run_jobs
+from regard.experiments.compare.study import ERROR, ResultLog, StudyRun, run_name, train_runs
+from regard.experiments.compare.workers import display
 from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.file_writing import locked, write_json
-
-FUNCTION = "regard.experiments.compare.worker:measured_run"
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One training of a comparison."""
-
-    folder: Path
-    recipe: Any
-    arguments: tuple[str, tuple[str, ...]]  # the recipe's path and overrides
-
-    def job(self, every: float, gpus: int) -> Job:
-        """The job that trains and measures it; every: seconds between messages."""
-        path, overrides = self.arguments
-        given = {"folder": str(self.folder), "recipe": path, "overrides": overrides, "every": every}
-        return Job(FUNCTION, given, self.folder.name, self.recipe.training.threads, gpus)
 
 
 def compare(
@@ -160,35 +142,29 @@ def _outcomes(
         for name, entry in entries.items()
     }
     every_run = [run for of_model in runs.values() for run in of_model]
-    for run in every_run:
+    for run in every_run:  # before any is trained
         check_same_run(run.folder, run.recipe)
-    unfinished = [run for run in every_run if not (run.folder / OUTCOME).exists()]
-    with closing(run_jobs(executor, [run.job(every, gpus) for run in unfinished])) as results:
-        for job, future in results:
-            _check_done(job, future)
+    left = [run for run in every_run if not (run.folder / OUTCOME).exists()]
+    options: dict[str, Any] = {"every": every, "gpus": gpus, "retry": True}
+    with closing(train_runs(left, ResultLog(out), executor, **options)) as rows:
+        for run, row in rows:
+            if ERROR in row:
+                raise RegardError(
+                    f"the run in {run.folder} has failed: {row[ERROR]}\n"
+                    "Finished runs are kept: the same command continues from there."
+                )
     return {n: tuple(Outcome.read(run.folder) for run in each) for n, each in runs.items()}
 
 
 def _runs_of(
     name: str, entry: Entry, overrides: Sequence[str], seeds: Sequence[int], out: Path
-) -> list[ComparedRun]:
+) -> list[StudyRun]:
     """The run of each seed; of a run that there is, itself."""
     if entry.run is not None:
-        return [ComparedRun(entry.run, entry.recipe, (str(entry.path), ()))]
-    given = [(*overrides, f"seed={seed}") for seed in seeds]
-    path, folders = entry.path, [out / run_name(name, seed) for seed in seeds]
-    return [
-        ComparedRun(folder, read_recipe(path, of_seed), (str(path), of_seed))
-        for folder, of_seed in zip(folders, given, strict=True)
-    ]
-
-
-def _check_done(job: Job, future: Future[Json]) -> None:
-    """Raises RegardError where a run has failed."""
-    try:
-        future.result()
-    except RegardError as error:
-        raise RegardError(
-            f"the run in {job.arguments['folder']} has failed: {error}\n"
-            "Finished runs are kept: the same command continues from there."
-        ) from None
+        return [StudyRun(name, entry.run, entry.recipe, entry.path, ())]
+    runs = []
+    for seed in seeds:
+        given = (*overrides, f"seed={seed}")
+        recipe = read_recipe(entry.path, given)
+        runs.append(StudyRun(name, out / run_name(name, seed), recipe, entry.path, given, seed))
+    return runs

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, ConfigError
+from regard.experiments.compare.study import cv_results, run_name
 from regard.experiments.report import report_links
 from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json
@@ -23,9 +24,18 @@ COMPARISON = "comparison.json"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
 
 
-def run_name(model: str, seed: int) -> str:
-    """The name of the folder of a run: NAME-seed1."""
-    return f"{model}-seed{seed}"
+def what_matters(signature: str) -> frozenset[str]:
+    """The parts of a score's signature that must be equal where scores are ranked.
+
+    How much context a likelihood was measured with is a property of the model, as are its tokens
+    where the likelihood is divided by words, characters or bytes; so are thresholds.
+    """
+    parts = signature.split("|")
+    facts = dict(part.partition(":")[::2] for part in parts)
+    if "unit" not in facts:
+        return frozenset(part for part in parts if not part.startswith("threshold:"))
+    names = {"unit", "count", "unk"} | ({"tok"} if facts["unit"] == "token" else set())
+    return frozenset(part for part in parts if part.partition(":")[0] in names)
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,11 @@ class Outcome:
     def quality(self) -> float:
         """The first test score, or the best validation score where there is no test data."""
         return self.scores[0]["value"] if self.scores else self.goal[2]
+
+    @property
+    def quality_name(self) -> str:
+        """The name of the quality: "BLEU" of the test data, "valid loss" without test data."""
+        return self.scores[0]["name"] if self.scores else f"valid {self.goal[0]}"
 
     def validation_curve(self) -> tuple[tuple[float, float], ...]:
         """(items seen, validation score)"""
@@ -151,8 +166,7 @@ class Comparison:
     @property
     def quality(self) -> str:
         """The name of the quality: "BLEU" of the test data, "valid loss" without test data."""
-        first = self._first
-        return first.scores[0]["name"] if first.scores else f"valid {first.goal[0]}"
+        return self._first.quality_name
 
     @property
     def _first(self) -> Outcome:
@@ -162,10 +176,46 @@ class Comparison:
         """A row of plain values for each model."""
         return [{"model": name, **_summary(runs)} for name, runs in self.outcomes.items()]
 
+    @property
+    def protocols(self) -> dict[str, str]:
+        """How the quality of each model was measured: the signature of its score."""
+        scores = {name: runs[0].scores for name, runs in self.outcomes.items()}
+        return {name: some[0]["signature"] if some else "" for name, some in scores.items()}
+
+    @property
+    def ranked(self) -> bool:
+        """Whether the models can be ranked: their protocols agree in what matters."""
+        names = {runs[0].quality_name for runs in self.outcomes.values()}
+        return len(names) == len({what_matters(text) for text in self.protocols.values()}) == 1
+
     def best(self) -> str:
-        """The name of the model with the best mean quality."""
+        """The name of the model with the best mean quality.
+
+        Raises:
+            ConfigError: the scores were measured by protocols that differ in what matters.
+        """
+        if not self.ranked:
+            protocols = "\n  ".join(f"{name}: {text}" for name, text in self.protocols.items())
+            raise ConfigError(
+                f"these models cannot be ranked, because their scores were measured by different "
+                f"protocols:\n  {protocols}"
+            )
         pick = max if self.better == "max" else min
         return pick(self.table(), key=lambda row: row["quality"]["mean"])["model"]
+
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """Columns as of scikit-learn's `cv_results_`: a row for each model, a split for each seed.
+
+        pandas.DataFrame(found.cv_results)
+        """
+        rows: list[tuple[str, dict[str, Any], dict[str, list[float]]]] = []
+        for name, runs in self.outcomes.items():
+            scores = {f"valid_{runs[0].goal[0]}": [run.goal[2] for run in runs]}
+            for index, score in enumerate(runs[0].scores):
+                scores[f"test_{score['name']}"] = [run.scores[index]["value"] for run in runs]
+            rows.append((name, {}, scores))
+        return cv_results(rows, len(self.seeds), self._first.goal[1])
 
     def picture(self) -> Picture:
         """The table and the plots."""
@@ -174,7 +224,7 @@ class Comparison:
         return compare_results(
             models,
             self.quality,
-            self.better,
+            self.better if self.ranked else "",
             items=self._first.items,
             validation=validation_name,
         )
@@ -184,7 +234,8 @@ class Comparison:
         return {
             "quality": self.quality,
             "better": self.better,
-            "best": self.best(),
+            "best": self.best() if self.ranked else None,
+            "protocols": self.protocols,
             "items": self._first.items,
             "conditions": self.conditions,
             "models": self.table(),
@@ -217,7 +268,8 @@ class Comparison:
             "seeds": ", ".join(map(str, self.seeds)),
             "precision": ", ".join(self._precisions()),
             "threads": str(first.threads),
-        } | {score["name"]: score["signature"] for score in first.scores}
+            **self._protocol_facts(),
+        }
         scores = {name: _scores(runs) for name, runs in self.outcomes.items()}
         own = [("Losses while training", self.losses())]
         if first.samples:
@@ -225,6 +277,18 @@ class Comparison:
         own += pictures
         links = report_links(self.folder, self._runs())
         return RunReport(title, facts, scores, (), {}, own, self.picture(), links)
+
+    def _protocol_facts(self) -> dict[str, str]:
+        """How each score was measured: once where that is equal for all models."""
+        facts: dict[str, str] = {}
+        for name, runs in self.outcomes.items():
+            for score in runs[0].scores:
+                facts[f"{score['name']} of {name}"] = score["signature"]
+        if len({*self.protocols.values()}) == 1:
+            return {score["name"]: score["signature"] for score in self._first.scores}
+        if not self.ranked:
+            facts["ranking"] = "none: the protocols differ in what matters"
+        return facts
 
     def _runs(self) -> list[str]:
         """The names of the folders of all runs."""
@@ -258,6 +322,8 @@ class Comparison:
         runs, notes = self.outcomes[row["model"]], dict[str, str]()
         if len(self._precisions()) > 1:
             notes["precision"] = row["precision"]
+        if len({*self.protocols.values()}) > 1:
+            notes["protocol"] = self.protocols[row["model"]]
         if len(runs) > 1:
             low, high = row["quality"]["min"], row["quality"]["max"]
             notes["min to max"] = f"{low:.2f} to {high:.2f}"

@@ -18,6 +18,7 @@ import torch
 
 from regard.checkpoints.store import FACTS
 from regard.errors import ConfigError
+from regard.executors import Json
 from regard.experiments.compare.results import OUTCOME, Outcome
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import read_recipe
@@ -27,7 +28,7 @@ from regard.progress import clock
 from regard.recipe import read
 from regard.schema import read_json
 from regard.tasks.task import Task
-from regard.training import Result
+from regard.training import Paused, Result
 from regard.training.callbacks import RESULT, Progress, Status
 from regard.training.checkpointing import Facts, RunFolder
 from regard.training.metrics_log import read_events
@@ -36,9 +37,40 @@ SAMPLES = 12  # of the test data, in the report
 POLL_INTERVAL = 1.0  # seconds between two checks whether another process has ended
 
 
-def measured_run(folder: str, recipe: str, overrides: Sequence[str], every: float) -> None:
-    """The job of a run: `measure`, with its progress every so many seconds."""
-    measure(Path(folder), recipe, overrides, WorkerProgress(every))
+def trained_until(
+    folder: str, recipe: str, overrides: Sequence[str], every: float, until: float
+) -> dict[str, Json]:
+    """The job of a run: train or resume it to a part of its budget; test and measure it at the end.
+
+    until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
+
+    Returns the best validation score so far as "score", None where none is finite, its "goal", and
+    "steps", "tokens" and "seconds".
+    """
+    path, progress = Path(folder), WorkerProgress(every)
+    if until >= 1:
+        whole = measure(path, recipe, overrides, progress)
+        score = whole.goal[2] if math.isfinite(whole.goal[2]) else None
+        return _reached(whole.goal[:2], score, whole.steps, whole.tokens, whole.seconds)
+    wait_for_other_process(path)
+    try:
+        if (path / "recipe.toml").exists():
+            run = resume(path, progress=progress, stop_after_fraction=until)
+        else:
+            raw = read(recipe, overrides)
+            run = train_recipe(raw, path, progress=progress, stop_after_fraction=until)
+    except Paused as paused:
+        return _reached(paused.goal, paused.best, paused.step, paused.tokens, None)
+    task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
+    result = run.result
+    return _reached(task.goal, result.best, result.step, result.tokens, result.seconds)
+
+
+def _reached(
+    goal: Sequence[str], score: float | None, steps: int, tokens: int, seconds: float | None
+) -> dict[str, Json]:
+    numbers = {"steps": steps, "tokens": tokens, "seconds": seconds}
+    return {"goal": [*goal], "score": score, **numbers}
 
 
 def wait_for_other_process(folder: Path) -> None:

@@ -5,7 +5,9 @@
     found.best.values, found.run
 
     OUT/
-      sweep.json          the settings, and the state of each run: the same call continues
+      sweep.json          the settings
+      journal.log         Optuna's journal of the trials: the same call continues
+      results.jsonl       a row for each run at each part of its budget
       conditions.json     what all runs share
       tokenizer/          trained once, for all, where models are not started from folders
       trial-01-seed1/     a run folder
@@ -18,36 +20,58 @@ never by test data.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
+from regard import habit_names
 from regard.checkpoints.filling import on_meta
-from regard.errors import RegardError
-from regard.executors import Job, make_executor
-from regard.executors.protocol import Executor, ExecutorOptions
+from regard.data.in_memory import is_path
+from regard.errors import ConfigError, RegardError, check_at_least
+from regard.executors import make_executor
+from regard.executors.protocol import ExecutorOptions
+from regard.experiments import runs
 from regard.experiments.build_model import build_model, build_tokenizer
-from regard.experiments.compare.conditions import check_equal, check_same_run, conditions_of
+from regard.experiments.compare.conditions import (
+    BUDGET,
+    check_equal,
+    check_unchanged,
+    conditions_of,
+)
 from regard.experiments.compare.entries import in_files
-from regard.experiments.compare.results import OUTCOME, Outcome, run_name
 from regard.experiments.compare.shared_tokenizer import shared_tokenizer
-from regard.experiments.compare.workers import Display, display, run_jobs
+from regard.experiments.compare.study import ResultLog, StudyRun, run_name, train_runs
+from regard.experiments.compare.workers import display
 from regard.experiments.keyword_types import RecipeOptions
-from regard.experiments.recipe_options import FineTuneSection, read_recipe
-from regard.experiments.sweep.methods import FinishedStage, SweepStage
-from regard.experiments.sweep.results import SweepResults, Trial, ordered
-from regard.experiments.sweep.settings import SweepSettings, checked_settings
-from regard.experiments.sweep.space import Choice, LogUniform, Uniform, Values
-from regard.experiments.sweep.state import ERROR, SweepState
+from regard.experiments.recipe_options import (
+    FineTuneSection,
+    open_recipe,
+    read_recipe,
+    schema_of,
+)
+from regard.experiments.sweep.results import SweepResults, results_of_sweep
+from regard.experiments.sweep.space import Choice, LogUniform, Space, Uniform, Values, axis_of
+from regard.experiments.sweep.trials import SweepTrials
 from regard.file_writing import locked, write_json
+from regard.recipe import check_name, full_name, takes
+from regard.schema import read_json
+from regard.suggest import nearest
+from regard.toml_text import toml_value
 
 __all__ = ["Choice", "LogUniform", "Uniform", "sweep", "sweep_file"]
 
-FUNCTION = "regard.experiments.sweep.trial:trained_until"
+STRATEGIES = ("grid", "random", "tpe", "successive-halving")
+DEFAULT_TRIALS = 16  # if `trials` is not given
+SETTINGS = "sweep.json"
+PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
+# Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
+BATCHING = ("batch_size", "max_tokens_per_batch")
 HINT = (
     "All trials must have these in common: do not sweep over them (`param_space`, --param-space)."
 )
@@ -79,41 +103,34 @@ def sweep(
         param_space: for each option, by its name, a `Uniform`, a `LogUniform`, a `Choice` or a list
             of values (see `regard.experiments.sweep.space`). The name is dotted where several
             sections have the option.
-        strategy: "grid", "random" or "successive-halving".
+        strategy: "grid", "random", "tpe" (values near those of good trials) or
+            "successive-halving".
         trials: how many configurations are drawn; None: 16, or all where there are fewer.
         num_rungs: how often successive halving stops the worse half; the last time at 1/4 of the
             budget, before that at 1/8, and so on.
         seeds: each is a run of every trial; trials are compared by the mean of their scores.
-        draw_seed: the seed of the random configurations.
+        draw_seed: the seed of the values that are drawn.
         out: the folder; None: runs/NAME-sweep.
         executor, workers, gpus: where runs are processes, how many at once, and the GPUs of each,
-            as of `regard.compare`.
+            as of `regard.compare`. With "tpe" `workers` trials are chosen together.
         progress: whether the progress is shown.
 
     Raises:
+        MissingExtra: Optuna is not installed.
         ConfigError: an option does not exist, or a trial has impossible values, before anything
             runs; or `out` holds another sweep.
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
+    given: dict[str, Any] = dict(
+        strategy=strategy, trials=trials, num_rungs=num_rungs, seeds=seeds, draw_seed=draw_seed,
+        executor=executor, workers=workers, gpus=gpus, progress=progress,
+    )  # fmt: skip
     if recipe is None or options:
         name = options.get("name") or (Path(recipe).stem if recipe else options.get("task", ""))
         out = Path("runs") / f"{name}-sweep" if out is None else Path(out)
         (recipe,) = in_files([{} if recipe is None else recipe], options, out)
-    return sweep_file(
-        recipe,
-        param_space=param_space,
-        strategy=strategy,
-        trials=trials,
-        num_rungs=num_rungs,
-        seeds=seeds,
-        draw_seed=draw_seed,
-        out=out,
-        executor=executor,
-        workers=workers,
-        gpus=gpus,
-        progress=progress,
-    )
+    return sweep_file(recipe, param_space=param_space, out=out, **given)
 
 
 def sweep_file(
@@ -133,168 +150,262 @@ def sweep_file(
     progress: bool = True,
 ) -> SweepResults:
     """As `sweep`, of a file with the NAME=VALUE of a command line."""
-    settings = checked_settings(
-        recipe, overrides, param_space, strategy, trials, num_rungs, seeds, draw_seed, workers, out
-    )
-    checked = _check_stage(settings, settings.method.next([]))
+    check_at_least(1, trials=trials, num_rungs=num_rungs, workers=workers)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
+    if not is_path(recipe) or (out is not None and not is_path(out)):
+        raise ConfigError(f"`recipe` and `out` must be paths, but are {recipe!r:.40}, {out!r:.40}.")
+    path = Path(recipe)
+    raw, checked = open_recipe(path, overrides)
+    name = runs.name_of_run(path, checked.name)
+    folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
+    space = _space(schema_of(raw), param_space)
+    plan = SweepPlan(strategy, space, trials, num_rungs, draw_seed, workers)
+    made = Sweep(path, tuple(overrides), checked, plan, tuple(seeds), folder)
+    shared = made.check()
     with closing(display(progress)) as shown, ExitStack() as stack:
         runs_on = make_executor(executor, workers, shown.log)
-        stack.enter_context(locked(settings.folder, "sweeping in"))
-        state = SweepState(settings.folder, settings.facts())
-        with_tokenizer = shared_tokenizer([settings.recipe], checked, settings.folder)
-        given = with_tokenizer(settings.recipe, settings.overrides)
-        made = _Sweep(settings, tuple(given), state, runs_on, shown, gpus)
-        made.check_models(settings.method.next([]))
-        for line in settings.lines():
+        stack.enter_context(locked(folder, "sweeping in"))
+        made.begin()
+        with_tokenizer = shared_tokenizer([checked], shared, folder)
+        given = tuple(with_tokenizer(checked, overrides))
+        made.check_models(given)
+        for line in [*space.lines(), *made.lines()]:
             shown.say(line)
-        made.train()
-    return _write_results(settings, state)
+        log, journal = ResultLog(folder), SweepTrials(folder, plan.points, draw_seed)
+        while batch := journal.next(plan.count, plan.batch, space):
+            for rung, until in enumerate(plan.rungs, 1):
+                if alive := journal.begin_rung(batch, rung, until):
+                    some = [run for n in alive for run in made.runs(n, journal.values(n), given)]
+                    options: dict[str, Any] = {"every": shown.every, "gpus": gpus}
+                    with closing(train_runs(some, log, runs_on, until=until, **options)) as rows:
+                        for run, row in rows:
+                            if told := journal.record(run, row, rung, until, len(seeds)):
+                                shown.say(told)
+                    journal.end_rung(alive, rung, until)
+    found = results_of_sweep(folder, seeds, journal.configurations(), log, made.about())
+    write_json(folder / "results.json", found.facts())
+    found.report().save(folder / "report.html")
+    return found
 
 
-def _check_stage(settings: SweepSettings, stage: SweepStage | None) -> dict[str, Any]:
-    """Check the recipes of all trials of a stage; the conditions that they share.
+def _space(schema: Any, param_space: Mapping[str, Any]) -> Space:
+    """The swept options by their dotted names; one may be given by its last part.
 
     Raises:
-        ConfigError: a recipe is wrong, or conditions differ.
+        ConfigError: there is no such option, or several sections have it; or it is the seed.
     """
-    checksums: dict[str, str] = {}
-    shared = conditions_of(settings.recipe, checksums)
-    for name, values in (stage.trials if stage else {}).items():
-        own = conditions_of(settings.recipe_of(name, values), checksums)
-        check_equal(
-            {"the recipe": settings.without_batching(shared), name: settings.without_batching(own)},
-            HINT,
+    if not param_space:
+        raise ConfigError(
+            "`param_space` must name at least one option, such as model.d_model=128,256."
         )
-    return shared
+    axes = {}
+    for given, values in param_space.items():
+        if given == "seed":
+            raise ConfigError(
+                "`seed` is no option to sweep over. Give several seeds: --seeds 1,2,3 (`seeds` in "
+                "Python)."
+            )
+        name = full_name(schema, habit_names.OPTIONS.get(given, given))
+        check_name(schema, name)
+        axes[name] = axis_of(name, values, any(takes(schema, name, value) for value in PROBES))
+    return Space(axes)
 
 
 @dataclass(frozen=True)
-class _Sweep:
-    """A sweep in progress.
+class SweepPlan:
+    """Which trials there are, and to which parts of the budget they are trained.
 
-    overrides: those of all runs.  executor: where the runs are trained.  shown: the display of
-    their progress.  gpus: the GPUs of each run.
+    Raises:
+        ConfigError: there is no such strategy, or an option is without effect.
     """
 
-    settings: SweepSettings
+    strategy: str
+    space: Space
+    trials: int | None
+    num_rungs: int
+    draw_seed: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            known = nearest(self.strategy, STRATEGIES)
+            raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {known}")
+        if self.strategy == "grid" and self.trials is not None:
+            raise ConfigError(
+                "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
+                "use --strategy random."
+            )
+
+    @cached_property
+    def points(self) -> list[Values]:
+        """The configurations that are known before anything runs; TPE chooses the others."""
+        if self.strategy == "grid":
+            return self.space.grid()
+        if self.strategy == "tpe":
+            return []
+        return self.space.drawn(self.trials or DEFAULT_TRIALS, self.draw_seed)
+
+    @property
+    def count(self) -> int:
+        """The number of trials."""
+        return len(self.points) or self.trials or DEFAULT_TRIALS
+
+    @property
+    def batch(self) -> int:
+        """How many trials are trained together."""
+        return self.workers if self.strategy == "tpe" else self.count
+
+    @property
+    def rungs(self) -> list[float]:
+        """The parts of the budget; at all but the last, the better half goes on.
+
+        The last rung before the end is at 1/4: later, and until the learning rate has decayed,
+        scores say little about those at the end.
+        """
+        halvings = self.num_rungs if self.strategy == "successive-halving" else 0
+        return [0.5 ** (halvings + 1 - rung) for rung in range(halvings)] + [1.0]
+
+    def stages(self) -> list[tuple[float, int]]:
+        """Of each rung: the part of the budget, and how many trials it has at most."""
+        count, stages = self.count, list[tuple[float, int]]()
+        for until in self.rungs:
+            if count > 1 or not stages or until == 1:
+                stages.append((until, count))
+            count = -(-count // 2)
+        return stages
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep before it runs.
+
+    path, overrides, recipe: common to all trials, without the values that are swept over.
+    """
+
+    path: Path
     overrides: tuple[str, ...]
-    state: SweepState
-    executor: Executor
-    shown: Display
-    gpus: int
+    recipe: Any
+    plan: SweepPlan
+    seeds: tuple[int, ...]
+    folder: Path
 
-    def train(self) -> None:
-        """Train one stage after another."""
-        finished: list[FinishedStage] = []
-        while (stage := self.settings.method.next(finished)) is not None:
-            if finished:
-                _check_stage(self.settings, stage)
-                self.check_models(stage)
-            self.state.begin(len(finished), stage)
-            finished.append(self._train(len(finished), stage))
+    def texts(self, values: Values) -> list[str]:
+        """A trial's values as overrides."""
+        return [f"{name}={toml_value(value)}" for name, value in values.items()]
 
-    def _train(self, index: int, stage: SweepStage) -> FinishedStage:
-        """Train the runs of a stage that are not finished."""
-        done = self.state.reached(index)
-        jobs = [job for job in self._jobs(stage) if job.name not in done]
-        with closing(run_jobs(self.executor, jobs)) as results:
-            for job, future in results:
-                try:
-                    found: Any = future.result()
-                except RegardError as error:
-                    found = {ERROR: str(error)}
-                if found.get("score", 0) is None:
-                    found = {ERROR: "no validation score is finite"}
-                if ERROR in found:
-                    self.shown.say(f"{job.name} has failed: {found[ERROR]}")
-                    (self.settings.folder / job.name).mkdir(exist_ok=True)
-                self.state.record(index, job.name, found)
-        return finished_stage(stage, self.state.reached(index), self.settings.seeds)
+    @contextmanager
+    def naming(self, number: int, values: Values) -> Iterator[None]:
+        """Errors inside name a trial."""
+        try:
+            yield
+        except RegardError as error:
+            name = f"trial-{number + 1:02} ({' '.join(self.texts(values))})"
+            raise ConfigError(f"{name}: {error}") from None
 
-    def _jobs(self, stage: SweepStage) -> Iterator[Job]:
-        for name, values in stage.trials.items():
-            for seed in self.settings.seeds:
-                run = self.settings.folder / run_name(name, seed)
-                overrides = (*self.overrides, *self.settings.texts(values), f"seed={seed}")
-                recipe: Any = read_recipe(self.settings.path, overrides)
-                check_same_run(run, recipe)
-                given = {
-                    "folder": str(run),
-                    "recipe": str(self.settings.path),
-                    "overrides": overrides,
-                    "every": self.shown.every,
-                    "until": float(stage.until),
-                }
-                yield Job(FUNCTION, given, run.name, recipe.training.threads, self.gpus)
+    def check(self) -> dict[str, Any]:
+        """Check the recipes of all trials that are known; the conditions that they share.
 
-    def check_models(self, stage: SweepStage | None) -> None:
+        Raises:
+            ConfigError: a recipe is wrong, or conditions differ.
+        """
+        checksums: dict[str, str] = {}
+        shared = conditions_of(self.recipe, checksums)
+        for number, values in enumerate(self.plan.points):
+            with self.naming(number, values):
+                recipe = read_recipe(self.path, [*self.overrides, *self.texts(values)])
+            own = self._without_batching(conditions_of(recipe, checksums))
+            names = {"the recipe": self._without_batching(shared), f"trial-{number + 1:02}": own}
+            check_equal(names, HINT)
+        return shared
+
+    def _without_batching(self, conditions: Mapping[str, Any]) -> dict[str, Any]:
+        """The conditions that all trials must share.
+
+        The size of batches may be swept, unless the budget is in steps, which then read more.
+        """
+        if "max_steps" in conditions["budget"]:
+            return dict(conditions)
+        data = {name: one for name, one in conditions["data"].items() if name not in BATCHING}
+        return {**conditions, "data": data}
+
+    def check_models(self, overrides: Sequence[str]) -> None:
         """Build the model of each trial on the meta device, without memory for its parameters.
 
         Raises:
             ConfigError: the options of a trial's model contradict each other.
         """
-        for name, values in (stage.trials if stage else {}).items():
-            recipe: Any = self.settings.recipe_of(name, values, self.overrides)
-            if isinstance(recipe.model, FineTuneSection):
-                return
-            with self.settings.naming(name, values), on_meta():
+        for number, values in enumerate(self.plan.points):
+            with self.naming(number, values), on_meta():
+                recipe: Any = read_recipe(self.path, [*overrides, *self.texts(values)])
+                if isinstance(recipe.model, FineTuneSection):
+                    return
                 build_model(recipe.model, build_tokenizer(recipe))
 
+    def begin(self) -> None:
+        """Write the settings into the folder, or check that they are those from before.
 
-def finished_stage(
-    stage: SweepStage, reached: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
-) -> FinishedStage:
-    """A stage with the mean score of each trial.
+        Raises:
+            ConfigError: the folder holds another sweep; every difference is named.
+        """
+        settings = {
+            "param_space": {name: str(axis) for name, axis in self.plan.space.axes.items()},
+            "strategy": self.plan.strategy,
+            "trials": self.plan.count,
+            "rungs": self.plan.rungs,
+            "seeds": [*self.seeds],
+            "draw_seed": self.plan.draw_seed,
+            "recipe": self.recipe.model_dump(mode="json"),
+        }
+        file = self.folder / SETTINGS
+        if file.exists():
+            check_unchanged(read_json(file), json.loads(json.dumps(settings)), self.folder)
+        else:
+            write_json(file, settings)
 
-    reached: what each run of the stage has reached, by its name.
-    """
-    scores: dict[str, float | None] = {}
-    better = "min"
-    for name in stage.trials:
-        found = [reached[run_name(name, seed)] for seed in seeds]
-        failed = any(ERROR in one for one in found)
-        scores[name] = None if failed else sum(one["score"] for one in found) / len(found)
-        better = next((one["goal"][1] for one in found if ERROR not in one), better)
-    return FinishedStage(stage, scores, better)
+    def runs(self, number: int, values: Values, overrides: Sequence[str]) -> list[StudyRun]:
+        """The run of each seed of a trial."""
+        trial = f"trial-{number + 1:02}"
+        made = []
+        for seed in self.seeds:
+            given = (*overrides, *self.texts(values), f"seed={seed}")
+            recipe = read_recipe(self.path, given)
+            folder = self.folder / run_name(trial, seed)
+            made.append(StudyRun(trial, folder, recipe, self.path, given, seed, values))
+        return made
 
+    def about(self) -> dict[str, str]:
+        """The settings that the report shows."""
+        return {
+            "strategy": self.plan.strategy,
+            **{name: str(axis) for name, axis in self.plan.space.axes.items()},
+            "seeds": ", ".join(map(str, self.seeds)),
+            "budget of a run": self._budget(1),
+        }
 
-def _write_results(settings: SweepSettings, state: SweepState) -> SweepResults:
-    """Write results.json and report.html; returns the results.
+    def lines(self) -> Iterator[str]:
+        """The lines that are printed before the training: stages and budgets."""
+        before, spent, stages = 0.0, 0.0, self.plan.stages()
+        for until, count in stages:
+            trials = "1 trial" if count == 1 else f"{count} trials"
+            verb = "continue" if before else "are trained"
+            if count == 1:
+                verb = "continues" if before else "is trained"
+            part = "the end" if until == 1 else f"{Fraction(until)} of the budget"
+            best = "the best " if before else ""
+            yield f"{best}{trials} {verb} to {part}: {self._budget(until)} each"
+            spent += count * (until - before) * len(self.seeds)
+            before = until
+        most = stages[0][1] * len(self.seeds)
+        seeds = f" ({len(self.seeds)} seeds per trial)" if len(self.seeds) > 1 else ""
+        share = f", {spent / most:.0%} of training all trials to the end" if spent < most else ""
+        yield f"in total at most {self._budget(spent)}{seeds}{share}"
 
-    Raises:
-        RegardError: every trial has failed.
-    """
-    latest: dict[str, tuple[Fraction, Values, list[dict[str, Any]]]] = {}
-    for until, trials, reached in state.stages():
-        for name, values in trials.items():
-            latest[name] = until, values, [reached[run_name(name, seed)] for seed in settings.seeds]
-    every = [run for _, _, several in latest.values() for run in several]
-    goal = next((run["goal"] for run in every if ERROR not in run), None)
-    if goal is None:
-        reasons = dict.fromkeys(str(run[ERROR]) for run in every)
-        raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
-    ranked = ordered([_trial(settings, name, *one) for name, one in latest.items()], goal[1])
-    spent = sum(run.get("tokens", 0) for run in every)
-    about = settings.about() | {"read by all runs": f"{spent:,} tokens"}
-    found = SweepResults(settings.folder, (goal[0], goal[1]), settings.seeds, ranked, about)
-    write_json(settings.folder / "results.json", found.facts())
-    found.report().save(settings.folder / "report.html")
-    return found
-
-
-def _trial(
-    settings: SweepSettings,
-    name: str,
-    until: Fraction,
-    values: Values,
-    reached: Sequence[Mapping[str, Any]],
-) -> Trial:
-    tokens = sum(run.get("tokens", 0) for run in reached)
-    errors = [str(run[ERROR]) for run in reached if ERROR in run]
-    if errors:
-        return Trial(name, values, until, (), tokens, error=errors[0])
-    folders = [settings.folder / run_name(name, seed) for seed in settings.seeds]
-    outcomes = tuple(
-        Outcome.read(one) for one in folders if until == 1 and (one / OUTCOME).exists()
-    )
-    return Trial(name, values, until, tuple(run["score"] for run in reached), tokens, outcomes)
+    def _budget(self, times: float) -> str:
+        """The budget of the recipe, multiplied by `times`, in words."""
+        limits = {name: getattr(self.recipe.training, name) for name in BUDGET}
+        found = {name: limit * times for name, limit in limits.items() if limit}
+        return " or ".join(
+            f"{count:,.0f} {name}" if count >= 100 else f"{count:.3g} {name}"
+            for name, count in found.items()
+        )

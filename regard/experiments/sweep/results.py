@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from regard.errors import RegardError
 from regard.executors import Json
-from regard.experiments.compare.results import Outcome, run_name
+from regard.experiments.compare.results import OUTCOME, Outcome
+from regard.experiments.compare.study import ResultLog, Row, cv_results, run_name
 from regard.experiments.report import report_links
 from regard.experiments.sweep.space import Values
 from regard.visual.curves import Curves, Series, short
@@ -31,7 +33,7 @@ class Trial:
 
     name: str
     values: Values
-    until: Fraction
+    until: float
     scores: tuple[float, ...]
     tokens: int
     outcomes: tuple[Outcome, ...] = ()
@@ -52,7 +54,7 @@ class Trial:
         found: dict[str, Json] = {
             "trial": self.name,
             "values": self.values,
-            "until": float(self.until),
+            "until": self.until,
             "tokens": self.tokens,
         }
         if self.error:
@@ -114,10 +116,20 @@ class SweepResults:
             row = [one.name, *(_shown(one.values[name]) for name in self.options)]
             row += [_spread(one.scores)]
             row += [_spread(one.test)] if tests else []
-            row += ["the end" if one.until == 1 else str(one.until), short(one.tokens)]
+            row += ["the end" if one.until == 1 else str(Fraction(one.until)), short(one.tokens)]
             rows.append(tuple([*row, one.error.split("\n")[0][:80]] if failed else row))
         head += ["failed"] if failed else []
         return Table(tuple(head), tuple(rows), "", 0 if self.best else None)
+
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """Columns as of scikit-learn's `cv_results_`: a row for each trial, a split for each seed.
+
+        pandas.DataFrame(found.cv_results)
+        """
+        name = f"valid_{self.goal[0]}"
+        rows = [(one.name, one.values, {name: one.scores, "test": one.test}) for one in self.trials]
+        return cv_results(rows, len(self.seeds), self.goal[1])
 
     def picture(self) -> Picture:
         """The table, the validation scores while training, and against each numeric option."""
@@ -143,7 +155,7 @@ class SweepResults:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return None
             if score is not None and math.isfinite(score):
-                part = "the end" if one.until == 1 else str(one.until)
+                part = "the end" if one.until == 1 else str(Fraction(one.until))
                 points.setdefault(f"trained to {part}", []).append((float(value), score))
         every = [x for several in points.values() for x, _ in several]
         if len(set(every)) < 2:
@@ -209,7 +221,45 @@ def ordered(trials: Sequence[Trial], better: str) -> tuple[Trial, ...]:
     """The best first, among those that were trained equally long; those that have failed last."""
     sign = -1 if better == "max" else 1
 
-    def rank(one: Trial) -> tuple[bool, Fraction, float]:
+    def rank(one: Trial) -> tuple[bool, float, float]:
         return bool(one.error), -one.until, sign * (one.score or 0.0)
 
     return tuple(sorted(trials, key=rank))
+
+
+def results_of_sweep(
+    folder: Path,
+    seeds: Sequence[int],
+    trials: Mapping[str, tuple[Values, str]],
+    log: ResultLog,
+    about: Mapping[str, str],
+) -> SweepResults:
+    """The results of a sweep that has ended.
+
+    trials: of each its values, and why it has failed.
+
+    Raises:
+        RegardError: every trial has failed.
+    """
+    goals = [row["goal"] for row in log.rows if row.get("score") is not None]
+    if not goals:
+        reasons = dict.fromkeys(reason for _, reason in trials.values())
+        raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
+    made = [_trial(folder, name, seeds, *one, log) for name, one in trials.items()]
+    ranked = ordered(made, goals[0][1])
+    spent = sum(one.tokens for one in ranked)
+    facts = {**about, "read by all runs": f"{spent:,} tokens"}
+    return SweepResults(folder, (goals[0][0], goals[0][1]), tuple(seeds), ranked, facts)
+
+
+def _trial(
+    folder: Path, name: str, seeds: Sequence[int], values: Values, error: str, log: ResultLog
+) -> Trial:
+    newest: dict[str, Row] = {row["run"]: row for row in log.rows if row["trial"] == name}
+    rows = [newest[run_name(name, seed)] for seed in seeds]
+    until, tokens = max(row["until"] for row in rows), sum(row.get("tokens", 0) for row in rows)
+    if error:
+        return Trial(name, values, until, (), tokens, error=error)
+    folders = [folder / run_name(name, seed) for seed in seeds]
+    outcomes = tuple(Outcome.read(f) for f in folders if until == 1 and (f / OUTCOME).exists())
+    return Trial(name, values, until, tuple(row["score"] for row in rows), tokens, outcomes)

@@ -22,16 +22,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from regard.errors import ConfigError
 from regard.executors import Json
+from regard.toml_text import toml_value
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
 DIGITS = 4  # significant digits of values that are drawn
-TRIES = 1000  # attempts for each configuration to draw one that was not drawn before
 MOST_POINTS = 10_000  # of a range
 # A value without quotation marks neither begins nor ends with these.
 OPENING, CLOSING = "[{\"'", "]}\"'"
@@ -71,9 +74,20 @@ class ValueList:
 
     values: tuple[Json, ...]
 
-    def draw(self, random: Random) -> Json:
-        """One of the values, each with the same probability."""
-        return random.choice(self.values)
+    def distribution(self) -> BaseDistribution:
+        """Each of the values with the same probability; a list or a table is its TOML text."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution([*map(self.plain, self.values)])
+
+    def plain(self, value: Json) -> None | bool | int | float | str:
+        """A value as Optuna has it."""
+        is_plain = value is None or isinstance(value, bool | int | float | str)
+        return value if is_plain else toml_value(value)  # type: ignore[return-value]
+
+    def value(self, suggested: Any) -> Json:
+        """The value that Optuna has suggested."""
+        return next(v for v in self.values if self.plain(v) == suggested)
 
     def __str__(self) -> str:
         return ", ".join(one if isinstance(one, str) else json.dumps(one) for one in self.values)
@@ -107,11 +121,23 @@ class Range:
         rounded = round(value) if self.whole else float(f"{value:.{DIGITS}g}")
         return min(self.high, max(self.low, rounded))
 
-    def draw(self, random: Random) -> Json:
-        """A value between the ends."""
-        if self.whole and not self.logarithmic:
-            return random.randint(int(self.low), int(self.high))
-        return self.at(random.random())
+    def distribution(self) -> BaseDistribution:
+        """Every value with the same probability, on the scale of the range."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.logarithmic)
+        return FloatDistribution(self.low, self.high, log=self.logarithmic)
+
+    def plain(self, value: Any) -> Any:
+        """A value as Optuna has it."""
+        return value
+
+    def value(self, suggested: Any) -> Json:
+        """The value that Optuna has suggested, with few digits."""
+        if self.whole:
+            return int(suggested)
+        return min(self.high, max(self.low, float(f"{suggested:.{DIGITS}g}")))
 
     def points(self, count: int) -> ValueList:
         """`count` values from end to end; fewer where rounding makes integers equal."""
@@ -159,20 +185,30 @@ class Space:
         return [dict(zip(lists, one, strict=True)) for one in product(*lists.values())]
 
     def drawn(self, count: int, seed: int) -> list[Values]:
-        """So many different configurations, drawn at random; all of them where there are no more.
+        """So many configurations, drawn at random; all of them where there are no more.
 
         They depend on the seed alone, and the first ones not on how many follow.
         """
-        if self.size is not None and self.size <= count:
-            return self.grid()
-        random, found = Random(seed), list[Values]()
-        for _ in range(count * TRIES):
-            if len(found) == count:
-                break
-            one = {name: axis.draw(random) for name, axis in self.axes.items()}
-            if one not in found:
-                found.append(one)
-        return found
+        import optuna
+
+        if self.size is not None:
+            points = self.grid()
+            return points if self.size <= count else Random(seed).sample(points, count)
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
+        trials = [study.ask(self.distributions()) for _ in range(count)]
+        return [self.values(trial.params) for trial in trials]
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """What Optuna suggests values from."""
+        return {name: axis.distribution() for name, axis in self.axes.items()}
+
+    def values(self, suggested: Mapping[str, Any]) -> Values:
+        """The values that Optuna has suggested."""
+        return {name: axis.value(suggested[name]) for name, axis in self.axes.items()}
+
+    def plain(self, values: Values) -> dict[str, Any]:
+        """Values as Optuna has them."""
+        return {name: self.axes[name].plain(value) for name, value in values.items()}
 
     def lines(self) -> list[str]:
         """What is searched, one option a line."""
