@@ -35,7 +35,7 @@ def sweep(
         ),
     ] = "grid",
     trials: Annotated[
-        int | None, Option(help="Try N combinations of values, with a strategy that draws them; default: 16.")
+        int | None, Option(help="Draw N combinations of values, but for a grid; default: 16.")
     ] = None,
     num_rungs: Annotated[
         int, Option(help="Stop the worse half of the trials N times (successive halving).")
