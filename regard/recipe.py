@@ -555,7 +555,8 @@ def full_name(schema: Any, name: str) -> str:
         )
     known = [option for section in ("", *sections) for option in names_in(schema, section)]
     known += ["out", "device", "progress"]  # of `train` itself
-    raise ConfigError(f"no section has an option `{name}`. {nearest(name, dict.fromkeys(known))}")
+    hint = nearest(name, dict.fromkeys(known), "`regard init TASK` lists all of a task.")
+    raise ConfigError(f"no section has an option `{name}`. {hint}")
 
 
 def check_name(schema: Any, key: str) -> None:

@@ -8,8 +8,11 @@ from difflib import get_close_matches
 MOST = 4  # names that are offered
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """'Did you mean …?', what to do instead, or the list of all names where none is near."""
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """'Did you mean …?', what to do instead, or the list of all names where none is near.
+
+    otherwise: in place of the list, where it is long.
+    """
     from regard.habit_names import ELSEWHERE, OTHER_NAMES, near_in_meaning
 
     names = list(known)
@@ -22,7 +25,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if offered := [*close, *meant][:MOST]:
         *others, last = map(repr, offered)
         return f"Did you mean {', '.join(others) + ' or ' if others else ''}{last}?"
-    return f"Known are: {', '.join(names)}."
+    return otherwise or f"Known are: {', '.join(names)}."
 
 
 def _is_longer(name: str, known: str) -> bool:

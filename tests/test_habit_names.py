@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+import regard
 from regard import decoding, habit_names
 from regard.data.in_memory import infer_columns
 from regard.errors import ConfigError
@@ -236,6 +237,12 @@ def test_sentences_of_published_data_have_tokens_and_tags():
 def test_an_unknown_name_offers_what_is_near_in_meaning(name, known, offered):
     said = nearest(name, known)
     assert said.startswith("Did you mean") and all(repr(one) in said for one in offered)
+
+
+def test_a_name_that_nothing_is_near_of_names_all_or_where_they_are_listed():
+    assert nearest("qqq", ("seed", "task")) == "Known are: seed, task."
+    with pytest.raises(ConfigError, match="`regard init TASK` lists all"):
+        regard.train(**LANGUAGE, model="lstm", qqq=1)
 
 
 def test_a_name_that_a_user_registers_is_no_other_name(monkeypatch):
