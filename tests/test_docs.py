@@ -94,7 +94,7 @@ def commands() -> list[Command]:
 
 
 # Blocks that the tests run; raise it when pages gain blocks. A block that moves runs where it is.
-BLOCKS_THAT_RUN = 115
+BLOCKS_THAT_RUN = 130
 RUNNABLE_PAGES = sorted({b.page for b in blocks("python") if not b.marks})
 REGARD = [command for command in commands() if command.words[0] == "regard"]
 RUNNABLE = [command for command in REGARD if "no-run" not in command.block.marks]

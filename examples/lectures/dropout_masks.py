@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 from regard.models.awd_lstm import AwdLstm
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Illustration, Note, Picture, PictureColumn, PictureRow
@@ -41,13 +40,8 @@ def dropouts(
         texts: the rows of the batch, of a few words each.
         seed: of the masks; the generators stay as they are.
         width: the first dimensions that are drawn, and rows of the recurrent matrix.
-
-    Raises:
-        ConfigError: there is no text, or one without a word.
     """
     rows = [tokenizer.encode(text).ids for text in texts]
-    if not rows or not all(rows):
-        raise ConfigError("`texts` must hold texts of at least one word.")
     batch = Sequences.of(rows, model.config.pad)
     found = recorded(model, batch.ids, seed)
     words = [[tokenizer.label(i) for i in row] for row in rows]

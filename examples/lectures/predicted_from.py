@@ -17,7 +17,6 @@ from torch import Tensor
 from regard.attention.masks import causal
 from regard.data.batches import Sequences
 from regard.data.permutations import allowed_of
-from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.xlnet import Xlnet, XlnetConfig
@@ -41,16 +40,8 @@ def prediction_contexts(
     Args:
         predicted: indices of the words that BERT masks and XLNet predicts, in XLNet's order. A
             left-to-right model predicts every word.
-
-    Raises:
-        ConfigError: there is no such word, or it is named twice.
     """
     count = len(words)
-    if not {*predicted} <= {*range(count)} or len({*predicted}) < len(predicted) or not predicted:
-        raise ConfigError(
-            f"`predicted` must be different indices from 0 to {count - 1}, but is "
-            f"{list(predicted)}."
-        )
     ranks = np.full(count, -1)
     ranks[list(predicted)] = np.arange(len(predicted))
     allowed = torch.from_numpy(allowed_of(ranks))

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError
 from regard.models.protocols import LanguageModel
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import as_labels
@@ -35,12 +34,7 @@ def reachable_positions(
         length: positions of the text, T.
         segment: positions that the model reads at a time.
         carried: whether the state of one segment goes on to the next.
-
-    Raises:
-        ConfigError: there are no positions, or a segment of none.
     """
-    if length < 1 or segment < 1:
-        raise ConfigError("`length` and `segment` must be at least 1.")
     changes = change_of_hidden(model, length, segment, carried)
     shares = changes / changes.amax(1, keepdim=True).clamp(min=1e-300)
     labels = as_labels(None, length, "positions")

@@ -6,7 +6,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from regard.errors import ConfigError
 from regard.text.special_tokens import looks_special
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Illustration, PictureRow, Table
@@ -29,13 +28,8 @@ def vocabulary_statistics(tokens: Iterable[str], title: str = "vocabulary") -> I
     Returns:
         A picture; `numbers` has "counts", "lengths" of beginnings and continuations (characters
         without markers -> tokens) and "scripts".
-
-    Raises:
-        ConfigError: there are no tokens.
     """
     known = list(tokens)
-    if not known:
-        raise ConfigError("`tokens` must hold at least one token, but is empty.")
     texts = [token for token in known if not looks_special(token)]
     continues = _continuing(texts)
     groups = {
