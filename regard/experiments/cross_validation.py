@@ -8,6 +8,7 @@ other. The same call again continues where it was stopped.
 
     OUT/
       fold-1/                  a run folder
+      results.jsonl            a row for each fold
       data/                    data that were in memory
       cross-validation.json    the results, for programs
       report.html              the results, for people
@@ -16,7 +17,7 @@ other. The same call again continues where it was stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -27,6 +28,7 @@ from typing import Any, Unpack
 from regard.errors import ConfigError
 from regard.experiments import keywords, runs
 from regard.experiments.compare.conditions import check_same_run
+from regard.experiments.compare.study import ResultLog, cv_results
 from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import checked_recipe, schema_of
 from regard.experiments.run_folder import Run, check_out
@@ -79,6 +81,19 @@ class CrossValidation:
         """The sample standard deviation of each score over the folds: the divisor is folds - 1."""
         return {name: _sd(values) for name, values in self.scores.items()}
 
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """Columns as of scikit-learn's `cv_results_`: a row for the recipe, a split for each fold.
+
+        pandas.DataFrame(found.cv_results)
+        """
+        names = {
+            name: name.replace(" ", "_") if name.startswith("test ") else f"valid_{name}"
+            for name in self.scores
+        }
+        scores = {names[name]: values for name, values in self.scores.items()}
+        return cv_results([(self.folder.name, {}, scores)], len(self.runs), "max")
+
     def table(self) -> Table:
         """A row for each score."""
         mean, sd = self.mean, self.sd
@@ -124,7 +139,7 @@ def _sd(values: Sequence[float]) -> float:
     return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
-def _json_score(score: dict[str, Any]) -> dict[str, Any]:
+def _json_score(score: Mapping[str, Any]) -> dict[str, Any]:
     """A score with None instead of numbers that are not finite, which JSON does not have."""
 
     def finite(value: float) -> float | None:
@@ -204,11 +219,15 @@ def cross_validate_recipe(
     folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
     for one, where in zip(recipes, folders, strict=True):
         check_same_run(where, checked_recipe(one))
+    trained, log = list[Run](), ResultLog(folder)
     try:
-        trained = [
-            _run(one, where, device, progress, callbacks)
-            for one, where in zip(recipes, folders, strict=True)
-        ]
+        for fold, (one, where) in enumerate(zip(recipes, folders, strict=True), 1):
+            run = _run(one, where, device, progress, callbacks)
+            trained.append(run)
+            if log.find(where.name, 1.0) is None:
+                numbers = {"steps": run.result.step, "tokens": run.result.tokens}
+                scores = _json_score(_scores(run))
+                log.append({"run": where.name, "fold": fold, "until": 1.0, **scores, **numbers})
     except Interrupted as stopped:
         left = "The same cross-validation goes on with it, and with the folds that are left."
         raise Interrupted(f"{stopped}\n{left}", stopped.code) from None

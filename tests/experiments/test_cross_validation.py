@@ -80,6 +80,11 @@ def test_mean_and_standard_deviation_equal_numpy_s():
         assert found.mean[name] == pytest.approx(np.mean(values))
         assert found.sd[name] == pytest.approx(np.std(values, ddof=1))
     assert found.scores["test accuracy"] == tuple(run.test_scores["accuracy"] for run in found.runs)
+    table = pandas.DataFrame(found.cv_results)  # as scikit-learn's, its deviation is that of all
+    assert table["std_valid_loss"][0] == pytest.approx(np.std(found.scores["loss"]))
+    assert table["split2_test_accuracy"][0] == found.scores["test accuracy"][2]
+    rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
+    assert [row["loss"] for row in rows] == list(found.scores["loss"])
     written = json.loads((found.folder / "cross-validation.json").read_text())
     assert written == found.facts()
     assert written["scores"]["loss"]["folds"] == list(found.scores["loss"])
