@@ -187,20 +187,6 @@ def test_contexts_through_windows_equal_a_softmax_over_their_positions(kind):
         torch.testing.assert_close(found[t, row], expected)
 
 
-def test_windows_and_choices_commute_with_sharing_of_a_source():
-    """Two hypotheses of each sentence read one memory."""
-    torch.manual_seed(4)
-    window, lengths = PredictiveWindow(4, 2).double(), torch.tensor([6, 3])
-    hidden, memory = normal(3, 4, 4), normal(2, 7, 4, seed=1)
-    rows = torch.tensor([0, 0, 1, 1])
-    for selection in (Soft(), HardInEvaluation(seed=1).eval(), HardInEvaluation().eval()):
-        keys = torch.tensor([7, 7, 9, 9])
-        shared, loop = looks(window, selection, hidden, memory, lengths, keys=keys)
-        each, separate = looks(window, selection, hidden, memory[rows], lengths[rows], keys=keys)
-        torch.testing.assert_close(shared, each)
-        assert loop.progress.steps.tolist() == separate.progress.steps.tolist()
-
-
 # ---- selections -------------------------------------------------------------------------------
 
 

@@ -143,14 +143,6 @@ def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
         torch.testing.assert_close(found, 3 * without)
 
 
-def test_a_query_that_sees_no_key_gets_zeros():
-    layer, made = attention(), positions("shaw")
-    torch.nn.init.zeros_(layer.output.bias)
-    batch = Sequences(torch.zeros(2, 4, dtype=torch.long), torch.tensor([4, 0]))
-    found = layer(torch.randn(2, 4, D).double(), batch.padding_mask(), relation=made.of(batch)[0])
-    assert found[0].all() and not found[1].any()
-
-
 @pytest.mark.parametrize("name", ["shaw", "t5", "transformer-xl"])
 def test_pruned_heads_leave_the_others_as_masked_ones(name):
     class Holder(torch.nn.Module, Prunable):

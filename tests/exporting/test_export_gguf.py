@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
 from importlib import import_module
@@ -58,20 +57,6 @@ def test_llama_cpp_gives_the_outputs_of_the_exported_model_up_to_its_gelu(name, 
     # A Unigram model without SentencePiece's table of characters knows only the plain space there.
     equal = 5 if build is small.t5 else 7
     assert f"{equal} of 7 texts get our ids from its own tokenizer" in made.notes
-
-
-def test_llama_cpp_gets_its_function_for_messages_back(tmp_path):
-    """It would call one that is gone, and end this process, when it is used the next time."""
-    llama = pytest.importorskip("llama_cpp")
-
-    def function():
-        found, given = llama.llama_log_callback(), ctypes.c_void_p()
-        llama.llama_log_get(ctypes.byref(found), ctypes.byref(given))
-        return ctypes.cast(found, ctypes.c_void_p).value
-
-    before = function()
-    regard.export(small.gpt2(tmp_path / "model", layers=1), "gguf")
-    assert function() == before
 
 
 @pytest.mark.parametrize(

@@ -72,22 +72,6 @@ def test_a_library_with_the_name_of_another_is_rebuilt(small_library):
     assert build.build((("-O0",),)) == other and other.read_bytes() != path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("output", "line"),
-    [
-        (
-            "/x/fail/a.cpp: In function 'main':\n/x/fail/a.cpp:1: error: no `;`",
-            "a.cpp:1: error: no",
-        ),
-        ("note: one\nfatal error: y.h: No such file", "fatal error: y.h"),
-        ("collect2: ld failed\nmore", "collect2: ld failed"),
-        ("Killed", "Killed"),
-    ],
-)
-def test_the_line_with_the_error_is_found_in_a_compilers_output(output, line):
-    assert line in build._error_in(output)
-
-
 def test_leftovers_of_killed_builds_are_removed(small_library):
     library = build.build(NO_FLAGS)
     old, new = small_library / "build-old", small_library / "build-new"

@@ -22,9 +22,7 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.kernels.compiled_models import CompiledGenerator
-from regard.kernels.op_list import GATED, RMS_NORM, SELF, Op, OpList
 from regard.kernels.program import Program
-from regard.kernels.tracer import CannotCompile
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import quantize
 from regard.models.bart import Bart, BartConfig, MBart, MBartConfig
@@ -382,39 +380,6 @@ def test_a_compiled_model_uses_newly_assigned_weights(use, runs, name):
     other.load_state_dict(others)
     assert torch.equal(found, scores(other, inputs(other)))
     assert runs[-1] == WORDS
-
-
-def test_tables_and_gates_of_other_shapes_cannot_be_compiled():
-    gain, table = torch.ones(8), torch.zeros(2, 5)
-    Program(OpList([Op(SELF, 1, 0, heads=2, head_dim=4, number=1.0, table=table)], [24, 8]))
-    for op, widths in (
-        (Op(SELF, 1, 0, heads=2, head_dim=4, number=1.0, table=table[:, :4].clone()), [24, 8]),
-        (Op(SELF, 1, 0, heads=3, head_dim=4, number=1.0, table=table), [36, 12]),
-        (Op(GATED, 1, 0, activation=1), [8, 8]),
-        (Op(RMS_NORM, 1, 0, gain=gain[:7].clone()), [8, 8]),
-    ):
-        with pytest.raises(CannotCompile, match="the shape of a weight does not fit"):
-            Program(OpList([op], widths))
-
-
-def test_too_many_distances_to_compile_are_reported_once(use):
-    use("fast")
-    model = prepare(spread(T5(T5Config(WORDS, max_distance=2**15, **NARROW))))
-    with pytest.warns(UserWarning, match="more than 16,384 distances") as told:
-        found = scores(model, inputs(model), (1, 1))
-    assert len([one for one in told if "T5 is not compiled" in str(one.message)]) <= 2
-    use(None)
-    assert_close(found, scores(model, inputs(model), (1, 1)))
-
-
-def test_tied_matrices_are_quantized_once(use):
-    use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
-    assert model.embedding.matrix is model.head.matrix
-    wide = sum(p.numel() * 4 for p in MODELS["gpt2"]().parameters())
-    quantized = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    assert quantized < wide / 2
-    assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -147,17 +147,6 @@ def test_a_compiled_encoder_starts_from_ids(runs, name):
     assert runs == [True]
 
 
-def test_roberta_positions_skip_padding_ids_inside_a_text(use, runs):
-    model, read = prepare(made("roberta"), "bfloat16"), texts()
-    read.ids[1, 3:5] = read.ids[4, 0] = model.config.pad
-    found = encode(model, read)[read.keep]
-    assert runs == [True]
-    use(None)
-    difference = (encode(model, read)[read.keep] - found).abs()
-    assert difference.median() < 5e-3 * found.abs().max()
-    assert difference.max() < 0.1 * found.abs().max()
-
-
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 @pytest.mark.parametrize("ids, message", [([5] * 301, "301"), ([5, WORDS], "index")])
 def test_ids_out_of_range_raise_the_same_error_as_without_kernels(name, ids, message):
@@ -239,13 +228,3 @@ def test_capture_head_masks_and_training_use_the_plain_model(runs):
     assert not runs and len(attention.passes) == 1
     torch.testing.assert_close(looked_at, fast, rtol=0, atol=3e-2)
     assert (masked - fast).abs().max() > 0.1
-
-
-def test_empty_batches_and_nan_weights_are_encoded(two_threads):
-    model = prepare(made("bert"), "bfloat16")
-    model.embedding.weight[7] = torch.nan
-    read = Sequences.of([[7, 8], [9, 10, 11]], 0)
-    found = encode(model, read)
-    assert found[0, :2].isnan().all() and found[1].isfinite().all()
-    none = Sequences(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, dtype=torch.long))
-    assert encode(model, none).shape == (0, 3, 72)

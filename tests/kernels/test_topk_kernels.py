@@ -104,28 +104,6 @@ def test_the_topk_of_a_step_equals_that_of_its_scores(use, monkeypatch, weights,
             assert torch.equal(later.cache.keys[..., :1, :], after.cache.keys[..., :1, :])
 
 
-def test_the_topk_of_a_step_is_none_where_all_scores_are_needed(use):
-    use("fast")
-    model = CompiledGenerator(prepare(decoder()))
-    state, tokens = started(model, 3)
-    assert model.topk(tokens, state.copy(), 9002) is None  # so many words there are not
-    with pytest.raises(IndexError):
-        model.topk(tokens + 9001, state.copy(), 2)
-    model.head.bias = torch.full((9001,), -math.inf)
-    model.head.bias[5:8] = 0.0
-    assert model.topk(tokens, state.copy(), 8) is None  # others are minus infinity
-    assert model.topk(tokens, state.copy(), 3)[0].tokens.sort().values.tolist() == [[5, 6, 7]] * 3
-    model.head.bias[6] = math.nan
-    assert model.topk(tokens, state.copy(), 3)[0].log_probs.isnan().all()
-    model.head.bias[:] = 0.0
-    model.head.bias[9000] = 1e7  # beside it, and it comes last, many others are equal
-    assert model.topk(tokens, state.copy(), 8) is None
-    wanted = model.step(tokens, state.copy())[0][:, 0]
-    assert torch.equal(ops.topk(wanted, 8).tokens, by_sorting(wanted, 8)[0])
-    use(None)
-    assert model.topk(tokens, state.copy(), 3) is None
-
-
 @pytest.mark.parametrize("spread", [1.0, 300.0])
 def test_beam_search_finds_the_same_from_topk_as_from_scores(use, monkeypatch, spread):
     use("fast")

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard.layers.softmax as output
-from regard import ops
 from regard.layers.softmax import Softmax
 
 D, V = 6, 11
@@ -138,24 +137,6 @@ def test_the_loss_in_bfloat16_is_close_to_float32():
     torch.testing.assert_close(total, expected, rtol=0.02, atol=0)
 
 
-def test_logits_are_computed_one_slice_at_a_time(monkeypatch):
-    """The largest piece of logits is one slice, in training and in evaluation."""
-    monkeypatch.setattr(output, "TRAINING_SLICE", 5 * V)
-    largest, real = [], ops.cross_entropy_gradient.definition
-
-    def counted(logits, targets, smoothing):
-        largest.append(len(logits))
-        return real(logits, targets, smoothing)
-
-    monkeypatch.setattr(ops.cross_entropy_gradient, "implementations", [])
-    monkeypatch.setattr(ops.cross_entropy_gradient, "definition", counted)
-    head, _, hidden, targets = case(23, bias=True)
-    head.loss(hidden, targets, 0.1)[0].backward()
-    with torch.no_grad():
-        head.loss(hidden, targets, 0.1)
-    assert max(largest) == 5 and sum(largest) == 2 * 23
-
-
 def test_the_backward_pass_stores_gradients_and_no_logits():
     sizes = []
 
@@ -191,15 +172,3 @@ def test_gradients_that_are_not_needed_are_not_computed(monkeypatch, rows_a_slic
             torch.testing.assert_close(tensor.grad, gradient)
     assert ((V, D) in shapes) == (frozen != "weight")
     assert any(shape[1] == D and shape[0] != V for shape in shapes) == (frozen != "hidden")
-
-
-@pytest.mark.parametrize("target", [-1, V, -99])
-def test_a_target_outside_of_the_vocabulary_raises_an_error(target):
-    head, _, hidden, targets = case(3, bias=False)
-    targets[1] = target
-    for learning in (True, False):
-        with (
-            torch.set_grad_enabled(learning),
-            pytest.raises((RuntimeError, IndexError), match="out of bounds"),
-        ):
-            head.loss(hidden, targets)

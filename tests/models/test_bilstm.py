@@ -100,10 +100,3 @@ def test_words_outside_of_the_vocabulary_differ_by_their_characters():
         model = build(characters)
         found = model.static(batch_of(model, [["zebra", "walrus"]]))
         assert torch.equal(found[0, 0], found[0, 1]) != differ
-
-
-def test_options_that_cannot_be_are_errors():
-    with pytest.raises(ValueError, match="`word_length` must be at least 3"):
-        BiLSTMConfig(10, word_length=2)
-    with pytest.raises(ValueError, match="even"):
-        BiLSTM(BiLSTMConfig(10, d_model=7))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
 from regard.models.compressive_transformer import (
     CompressiveTransformer,
     CompressiveTransformerConfig,
@@ -284,15 +283,3 @@ def test_a_token_that_only_a_compressed_slot_holds_still_matters():
     assert not torch.allclose(*said)
     short = model.with_memory(memory_length=2)
     assert short(ids).state.slots == 4 + 3
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (dict(same_length=True), "`same_length` must be false"),
-        (dict(memory_start="zeros"), '`memory_start` must be "empty"'),
-    ],
-)
-def test_unsupported_options_of_the_memory_raise_an_error_that_names_them(options, said):
-    with pytest.raises(ConfigError, match=said):
-        tiny(**options)

@@ -148,20 +148,6 @@ def test_gradients_are_those_of_the_formulas_with_the_encoders_mean(shape):
         torch.testing.assert_close(parameter.grad, weights[name].grad, atol=1e-9, rtol=1e-8)
 
 
-def test_one_token_and_texts_that_are_too_long():
-    model = tiny()
-    assert model(Sequences.of([[4]], 0), Sequences.full(TARGETS[:1, :1])).hidden.shape == (1, 1, 6)
-    long = Sequences.full(torch.full((1, 10), 5))
-    with pytest.raises(ValueError, match="position 10, but this model has learned only 9"):
-        model.read(long)
-    with pytest.raises(ValueError, match="position 10, but this model has learned only 9"):
-        model(Sequences.of([[4]], 0), long)
-    state = model.read(Sequences.of([[4]], 0))
-    _, state = model.step(long.ids[:, :9], state)
-    with pytest.raises(ValueError, match="position 10"):
-        model.step(long.ids[:, :1], state)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -160,20 +160,3 @@ def test_attention_over_source_and_target_is_captured_with_its_words(trained):
         assert attention.kind == "decoder"
         assert attention.parts[0].shape == (1, 4, len(words), len(words))
     assert [len(one) for one in recorded.target] == [len(words)]
-
-
-def test_a_language_model_of_a_folder_learns_from_pairs(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(" ".join(row) for row in ROWS))
-    start = regard.train(
-        task="language-modeling", model={"name": "gpt2", **SIZES}, train=text, valid=text,
-        format="lines", sequence_length=32, max_steps=2, out=tmp_path / "lm", progress=False,
-        tokenizer={"kind": "words", "vocab_size": 30},
-    )  # fmt: skip
-    regard.save(start.model, tmp_path / "folder")
-    run = regard.train(
-        task="summarization", model=tmp_path / "folder", train=ROWS, valid=ROWS, max_steps=2,
-        out=tmp_path / "run", progress=False,
-    )  # fmt: skip
-    assert isinstance(run.model.module, DecoderOnly)
-    assert run.model.generate(["a b", ""])[1] == ""

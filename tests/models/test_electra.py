@@ -55,17 +55,6 @@ def test_probabilities_of_replaced_tokens_equal_those_of_transformers(folder, tm
     assert isinstance(found, ReplacedTokens) and "chef/0." in str(found)
 
 
-def test_words_behind_the_limit_are_left_out(folder, tmp_path):
-    folder("ForPreTraining")
-    task = regard.load(tmp_path)
-    found = task.predict(["the chef " * 20], too_long="truncate", return_proba=True)[0]
-    assert len(found.words) == len(found.tokens) == 14  # of 16 two are special tokens
-    with pytest.raises(regard.RegardError, match="reads at most 16"):
-        task.predict("the chef " * 20)
-    with pytest.raises(regard.RegardError, match="is a pair of texts"):
-        task.predict([("the", "chef")])
-
-
 def test_a_generator_fills_masks_and_its_folder_is_written_as_it_was(folder, tmp_path):
     model, tokenizer = folder("ForMaskedLM")
     task = regard.load(tmp_path)

@@ -160,11 +160,3 @@ def test_a_translator_reads_the_trees_of_its_sources(positions):
     assert not torch.allclose(model(flat, target).hidden, model(source, target).hidden, atol=1e-4)
     with pytest.raises(RegardError, match="the batch has no extra"):
         model(Sequences.full(source.ids), target)
-
-
-@pytest.mark.parametrize("name", CHOOSING)
-def test_a_clip_distance_without_effect_is_rejected(name):
-    kind = model_class(name)
-    config = kind.Config(vocab_size=20, d_model=16, heads=2, clip_distance=4)
-    with pytest.raises(ConfigError, match="`clip_distance` has no effect"):
-        kind(config)

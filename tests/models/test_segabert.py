@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 from their_encoders import transformers
 
-import regard
 from regard import text
 from regard.checkpoints.formats import from_published, infer_model_type, to_published
 from regard.data.batches import Sequences
@@ -21,7 +20,6 @@ from regard.models.segabert import (
     EXTRAS,
     SegaBert,
     SegaBertConfig,
-    indexed_input,
     with_indices,
 )
 from regard.text.token_sentences import TokenSentences
@@ -210,15 +208,6 @@ def test_sentences_in_tokens_are_those_of_the_text(kind):
         assert finder.starts([*one, *two]) == ([0, len(one)] if ends else [0])
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
-def test_sentences_without_white_space_between_them_have_the_tokens_of_their_text(kind):
-    line = "日本語。テスト。 One。Two."
-    trained = text.train(kind, [line] * 9, 60, special_tokens=["[CLS]", "[SEP]", "[UNK]"])
-    ids, indices = indexed_input(line, trained.with_roles({"cls": "[CLS]", "sep": "[SEP]"}))
-    assert ids[1:-1] == trained.encode(line).ids
-    assert max(sentence for _, sentence, _ in indices) >= 2
-
-
 def test_indices_of_a_batch_survive_unpadding_and_are_not_replaced(tokenizer):
     torch.manual_seed(0)
     sizes = dict(d_model=12, d_ff=20, heads=3, layers=2, max_length=40, dropout=0.0)
@@ -250,35 +239,3 @@ def folder(tokenizer, tmp_path):
     (path / "config.json").write_text(json.dumps(config))
     safetensors.torch.save_file(tensors, path / "model.safetensors")
     return path
-
-
-@pytest.mark.parametrize("task", ["classification", "tagging", "question-answering"])
-def test_every_kind_of_task_fine_tunes_it_with_sentence_indices(
-    folder, tmp_path, task, monkeypatch
-):
-    data = {
-        "classification": [{"text": line, "label": str(i % 2)} for i, line in enumerate(LINES)],
-        "tagging": [{"words": ["she", "smiled", "."], "tags": ["O", "B-X", "O"]}] * 3,
-        "question-answering": [
-            {
-                "id": str(i), "context": LINES[0].lower(), "question": "who smiled?",
-                "answers": {"text": ["she"], "answer_start": [29]},
-            }
-            for i in range(3)
-        ],
-    }[task]  # fmt: skip
-    completed = []
-    own = SegaBert.complete
-
-    def complete(self, batch, tokenizer):
-        made = own(self, batch, tokenizer)
-        completed.append(int(made.extras["sentences"].max()))
-        return made
-
-    monkeypatch.setattr(SegaBert, "complete", complete)
-    run = regard.train(
-        task=task, model=str(folder), train=data, valid=data, max_steps=3, batch_size=2,
-        out=tmp_path / "run", progress=False,
-    )  # fmt: skip
-    assert completed and (task == "tagging" or max(completed) >= 1)
-    assert regard.load(run.folder / "model") is not None

@@ -174,15 +174,6 @@ def test_positions_in_a_file_must_be_those_that_the_model_computes():
         from_published(config, tensors | {name: table + 0.1})
 
 
-def test_fields_that_their_class_does_not_read_are_ignored_and_named():
-    config, tensors = to_published(Transformer(CONFIG))
-    old = {"normalize_before": True, "static_position_embeddings": True, "cell": {}}
-    with pytest.warns(UserWarning, match="do not read them: normalize_before, cell"):
-        assert from_published(config | old, tensors).config == CONFIG
-    with pytest.warns(UserWarning, match="does not read.*: model.encoder.layer_norm.weight"):
-        from_published(config, tensors | {"model.encoder.layer_norm.weight": torch.ones(12)})
-
-
 def test_tensors_that_do_not_fit_raise_an_error_that_names_them():
     config, tensors = to_published(Transformer(CONFIG))
     bias = torch.zeros(1, 23)
