@@ -37,6 +37,8 @@ from regard.data.in_memory import (
 )
 from regard.errors import ConfigError, DataError
 from regard.recipe import RawRecipe, full_name, names_in, parse, read, section_class, sections_of
+from regard.tasks.sections import NewTokenizerRecipe
+from regard.text import Tokenizer
 
 PARTS = ("train", "valid", "test")
 PATHS = (*PARTS, "model", "path", "word_vectors", "images", "features")  # options that name files
@@ -101,9 +103,10 @@ def _recipe_value(name: str, value: Any) -> Any:
         return [_recipe_value(name, one) for one in value]
     if value is None or isinstance(value, str | int | float):
         return value
-    hint = " Save it, tokenizer.save(FOLDER), and give the folder." if name == "tokenizer" else ""
+    if name == "tokenizer" and isinstance(value, Tokenizer):
+        return value
     raise ConfigError(
-        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}.{hint}"
+        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
     )
 
 
@@ -131,7 +134,7 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
     """
     top, tables = names_in(schema, ""), dict(raw.tables)
     for name in {*top} & {*raw.keywords} & {*sections_of(schema)}:
-        if name in tables and not isinstance(tables[name], Mapping):
+        if name in tables and not isinstance(tables[name], Mapping | Tokenizer):
             message = (
                 f"`{name}` is a section: write {name}={{...}}, but it is {tables[name]!r:.60}."
             )
@@ -171,6 +174,8 @@ def parts_in_memory(raw: RawRecipe, data_section: Any) -> dict[str, Any]:
 
 def with_placeholder_paths(raw: RawRecipe, schema: Any) -> RawRecipe:
     """The recipe with paths where data in memory are, so that its options can be checked."""
+    if isinstance(raw.tables.get("tokenizer"), Tokenizer):
+        raw = replace(raw, tables={**raw.tables, "tokenizer": {"path": "tokenizer"}})
     data_section = section_class(schema, "data")
     paths = {
         part: _path_option(Path(part), data_section) for part in parts_in_memory(raw, data_section)
@@ -214,11 +219,12 @@ def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawReci
         ConfigError: the names of the columns do not tell which to read.
     """
     data_section = section_class(schema, "data")
-    parts = parts_in_memory(raw, data_section)
+    parts, existed = parts_in_memory(raw, data_section), folder.exists()
+    raw = _with_saved_tokenizer(raw, schema, folder)
     if not parts:
         yield raw
         return
-    data, existed = dict(raw.tables["data"]), folder.exists()
+    data = dict(raw.tables["data"])
     data |= _column_options(data, next(iter(parts.values())), data_section)
     sources: dict[str, str] = {}  # path -> the name of its data in errors
     try:
@@ -248,7 +254,7 @@ def data_in_shared_files(raw: RawRecipe, schema: Any, folder: Path, has_runs: bo
         ConfigError: the files hold other data.  Other errors as `data_in_files`.
     """
     data_section = section_class(schema, "data")
-    parts = parts_in_memory(raw, data_section)
+    parts, raw = parts_in_memory(raw, data_section), _with_saved_tokenizer(raw, schema, folder)
     if not parts:
         return raw
     new, kept = folder / "new", {part: _data_file(folder, part, data_section) for part in parts}
@@ -268,6 +274,18 @@ def data_in_shared_files(raw: RawRecipe, schema: Any, folder: Path, has_runs: bo
         part: _path_option(path, data_section) for part, path in kept.items()
     }
     return replace(raw, tables={**raw.tables, "data": data})
+
+
+def _with_saved_tokenizer(raw: RawRecipe, schema: Any, folder: Path) -> RawRecipe:
+    """The recipe with the path of a tokenizer that was given as an object, and is written there."""
+    tokenizer = raw.tables.get("tokenizer")
+    if not isinstance(tokenizer, Tokenizer):
+        return raw
+    path = (folder / DATA_FOLDER / "tokenizer").absolute()
+    if issubclass(schema, NewTokenizerRecipe):
+        tokenizer = schema.new_tokenizer.completed(tokenizer)
+    tokenizer.save(path)
+    return replace(raw, tables={**raw.tables, "tokenizer": {"path": str(path)}})
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -67,10 +67,8 @@ class EncoderData(RowsData):
 class MarkingTokenizer(TokenizerSection):
     """[tokenizer]: a tokenizer that is trained gets the special tokens [CLS] and [SEP]."""
 
-    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        tokenizer = super().build(texts)
-        if self.path is not None:
+    def completed(self, tokenizer: Tokenizer) -> Tokenizer:
+        if tokenizer.cls_id is not None:
             return tokenizer
         return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
 

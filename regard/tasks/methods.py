@@ -66,8 +66,9 @@ class Methods:
                 question with its choices; the file of an image.
             return_proba: return instead of each result a prediction, which also has probabilities
                 or scores: see `prediction_type` of the task.
-            options: `too_long="truncate"` cuts texts that are longer than the model reads; of a
-                task that generates texts see `DecodingOptions`.
+            options: `too_long="truncate"` cuts texts that are longer than the model reads, as
+                training and `evaluate` do, which say how many; here they are an error without it.
+                Of a task that generates texts see `DecodingOptions`.
 
         Raises:
             TextError: an item is not a text for this task, or is too long.

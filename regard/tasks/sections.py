@@ -212,9 +212,13 @@ class TokenizerSection(Options):
             return Tokenizer.load(self.path)
         handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
         tokenizer = train(self.kind, texts(), self.vocab_size, **handling)
-        return (
-            tokenizer.with_special_tokens(self.special_tokens) if self.special_tokens else tokenizer
-        )
+        if self.special_tokens:
+            tokenizer = tokenizer.with_special_tokens(self.special_tokens)
+        return self.completed(tokenizer)
+
+    def completed(self, tokenizer: Tokenizer) -> Tokenizer:
+        """A tokenizer that was trained, with the special tokens that the task needs."""
+        return tokenizer
 
 
 class DecodingSection(Options):

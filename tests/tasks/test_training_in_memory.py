@@ -405,3 +405,13 @@ def test_a_model_with_random_weights_learns_its_tokenizer(tmp_path, monkeypatch,
     run = regard.train(task="classification", model=model, train=rows, max_steps=1, progress=False)
     assert run.model.tokenizer.kind == "bpe"
     assert run.model.predict("a good film") in ("good", "bad")
+
+
+def test_a_tokenizer_may_be_an_object(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [("a good film", "good"), ("simply bad", "bad")] * 8
+    tokenizer = regard.Tokenizer.train([text for text, _ in rows], kind="words", vocab_size=50)
+    options = {"task": "classification", "model": {"name": "bert", "d_model": 16, "heads": 2}}
+    run = regard.train(train=rows, tokenizer=tokenizer, max_steps=1, progress=False, **options)
+    assert run.model.tokenizer.encode("good film").tokens == ["good", "film"]
+    assert (run.folder / "data" / "tokenizer").is_dir()
