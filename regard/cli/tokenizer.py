@@ -136,8 +136,8 @@ def explain(
 ) -> None:
     """Show step by step what a tokenizer does.
 
-    With --words or --file: how it is trained, merge by merge, and where the library's fast trainer
-    would choose another merge. With a tokenizer and a text: how the text is split.
+    With --words or --file: how it is trained, merge by merge. With a tokenizer and a text: how the
+    text is split.
     """
     from regard.text import explain
 
@@ -152,7 +152,7 @@ def explain(
         if kind == "wordpiece-likelihood":
             steps = [explain.likelihood(counts, most)]
         else:
-            steps = [explain.training(counts, most), explain.compare(counts, most)]
+            steps = [explain.training(counts, most)]
     elif tokenizer is None or text is None:
         raise ConfigError("Give a tokenizer and a text, or words to train on: --words or --file.")
     elif merges is not None or kind is not None:

@@ -2,7 +2,6 @@
 
 training(words, merges=5)        the merge table of byte-pair encoding, iteration by iteration
 likelihood(words, merges=5)      the same for WordPiece by likelihood
-compare(words, merges=5)         where the library's trainer differs from the table
 encoding(tokenizer, text)        which merges, or which longest matches, encode a text
 """
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
-from regard.text.merges import Pair, SymbolCodes, code_with_suffix, join, learn_merges
+from regard.text.merges import Pair, join
 from regard.text.tokenizer import Tokenizer, text_problem
 from regard.text.unigram import Edge, UnigramModel, model_of, unknown_joined
 
@@ -69,19 +68,6 @@ class Likelihood:
     """Merges of WordPiece by likelihood, each with the counts behind its score."""
 
     merges: tuple[wordpiece.ScoredMerge, ...]
-
-
-@dataclass(frozen=True)
-class MergeComparison:
-    """The merges of `regard.text.bpe` and of the `tokenizers` library.
-
-    diverges: the number, from 1, of the first merge that differs; None: none does
-    """
-
-    ours: tuple[bpe.Merge, ...]
-    library: tuple[Pair, ...]
-    diverges: int | None
-    why: str
 
 
 @dataclass(frozen=True)
@@ -187,22 +173,6 @@ def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Lik
     return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words, min_count), merges)))
 
 
-def compare(
-    words: Mapping[str, int],
-    merges: int,
-    symbols_of: Callable[[str], Sequence[str]] = bpe.separate_end,
-) -> MergeComparison:
-    """Merges of `regard.text.bpe` and of the library, and why they differ: see `training`."""
-    _check(words, merges)
-    ours = tuple(islice(bpe.learn(words, symbols_of), merges))
-    library = tuple(_library_merges(words, merges))
-    pairs = [(merge.left, merge.right) for merge in ours]
-    same = sum(1 for _ in _common_prefix(pairs, library))
-    if same == max(len(pairs), len(library)):
-        return MergeComparison(ours, library, None, "The first merges are the same.")
-    return MergeComparison(ours, library, same + 1, _reason(ours, library, same))
-
-
 def encoding(
     tokenizer: Tokenizer, text: str
 ) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord] | list[LookedUpWord]:
@@ -271,42 +241,6 @@ def _enter(rows: dict[str, TokenCounts], merge: bpe.Merge, parts: list[int]) -> 
 
 def _written(state: list[tuple[list[str], int]]) -> dict[str, int]:
     return {" ".join(symbols): count for symbols, count in state}
-
-
-# ---- comparison with the library
-
-
-def _library_merges(words: Mapping[str, int], merges: int) -> list[Pair]:
-    """The library's first merges on the same words; it attaches </w> to the last character."""
-    codes = SymbolCodes(suffix=bpe.END)
-    repeated = ([word] * count for word, count in words.items())
-    vocab_size = 2 * len(set().union(*words)) + merges
-    _, coded = learn_merges(repeated, codes, code_with_suffix, vocab_size, [], min_frequency=1)
-    return [(codes.decode(left), codes.decode(right)) for left, right in coded[:merges]]
-
-
-def _common_prefix(ours: Sequence[Pair], library: Sequence[Pair]) -> Iterable[Pair]:
-    for mine, theirs in zip(ours, library, strict=False):
-        if mine != theirs:
-            return
-        yield mine
-
-
-def _reason(ours: Sequence[bpe.Merge], library: Sequence[Pair], same: int) -> str:
-    if same >= min(len(ours), len(library)):
-        return "One of them has no further pair to merge."
-    mine, theirs = ours[same], library[same]
-    number = same + 1
-    if theirs in mine.tied:
-        return (
-            f"Merge {number} is a tie of {len(mine.tied)} pairs with count {mine.count}: here the "
-            "pair that is read first is merged, in the library the one with the smallest ids."
-        )
-    return (
-        f"At merge {number} the library merges {theirs[0]} + {theirs[1]}, a pair that does not "
-        f"exist here or is rarer: the library attaches {bpe.END} to the last character, here it "
-        "is a symbol of its own."
-    )
 
 
 # ---- encoding
@@ -382,18 +316,6 @@ def _(explained: Likelihood) -> str:
         score = f"{merge.count} / ({merge.count_left} * {merge.count_right}) = {merge.score:.4g}"
         table.append((f"{merge.left} {merge.right}", merge.symbol, score))
     return _columns(table)
-
-
-@render.register
-def _(explained: MergeComparison) -> str:
-    table = [("", "here", "count", "library")]
-    for index in range(max(len(explained.ours), len(explained.library))):
-        mine = explained.ours[index : index + 1]
-        theirs = explained.library[index : index + 1]
-        mark = ">" if explained.diverges == index + 1 else ""
-        ours = [(f"{m.left} {m.right}", str(m.count)) for m in mine] or [("", "")]
-        table.append((f"{mark}{index + 1}", *ours[0], " ".join(theirs[0]) if theirs else ""))
-    return f"{_columns(table)}\n{explained.why}"
 
 
 @render.register

@@ -8,7 +8,6 @@ Formats:
     vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased;
                        or of Transformer-XL, one word per line, with <eos>
     vocab.json         or encoder.json, with the merges beside it or in `merges`
-    RoBERTa's tokens   as text, one per line, with GPT-2's merges in `merges`
     spiece.model       and other SentencePiece models: unigram, and BPE of Llama and NLLB
     dict.txt           of fairseq, with the BPE codes beside it or in `merges`
 
@@ -103,8 +102,6 @@ def load(
         return _sentencepiece(path)
     if path.suffix == ".txt":
         first = vocab_files.read_lines(path)[0]
-        if first == "<s>":
-            return _roberta_text_vocab(path, merges)
         return _words(path, lowercase) if first == LINE_END else _bert(path, lowercase)
     if path.suffix == ".json":
         text = vocab_files.read_text(path)
@@ -490,60 +487,12 @@ def _roberta(
     return _finish(path, fast, "byte-bpe", settings, defaults)
 
 
-def _roberta_text_vocab(path: Path, merges_path: Path | None) -> LoadedTokenizer:
-    """RoBERTa's vocabulary as text, one token after the other, with GPT-2's merges.
-
-    Bytes that are not UTF-8 are written \\xNN. A token with a line feed takes several lines, and
-    the control characters 0 to 3 are written as a space, the third such token and following.
-    """
-    if merges_path is None:
-        hint = "Give GPT-2's vocab.bpe (or merges.txt) in `merges`."
-        raise DataError(path, None, "this vocabulary needs the merges it was made with.", hint)
-    byte_of = bytes_of_characters()
-    pairs = [
-        line.split(" ") for line in vocab_files.read_lines(merges_path)[1:] if line.count(" ") == 1
-    ]
-    tokens = [*byte_of, *("".join(pair) for pair in pairs)]
-    written = {_as_text(token, byte_of): token for token in tokens}
-    vocab = _match_lines(path, written)
-    return _roberta(path, vocab, vocab_files.read_merges(merges_path, vocab), read_settings(path))
-
-
-def _match_lines(path: Path, written: Mapping[str, str]) -> dict[str, int]:
-    """Token -> id for lines of tokens written as text; several lines may be one token."""
-    lines = vocab_files.read_lines(path)
-    special_tokens = {"<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT}
-    controls = iter("\0\1\2\3")
-    vocab: dict[str, int] = {}
-    number = 0
-    while number < len(lines):
-        for span in (1, 2, 3):
-            text = "\n".join(lines[number : number + span])
-            token = written.get(text)
-            if token is None and (text in special_tokens or text.startswith("madeupword")):
-                token = text
-            if text == " " and token in vocab:
-                token = written.get(next(controls, ""))
-            if token is not None and token not in vocab:
-                break
-        else:
-            problem = f"{lines[number]!r} is not a token that the merges make, or occurs twice."
-            raise DataError(path, number + 1, problem, "Do both files belong together?")
-        vocab[token] = len(vocab)
-        number += span
-    return vocab
-
-
 def bytes_of_characters() -> dict[str, int]:
     """The byte of each of GPT-2's characters; a printable byte is written as its own character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     shifted = {chr(256 + n): byte for n, byte in enumerate(others)}
     return {chr(byte): byte for byte in printable} | shifted
-
-
-def _as_text(token: str, byte_of: Mapping[str, int]) -> str:
-    return bytes(byte_of[char] for char in token).decode("utf-8", "backslashreplace")
 
 
 def _finish(

@@ -18,13 +18,12 @@ from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
 from regard.lazy import imported
 from regard.suggest import nearest
-from regard.text import long_texts, word_cache
+from regard.text import long_texts
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
 from regard.text.tokenizers_calls import call, reason
-from regard.text.word_cache import WordCache
 
 if TYPE_CHECKING:
     from regard.text.sentencepiece_encoder import SentencePieceEncoder
@@ -197,11 +196,6 @@ class Tokenizer:
         """Whether long texts are encoded in parts."""
         return self._exact is None and long_texts.can_be_divided(self._fast)
 
-    @cached_property
-    def _word_cache(self) -> WordCache | None:
-        """Encodes many texts in less time, where the tokenizer allows it."""
-        return WordCache.of(self._fast) if self._exact is None else None
-
     # ---- text -> ids -> text
 
     @property
@@ -227,10 +221,6 @@ class Tokenizer:
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of many texts; equal to `[encode(t).ids for t in texts]`.
 
-        Of more than 16,384 characters, and with BERT's or GPT-2's splitting, the ids of words are
-        kept and looked up on one thread, if the library has at most four threads; otherwise the
-        library encodes the texts on all its threads.
-
         Raises:
             RegardError: `texts` is one str or not iterable, or a text cannot be encoded.
         """
@@ -240,11 +230,9 @@ class Tokenizer:
                 if not isinstance(text, str):
                     raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
-            cache = self._word_cache if sum(map(len, texts)) >= word_cache.MIN_CHARACTERS else None
-            encode = self._batch if cache is None else cache.encode_many
             if any(len(text) > long_texts.LONG for text in texts) and self._divided:
-                return long_texts.encode_in_parts(encode, texts)
-            rows = encode(texts)
+                return long_texts.encode_in_parts(self._batch, texts)
+            rows = self._batch(texts)
         except BaseException as error:
             raise self._error(texts, error) from None
         exact = self._exact

@@ -106,23 +106,6 @@ class UnigramModel:
         """log P(text), the sum over all segmentations (equation 3), in nats."""
         return self._forward(text, self.edges(text))[-1]
 
-    def expected_counts(self, text: str) -> dict[str, float]:
-        """How often each subword occurs, in expectation over all segmentations of a text.
-
-        P(edge | text) = alpha(start) p(subword) beta(end) / P(text), the forward-backward
-        algorithm; the E-step of training.
-        """
-        edges = self.edges(text)
-        forward = self._forward(text, edges)
-        backward = [-inf] * len(text) + [0.0]
-        for edge in reversed(edges):
-            backward[edge.start] = _log_add(backward[edge.start], edge.score + backward[edge.end])
-        counts: dict[str, float] = {}
-        for edge in edges:
-            share = exp(forward[edge.start] + edge.score + backward[edge.end] - forward[-1])
-            counts[edge.subword] = counts.get(edge.subword, 0.0) + share
-        return counts
-
     @staticmethod
     def _forward(text: str, edges: list[Edge]) -> list[float]:
         """The logarithmic probability of each prefix of a text."""

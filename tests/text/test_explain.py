@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from regard import text
 from regard.errors import ConfigError
-from regard.text import bpe, explain
+from regard.text import explain
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
 LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
@@ -77,20 +77,6 @@ def test_frequencies_equal_a_recount_after_every_merge():
             assert row.frequency == sum(count for s, count in symbols if s == row.token)
 
 
-def test_the_first_differing_merge_of_the_library_is_explained():
-    seen = explain.compare(LECTURE_E, 5)
-    assert seen.diverges == 2 and seen.library[1] == ("es", "t</w>")
-    assert "attaches </w> to the last character" in seen.why
-    tie = explain.compare(LECTURE_A, 8, bpe.attached_end)
-    assert tie.diverges == 4 and "a tie of 3 pairs with count 6" in tie.why
-    assert (tie.ours[3].left, tie.ours[3].right) == ("n", "e") and tie.library[3] == ("e", "w")
-    same = explain.compare({"ab": 3}, 1, bpe.attached_end)
-    assert same.diverges is None
-    short = explain.compare({"ab": 3}, 5)  # a b </w> has two merges, a b</w> only one
-    assert short.diverges == 1
-    assert ">2  es t" in explain.render(seen)
-
-
 def test_the_likelihood_table_shows_counts_and_scores():
     words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
     assert "##g ##s  ##gs    5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
@@ -137,7 +123,7 @@ def test_invalid_words_merges_and_models_raise_errors():
     with pytest.raises(ConfigError, match="at least one word"):
         explain.training({}, 5)
     with pytest.raises(ConfigError, match="`merges` must be at least 1, but is 0"):
-        explain.compare(LECTURE_E, 0)
+        explain.training(LECTURE_E, 0)
     with pytest.raises(TypeError, match="nothing to show for a int"):
         explain.render(3)
 

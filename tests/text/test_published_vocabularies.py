@@ -11,6 +11,7 @@ import pytest
 import regex
 from hard_texts import HARD, SPECIAL_TEXTS, texts
 from hypothesis import HealthCheck, example, given, settings
+from roberta_pieces import roberta_folder
 from tokenizers import pre_tokenizers
 
 from regard.text import Tokenizer
@@ -254,7 +255,7 @@ def test_gpt_ids_equal_a_naive_encoder(shared):
 
 
 def roberta(shared):
-    return load(shared("vocab/roberta-pieces.txt"), shared("vocab/gpt2/vocab.bpe"))
+    return load(roberta_folder(shared("vocab/roberta-pieces.txt"), shared("vocab/gpt2/vocab.bpe")))
 
 
 @cache

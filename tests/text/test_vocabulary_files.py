@@ -257,15 +257,6 @@ def test_roles_are_recognized_without_tokenizer_config(tmp_path):
         assert Tokenizer.load(tmp_path / kind).kind == kind
 
 
-def test_robertas_text_vocabulary_needs_matching_merges(tmp_path):
-    path = tmp_path / "pieces.txt"
-    path.write_text("<s>\n<pad>\n</s>\n<unk>\n the\n")
-    assert_located_error(path, None, "needs the merges it was made with")
-    merges = tmp_path / "merges.txt"
-    merges.write_text("#version: 0.2\nt h\n")
-    assert_located_error(path, 5, "' the' is not a token that the merges make", merges=merges)
-
-
 def test_words_of_transformer_xl_are_read_from_vocab_txt(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("<eos>\nthe\n,\n<unk>\nOld\n@,@\n")
