@@ -551,7 +551,8 @@ def full_name(schema: Any, name: str) -> str:
     if outermost:
         raise ConfigError(
             f"`{name}` is an option of several sections: write "
-            f"{joined_with_or([f'{section}.{name}' for section in outermost])}."
+            f"{joined_with_or([f'{section}.{name}' for section in outermost])}"
+            f"; in Python {outermost[0]}={{'{name}': ...}}."
         )
     known = [option for section in ("", *sections) for option in names_in(schema, section)]
     known += ["out", "device", "progress"]  # of `train` itself
