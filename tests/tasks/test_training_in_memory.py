@@ -319,9 +319,7 @@ def test_a_translation_model_trains_from_pairs_in_memory(tmp_path, monkeypatch):
     sizes = dict(name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
     run = train(task="translation", model=sizes, train=pairs, valid=0.2, kind="words")
     assert run.scores and run.model.translate(["a good film"])
-    with pytest.raises(DataError, match="the fields de, en, .* Name them with `columns`"):
-        run.model.evaluate(pairs)
-    assert run.model.evaluate(pairs, columns=["de", "en"]).named
+    assert run.model.evaluate(pairs) == run.model.evaluate(pairs, columns=["de", "en"])
 
 
 WORDS = "the cat sat on a mat and the dog ran after the red ball in the old park".split()
