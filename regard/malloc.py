@@ -11,6 +11,7 @@ Training and the command line do this; a program that encodes long texts may cal
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 LARGEST = 1 << 30  # blocks up to this stay in the process
@@ -25,3 +26,9 @@ def keep_freed_blocks() -> bool:
         return False
     mallopt(TRIM_THRESHOLD, -1)  # never
     return bool(mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, SMALLER))
+
+
+def give_back_freed_blocks() -> None:
+    """Give all freed memory back to the system, where the C library is that of Linux."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
