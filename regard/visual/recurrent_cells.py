@@ -205,16 +205,16 @@ def encoded(model: nn.Module, tokenizer: Tokenizer, text: str) -> Any:
     Raises:
         ConfigError: there are none, or more than the model's limit.
     """
-    encoded = tokenizer.encode(text)
+    encoding = tokenizer.encode(text)
     limit = recurrent_part(model).config.max_length
-    if not encoded.ids:
+    if not encoding.ids:
         raise ConfigError("The text has no token: there is nothing to read.")
-    if limit is not None and len(encoded.ids) > limit:
+    if limit is not None and len(encoding.ids) > limit:
         raise ConfigError(
-            f"The text has {len(encoded.ids):,} tokens, but this model reads at most {limit:,} "
+            f"The text has {len(encoding.ids):,} tokens, but this model reads at most {limit:,} "
             "(`max_length`). Shorten it."
         )
-    return encoded
+    return encoding
 
 
 def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
