@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.linear import Linear
 from regard.suggest import nearest
 
 
@@ -112,3 +113,31 @@ class Pooling:
         vectors = [KINDS[kind](states, lengths) for kind in self.kinds]
         pooled = torch.cat(vectors, 1) if len(vectors) > 1 else vectors[0]
         return normalize(pooled, dim=1) if self.normalize else pooled
+
+
+class MeanPooling(nn.Module):
+    """The mean of the positions: (..., c, D) -> (..., D)."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return positions.mean(-2)
+
+
+class MaxPooling(nn.Module):
+    """In each dimension the largest of the positions: (..., c, D) -> (..., D)."""
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return positions.amax(-2)
+
+
+class StridedConvolution(nn.Module):
+    """A convolution whose kernel and stride are c: (..., c, D) -> (..., D).
+
+    Windows of such a convolution do not overlap, so it is one matrix from c D to D.
+    """
+
+    def __init__(self, d_model: int, rate: int):
+        super().__init__()
+        self.kernel = Linear(rate * d_model, d_model)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.kernel(positions.flatten(-2))  # (..., c, D) -> (..., c D) -> (..., D)

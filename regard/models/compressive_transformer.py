@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.carried_memory import CarriedMemory, CompressedMemory
 from regard.errors import ConfigError
-from regard.layers.compression import MaxPooling, MeanPooling, StridedConvolution
+from regard.layers.pooling import MaxPooling, MeanPooling, StridedConvolution
 from regard.models.config import Size
 from regard.models.protocols import Output
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig, init_transformer_xl

@@ -5,22 +5,27 @@
 GPT-2 in which layers with dense and with locally banded attention alternate, as in the Sparse
 Transformer (Child et al. 2019): a token sees all before it, or the last `window` tokens alone
 (section 2.1).
+
+GPT-Neo (Black et al. 2021, "GPT-Neo: Large Scale Autoregressive Language Modeling") is GPT-3, trained
+on public text and published. Its scores are not divided by sqrt(d_k), and its projections to
+queries, keys and values add no vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache
+from regard.attention.multihead import PackedLinear
 from regard.attention.selection import local_mask
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.models.config import AttentionKinds, Probability, Size
-from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.protocols import States
 from regard.ops import KeyMask
 
@@ -122,3 +127,43 @@ class GPT3(GPT2):
         for n, block in enumerate(self.blocks):
             hidden = block(hidden, masks[n], relation=relations[n], cache=cache.layer(n))
         return self.norm(hidden), cache.advance(count)
+
+
+@dataclass(frozen=True)
+class GPTNeoConfig(GPT3Config):
+    """The defaults are the smallest model; the fields are those of `GPT3Config`."""
+
+    head_dropout: Probability = 0.1
+    scaled: Literal[False] = False
+    scaled_by_layer: Literal[False] = False
+
+
+NEO_SIZES = {
+    "125M": dict(d_model=768, heads=12, layers=12),
+    "1.3B": dict(d_model=2048, heads=16, layers=24),
+    "2.7B": dict(d_model=2560, heads=20, layers=32),
+}
+_NEO_NAME = "the name of the model; with its 50,257 tokens they are {:,}"
+NEO_PUBLISHED: dict[str, Any] = {
+    "125M": {"parameters": (125e6, _NEO_NAME.format(125_198_592))},
+    "1.3B": {"parameters": (1.3e9, _NEO_NAME.format(1_315_575_808))},
+    "2.7B": {"parameters": (2.7e9, _NEO_NAME.format(2_651_307_520))},
+}
+
+
+class GPTNeoBlock(GPT2Block):
+    """x = x + attend(norm(x)); x = x + feed(norm(x))"""
+
+    def __init__(self, config: GPT2Config, layer: int):
+        super().__init__(config, layer)
+        width = config.d_model
+        self.attention.query_key_value = PackedLinear(width, width, parts=3, bias=False)
+
+
+class GPTNeo(GPT3):
+    """GPT-Neo, a `LanguageModel` and an `Encoder`."""
+
+    Config: type = GPTNeoConfig
+    SIZES = NEO_SIZES
+    PUBLISHED: dict[str, Any] = NEO_PUBLISHED
+    block: Any = GPTNeoBlock

@@ -4,6 +4,9 @@ BERT trained longer and on more text, with byte-level BPE instead of WordPiece a
 next-sentence prediction. The network is BERT's with three differences: there are no segments,
 positions are counted from `pad + 1`, and classification reads the first token through a dense layer
 that fine-tuning initializes, since there is no trained pooler.
+
+XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning at Scale") is the same
+network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
 """
 
 from __future__ import annotations
@@ -99,3 +102,25 @@ class Roberta(Bert):
     def template(tokenizer: Any) -> Template:
         """<s> A </s></s> B </s>, where the tokenizer's file has no template."""
         return Template.roberta(*tokenizer.required_ids("cls", "sep"))
+
+
+@dataclass(frozen=True)
+class XlmRobertaConfig(RobertaConfig):
+    """The defaults are the base model."""
+
+
+_XLM_PARAMETERS = (
+    "Conneau et al. 2020, the sizes in its appendix, rounded; with 250,002 tokens the encoder "
+    "and its pooler have 278,043,648 and 559,890,432"
+)
+XLM_PUBLISHED = {
+    "base": {"parameters": (270e6, _XLM_PARAMETERS)},
+    "large": {"parameters": (550e6, _XLM_PARAMETERS)},
+}
+
+
+class XlmRoberta(Roberta):
+    """XLM-R without a head, an `Encoder`."""
+
+    Config = XlmRobertaConfig
+    PUBLISHED = XLM_PUBLISHED

@@ -28,8 +28,7 @@ from regard.models import quantize
 from regard.models.bart import Bart, BartConfig, MBart, MBartConfig
 from regard.models.gpt import GPT, GPTConfig
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
-from regard.models.gpt3 import GPT3, GPT3Config
-from regard.models.gpt_neo import GPTNeo, GPTNeoConfig
+from regard.models.gpt3 import GPT3, GPT3Config, GPTNeo, GPTNeoConfig
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from regard.kernels import thread_tuner
-from regard.kernels.thread_tuner import LONGEST_REST, SHORTEST_REST, TRIALS, ThreadTuner
+from regard.kernels import program
+from regard.kernels.program import LONGEST_REST, SHORTEST_REST, TRIALS, ThreadTuner
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-    monkeypatch.setattr(thread_tuner, "perf_counter", lambda: Clock.now)
+    monkeypatch.setattr(program, "perf_counter", lambda: Clock.now)
     return Clock
 
 

@@ -12,8 +12,7 @@ import regard
 from regard.data.batches import Sequences
 from regard.decoding.start import start
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.gpt3 import GPT3, PUBLISHED
-from regard.models.gpt_neo import GPTNeo
+from regard.models.gpt3 import GPT3, PUBLISHED, GPTNeo
 
 V, POSITIONS = 50_257, 2048
 # Table 2.1: d_model, layers, and the printed count; table D.1: the count in millions.

@@ -20,7 +20,7 @@ from regard.checkpoints.formats.encoder_layout import HeadLayout, affine
 from regard.checkpoints.formats.gpt import LEARNED, SUMMARY, CausalLMLayout
 from regard.checkpoints.transforms import split
 from regard.models.config import MOST_LAYERS, AttentionKind, Epsilon, InitScale, Size, TokenId
-from regard.models.gpt_neo import GPTNeo
+from regard.models.gpt3 import GPTNeo
 
 TYPES, LAYERS = "attention_types", "attention_layers"
 MUST = "a list of kinds of attention, each with a count, such as [[['global', 'local'], 12]]"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.roberta import ROBERTA
-from regard.models.xlm_roberta import XlmRoberta
+from regard.models.roberta import XlmRoberta
 
 XLM_ROBERTA = replace(
     ROBERTA,
