@@ -5,8 +5,8 @@ next-sentence prediction. The network is BERT's with three differences: there ar
 positions are counted from `pad + 1`, and classification reads the first token through a dense layer
 that fine-tuning initializes, since there is no trained pooler.
 
-XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning at Scale") is the same
-network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
+XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning at Scale") is the
+same network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
 """
 
 from __future__ import annotations
