@@ -6,8 +6,8 @@ GPT-2 in which layers with dense and with locally banded attention alternate, as
 Transformer (Child et al. 2019): a token sees all before it, or the last `window` tokens alone
 (section 2.1).
 
-GPT-Neo (Black et al. 2021) is GPT-3, trained on public text and published. Its scores are not divided by sqrt(d_k), and its projections to
-queries, keys and values add no vector.
+GPT-Neo (Black et al. 2021) is GPT-3, trained on public text and published. Its scores are not
+divided by sqrt(d_k), and its projections to queries, keys and values add no vector.
 """
 
 from __future__ import annotations
