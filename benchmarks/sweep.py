@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard import resume
+from regard.experiments.compare.study import RunOptions
 from regard.experiments.sweep import sweep_file
 from regard.training.callbacks import RESULT, read_result
 
@@ -49,16 +50,9 @@ def shorten(data: Path, out: Path) -> list[str]:
 
 def compared(overrides: Sequence[str], out: Path, seed: int) -> dict[str, object]:
     """What halving and the grid have chosen and spent."""
-    found = sweep_file(
-        RECIPE,
-        overrides,
-        param_space=OVER,
-        strategy="successive-halving",
-        seeds=[seed],
-        out=out,
-        executor="here",
-        progress=True,
-    )
+    options = RunOptions((seed,), executor="here")
+    halving = ("successive-halving", None, 2, 1)
+    found = sweep_file(RECIPE, overrides, OVER, halving, options, out)
     scores, spent = {}, 0
     for trial in found.trials:
         run = out / f"{trial.name}-seed{seed}"

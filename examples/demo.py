@@ -26,6 +26,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
+from regard.experiments.compare.study import RunOptions
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
 from regard.visual import (
@@ -78,7 +79,7 @@ def main(
     began, console = time.monotonic(), Console(highlight=False)
     begun = f"Three translators, English to French, one budget. Results go to {out}"
     console.print(begun, soft_wrap=True)  # a path that is broken over lines cannot be copied
-    found = compare_files(recipes, overrides, out=out, workers=2, progress=progress)
+    found = compare_files(recipes, overrides, RunOptions(workers=2, progress=progress), out)
     models = {name: regard.load(found.folder / f"{name}-seed1") for name in found.outcomes}
     words = translations(models)
     console.print(found.picture())

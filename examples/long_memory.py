@@ -22,6 +22,7 @@ import regard
 from regard.data import read
 from regard.experiments.compare import compare_files
 from regard.experiments.compare.results import Comparison
+from regard.experiments.compare.study import RunOptions
 from regard.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +58,7 @@ def main(
     folder = (out.parent / f"{out.name}-data").resolve()
     tokenizer = prepare(text, source, folder)
     recipes = [variant(name, folder, tokenizer) for name in models]
-    found = compare_files(recipes, overrides, seeds=seeds, out=out)
+    found = compare_files(recipes, overrides, RunOptions(tuple(seeds)), out)
     found.picture().show()
     for run in sorted(out.glob("lstm-seed*")):
         task = regard.load(run)

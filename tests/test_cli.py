@@ -704,8 +704,8 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         def picture(self):
             raise AssertionError("with --json nothing is drawn")
 
-    def compare(recipes, overrides, **options):
-        asked.update(recipes=recipes, overrides=overrides, **options)
+    def compare(recipes, overrides, options, out):
+        asked.update(recipes=recipes, overrides=overrides, out=out, **vars(options))
         return Found()
 
     monkeypatch.setattr(module, "compare_files", compare)
@@ -716,7 +716,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
     assert asked == {
         "recipes": list(map(str, recipes)),
         "overrides": ["training.max_steps=3"],
-        "seeds": [1, 2],
+        "seeds": (1, 2),
         "out": tmp_path,
         "executor": ExecutorOptions(),
         "workers": 2,

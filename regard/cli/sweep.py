@@ -60,23 +60,13 @@ def sweep(
 
     After an interruption, the same command continues.
     """
-    from regard.experiments.sweep import sweep_file as run
+    from regard.experiments.compare.study import RunOptions
+    from regard.experiments.sweep import sweep_file
 
-    found = run(
-        recipe,
-        overrides or (),
-        param_space=_values_by_name(param_space or ()),
-        strategy=strategy,
-        trials=trials,
-        num_rungs=num_rungs,
-        seeds=numbers_of(seeds),
-        draw_seed=draw_seed,
-        out=out,
-        executor=executor,
-        workers=workers,
-        gpus=gpus,
-        progress=not quiet,
-    )
+    options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
+    drawn = strategy, trials, num_rungs, draw_seed
+    param_spaces = _values_by_name(param_space or ())
+    found = sweep_file(recipe, overrides or (), param_spaces, drawn, options, out)
     show_drawn(found.facts(), found.table, as_json)
     if found.run is not None:
         say(f"the best run: {found.run}")

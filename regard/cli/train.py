@@ -159,9 +159,10 @@ def resume(
     if cluster is not None:
         if overrides:
             raise ConfigError(f"{overrides[0]!r} has no effect with --executor ray: leave out one.")
-        from regard.experiments.ray_training import resume_on_ray
+        from regard.experiments.ray_training import train_on_ray
 
-        resumed = resume_on_ray(run, device=device, progress=not quiet, **asdict(cluster))
+        on_cluster = asdict(cluster)
+        resumed = train_on_ray(None, out=run, device=device, progress=not quiet, **on_cluster)
     else:
         from regard.experiments import runs
 
@@ -269,20 +270,13 @@ def compare(
 
     Prints a table and writes a report.
     """
-    from regard.experiments.compare import compare_files as run
+    from regard.experiments.compare import compare_files
+    from regard.experiments.compare.study import RunOptions
 
     overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
     paths = [one for one in recipes if one not in overrides]
-    found = run(
-        paths,
-        overrides,
-        seeds=numbers_of(seeds),
-        out=out,
-        executor=executor,
-        workers=workers,
-        gpus=gpus,
-        progress=not quiet,
-    )
+    options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
+    found = compare_files(paths, overrides, options, out)
     show_drawn(found.facts(), found.picture, as_json)
     say(f"the report: {out / 'report.html'}")
 

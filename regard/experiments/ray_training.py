@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from regard.errors import MissingExtra, RegardError, check_at_least
@@ -30,7 +31,7 @@ ERROR = "error.txt"  # there: the message of a training that has failed
 
 
 def train_on_ray(
-    recipe: str | Path,
+    recipe: str | Path | None,
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
@@ -39,97 +40,72 @@ def train_on_ray(
     device: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """`regard.train` by `workers` processes of a cluster.
+    """`regard.train` or `regard.resume` by `workers` processes of a cluster.
 
     Args:
+        recipe: None: the run in `out` is resumed, by as many processes as were there or others.
         ray_address: of the cluster, see `regard.executors.ray.connected`.
         device: "cpu" or "cuda"; None: a GPU for each process where the cluster has some.
 
     Raises:
         ConfigError: as `regard.train`.
+        CheckpointError: the folder to be resumed is not a run.
         RegardError: the training has failed, or its processes were lost too often.
     """
-    raw, checked = open_recipe(recipe, overrides)
-    folder = runs.new_folder(raw, checked.name, out)
-    begin = [str(recipe), list(overrides)]
-    return _run(folder, begin, ray_address, workers, device, progress)
+    if recipe is None:
+        folder, begin = Path(out or ""), None
+        runs.check_run(folder)
+    else:
+        raw, checked = open_recipe(recipe, overrides)
+        folder, begin = runs.new_folder(raw, checked.name, out), [str(recipe), list(overrides)]
+    config = {
+        "folder": str(folder.absolute()),
+        "current": os.getcwd(),
+        "begin": begin,
+        "device": device,
+        "progress": progress,
+    }
+    _fit(config, connected(ray_address), workers)
+    return Run(folder, read_result(folder))
 
 
-def resume_on_ray(
-    folder: str | Path,
-    *,
-    ray_address: str = "",
-    workers: int = 1,
-    device: str | None = None,
-    progress: bool = True,
-) -> Run:
-    """`regard.resume` by `workers` processes of a cluster, as many as were there before or others.
-
-    Raises:
-        CheckpointError: the folder is not a run.
-        Others as `train_on_ray`.
-    """
-    runs.check_run(Path(folder))
-    return _run(Path(folder), None, ray_address, workers, device, progress)
-
-
-def _run(
-    folder: Path,
-    begin: Sequence[Any] | None,
-    address: str,
-    workers: int,
-    device: str | None,
-    progress: bool,
-) -> Run:
-    """Train in a folder.
-
-    begin: a recipe and its overrides; None: the folder holds a run.
-    """
-    check_at_least(1, workers=workers)
-    ray = connected(address)
+def _fit(config: dict[str, Any], ray: ModuleType, workers: int) -> None:
+    """Call `train_rank` with the configuration in as many processes."""
     try:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
     except ImportError as error:
         raise MissingExtra("ray[train]", "ray", "Training on a Ray cluster") from error
-    resources = ray.cluster_resources()
-    on_gpus = device != "cpu" and bool(resources.get("GPU"))
-    state = folder.absolute() / STATE
+    check_at_least(1, workers=workers)
+    resources, folder = ray.cluster_resources(), Path(config["folder"])
+    on_gpus = config["device"] != "cpu" and bool(resources.get("GPU"))
     # Integers, but where there are more processes than CPUs.
     share = resources.get("CPU", 1.0) / workers
-    cpus = float(int(share)) if share >= 1 else share
+    cpus = {"CPU": float(int(share)) if share >= 1 else share}
+    state = folder / STATE
+    failures = FailureConfig(max_failures=RESTARTS)
     trainer = TorchTrainer(
         train_rank,
-        train_loop_config={
-            "folder": str(folder.absolute()),
-            "current": os.getcwd(),
-            "begin": begin,
-            "device": device,
-            "threads": max(1, int(share)),
-            "progress": progress,
-        },
+        train_loop_config={**config, "threads": max(1, int(share))},
         torch_config=TorchConfig(backend="gloo"),
         scaling_config=ScalingConfig(
-            num_workers=workers, use_gpu=on_gpus, resources_per_worker={"CPU": cpus}
+            num_workers=workers, use_gpu=on_gpus, resources_per_worker=cpus
         ),
-        run_config=RunConfig(
-            storage_path=str(state), failure_config=FailureConfig(max_failures=RESTARTS)
-        ),
+        run_config=RunConfig(storage_path=str(state), failure_config=failures),
     )
     try:
         trainer.fit()
         if not (folder / RESULT).exists():
             raise RegardError((state / ERROR).read_text(encoding="utf-8"))
+    except RegardError:
+        raise
     except Exception as error:
-        if isinstance(error, RegardError):
-            raise
         raise RegardError(
             f"the training in {folder} has ended: {error} Continue from the last checkpoint with "
             "`regard resume`."
         ) from error
     finally:
         shutil.rmtree(state, ignore_errors=True)
-    return Run(folder, read_result(folder))
 
 
 def train_rank(config: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from regard.experiments import runs
 from regard.experiments.compare import compare, compare_files
 from regard.experiments.compare.conditions import check_equal, conditions_of
 from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.compare.study import RunOptions
 from regard.experiments.compare.worker import measure, peak_memory
 from regard.experiments.runs import read_recipe
 from regard.experiments.sweep import sweep
@@ -186,7 +187,7 @@ def test_results_that_were_written_are_read_as_they_were(done, tmp_path):
 
 def test_a_folder_started_under_other_conditions_raises_an_error(done, tmp_path):
     def again(*given: str) -> None:
-        compare_files(recipes[:1], given, out=out, progress=False)
+        compare_files(recipes[:1], given, RunOptions(progress=False), out)
 
     folder = tmp_path / "copy"
     shutil.copytree(done.recipes[0].parent, folder)
@@ -298,7 +299,7 @@ def test_recipes_of_different_tasks_differ_in_their_task_before_all():
     other = {"data": {"c": 1}, "task": "tagging", "budget": {"epochs": 2}}
     with pytest.raises(ConfigError) as refused:
         check_equal({"x": one, "y": other})
-    assert "task: 'translation' in x, 'tagging' in y\n  and 4 other options\n" in str(refused.value)
+    assert str(refused.value).splitlines()[1] == "  task: 'translation' in x, 'tagging' in y"
     many = {"decoding": {str(n): n for n in range(30)}, **one}
     with pytest.raises(ConfigError) as refused:
         check_equal({"x": {**one, "data": {"a": 2, "b": 2}}, "y": many})

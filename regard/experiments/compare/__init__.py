@@ -23,7 +23,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import RegardError
 from regard.executors import make_executor
 from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.compare.conditions import check_same_run
@@ -41,11 +41,20 @@ from regard.experiments.compare.results import (
     Outcome,
 )
 from regard.experiments.compare.shared_tokenizer import shared_tokenizer
-from regard.experiments.compare.study import ERROR, ResultLog, StudyRun, run_name, train_runs
-from regard.experiments.compare.workers import display
+from regard.experiments.compare.study import (
+    ERROR,
+    ResultLog,
+    RunOptions,
+    StudyRun,
+    run_name,
+    train_runs,
+)
+from regard.experiments.compare.workers import RunsDisplay
 from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.file_writing import locked, write_json
+
+DEFAULTS = RunOptions()
 
 
 def compare(
@@ -85,40 +94,25 @@ def compare(
         RegardError: a run has failed; the others are kept.
         Interrupted: after Ctrl-C; the runs in progress are saved.
     """
-    files = in_files(recipes, options, Path(out))
-    return compare_files(
-        files,
-        seeds=seeds,
-        out=out,
-        executor=executor,
-        workers=workers,
-        gpus=gpus,
-        progress=progress,
-    )
+    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
+    return compare_files(in_files(recipes, options, Path(out)), (), run_options, out)
 
 
 def compare_files(
     paths: Sequence[str | PathLike[str]],
     overrides: Sequence[str] = (),
-    *,
-    seeds: Sequence[int] = (1,),
+    options: RunOptions = DEFAULTS,
     out: str | PathLike[str] = "runs/compare",
-    executor: str | ExecutorOptions = "local",
-    workers: int = 1,
-    gpus: int = 0,
-    progress: bool = True,
 ) -> Comparison:
     """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
     out = Path(out)
     entries = entries_of(paths, overrides)
     shared = shared_conditions(entries)
-    with closing(display(progress)) as shown:
-        runs_on = make_executor(executor, workers, shown.log)
+    with closing(RunsDisplay(options.progress)) as shown:
+        runs_on = make_executor(options.executor, options.workers, shown.log)
         with locked(out, "comparing in"):
-            outcomes = _outcomes(entries, overrides, shared, seeds, out, runs_on, shown.every, gpus)
-    found = Comparison(out, shared, tuple(seeds), outcomes)
+            outcomes = _outcomes(entries, overrides, shared, options, out, runs_on, shown.every)
+    found = Comparison(out, shared, options.seeds, outcomes)
     write_json(out / COMPARISON, found.facts())
     found.report().save(out / "report.html")
     return found
@@ -128,25 +122,24 @@ def _outcomes(
     entries: Mapping[str, Entry],
     overrides: Sequence[str],
     shared: Mapping[str, Any],
-    seeds: Sequence[int],
+    options: RunOptions,
     out: Path,
     executor: Executor,
     every: float,
-    gpus: int,
 ) -> dict[str, tuple[Outcome, ...]]:
     """Train what is not finished; the outcomes of each entry by its name."""
     recipes = [one.recipe for one in entries.values() if one.run is None]
     with_tokenizer = shared_tokenizer(recipes, shared, out)
     runs = {
-        name: _runs_of(name, entry, with_tokenizer(entry.recipe, overrides), seeds, out)
+        name: _runs_of(name, entry, with_tokenizer(entry.recipe, overrides), options.seeds, out)
         for name, entry in entries.items()
     }
     every_run = [run for of_model in runs.values() for run in of_model]
     for run in every_run:  # before any is trained
         check_same_run(run.folder, run.recipe)
     left = [run for run in every_run if not (run.folder / OUTCOME).exists()]
-    options: dict[str, Any] = {"every": every, "gpus": gpus, "retry": True}
-    with closing(train_runs(left, ResultLog(out), executor, **options)) as rows:
+    in_jobs: dict[str, Any] = {"every": every, "gpus": options.gpus, "retry": True}
+    with closing(train_runs(left, ResultLog(out), executor, **in_jobs)) as rows:
         for run, row in rows:
             if ERROR in row:
                 raise RegardError(

@@ -77,31 +77,16 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -
         for key, one, two in differences(expected, other)
     ]
     if problems:
-        shown, more = _most_important(problems)
+        order = ("task", "data", "budget")  # differences that explain others come first
+        problems.sort(key=lambda one: [one[0].split(".")[0] != name for name in order])
+        left = len(problems) - MOST_SHOWN
+        more = f"\n  and {left} other option{'s' if left > 1 else ''}" if left > 0 else ""
         raise ConfigError(
             "these recipes cannot be compared fairly, because they differ in\n  "
-            + "\n  ".join(shown)
+            + "\n  ".join(text for _, text in problems[:MOST_SHOWN])
             + more
             + f"\n{hint}"
         )
-
-
-def _most_important(problems: Sequence[tuple[str, str]]) -> tuple[list[str], str]:
-    """The differences that explain others, and a line that counts the others.
-
-    Of recipes for different tasks this is the task alone; then come the data and the budget.
-    """
-    order = ("task", "data", "budget")
-
-    def rank(problem: tuple[str, str]) -> int:
-        section = problem[0].split(".")[0]
-        return order.index(section) if section in order else len(order)
-
-    found = sorted(problems, key=rank)
-    most = sum(key == "task" for key, _ in found) or MOST_SHOWN
-    left = len(found) - most
-    more = f"\n  and {left} other option{'s' if left > 1 else ''}" if left > 0 else ""
-    return [text for _, text in found[:most]], more
 
 
 def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import RegardError
+from regard.errors import ConfigError, RegardError, check_at_least
 from regard.executors import Job, Json
-from regard.executors.protocol import Executor
+from regard.executors.protocol import Executor, ExecutorOptions
 from regard.experiments.compare.conditions import check_same_run
 from regard.experiments.compare.workers import run_jobs
 
@@ -34,6 +34,29 @@ Row = dict[str, Any]
 def run_name(trial: str, seed: int) -> str:
     """The name of the folder of a run: NAME-seed1."""
     return f"{trial}-seed{seed}"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How the runs of a study are trained: the seeds of each trial, and where, as of
+    `regard.compare`.
+
+    Raises:
+        ConfigError: there are no seeds, or one twice; or no worker.
+    """
+
+    seeds: tuple[int, ...] = (1,)
+    executor: str | ExecutorOptions = "local"
+    workers: int = 1
+    gpus: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        check_at_least(1, workers=self.workers)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(
+                f"`seeds` must be different numbers, at least one, but is {self.seeds!r}."
+            )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The runs of a comparison as jobs of an executor, and how their progress is shown."""
+"""The runs of a study as jobs of an executor, and how their progress is shown."""
 
 from __future__ import annotations
 
@@ -6,80 +6,45 @@ import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from regard.executors import Job, Json, results_of
 from regard.executors.protocol import Executor
-from regard.progress import Lines
+from regard.progress import Bar, reporter
 from regard.training import Interrupted
 
-INTERVAL = {"bar": 0.5, "lines": 30.0, "none": 1e9}  # seconds between the lines of a run
 PROGRESS = "·"  # in the lines that tell how far a run is
 
 
-class LineDisplay:
-    """The lines that runs print.
+class RunsDisplay:
+    """Shows the lines that runs print: on a terminal the newest of each run beside a bar.
 
-    every: seconds between two lines of a run.  visible: whether progress is shown, too.
+    every: seconds between two lines of a run.
     """
 
-    def __init__(self, visible: bool):
-        self.every = INTERVAL["lines" if visible else "none"]
-        self._lines, self._visible = Lines(), visible
+    def __init__(self, progress: bool):
+        self._shown, self._newest = reporter(progress), dict[str, str]()
+        self.every = min(self._shown.every, 1e9)
+        self.say, self.close = self._shown.say, self._shown.close
 
-    def log(self, name: str, line: str) -> None:
-        """Show a line that a run has printed."""
-        if PROGRESS in line:
-            self.say(f"{name}: {line}")
-        else:
-            print(f"{name}: {line}", file=sys.stderr, flush=True)
+    @property
+    def fraction(self) -> float:
+        """The mean of the runs that have begun, see `regard.progress.Stage`."""
+        percents = [line.partition("%")[0] for line in self._newest.values()]
+        parts = [int(text) / 100 for text in percents if text.isdecimal()]
+        return sum(parts) / max(1, len(parts))
 
-    def say(self, text: str) -> None:
-        """Show a line."""
-        if self._visible:
-            self._lines.say(text)
-
-    def close(self) -> None:
-        """End the display."""
-
-
-class LiveDisplay:
-    """On a terminal: for each run a line that tells how far it is."""
-
-    every = INTERVAL["bar"]
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, TextColumn
-
-        columns = TextColumn("{task.fields[run]}"), TextColumn("{task.description}")
-        self._live = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-        self._tasks: dict[str, Any] = {}
-        self._live.start()
+    def __str__(self) -> str:
+        return "   ".join(f"{name} {line}" for name, line in self._newest.items())
 
     def log(self, name: str, line: str) -> None:
         """Show a line that a run has printed."""
         if PROGRESS not in line:
-            return self.say(f"{name}: {line}")
-        if name not in self._tasks:
-            self._tasks[name] = self._live.add_task("", run=name)
-        self._live.update(self._tasks[name], description=line, refresh=True)
-
-    def say(self, text: str) -> None:
-        """Show a line above those of the runs."""
-        self._live.console.print(text, markup=False, highlight=False)
-
-    def close(self) -> None:
-        """End the display."""
-        self._live.stop()
-
-
-Display = LineDisplay | LiveDisplay
-
-
-def display(progress: bool) -> Display:
-    """What shows the progress of runs."""
-    return LiveDisplay() if progress and sys.stderr.isatty() else LineDisplay(progress)
+            print(f"{name}: {line}", file=sys.stderr, flush=True)
+        elif isinstance(self._shown, Bar):
+            self._newest[name] = line
+            self._shown.show(self)
+        else:
+            self.say(f"{name}: {line}")
 
 
 def run_jobs(

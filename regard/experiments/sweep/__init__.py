@@ -46,8 +46,14 @@ from regard.experiments.compare.conditions import (
 )
 from regard.experiments.compare.entries import in_files
 from regard.experiments.compare.shared_tokenizer import shared_tokenizer
-from regard.experiments.compare.study import ResultLog, StudyRun, run_name, train_runs
-from regard.experiments.compare.workers import display
+from regard.experiments.compare.study import (
+    ResultLog,
+    RunOptions,
+    StudyRun,
+    run_name,
+    train_runs,
+)
+from regard.experiments.compare.workers import RunsDisplay
 from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import (
     FineTuneSection,
@@ -122,37 +128,27 @@ def sweep(
         Interrupted: after Ctrl-C; the runs in progress are saved.
         RegardError: every trial has failed.
     """
-    given: dict[str, Any] = dict(
-        strategy=strategy, trials=trials, num_rungs=num_rungs, seeds=seeds, draw_seed=draw_seed,
-        executor=executor, workers=workers, gpus=gpus, progress=progress,
-    )  # fmt: skip
+    drawn = strategy, trials, num_rungs, draw_seed
+    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
     if recipe is None or options:
         name = options.get("name") or (Path(recipe).stem if recipe else options.get("task", ""))
         out = Path("runs") / f"{name}-sweep" if out is None else Path(out)
         (recipe,) = in_files([{} if recipe is None else recipe], options, out)
-    return sweep_file(recipe, param_space=param_space, out=out, **given)
+    return sweep_file(recipe, (), param_space, drawn, run_options, out)
 
 
 def sweep_file(
     recipe: str | PathLike[str],
-    overrides: Sequence[str] = (),
-    *,
+    overrides: Sequence[str],
     param_space: Mapping[str, Any],
-    strategy: str = "grid",
-    trials: int | None = None,
-    num_rungs: int = 2,
-    seeds: Sequence[int] = (1,),
-    draw_seed: int = 1,
+    drawn: tuple[str, int | None, int, int],
+    options: RunOptions,
     out: str | PathLike[str] | None = None,
-    executor: str | ExecutorOptions = "local",
-    workers: int = 1,
-    gpus: int = 0,
-    progress: bool = True,
 ) -> SweepResults:
-    """As `sweep`, of a file with the NAME=VALUE of a command line."""
-    check_at_least(1, trials=trials, num_rungs=num_rungs, workers=workers)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"`seeds` must be different numbers, at least one, but is {seeds!r}.")
+    """As `sweep`, of a file with the NAME=VALUE of a command line.
+
+    drawn: `strategy`, `trials`, `num_rungs` and `draw_seed`.
+    """
     if not is_path(recipe) or (out is not None and not is_path(out)):
         raise ConfigError(f"`recipe` and `out` must be paths, but are {recipe!r:.40}, {out!r:.40}.")
     path = Path(recipe)
@@ -160,11 +156,11 @@ def sweep_file(
     name = runs.name_of_run(path, checked.name)
     folder = Path("runs") / f"{name}-sweep" if out is None else Path(out)
     space = _space(schema_of(raw), param_space)
-    plan = SweepPlan(strategy, space, trials, num_rungs, draw_seed, workers)
-    made = Sweep(path, tuple(overrides), checked, plan, tuple(seeds), folder)
+    plan = SweepPlan(*drawn, space, options.workers)
+    made = Sweep(path, tuple(overrides), checked, plan, options.seeds, folder)
     shared = made.check()
-    with closing(display(progress)) as shown, ExitStack() as stack:
-        runs_on = make_executor(executor, workers, shown.log)
+    with closing(RunsDisplay(options.progress)) as shown, ExitStack() as stack:
+        runs_on = make_executor(options.executor, options.workers, shown.log)
         stack.enter_context(locked(folder, "sweeping in"))
         made.begin()
         with_tokenizer = shared_tokenizer([checked], shared, folder)
@@ -172,18 +168,18 @@ def sweep_file(
         made.check_models(given)
         for line in [*space.lines(), *made.lines()]:
             shown.say(line)
-        log, journal = ResultLog(folder), SweepTrials(folder, plan.points, draw_seed)
+        log, journal = ResultLog(folder), SweepTrials(folder, plan.points, plan.draw_seed)
         while batch := journal.next(plan.count, plan.batch, space):
             for rung, until in enumerate(plan.rungs, 1):
                 if alive := journal.begin_rung(batch, rung, until):
                     some = [run for n in alive for run in made.runs(n, journal.values(n), given)]
-                    options: dict[str, Any] = {"every": shown.every, "gpus": gpus}
-                    with closing(train_runs(some, log, runs_on, until=until, **options)) as rows:
+                    in_jobs: dict[str, Any] = {"every": shown.every, "gpus": options.gpus}
+                    with closing(train_runs(some, log, runs_on, until=until, **in_jobs)) as rows:
                         for run, row in rows:
-                            if told := journal.record(run, row, rung, until, len(seeds)):
+                            if told := journal.record(run, row, rung, until, len(options.seeds)):
                                 shown.say(told)
                     journal.end_rung(alive, rung, until)
-    found = results_of_sweep(folder, seeds, journal.configurations(), log, made.about())
+    found = results_of_sweep(folder, options.seeds, journal.configurations(), log, made.about())
     write_json(folder / "results.json", found.facts())
     found.report().save(folder / "report.html")
     return found
@@ -221,13 +217,14 @@ class SweepPlan:
     """
 
     strategy: str
-    space: Space
     trials: int | None
     num_rungs: int
     draw_seed: int
-    workers: int
+    space: Space
+    workers: int = 1
 
     def __post_init__(self) -> None:
+        check_at_least(1, trials=self.trials, num_rungs=self.num_rungs)
         if self.strategy not in STRATEGIES:
             known = nearest(self.strategy, STRATEGIES)
             raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {known}")
