@@ -1,4 +1,4 @@
-"""Examples of several encoder inputs: the choices of a question.
+"""Examples of several encoder inputs: the choices of a question, a pair of texts in both orders.
 
 The inputs of an example stay together in one batch. A batch costs about as many tokens as its
 inputs have, and its size is counted in examples.
@@ -44,6 +44,11 @@ class GroupBatch:
     def to(self, device: torch.device | str) -> GroupBatch:
         """The same inputs on another device."""
         return GroupBatch(self.texts.to(device), self.sizes, self.numbers)
+
+    def sum_by_example(self, vectors: Tensor) -> Tensor:
+        """The sum over the inputs of each example: (N, D) -> (B, D)."""
+        owners = moved(torch.arange(len(self)).repeat_interleave(self.sizes), vectors.device)
+        return vectors.new_zeros(len(self), vectors.size(1)).index_add(0, owners, vectors)
 
     def scores_by_example(self, scores: Tensor) -> Tensor:
         """The scores of each example's inputs: (N,) -> (B, C), -inf where it has fewer than C."""

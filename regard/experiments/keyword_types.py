@@ -62,6 +62,8 @@ class RecipeOptions(TypedDict, total=False):
     averaging: Section
     # the objective
     label_smoothing: float
+    both_orders: bool
+    aux_lm_weight: float
     reinforce_weight: float
     choice_entropy_weight: float
     baseline_decay: float

@@ -37,6 +37,7 @@ _names, __getattr__ = names_of(
         "brackets": "BracketF1 BracketScore",
         "cider": "CIDEr",
         "correlation": "Pearson Spearman",
+        "distributions": "cross_entropy entropy jensen_shannon kl_divergence",
         "entities": "EntityF1 EntityScore",
         "labels": "Accuracy F1 MacroF1 Matthews",
         "perplexity": "Perplexity PerplexityMeter Protocol",

@@ -417,7 +417,7 @@ class Encoder(Model):
     segment_types: the number of segment ids (token types) that it distinguishes.
     is_causal: whether a hidden state depends on no later token and the model's head predicts the
         next token from it. Tasks then put a question after its context instead of before each
-        choice. XLNet with attention in both directions is a language
+        choice, and offer `aux_lm_weight`. XLNet with attention in both directions is a language
         model that is not causal as an encoder.
     adds_special_tokens: whether tasks put special tokens around texts if the tokenizer has none
         (GPT's fine-tuning).

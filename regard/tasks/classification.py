@@ -24,7 +24,6 @@ from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.distillation import SoftTargets, Teacher
@@ -33,6 +32,7 @@ from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
     OneTargetRecipe,
     TextMetrics,
+    TextObjective,
     TextOptions,
     add_data,
     one_target_options,
@@ -54,7 +54,7 @@ METRICS = TextMetrics(
 )
 
 
-class ClassificationObjective(Options):
+class ClassificationObjective(TextObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)

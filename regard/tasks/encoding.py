@@ -30,6 +30,7 @@ from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import (
     Latest,
     TooLong,
@@ -51,6 +52,7 @@ from regard.tasks.inputs import (
     too_long_error,
     warn_of_truncation,
 )
+from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
 from regard.tasks.word_vectors import put, vectors_for
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -86,6 +88,8 @@ class EncoderTask(EmbedsTexts):
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     pairs: whether it was trained on pairs; None: not known.
     columns: of a table to evaluate, where the user names none.
+    order: how pairs are read.  both_orders: see `regard.tasks.texts.TextObjective`.
+    aux_lm: a second objective, the prediction of the next token, where training has it.
     remarks: what the user should know of how the model was initialized.
 
     Of tasks that are trained:
@@ -113,13 +117,16 @@ class EncoderTask(EmbedsTexts):
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
+        both_orders: bool = False,
         pairs: bool | None = None,
     ):
         self.module, self.pairs = module, pairs
         self.input_format = input_format_of(module, tokenizer, max_length, truncation)
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)
+        self.order: PairOrder = BothOrders(template) if both_orders else GivenOrder()
         self.parts: Parts | None = None
+        self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
         self._encoded_once: Latest[Any] = Latest(self.encoder_inputs)
 
@@ -167,7 +174,7 @@ class EncoderTask(EmbedsTexts):
 
         pooled: what the head reads of each input, as `read` gives it.
         """
-        scores = self.module.scores_from(self.head, pooled)
+        scores = self.module.scores_from(self.head, self.order.combine(pooled, batch))
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
@@ -235,7 +242,7 @@ class EncoderTask(EmbedsTexts):
         long = self.input_format.too_long(inputs)
         if long and too_long == "error":
             raise too_long_error(long[0], len(inputs[long[0]]), self.input_format.max_length)
-        return EncodedInputs.of([self.input_format.truncate(item) for item in inputs])
+        return self.order.arrange([self.input_format.truncate(item) for item in inputs])
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
@@ -318,16 +325,27 @@ class EncoderTask(EmbedsTexts):
         return BucketSampler(buckets)
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """Examples."""
-        return {"loss": len(batch)}
+        """Examples; and the tokens that the auxiliary objective predicts."""
+        aux_lm = self.aux_lm
+        also = {} if aux_lm is None else {"language_modeling": aux_lm.count(batch.texts)}
+        return {"loss": len(batch), **also}
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The loss of the head's scores."""
+        """The loss of the head's scores; and that of the auxiliary objective."""
         device_batch = self.completed(batch)
         texts = self.as_read(device_batch.texts)
         device_batch = replace(device_batch, texts=texts)
-        loss = self.loss_of(self.read(texts), device_batch, self._parts().train.targets)
-        return {"loss": loss}, None
+        hidden = None if self.aux_lm is None else self.module.encoder.encode(texts)
+        pooled = (
+            self.read(texts) if hidden is None else self.module.pooled(self.head, hidden, texts)
+        )
+        losses = {"loss": self.loss_of(pooled, device_batch, self._parts().train.targets)}
+        if self.aux_lm is not None and hidden is not None:
+            # Lengths on the CPU are counted there, so that no device is waited for.
+            on_device = batch.texts.lengths.device.type != "cpu"
+            count = None if on_device else self.aux_lm.count(batch.texts)
+            losses["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
+        return losses, None
 
     def loss_of(self, pooled: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
         """`loss` from what the head reads of a batch."""

@@ -42,6 +42,7 @@ from regard.tasks.several_targets import (
     several_target_problems,
 )
 from regard.tasks.texts import (
+    TextObjective,
     TextOptions,
     add_data,
     probabilities_of_labels,
@@ -74,7 +75,7 @@ class MultiLabelData(SeveralTargetsData):
         return partial(_labels_of_indicators, tuple(map(str, self.target_columns)))
 
 
-class MultiLabelObjective(Options):
+class MultiLabelObjective(TextObjective):
     """[objective]"""
 
     pos_weight: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""

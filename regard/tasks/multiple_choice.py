@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,8 +26,10 @@ from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Scores
 from regard.models.gpt import GPT
+from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.inputs import as_list, too_long_error
@@ -57,10 +60,18 @@ class ChoiceData(EncoderData):
             yield from (question.context, question.question, *question.choices)
 
 
+class ChoiceObjective(Options):
+    """[objective]"""
+
+    aux_lm_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
+
+
 class ChoiceRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: ChoiceData
+    objective: ChoiceObjective = ChoiceObjective()
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,7 @@ class MultipleChoice(encoding.EncoderTask):
         data, source = recipe.data, encoding.headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, max_length=data.max_length)
+        task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         train = task._part(data.records("train"), data)
         valid = None if data.valid is None else task._part(data.records("valid"), data)
         task.parts = encoding.Parts(train, valid, data, recipe.seed)

@@ -37,6 +37,7 @@ class Task(Methods):
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
     usual: how many items of a loss a batch has on average, where the objective divides by that.
+    aux_lm: a second objective, the prediction of the next token, where training has it.
     input_format: how texts become encoder inputs; None where the task has no encoder.
     goal: the score that tells which weights are best, and "max" or "min".
     score_options: dotted names of options outside [data] and [evaluation] on which that score
@@ -54,6 +55,7 @@ class Task(Methods):
     score_options: ClassVar[tuple[str, ...]] = ()
     length_option: ClassVar[str] = ""
     usual: Mapping[str, float] = MappingProxyType({})
+    aux_lm: Any = None
     input_format: InputFormat | None = None
     half_precision: torch.dtype | None = None
     module: Any

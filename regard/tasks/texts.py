@@ -12,14 +12,14 @@ from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
 import torch
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.datasets.sentiment_trees import read_sentiment_trees
-from regard.data.encoder_inputs import EncodedInputs, InputBatch, Texts, Truncation
+from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
 from regard.data.header_rows import WithoutHeader, columns_in_header, header_hint
 from regard.data.in_memory import column_names, infer_columns
@@ -31,6 +31,7 @@ from regard.metrics.glue import TASKS as GLUE
 from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.distillation import ScoresTeacherSection, SoftTargets, Teacher
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
@@ -40,6 +41,7 @@ from regard.tasks.encoding import (
     Parts,
     keep_short,
 )
+from regard.tasks.pair_order import BothOrders
 from regard.tasks.sections import TABLE_OPTIONS, TableOptions, differing
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
@@ -189,6 +191,16 @@ def _files(rows: RowReader) -> list[str]:
     return list(rows.paths) if isinstance(rows, GlueReader) else [rows.file_of(0)]
 
 
+class TextObjective(Options):
+    """[objective]"""
+
+    both_orders: bool = False
+    """Read each pair as (a, b) and as (b, a) and add what stands before the head: for questions in
+    which the order says nothing (Radford et al. 2018, section 3.3)."""
+    aux_lm_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
+
+
 class MetricsSection(Options):
     """[evaluation]"""
 
@@ -201,6 +213,7 @@ class TextRecipe(EncoderRecipe):
     """What the recipes of all tasks on texts have in common."""
 
     data: TextsData
+    objective: TextObjective = TextObjective()
 
 
 class OneTargetRecipe(TextRecipe):
@@ -212,8 +225,9 @@ class OneTargetRecipe(TextRecipe):
 
 
 class TextOptions(TypedDict, total=False):
-    """The options that all tasks on texts have: see `TextsData`."""
+    """The options that all tasks on texts have: see `TextsData` and `TextObjective`."""
 
+    both_orders: bool
     max_length: int | None
     truncation: Truncation
     pairs: bool | None
@@ -222,6 +236,7 @@ class TextOptions(TypedDict, total=False):
 def text_options(recipe: TextRecipe) -> TextOptions:
     """These options of a recipe."""
     return {
+        "both_orders": recipe.objective.both_orders,
         "max_length": recipe.data.max_length,
         "truncation": recipe.data.truncation,
         "pairs": recipe.data.pairs,
@@ -237,6 +252,7 @@ def one_target_options(recipe: OneTargetRecipe) -> dict[str, Any]:
 def text_settings(task: EncoderTask) -> TextOptions:
     """These options of a task, for the folder that holds it."""
     return {
+        "both_orders": isinstance(task.order, BothOrders),
         "max_length": task.input_format.max_length,
         "truncation": task.input_format.truncation,
         "pairs": task.pairs,
@@ -289,22 +305,27 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
             yield "evaluation.metrics", problem
 
 
-def text_example(recipe: TextRecipe, words: int) -> InputBatch:
-    """A batch for estimates; a text of a pair has so many words, too."""
-    batch: InputBatch = EncoderTask.example(recipe, words * (1 + recipe.data.pairs))
-    return batch
+def text_example(recipe: TextRecipe, words: int) -> InputBatch | GroupBatch:
+    """A batch for estimates, with each pair in both orders where the recipe asks for that."""
+    batch = EncoderTask.example(recipe, words * (1 + recipe.data.pairs))
+    if not (recipe.data.pairs and recipe.objective.both_orders):
+        return batch
+    rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
+    return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
 
 
 # -------------------------------------------------------------------------------- examples
 
 
 def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
-    """Give a task the encoded data of a recipe with their targets.
+    """Give a task the encoded data of a recipe with their targets, and its second objective.
 
     Raises:
+        ConfigError: the model does not predict the next token, which the second objective asks for.
         DataError: a file cannot be read, or a target is not valid.
     """
     data = recipe.data
+    task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
     train = _part(task, data.records("train"), data, target)
     valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
     task.parts = Parts(train, valid, data, recipe.seed)
@@ -326,7 +347,7 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
     if not kept:
         raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
     kept_targets = torch.tensor([targets[i] for i in kept])
-    return Part(EncodedInputs.of([encoded[i] for i in kept]), kept_targets, report)
+    return Part(task.order.arrange([encoded[i] for i in kept]), kept_targets, report)
 
 
 def soft_targets(

@@ -142,6 +142,8 @@ def _attention_flops(counter: FlopCounterMode) -> int:
 
 def _vocabulary_heads(task: Trainable) -> list[Any]:
     """The heads over the vocabulary that are trained."""
+    if task.aux_lm is not None:
+        return [task.aux_lm.head]
     if isinstance(task.module, Generator):
         return [task.module.head]
     return [part for part in task.module.modules() if isinstance(part, MaskedLMHead)]

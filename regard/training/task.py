@@ -19,11 +19,13 @@ class Trainable(Protocol):
     module: an `nn.Module`, whose parameters with `requires_grad` are trained.
     items: what its first loss counts: "tokens", "examples".
     usual: how many items of a loss a batch has on average, where the objective divides by that.
+    aux_lm: a second objective, the prediction of the next token, where the task has it.
     """
 
     module: Any
     items: str = "tokens"
     usual: Mapping[str, float] = MappingProxyType({})
+    aux_lm: Any = None
 
     @property
     def goal(self) -> tuple[str, str]:

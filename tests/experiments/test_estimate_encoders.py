@@ -195,6 +195,23 @@ def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path
     assert "once what is frozen" in found.text()
 
 
+def test_the_auxiliary_lm_loss_adds_its_flops(tmp_path):
+    from tiny_folders import folder
+
+    start = folder(tmp_path / "small", "gpt2", "LMHeadModel")
+    more = "[objective]\naux_lm_weight = 0.5\n"
+    recipe = write(tmp_path, "classification", start, more=more)
+    both, alone = (
+        estimate(recipe, options, measure=False) for options in ((), ["objective.aux_lm_weight=0"])
+    )
+    config = transformers.AutoConfig.from_pretrained(start)
+    tokens = int(both.batch.split(", ")[1].split(")")[0])
+    vocabulary = config.vocab_size + 4  # start, delimiter, extract and padding are new
+    # Every piece but the first of a row is predicted.
+    assert both.flops - alone.flops == 6 * ROWS * (tokens - 1) * D * vocabulary
+    assert both.count == ROWS
+
+
 def test_multiple_choice_is_timed_by_questions(start, tmp_path):
     recipe = read_recipe(write(tmp_path, "multiple-choice", start))
     sample = read_sample(recipe)

@@ -1,13 +1,82 @@
-"""Perplexity against float64 formulas."""
+"""Perplexity, entropies and distances against float64 formulas and scipy."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy as scipy_entropy
 
 from regard.errors import ConfigError, RegardError
-from regard.metrics import PerplexityMeter, Protocol
+from regard.metrics import (
+    PerplexityMeter,
+    Protocol,
+    cross_entropy,
+    entropy,
+    jensen_shannon,
+    kl_divergence,
+)
+
+
+@pytest.fixture
+def pairs():
+    draw = np.random.default_rng(0)
+    p, q = draw.dirichlet(np.ones(30), 5), draw.dirichlet(np.full(30, 0.1), 5)
+    p[0, :10] = 0
+    p[0] /= p[0].sum()
+    p[1] = np.eye(30)[3]
+    return p, np.maximum(q, 1e-9) / np.maximum(q, 1e-9).sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("bits", [False, True])
+def test_entropies_and_divergences_equal_those_of_scipy(pairs, bits):
+    p, q = pairs
+    base = 2 if bits else math.e
+    close = lambda found, wanted: np.testing.assert_allclose(  # noqa: E731
+        found.numpy(), wanted, rtol=1e-12, atol=1e-14
+    )
+    close(entropy(p, bits=bits), scipy_entropy(p, base=base, axis=-1))
+    close(kl_divergence(p, q, bits=bits), scipy_entropy(p, q, base=base, axis=-1))
+    close(jensen_shannon(p, q, bits=bits), jensenshannon(p, q, base=base, axis=-1) ** 2)
+    naive = [
+        -sum(a * math.log(b, base) for a, b in zip(x, y, strict=True) if a)
+        for x, y in zip(p, q, strict=True)
+    ]
+    close(cross_entropy(p, q, bits=bits), naive)
+
+
+def test_entropies_and_divergences_equal_values_worked_by_hand():
+    half, sure = [0.5, 0.5], [1.0, 0.0]
+    assert entropy(half, bits=True) == 1 and entropy(sure) == 0
+    assert entropy(half).item() == pytest.approx(math.log(2))
+    assert cross_entropy(sure, half, bits=True) == 1
+    assert cross_entropy(half, sure) == math.inf == kl_divergence(half, sure)
+    assert kl_divergence(sure, half, bits=True) == 1 and kl_divergence(half, half) == 0
+    assert jensen_shannon(sure, [0.0, 1.0], bits=True) == 1
+    assert jensen_shannon(sure, sure) == 0
+
+
+def test_entropies_take_tensors_of_any_shape_and_type():
+    p = torch.rand(2, 3, 7).softmax(-1)
+    assert entropy(p.half()).shape == (2, 3) and entropy(p).dtype == torch.float64
+    assert kl_divergence(p, p[0, 0]).shape == (2, 3)  # one against many
+    assert (kl_divergence(p, p) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "p, q, message",
+    [
+        ([0.5, 0.6], [0.5, 0.5], "`p` must sum to 1, but sums to 1.1"),
+        ([0.5, 0.5], [1.5, -0.5], "`q` must be probabilities, but one is -0.5"),
+        ([0.5, 0.5], [1.0], "`p` and `q` must have equally many outcomes.*2 and 1"),
+        ([float("nan"), 1.0], [0.5, 0.5], "`p` must be probabilities"),
+        ([], [], "`p` must have at least one outcome"),
+    ],
+)
+def test_invalid_distributions_raise_errors(p, q, message):
+    with pytest.raises(RegardError, match=message):
+        kl_divergence(p, q)
 
 
 def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():

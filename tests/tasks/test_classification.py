@@ -20,6 +20,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.recipe import read
 from regard.tasks.classification import class_weights
+from regard.tasks.pair_order import BothOrders
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -124,7 +125,9 @@ def test_a_trained_head_with_the_same_labels_is_kept(workdir):
 
 
 def test_a_head_with_other_labels_is_replaced_with_a_warning(workdir):
-    classifier(workdir, id2label={0: "red", 1: "green", 2: "yes"})
+    names = ("red", "green", "yes")
+    label2id = {name: number for number, name in enumerate(names)}
+    classifier(workdir, id2label=dict(enumerate(names)), label2id=label2id)
     with pytest.warns(UserWarning, match="own head answers 'red', 'green', 'yes', but not 'maybe'"):
         task, _ = train("training.optimizer.learning_rate=1e-9", quiet=False)
     assert task.labels == ("maybe", "no", "yes")
@@ -164,7 +167,7 @@ def test_training_data_with_one_label_raises_an_error(workdir):
         ),
         ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "class is one of"),
         ({"id2label": {0: "a", 1: "a", 2: "a (1)"}}, "`id2label` must name each label once"),
-        ({"id2label": {0: "a", 2: "b"}}, "`id2label` must name each of the labels 0 to 1, but is"),
+        ({"id2label": {0: "a", 2: "b"}}, "`id2label` must be names of the 2 outputs"),
     ],
 )
 def test_unsupported_problem_types_and_labels_raise_an_error(workdir, options, message):
@@ -326,6 +329,7 @@ def test_metrics_by_name_equal_scikit_learn(workdir):
         ("data.columns=[0, 1, 2, 3]", "must name one text or two"),
         ('data.glue="mrcp"', "no task of GLUE. Did you mean 'mrpc'"),
         ('data.glue="mnli"', "no task of GLUE.*mnli-matched"),
+        ("objective.aux_lm_weight=0.5", "needs a model that predicts the next token"),
     ],
 )  # fmt: skip
 def test_wrong_options_raise_an_error_before_the_run_exists(workdir, override, message):
@@ -383,9 +387,56 @@ def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
     assert task.input_format.encode([("a dog",)])[0].ids == task.tokenizer.encode("a dog").ids
 
 
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
+    folder(workdir / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
+    task, _ = train("objective.both_orders=true")
+    assert isinstance(runs.load("run").order, BothOrders)
+    found = task.predict([("a dog", "a red ball"), ("a red ball", "a dog")], return_proba=True)
+    assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
+    head, hidden = task.module.heads["classes"], 0
+    for pair in (("a dog", "a red ball"), ("a red ball", "a dog")):
+        texts = task.input_format.batch(task.input_format.encode([pair]))
+        at = 0 if family == "bert" else -1
+        hidden = hidden + task.module.encoder.encode(texts)[:, at]
+    kept = head.scores(hidden).softmax(-1)[0]
+    assert list(found[0].probabilities.values()) == pytest.approx(kept.tolist(), abs=1e-5)
+    assert task.predict("one text") in task.labels
+
+
+@pytest.mark.parametrize("family", GPTS)
+def test_the_auxiliary_lm_loss_equals_that_of_transformers(workdir, family):
+    """L_3 = L_2 + lambda L_1, with L_1 the mean over all pieces that are predicted."""
+    import transformers
+
+    folder(workdir / "start", family, "LMHeadModel", attn_pdrop=0.0)
+    recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
+    task = runs.plan(recipe).task
+    batch = next(task.train_batches())
+    losses, _ = task.losses(batch)
+    counts = task.counts(batch)
+    assert {name: count for name, (_, count) in losses.items()} == counts
+    runs.save(task, "saved")
+    kind = {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}[family]
+    theirs = getattr(transformers, kind).from_pretrained("saved").eval()
+    labels = batch.texts.ids.masked_fill(~batch.texts.keep, -100)
+    with torch.no_grad():
+        kept = theirs(
+            input_ids=batch.texts.ids, attention_mask=batch.texts.keep.long(), labels=labels
+        ).loss
+    total, count = losses["language_modeling"]
+    assert float(total) / count == pytest.approx(0.5 * float(kept), rel=1e-4)
+
+
+def test_an_auxiliary_lm_loss_without_output_layer_raises_an_error(workdir):
+    folder(workdir / "start", "gpt2", "Model", tie_word_embeddings=False)
+    with pytest.raises(ConfigError, match="no output over words"):
+        train("objective.aux_lm_weight=0.5")
+
+
 def test_a_resumed_run_with_added_tokens_ends_with_the_same_bits(workdir):
     folder(workdir / "start", "gpt2", "LMHeadModel")
-    options = ("data.batch_size=2",
+    options = ("data.batch_size=2", "objective.aux_lm_weight=0.5", "objective.both_orders=true",
                "training.checkpoints.save_steps=1",
                "training.checkpoints.save_total_limit=9")  # fmt: skip
     whole, _ = train(*options, out="whole")

@@ -143,7 +143,7 @@ def test_an_order_of_columns_is_the_order_of_the_labels(start):
 
 def test_pairs_of_texts_have_labels(start):
     pairs = INDICATORS.assign(sentence1=TEXTS, sentence2=TEXTS[::-1]).drop(columns=["id", "text"])
-    run = train(train=pairs, target_columns=list(LABELS))
+    run = train(train=pairs, target_columns=list(LABELS), both_orders=True)
     assert set(run.predict(("a dog", "a cat"))) <= {*LABELS}
     assert run.evaluate(pairs).named[0].value >= 0
 

@@ -197,3 +197,13 @@ def test_the_published_dream_file_is_evaluated(workdir, shared):
     with pytest.warns(UserWarning, match="examples were cut to 64 tokens"):
         (score,) = task.evaluate(part).named
     assert score.count == 20 and 0 <= score.value <= 1
+
+
+def test_the_auxiliary_lm_loss_counts_the_tokens_of_all_choices(workdir):
+    start(workdir, "gpt2")
+    recipe = runs.read_recipe("small.toml", ["objective.aux_lm_weight=0.5"])
+    task = runs.plan(recipe).task
+    batch = next(task.train_batches())
+    losses, _ = task.losses(batch)
+    assert losses["language_modeling"][1] == int(batch.texts.lengths.sum()) - len(batch.texts)
+    assert task.counts(batch) == {name: count for name, (_, count) in losses.items()}

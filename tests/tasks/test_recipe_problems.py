@@ -107,6 +107,7 @@ def test_options_without_effect_raise_an_error(tmp_path, task, changes, option):
         ("classification", ["data.test_part=dev"], "`data.test_part` is of"),
         ("classification", ["data.header=false", "data.columns=['a','b']"], "`data.header` must"),
         ("classification", ["data.glue=rte", "data.format=csv"], "`data.format` is of tables"),
+        ("multiple-choice", ["objective.aux_lm_weight=-1"], "must be at least 0.0, but is -1"),
         ("tagging", ["data.words=1", "data.tags=1"], "`data.tags` must be another column"),
         ("tagging", ["data.train=no.jsonl", "data.words=1"], "`data.words` is of files of columns"),
         ("translation", ["data.train=['a','b','c']"], "`data.train` must be two files"),

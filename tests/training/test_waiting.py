@@ -16,6 +16,7 @@ from toy import Toy, options
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
 from regard.data.grouped_inputs import GroupBatch
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
 
@@ -144,7 +145,11 @@ def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
     rows = read_by(encoder, source(7))
     groups = GroupBatch(rows, torch.tensor([2, 1]), torch.arange(2)).to("meta")
     scores = model.scores("classes", groups.texts)
+    groups.sum_by_example(scores).sum().backward(retain_graph=True)
     groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
+    if encoder.is_causal:
+        words = AuxiliaryLM(encoder.head, 0.5)
+        words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
     assert all(parameter.grad is not None for parameter in model.heads.parameters())
 
 

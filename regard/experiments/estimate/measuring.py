@@ -77,6 +77,8 @@ def with_new_weights(task: Trainable) -> Trainable:
     """The same task with a model with new weights on the CPU."""
     made = copy(task)
     made.module = twin(task.module, "cpu")
+    if task.aux_lm is not None:
+        made.aux_lm = replace(task.aux_lm, head=made.module.encoder.head)
     return made
 
 

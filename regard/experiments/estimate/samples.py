@@ -28,6 +28,7 @@ from regard.experiments.lora import adapt
 from regard.experiments.recipe_options import FineTuneSection
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
+from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import device_of
 from regard.tasks.encoding import EncoderTask, headed
 from regard.text import Tokenizer
@@ -72,11 +73,13 @@ class HeadOnly(Trainable):
     def __init__(self, model: EncoderWithHeads, tokenizer: Tokenizer, head: str, items: str):
         self.module, self.head, self.items = model, head, items
         self.tokenizer = model.encoder.input_tokenizer(tokenizer)
+        self.aux_lm: AuxiliaryLM | None = None
 
     def counts(self, batch: Any) -> dict[str, int]:
         """The counts of the task, in which every token counts as a word."""
         own = int(batch.texts.lengths.sum()) if self.items == "words" else len(batch)
-        return {"loss": own}
+        words = self.aux_lm
+        return {"loss": own} | ({} if words is None else {"words": words.count(batch.texts)})
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The outputs of the head instead of their loss, which has no matrix products."""
@@ -84,7 +87,10 @@ class HeadOnly(Trainable):
         texts = texts.to(device_of(self.module))
         hidden = self.module.encoder.encode(texts)
         scores = self.module.heads[self.head](hidden, texts) if self.head else hidden
-        return {"loss": (scores.sum(), len(batch))}, None
+        found = {"loss": (scores.sum(), len(batch))}
+        if self.aux_lm is not None:
+            found["words"] = self.aux_lm.loss(hidden, texts)
+        return found, None
 
 
 def with_local_model(recipe: Any) -> Any:
@@ -179,6 +185,8 @@ def _assumed(recipe: Any, kind: Any, why: str) -> TaskSample:
     body = model.with_head(kind.head, outputs) if kind.head else model
     task = HeadOnly(body, tokenizer, kind.head, kind.items)
     _with_adapters(recipe, task, model)
+    weight = getattr(getattr(recipe, "objective", None), "aux_lm_weight", 0.0)
+    task.aux_lm = AuxiliaryLM.of(task.module, weight)
     batch = kind.example(_with_rows_within(recipe, model.config.max_length), ASSUMED_TOKENS)
     head = f"a head of {outputs:,} output{'s' * (outputs > 1)}" if kind.head else "no head"
     rows = f"rows of {batch.texts.ids.size(1)} tokens"
