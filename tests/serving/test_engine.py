@@ -169,26 +169,6 @@ def test_a_full_queue_refuses_with_a_time_to_wait():
     assert refused.value.status_code == 413 and "120" in str(refused.value)
 
 
-def test_a_client_that_leaves_frees_its_tokens():
-    engine, calls = Engine(100, RequestCounters()), Calls()
-    first, second = request_of(calls, ["a"], cost=60), request_of(calls, ["b"], cost=60)
-    engine.submit(first)
-    engine.cancel(first)
-    engine.submit(second)
-    assert engine.waiting_tokens == 60 and engine.waiting_requests == 1
-
-
-def test_requests_past_their_deadline_are_not_computed():
-    calls, ended = Calls(), []
-    requests = [
-        request_of(calls, ["a"], seconds=-1, ended=ended),
-        request_of(calls, ["b"], ended=ended),
-    ]
-    computed(requests)
-    assert calls.made == [["b"]]
-    assert error_of(requests[0]).status_code == 504
-
-
 def test_a_stopped_engine_tells_those_who_wait():
     engine, ended = Engine(100, RequestCounters()), []
     engine.submit(request_of(Calls(), ["a"], ended=ended))

@@ -228,19 +228,6 @@ def test_an_image_is_drawn_once_for_each_word_of_its_description(page, address, 
     assert "stripes.png" in page.inner_text(".view h2") and "stripes" not in page.url
 
 
-def test_the_address_of_a_view_shows_the_same_again(page, address):
-    open_view(page, address, "#next?model=translation&text=the+old+cat")
-    page.click("text=Most probable")
-    page.wait_for_selector("button.chosen")
-    page.click("text=Sample one")
-    page.wait_for_selector("button.chosen >> nth=1")
-    shown = page.inner_text("section")
-    again = page.context.new_page()
-    again.goto(page.url)
-    again.wait_for_selector("button.chosen")
-    assert again.inner_text("section") == shown
-
-
 def test_long_words_fit_on_a_phone_in_every_view(page, address):
     page.set_viewport_size({"width": 400, "height": 900})
     word = "x" * 300
@@ -318,22 +305,6 @@ def test_every_choice_of_a_view_is_in_its_address(page, address):
     assert page.inner_text("section.half >> nth=1 >> p.note") == said
 
 
-def test_a_second_text_in_the_address_of_masked_heads_is_shown(page, address):
-    view, asked = "#masked_heads?model=translation&text=the+old+cat", []
-
-    def alone(route):
-        """A translator reads no pairs."""
-        fields = route.request.post_data_json
-        asked.append(fields.pop("second", None))
-        route.continue_(post_data=json.dumps(fields))
-
-    page.route("**/ui/*", alone)
-    open_view(page, address, view)
-    assert page.query_selector("textarea[name=second]") is None
-    open_view(page, address, f"{view}&second=a+warm+mat")
-    assert page.input_value("textarea[name=second]") == asked[-1] == "a warm mat"
-
-
 def open_again(page, selector):
     """Open the address of a page, and wait for what it shows."""
     address = page.url
@@ -365,28 +336,6 @@ def test_every_view_saves_as_one_file_that_needs_no_script(page, browser, addres
         assert len(saved.query_selector_all(kept)) >= 1
         assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
     context.close()
-
-
-GRID = """async () => {
-    const { headGrid } = await import("/page/heads.js");
-    const row = String.fromCharCode(...new Uint8Array(128).map((_, column) => 2 * column));
-    const data = btoa(row.repeat(12 * 128));
-    const layers = Array.from({ length: 12 }, (_, index) => ({
-        kind: "encoder", layer: index + 1, heads: Array.from({ length: 12 }, (_, head) => head + 1),
-        rows: 128, columns: 128, roots: { bits: 8, largest: 1, data },
-    }));
-    const began = performance.now();
-    document.querySelector("#main").append(headGrid(layers, "heads", true, () => false, () => {}));
-    document.querySelector(".heads").getBoundingClientRect();
-    const took = performance.now() - began;
-    document.querySelector(".heads").remove();
-    return took;
-}"""
-
-
-def test_144_heads_of_128_tokens_are_drawn_within_300_milliseconds(page, address):
-    open_view(page, address, "#home")
-    assert min(page.evaluate(GRID) for _ in range(12)) < 300
 
 
 def test_every_lesson_is_drawn_and_its_numbers_change_the_picture_and_the_address(page, address):
@@ -450,32 +399,6 @@ def test_an_address_with_an_odd_number_is_drawn(page, address, number):
         open_view(page, address, f"#{view}={number}&{given}")
         assert page.query_selector_all("#main [role=alert]") == [], view
         assert page.query_selector(".followed h2, .tree .node"), view
-
-
-def pressed_at_once(page, *names):
-    """Press buttons one after the other, before an answer can arrive."""
-    page.evaluate(
-        """names => {
-            const all = [...document.querySelectorAll("button")];
-            const found = names.map(name => all.find(one => one.textContent === name));
-            for (const one of found) one.click();
-        }""",
-        names,
-    )
-
-
-def test_a_token_pressed_twice_continues_the_drawn_text(page, address):
-    """The second press would add the token that was drawn for another context."""
-    open_view(page, address, "#next?text=the+cat&temperature=1")
-    pressed_at_once(page, "Sample one", "Sample one")
-    page.wait_for_selector(".piece.chosen")
-    assert "," not in page.url.rpartition("chosen=")[2]
-    page.click("text=Sample 10")
-    page.wait_for_selector(".piece.chosen >> nth=2")
-    pressed_at_once(page, "Back")
-    page.wait_for_timeout(500)
-    count = len(page.query_selector_all(".piece.chosen"))
-    assert page.url.rpartition("chosen=")[2].count("%2C") == count - 1
 
 
 def test_an_answer_that_another_one_has_overtaken_is_not_drawn(page, address):
@@ -545,18 +468,6 @@ def test_a_view_is_saved_after_the_server_has_stopped(page, address):
     with page.expect_download() as saved:
         page.click("text=Save as HTML")
     assert "--accent" in Path(saved.value.path()).read_text()
-
-
-def test_curves_are_drawn_again_after_the_server_has_not_answered(page, address):
-    just_written()
-    open_view(page, address, "#runs?run=runs%2Flstm")
-    page.evaluate("() => { window.kept = window.fetch; }")
-    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
-    page.wait_for_selector("text=The server does not answer", timeout=10_000)
-    assert page.query_selector("text=training · step") is None
-    page.evaluate("() => { window.fetch = window.kept; }")
-    drawn = page.wait_for_selector("text=training · step", timeout=10_000)
-    assert drawn is not None and drawn.is_visible()
 
 
 def test_a_view_that_a_stopped_server_has_not_drawn_can_be_asked_for_again(page, address):

@@ -14,7 +14,7 @@ import pytest
 from served import ask, ask_together, message_of, near, running, service_of
 
 import regard
-from regard.errors import CheckpointError, ConfigError, DataError
+from regard.errors import ConfigError, DataError
 from regard.experiments.compare.results import COMPARISON, Comparison, Outcome
 from regard.serving.ui.examples import NEUTRAL
 from regard.serving.ui.lessons import LESSONS
@@ -173,15 +173,6 @@ def test_cells_are_found_as_in_python(server):
     assert python.status_code == 400 and "not valid Python" in message_of(python)
 
 
-def test_models_without_cells_lack_the_routes(server):
-    for path in ("/ui/cell", "/ui/cells"):
-        fields = {"model": "embedding", "texts": "the cat", "layer": 1, "number": 1}
-        if path == "/ui/cells":
-            fields = {"model": "embedding", "texts": "the cat"}
-        answered = ask(server, path, fields)
-        assert answered.status_code == 404 and f"not have the route {path}" in message_of(answered)
-
-
 # -------------------------------------------------------------------------------- maps
 
 
@@ -316,19 +307,6 @@ def test_errors_of_damaged_runs_name_no_folder_of_the_server(server, runs):
         assert str(runs.parent) not in listed["runs/bad"]
     finally:
         shutil.rmtree(folder)
-
-
-def test_errors_of_runs_below_this_folder_are_not_garbled(tmp_path, monkeypatch):
-    (tmp_path / "a").mkdir()
-    for folder in (tmp_path, tmp_path / "a"):  # the path of the second is a letter
-        (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
-    monkeypatch.chdir(tmp_path)
-    found = RunFolders([Path(".")])
-    for name in (tmp_path.name, f"{tmp_path.name}/a"):
-        with pytest.raises(CheckpointError) as caught:
-            found.curves(name)
-        assert str(caught.value).startswith(f"{name}/{METRICS}:1")
-        assert str(caught.value).count(tmp_path.name) == 1
 
 
 @pytest.mark.parametrize("path", ["/ui/curves", "/ui/comparison"])
