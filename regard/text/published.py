@@ -47,7 +47,7 @@ from regard.text.tokenizer_classes import (
     check_unknown_class,
     family_of,
 )
-from regard.text.tokenizers_calls import check_growth, parse
+from regard.text.tokenizers_calls import parse
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
@@ -172,14 +172,13 @@ def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, Added
     """The added tokens of a tokenizer.json whose ids can be used.
 
     Raises:
-        DataError: an id is negative, huge or given twice; a replacement has no bounds.
+        DataError: an id is negative, huge or given twice.
     """
     model = content.get("model")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         vocab_files.check_ids(path, model["vocab"])
     listed = added_tokens(path, content)
     vocab_files.check_ids(path, {token.content: number for number, token in listed})
-    check_growth(path, content)
     return listed
 
 

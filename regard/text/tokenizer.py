@@ -18,7 +18,6 @@ from regard.errors import ConfigError, RegardError
 from regard.file_writing import write_text
 from regard.lazy import imported
 from regard.suggest import nearest
-from regard.text import long_texts
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
@@ -191,11 +190,6 @@ class Tokenizer:
 
         return SentencePieceEncoder(self._fast, self.reads_special_tokens)
 
-    @cached_property
-    def _divided(self) -> bool:
-        """Whether long texts are encoded in parts."""
-        return self._exact is None and long_texts.can_be_divided(self._fast)
-
     # ---- text -> ids -> text
 
     @property
@@ -230,23 +224,16 @@ class Tokenizer:
                 if not isinstance(text, str):
                     raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
-            if any(len(text) > long_texts.LONG for text in texts) and self._divided:
-                return long_texts.encode_in_parts(self._batch, texts)
-            rows = self._batch(texts)
+            encoded = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise self._error(texts, error) from None
-        exact = self._exact
+        rows, exact = [row.ids for row in encoded], self._exact
         if exact is None:
             return rows
         return [
             exact.encode(text).ids if exact.may_differ(text) else ids
             for text, ids in zip(texts, rows, strict=True)
         ]
-
-    def _batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of texts by the library."""
-        rows = self._fast.encode_batch_fast(texts, add_special_tokens=False)
-        return [row.ids for row in rows]
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
         """The error for the first text that cannot be encoded, and why."""

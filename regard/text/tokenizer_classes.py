@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -35,24 +35,22 @@ class Family:
 
     model: the type of the model in tokenizer.json.  parts: builds the parts from the settings.
     defaults: special tokens by role, for roles that no file names.
-    fields: the fields of tokenizer_config.json that determine the parts.
     """
 
     model: str
     parts: Callable[[TokenSettings], Parts]
     defaults: Mapping[str, str]
-    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class AdaptedTokenizer:
     """A tokenizer.json as the class of its folder uses it.
 
-    family: None if it is used unchanged.  changed: the names of the changed parts."""
+    family: None if it is used unchanged.
+    """
 
     content: dict[str, Any]
     family: Family | None = None
-    changed: list[str] = field(default_factory=list)
 
 
 def _named(settings: TokenSettings, role: str, default: str) -> str:
@@ -137,7 +135,6 @@ BERT = Family(
     "WordPiece",
     _bert,
     {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
-    ("do_lower_case", "strip_accents", "tokenize_chinese_chars"),
 )
 ROBERTA = Family(
     "BPE",
@@ -151,17 +148,13 @@ ROBERTA = Family(
         "cls": "<s>",
         "mask": "<mask>",
     },
-    ("add_prefix_space",),
 )
-GPT2 = Family(
-    "BPE", _bytes, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT), ("add_prefix_space",)
-)
+GPT2 = Family("BPE", _bytes, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT))
 GPT = Family("BPE", _gpt, {"unk": "<unk>"})
 LLAMA = Family(
     "BPE",
     _llama,
     {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
-    ("legacy", "add_prefix_space"),
 )
 
 CLASSES = {
@@ -193,9 +186,6 @@ def family_of(settings: TokenSettings) -> Family | None:
 def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> AdaptedTokenizer:
     """A tokenizer.json with the parts that its folder's class overrides.
 
-    A warning names each part that is overridden although no field of tokenizer_config.json asks for
-    it.
-
     Raises:
         DataError: the class belongs to another type of model than tokenizer.json has.
     """
@@ -219,63 +209,9 @@ def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> Ada
             stacklevel=4,
         )
         return AdaptedTokenizer(content)
-    return _with_parts(path, content, settings, family)
-
-
-def _with_parts(
-    path: Path, content: dict[str, Any], settings: TokenSettings, family: Family
-) -> AdaptedTokenizer:
-    expected = family.parts(settings)
-    model = {**content["model"], "type": family.model}
-    changed = [
-        name
-        for name in ("normalizer", "pre_tokenizer", "decoder")
-        if not _same(name, content.get(name), expected[name])
-    ]
-    overridden = {
-        name: value for name, value in expected["model"].items() if _differs(model, name, value)
-    }
-    merged = {
-        **content,
-        **{name: expected[name] for name in changed},
-        "model": {**model, **overridden},
-    }
-    unexplained = [
-        name for name in changed if not _requested(name, content.get(name), settings, family)
-    ]
-    unexplained += [f"model.{name}" for name in overridden if name != "unk_token"]
-    if unexplained := [name for name in unexplained if name != "decoder"]:
-        warnings.warn(
-            _difference_message(path, content, merged, settings, unexplained), stacklevel=5
-        )
-    return AdaptedTokenizer(
-        merged if changed or overridden else content, family, [*changed, *overridden]
-    )
-
-
-def _difference_message(
-    path: Path,
-    content: Mapping[str, Any],
-    merged: Mapping[str, Any],
-    settings: TokenSettings,
-    names: list[str],
-) -> str:
-    """The warning about overridden parts: which they are, and why."""
-
-    def value(source: Any, name: str) -> Any:
-        for part in name.split("."):
-            source = source.get(part) if isinstance(source, Mapping) else None
-        return source
-
-    name = settings.class_name or f"the class of `model_type` {settings.model_type}"
-    parts = [
-        f"`{n}` {value(content, n)!r:.200}, but {value(merged, n)!r:.200} is used" for n in names
-    ]
-    return (
-        f"{path} has {'; '.join(parts)}: {name} does this in `transformers` if "
-        f"{settings.path.name} does not set the fields. Set the fields there, or set "
-        '`tokenizer_class` to "PreTrainedTokenizerFast", which uses the file as it is.'
-    )
+    parts = family.parts(settings)
+    model = {**content["model"], "type": family.model, **parts["model"]}
+    return AdaptedTokenizer({**content, **parts, "model": model}, family)
 
 
 def _type_of(model: Mapping[str, Any]) -> str:
@@ -287,58 +223,6 @@ def _type_of(model: Mapping[str, Any]) -> str:
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
-
-
-def _requested(name: str, part: Any, settings: TokenSettings, family: Family) -> bool:
-    """Whether fields of tokenizer_config.json explain how a part is overridden."""
-    values = {n: getattr(settings.config, n) for n in family.fields}
-    stated = {n for n, value in values.items() if value is not None}
-    if name == "normalizer" and family is BERT:
-        full = _with_defaults(part)
-        expected = _with_defaults(bert_normalizer(settings.config))
-        if not isinstance(full, dict) or full["type"] != "BertNormalizer":
-            return False
-        of = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
-        differing = {of.get(n, n) for n in expected if full.get(n) != expected[n]}
-        if "do_lower_case" in stated:
-            differing -= {"strip_accents"}
-        return differing <= stated
-    if family is LLAMA:
-        return "legacy" in stated
-    if name == "pre_tokenizer" and "add_prefix_space" in stated:
-        return isinstance(part, dict) and part.get("type") == "ByteLevel"
-    return False
-
-
-def _same(name: str, part: Any, other: Any) -> bool:
-    if name == "decoder" and isinstance(part, dict) and other["type"] == "ByteLevel":
-        return (
-            part.get("type") == "ByteLevel"
-        )  # its other fields are only used by the pre-tokenizer
-    return _with_defaults(part) == _with_defaults(other)
-
-
-def _differs(model: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether a setting of the model has another value; null, "" and false are equal."""
-    default = 100 if name == "max_input_chars_per_word" else None
-    return (model.get(name, default) or None) != (value or None)
-
-
-def _with_defaults(part: Any) -> Any:
-    """A part with default values for missing fields, and without fields that do not affect ids."""
-    if not isinstance(part, dict):
-        return part
-    if part.get("type") == "BertNormalizer":
-        lower = part.get("lowercase", True)
-        accents = part.get("strip_accents")
-        merged = {"clean_text": True, "handle_chinese_chars": True, **part, "lowercase": lower}
-        return {**merged, "strip_accents": lower if accents is None else accents}
-    if part.get("type") == "ByteLevel":
-        full = {"use_regex": True, **part}  # `trim_offsets` is only used by the post-processor
-        return {name: full.get(name) for name in ("type", "add_prefix_space", "use_regex")}
-    if part.get("type") == "WordPiece":
-        return {"prefix": "##", "cleanup": True, **part}
-    return part
 
 
 # Classes that override parts in ways that are not implemented here.

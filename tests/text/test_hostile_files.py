@@ -57,14 +57,6 @@ AT_LOAD = {
     "a regular expression that is none": {"pre_tokenizer": split("(")},
     "a table that is empty": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}},
     "an unknown type": {"normalizer": {"type": "NoSuchNormalizer"}},
-    "replacements that feed each other": {
-        "normalizer": {
-            "type": "Sequence", "normalizers": [replace({"String": "a"}, "aa")] * 32,
-        },
-    },
-    "replacements in the decoder": {
-        "decoder": {"type": "Sequence", "decoders": [replace({"Regex": "a|b"}, "ab" * 50)] * 9},
-    },
     "an id of 32 bits": vocabulary(a=2**32 - 1),
     "an id of 41 bits": vocabulary(a=2**40),
     "an id that two tokens share": vocabulary(a=1, b=1),

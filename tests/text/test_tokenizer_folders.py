@@ -93,16 +93,12 @@ def bert(folder, lowercase=False, **config):
     return written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
 
 
-def test_an_overridden_part_that_no_field_asks_for_gives_a_warning(tmp_path):
+def test_the_class_decides_the_parts_of_a_file(tmp_path):
     folder = bert(tmp_path / "bert")
-    with pytest.warns(UserWarning, match="`normalizer` .*'lowercase': False.* BertTokenizer does"):
-        assert Tokenizer.load(folder).words("A") == ["a"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert Tokenizer.load(bert(folder, do_lower_case=True)).words("A") == ["a"]
-        assert Tokenizer.load(bert(folder, do_lower_case=False)).words("A") == ["A"]
-        plain = bert(folder, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)
-        assert Tokenizer.load(plain).words("A") == ["A"]
+    assert Tokenizer.load(folder).words("A") == ["a"]
+    assert Tokenizer.load(bert(folder, do_lower_case=False)).words("A") == ["A"]
+    plain = bert(folder, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)
+    assert Tokenizer.load(plain).words("A") == ["A"]
 
 
 def test_a_class_for_another_model_type_raises_an_error(tmp_path):
