@@ -131,7 +131,7 @@ def _write_llama(
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_scores([-float(ranks.get(name, len(ranks))) for name in names])
-    writer.add_add_space_prefix("Prepend" in kinds or any(one != "never" for one in schemes))
+    writer.add_add_space_prefix("Prepend" in kinds or any(scheme != "never" for scheme in schemes))
     bytes_ = {f"<0x{number:02X}>" for number in range(256)}
     return [
         int(gguf.TokenType.BYTE) if name in bytes_ else kind

@@ -77,7 +77,7 @@ class Exported:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        largest = max((one.largest / one.magnitude for one in self.differences), default=None)
+        largest = max((d.largest / d.magnitude for d in self.differences), default=None)
         compared = "not compared" if largest is None else f"outputs differ by {largest:.1e} at most"
         return f"Exported({str(self.path)!r} for {self.runtime}: {compared})"
 
