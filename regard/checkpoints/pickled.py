@@ -6,24 +6,16 @@ that a file with other instructions raises an error before any of them has run.
 
 from __future__ import annotations
 
-import io
 import pickle
-import pickletools
 import re
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.errors import CheckpointError
-
-# What a pickle of tensors calls.
-OF_TENSORS = re.compile(
-    r"collections\.OrderedDict|torch(\.\w+)*\.(_rebuild\w*|\w*Storage|Size|device|[a-z]+\d+\w*)"
-)
 
 
 def read_pickled(path: Path, inside: str = "") -> dict[str, Tensor]:
@@ -43,14 +35,15 @@ def read_pickled(path: Path, inside: str = "") -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file of weights.") from None
     except Exception as error:  # a damaged pickle may raise anything
-        if calls := _foreign_calls(path):
+        said = str(error)
+        if call := re.search(r"GLOBAL ([\w.]+)", said):
             raise CheckpointError(
-                f"{path} was not opened: it would run {', '.join(calls[:8])}. Weights need no "
-                "program; use the model.safetensors of this model, or save it as safetensors where "
-                "you trust the file."
+                f"{path} was not opened: it would run {call[1]}. Weights need no program; use the "
+                "model.safetensors of this model, or save it as safetensors where you trust the "
+                "file."
             ) from None
-        unsupported = re.search("Unsupported.*", str(error))
-        said = unsupported[0] if unsupported else str(error).split("\n")[0] or type(error).__name__
+        unsupported = re.search("Unsupported.*", said)
+        said = unsupported[0] if unsupported else said.split("\n")[0] or type(error).__name__
         raise CheckpointError(f"{path}: not a whole file of weights: {said}") from error
     if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
         content = content[inside]
@@ -98,39 +91,3 @@ def begins_with(path: Path, prefix: bytes) -> bool:
             return file.read(len(prefix)) == prefix
     except PermissionError:
         raise CheckpointError(f"{path}: this user has no permission to read it.") from None
-
-
-def _foreign_calls(path: Path) -> list[str]:
-    """What a pickle would import and call, besides what rebuilds tensors."""
-    names: list[str] = []
-    strings: list[str] = []
-    for operation, argument in _operations(path):
-        if operation in ("GLOBAL", "INST"):
-            names.append(argument.replace(" ", "."))
-        elif operation == "STACK_GLOBAL":
-            names.append(".".join(strings[-2:]))
-        elif isinstance(argument, str):
-            strings.append(argument)
-    return [name for name in dict.fromkeys(names) if not OF_TENSORS.fullmatch(name)]
-
-
-def _operations(path: Path) -> Iterator[tuple[str, Any]]:
-    """(name, argument) of the instructions of a file's pickles, which are not executed."""
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            yield from _disassembled(file)
-        return
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if name.endswith(".pkl"):
-                yield from _disassembled(io.BytesIO(archive.read(name)))
-
-
-def _disassembled(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    """Of one pickle, and of those after it, until something else comes: the numbers."""
-    try:
-        while True:
-            for operation, argument, _ in pickletools.genops(file):
-                yield operation.name, argument
-    except Exception:  # what is no pickle may raise anything
-        return

@@ -191,7 +191,8 @@ def test_a_pickle_with_calls_raises_an_error_and_runs_nothing(tmp_path, form, mo
         read_weights(tmp_path)
     assert not mark.exists()
     assert str(path) in str(raised.value)
-    assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
+    if form != "bare":  # which torch refuses as a whole
+        assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
 
 
 def test_a_pickle_that_calls_torch_hub_raises_an_error(tmp_path):
