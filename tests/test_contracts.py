@@ -20,7 +20,7 @@ from regard.attention.capture import CapturePoint, ReshapedCapture, listening
 from regard.attention.masks import Coordinates, causal, given, global_, padding, window
 from regard.attention.scores import PLAIN, Additive
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import IGNORE
 from regard.models.protocols import Head

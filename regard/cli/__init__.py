@@ -5,7 +5,10 @@
     options.py      arguments and options that several commands have
     help_texts.py   the layout of --help
     train.py        train, resume, find-lr, cross-validate, compare
-    listing.py      list
+    listing.py      list, init
+    look.py         look, cells
+    export.py       export, quantize, verify
+    tokenizer.py    tokenizer, corpus
     NAME.py         each other command in a file of its name
 
 Heavy modules are imported inside the functions, so that `regard --help` answers at once.
@@ -23,24 +26,19 @@ import typer
 
 from regard import __version__
 from regard.cli import (
-    cells,
-    corpus,
     embed,
     evaluate,
     export,
     generate,
-    init,
     kernels,
     listing,
     look,
     predict,
-    quantize,
     search,
     serve,
     sweep,
     tokenizer,
     train,
-    verify,
 )
 from regard.cli.console import Commands, open_closed_streams, write_utf8
 from regard.cli.help_texts import Command, with_values
@@ -77,7 +75,7 @@ def options(
 
 COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands, by name
     "Train": {
-        "init": init.init,
+        "init": listing.init,
         "train": train.train,
         "resume": train.resume,
         "find-lr": train.find_lr,
@@ -94,14 +92,14 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "search": search.search,
         "evaluate": evaluate.evaluate,
     },
-    "Look into models": {"look": look.look, "cells": cells.cells},
+    "Look into models": {"look": look.look, "cells": look.cells},
     "Serve and export": {
         "serve": serve.serve,
         "export": export.export,
-        "quantize": quantize.quantize,
-        "verify": verify.verify,
+        "quantize": export.quantize,
+        "verify": export.verify,
     },
-    "Data and tokenizers": {"tokenizer": tokenizer.app, "corpus": corpus.corpus},
+    "Data and tokenizers": {"tokenizer": tokenizer.app, "corpus": tokenizer.corpus},
     "What there is": {"list": listing.list_, "kernels": kernels.app},
 }
 HELP = {"translate": predict.TRANSLATE, "tag": predict.TAG}

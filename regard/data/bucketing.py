@@ -133,7 +133,6 @@ class BucketSampler(EpochSampler):
     data: Buckets
 
     def restore(self, position: dict[str, Any]) -> None:
-        """See `EpochSampler.restore`."""
         pool = position.get("pool", self.data.pool)
         if pool is None or (type(pool) is int and pool >= 1):
             self.data = replace(self.data, pool=pool)

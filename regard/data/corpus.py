@@ -33,11 +33,9 @@ class MappedTokens(TokenArray):
 
     @cached_property
     def checksum(self) -> int:
-        """See `TokenArray`."""
         return zlib.crc32(self.offsets.tobytes(), self.ids_crc)
 
     def joined(self) -> TokenArray:
-        """See `TokenArray`."""
         return MappedTokens(self.ids, np.array([0, len(self.ids)]), self.ids_crc)
 
 
@@ -190,7 +188,6 @@ class PassageEncoder:
             yield self._located(sequences, levels, count)
 
     def _units(self, chunk: list[DocumentPassage]) -> _Units:
-        """See `_Units`."""
         units = _Units(chunk)
         texts, levels, lasts = units.texts, units.levels, units.lasts
         for passage in chunk:

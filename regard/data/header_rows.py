@@ -36,14 +36,12 @@ class WithoutHeader(RowReader):
 
     @property
     def may_have_header(self) -> bool:
-        """See `RowReader`."""
         return self.reader.may_have_header
 
     def file_of(self, field: int) -> str:
         return self.reader.file_of(field)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        """See `RowReader`."""
         rows = self.reader.numbered()
         if self.may_have_header:
             first = next(rows)

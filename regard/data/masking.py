@@ -235,11 +235,9 @@ class WindowRows:
     windows: DocumentWindows
 
     def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        """See `TextRows`."""
         return _WindowEpoch(self.windows, self.windows.epoch(epoch).order)
 
     def identity(self) -> dict[str, Any]:
-        """See `TextRows`."""
         return self.windows.identity()
 
 
@@ -267,13 +265,11 @@ class PairRows:
     batch_size: int
 
     def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        """See `TextRows`."""
         drawn = self.pairs.draw_pairs(cycle)
         numbers = permutation(len(drawn), self.pairs.seed, epoch)
         return _PairEpoch(self, drawn, numbers)
 
     def identity(self) -> dict[str, Any]:
-        """See `TextRows`."""
         return {**self.pairs.identity(), "rows": self.batch_size}
 
 

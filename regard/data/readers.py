@@ -233,7 +233,6 @@ class _TableReader(RecordFile):
 
     @property
     def may_have_header(self) -> bool:
-        """See `RowReader`."""
         return self.header is None and not any(isinstance(column, str) for column in self.columns)
 
     @abstractmethod

@@ -25,8 +25,7 @@ from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.compiled_search import SearchOptions, ranked_count, run_compiled_search
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
-from regard.decoding.finished import FinishedHypotheses
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.hypothesis import FinishedHypotheses, Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import forces_end
 from regard.decoding.option_types import check as check_option
@@ -159,7 +158,6 @@ class Beam:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.method`."""
         return cls(
             size=settings.take("num_beams", 4),
             n_best=settings.take("num_return_sequences", 1),
@@ -168,7 +166,6 @@ class Beam:
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `regard.decoding.method`."""
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         options = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
         return common | options | stopping_settings(self.stopping)

@@ -59,7 +59,7 @@ class WellFormedTree:
     most_open: int
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        """See `Filter`; where the limit is too low for any tree, nothing is allowed."""
+        """Where the limit is too low for any tree, nothing is allowed."""
         kinds, partner = (
             table.to(scores.device) for table in self.vocabulary.tables(scores.size(1))
         )

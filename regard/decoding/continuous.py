@@ -36,8 +36,7 @@ from regard.decoding.loop import (
     forces_end,
 )
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.start import start
-from regard.decoding.steps import NonFiniteStep, check_log_probs, eos_tokens, evaluating
+from regard.decoding.steps import NonFiniteStep, check_log_probs, eos_tokens, evaluating, start
 from regard.models.protocols import Generator
 from regard.state import State
 

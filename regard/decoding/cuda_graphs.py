@@ -78,7 +78,6 @@ class Graphed(GeneratorWrapper):
     model: Any  # a `GeneratorModule`
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
-        """See `Generator`."""
         if tokens.device.type not in DEVICES:
             return self.model.step(tokens, state)
         with _lock:
@@ -216,7 +215,6 @@ class IndirectKVCache(KeyValueCache):
         """It stays."""
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """See `KeyValueCache.write`."""
         super().write(layer, key, value)
         at, heads = torch.arange(self.keys.size(3), device=key.device), slice(key.size(1))
 
@@ -380,7 +378,6 @@ class CapturedSteps:
         self._lock = threading.Lock()
 
     def step(self, model: GeneratorModule, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
-        """See `step`."""
         if self.refused is not None or not _plain(model, tokens):
             return model.step(tokens, state)
         try:

@@ -157,7 +157,6 @@ class StopSequences:
     stops: tuple[str, ...]
 
     def watch(self, prompt: Sequence[int]) -> Watcher:
-        """See `EndRule`."""
         text = GeneratedText(self.tokenizer, prompt, self.stops)
 
         def is_stopped_by(token: int) -> bool:

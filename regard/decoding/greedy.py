@@ -77,16 +77,13 @@ class Greedy(TokenMethod):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.method`."""
         return cls(**settings.common())
 
     def settings(self) -> dict[str, Any]:
-        """See `regard.decoding.method`."""
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         return common | {"do_sample": False, "num_beams": 1}
 
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
-        """See `TokenMethod`."""
         if self.filters:
             return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
         return lambda scores, prefix, rows: ops.argmax(scores)

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from regard.attention.capture import NEXT
+from regard.decoding.filters import NEG_INF
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,44 @@ def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[di
         {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
         for h, text in zip(hypotheses, texts, strict=True)
     ]
+
+
+class FinishedHypotheses:
+    """For each of A sentences the `size` best finished hypotheses, best first.
+
+    scores: (A, size) float64, minus infinity where there are fewer.
+    """
+
+    def __init__(self, sentences: int, size: int, device: torch.device):
+        shape = (sentences, size)
+        self.scores = torch.full(shape, NEG_INF, dtype=torch.float64, device=device)
+        self._indices = torch.full(shape, -1, device=device)  # in `_all`
+        self._all: list[Hypothesis] = []
+
+    def add(self, ended: Tensor, scores: Tensor, hypotheses: list[Hypothesis]) -> None:
+        """Add hypotheses; of equal scores the one that was added first stays first.
+
+        Args:
+            ended: (A, N) bool, which of the best N continuations are finished hypotheses.
+            scores: (A, N) theirs; those of the others are not read.
+            hypotheses: those for which `ended` is True, row by row.
+        """
+        indices = torch.full_like(self._indices[:, :1], -1).expand(ended.shape).clone()
+        first = len(self._all)
+        indices[ended] = torch.arange(first, first + len(hypotheses), device=ended.device)
+        self._all += hypotheses
+        joined = torch.cat([self.scores, scores.masked_fill(~ended, NEG_INF)], 1)
+        self.scores, order = joined.sort(dim=1, descending=True, stable=True)
+        size = self._indices.size(1)
+        self.scores, order = self.scores[:, :size], order[:, :size]
+        self._indices = torch.cat([self._indices, indices], 1).gather(1, order)
+
+    def of(self, sentence: int, count: int) -> list[Hypothesis]:
+        """The best `count` of a sentence, or as many as there are."""
+        indices = self._indices[sentence, :count].tolist()
+        return [self._all[index] for index in indices if index >= 0]
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these sentences (A',) alone."""
+        self.scores = self.scores.index_select(0, sentences)
+        self._indices = self._indices.index_select(0, sentences)

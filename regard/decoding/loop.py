@@ -132,7 +132,6 @@ class TokenMethod(IncrementalMethod):
         return decode_steps(model, source, self, started)
 
     def collector(self, model: Generator) -> Collector:
-        """See `IncrementalMethod`."""
         return Collector(eos_tokens(self.eos, model), self.length_penalty, self.copies)
 
 

@@ -53,18 +53,15 @@ class Sampling(TokenMethod):
 
     @property
     def copies(self) -> int:
-        """See `TokenMethod`."""
         return self.samples
 
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
-        """See `TokenMethod`."""
         return choose_filtered(
             self.filters, Draw(row_seeds(source, self.samples, self.seed), limits)
         )
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.method`."""
         return cls(
             samples=settings.take("num_return_sequences", 1),
             seed=settings.take("seed", 0),
@@ -72,7 +69,6 @@ class Sampling(TokenMethod):
         )
 
     def settings(self) -> dict[str, Any]:
-        """See `regard.decoding.method`."""
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         options = {"do_sample": True, "num_return_sequences": self.samples, "seed": self.seed}
         # Without them other libraries would use values of their own.

@@ -2,7 +2,7 @@
 
 A model returns hidden states; its head computes logits or a loss from them. Decoding uses these
 methods. A language model has `empty` and `prefill`, an encoder-decoder has `read`
-(`regard.decoding.start` calls them); both have `step`, and every state has `select`:
+(`regard.decoding.steps` calls them); both have `step`, and every state has `select`:
 
     state = model.empty(sequences)              before any token
     state = model.prefill(tokens, state)        after the tokens (B, T); computes no logits
@@ -186,7 +186,7 @@ class Generator(Model, Generic[S]):
     """A model that can be decoded: a `LanguageModel`, an `EncoderDecoder`, or a wrapper of one.
 
     `config` also has bos and eos. If it `continues` a text, decoding starts with `empty` and
-    `prefill`, else with `read`. See `regard.decoding.start`.
+    `prefill`, else with `read`. See `regard.decoding.steps`.
 
     extras: the names of `Output.extras` in training.
     slides: whether it goes on beyond `config.max_length`, and forgets the first tokens.

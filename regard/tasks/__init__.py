@@ -41,11 +41,11 @@ TASKS: dict[str, Any] = {
     "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",
     "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetector",
     "next-sentence": "regard.tasks.next_sentence:NextSentencePredictor",
-    "sentence-order": "regard.tasks.sentence_order:SentenceOrderPredictor",
+    "sentence-order": "regard.tasks.next_sentence:SentenceOrderPredictor",
     "tagging": "regard.tasks.tagging:Tagger",
     "parsing": "regard.tasks.parsing:Parser",
     "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParser",
-    "crf-tagging": "regard.tasks.crf_tagging:CRFTagger",
+    "crf-tagging": "regard.tasks.tagging:CRFTagger",
     "question-answering": "regard.tasks.question_answering:QuestionAnswerer",
 }
 

@@ -53,7 +53,6 @@ class ActivationRegularization:
         return batch.tokens.numel()
 
     def total(self, output: Output) -> Tensor:
-        """See `AuxiliaryLoss`."""
         return self.weight * output.hidden.float().square().mean(-1).sum()
 
 
@@ -70,7 +69,6 @@ class TemporalActivationRegularization:
         return batch.tokens.size(0) * (batch.tokens.size(1) - 1)
 
     def total(self, output: Output) -> Tensor:
-        """See `AuxiliaryLoss`."""
         return self.weight * output.extras[self.extra].float().diff(dim=1).square().mean(-1).sum()
 
 
@@ -90,7 +88,6 @@ class ReconstructionLoss:
         return batch.tokens.numel()
 
     def total(self, output: Output) -> Tensor:
-        """See `AuxiliaryLoss`."""
         return output.extras[self.extra]
 
 

@@ -387,7 +387,6 @@ class BidirectionalLanguageModel(EmbedsTexts):
         return {}
 
     def check_test(self, recipe: BidirectionalRecipe) -> None:
-        """See `Task`."""
         if recipe.data.test is not None:
             for _ in recipe.data.records("test").texts():
                 pass

@@ -239,7 +239,7 @@ class Captioner(TextToText):
     def losses(
         self, batch: PairBatch, carry: RewardMean | None = None
     ) -> tuple[dict[str, tuple[Tensor, int]], RewardMean | None]:
-        """See `TextToText.losses`; and the term of equation 14."""
+        """The loss of the captions, and the term of equation 14."""
         here, count = batch.to(device_of(self.module)), batch.count
         output, targets = text_to_text_output(self.module, here)
         losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
@@ -357,7 +357,6 @@ class Captioner(TextToText):
         return ImageRows(read(files[0], tuple(columns) or ("image", "caption")), None)
 
     def check_test(self, recipe: Any) -> None:
-        """See `Task`."""
         if recipe.data.test:
             grouped(recipe.data.records("test"))
 

@@ -27,7 +27,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.distillation import SoftTargets, Teacher
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
     OneTargetRecipe,
@@ -46,7 +46,6 @@ from regard.tasks.texts import (
     text_settings,
     texts_and_targets,
 )
-from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
 METRICS = TextMetrics(
@@ -192,7 +191,6 @@ class TextClassifier(EncoderTask):
         return total, len(batch)
 
     def identity(self) -> dict[str, str]:
-        """See `Task`."""
         return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:

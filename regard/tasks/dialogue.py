@@ -87,11 +87,9 @@ class DialogueModel(TextToText):
 
     @classmethod
     def source_options(cls, recipe: Any) -> dict[str, Any]:
-        """See `TextToText`."""
         return {**super().source_options(recipe), "history": recipe.data.history}
 
     def settings(self) -> dict[str, Any]:
-        """See `TextToText`."""
         history = {} if self.history is None else {"history": self.history}
         return {**super().settings(), **history}
 
@@ -99,7 +97,7 @@ class DialogueModel(TextToText):
     def fields(
         cls, tokenizer: Tokenizer, tokens: LanguageTokens, *, prefix: str = "", **limits: Any
     ) -> tuple[FieldEncoder, FieldEncoder]:
-        """See `TextToText`; a history that is too long loses its oldest tokens."""
+        """A history that is too long loses its oldest tokens."""
         source, target = super().fields(tokenizer, tokens, prefix=prefix, **limits)
         return replace(source, truncation_side="left"), target
 

@@ -217,7 +217,6 @@ class MaskedTeacher:
         return self.teacher.model.encoder
 
     def identity(self) -> dict[str, str]:
-        """See `Task`."""
         return self.teacher.identity()
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:

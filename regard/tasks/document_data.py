@@ -50,7 +50,7 @@ class DocumentData(DataSection):
         return read_documents(source, self.documents, field=self.field)
 
     def files_of_examples(self) -> list[str]:
-        """See `DataSection`; of a corpus, the file with its checksums."""
+        """Of a corpus, the file with its checksums."""
         files = super().files_of_examples()
         return [str(Path(name) / FACTS) if is_corpus(name) else name for name in files]
 

@@ -110,7 +110,6 @@ class Embedder(EncoderTask):
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
     def identity(self) -> dict[str, str]:
-        """See `Task`."""
         return {} if self.teacher is None else self.teacher.teacher.identity()
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -165,7 +164,6 @@ class Embedder(EncoderTask):
         ][:SAMPLES]
 
     def attention_inputs(self, recipe: Any) -> list[str]:
-        """See `Task`."""
         return [row[0] for row in recipe.data.samples()]
 
     # ---- predictions

@@ -45,7 +45,6 @@ class RowsData(DataSection):
     """The vectors of all words stay as they are initialized."""
 
     def files(self) -> list[str]:
-        """See `DataSection`."""
         return [*super().files(), *([str(self.word_vectors)] if self.word_vectors else [])]
 
     @abstractmethod

@@ -29,6 +29,7 @@ from regard.metrics.score import NamedScore
 from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
+from regard.models.resizing import with_vocabulary
 from regard.models.wrappers import encoder
 from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import (
@@ -158,7 +159,7 @@ class EncoderTask(EmbedsTexts):
 
     @property
     def encoder(self) -> Encoder:
-        """See `Task`: the one under the head."""
+        """The one under the head."""
         return encoder(self.module.encoder)
 
     def read(self, texts: Sequences) -> Tensor:
@@ -391,11 +392,10 @@ class EncoderTask(EmbedsTexts):
         return field
 
     def attention_inputs(self, recipe: Any) -> Iterable[Any]:
-        """See `Task`: texts, or pairs of them."""
+        """Texts, or pairs of them."""
         return [tuple(row[:-1]) for row in recipe.data.samples()]
 
     def check_test(self, recipe: Any) -> None:
-        """See `Task`."""
         if recipe.data.test is not None:
             self.read_to_evaluate(recipe.data.records("test"))
 
@@ -408,7 +408,6 @@ class EncoderTask(EmbedsTexts):
         return list(rows)
 
     def test(self, recipe: Any) -> Sequence[NamedScore]:
-        """See `Task`."""
         return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
 
     def notes(self) -> list[str]:
@@ -556,3 +555,33 @@ def keep_short(
             skipped.add(i)
         inputs[i] = input_format.truncate(inputs[i])
     return [i for i in range(len(inputs)) if i not in skipped]
+
+
+# role -> the special token that is added; padding only where the tokenizer has none
+SPECIAL_TOKENS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
+
+
+def transformed(
+    model: EncoderWithHeads, tokenizer: Tokenizer, source: EncoderWithHeads
+) -> tuple[EncoderWithHeads, Tokenizer]:
+    """A causal model and its tokenizer with special tokens around texts; others as they are.
+
+    If the tokenizer already defines these special tokens they are reused. A model that keeps the
+    head of its `source` keeps its own input format, with which the head was trained.
+    """
+    kept_heads = set(model.heads.values()) & set(source.heads.values())
+    if not model.encoder.adds_special_tokens or kept_heads:
+        return model, tokenizer
+    if not _has_special_tokens(tokenizer):
+        roles = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}
+        tokenizer = tokenizer.with_roles(SPECIAL_TOKENS if tokenizer.pad_id is None else roles)
+        tokenizer = tokenizer.with_template(model.encoder.template(tokenizer))
+    ids = {"bos": tokenizer.bos_id, "pad": tokenizer.pad_id}
+    return with_vocabulary(model, tokenizer.vocab_size, **ids), tokenizer
+
+
+def _has_special_tokens(tokenizer: Tokenizer) -> bool:
+    """Whether texts get special tokens, by the tokenizer's file or by the model's own rule."""
+    template = tokenizer.template
+    roles = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
+    return None not in roles and (template is None or template.special_count(2) > 2)

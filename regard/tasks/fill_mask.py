@@ -25,9 +25,8 @@ from regard.tasks.encoding import EncoderTask
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list, checked_text, checked_texts
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
-from regard.tasks.next_sentence import NextSentencePredictor
+from regard.tasks.next_sentence import NextSentencePredictor, SentenceOrderPredictor
 from regard.tasks.predictions import FilledText, MaskCandidate
-from regard.tasks.sentence_order import SentenceOrderPredictor
 from regard.text import Tokenizer
 
 MASK = "[MASK]"  # accepted beside the tokenizer's own mask token

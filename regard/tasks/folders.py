@@ -11,11 +11,13 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import torch
+from pydantic import Field, create_model
 from torch import Tensor, nn
 
 import regard
@@ -42,14 +44,16 @@ from regard.file_writing import check_new, creating, write_text
 from regard.habit_names import task_name
 from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.models import name_of
+from regard.models.config import Count, Probability, Size
 from regard.models.protocols import EncoderDecoder
 from regard.models.quantize import check_dtype, prepare
+from regard.recipe import Options
+from regard.schema import checked
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
 from regard.tasks.infer_task import HEAD_OF, check_task, kept_settings, settings_for, task_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
-from regard.tasks.stored_settings import checked_settings
 from regard.tasks.task import Task
 
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
@@ -368,3 +372,59 @@ def _bos_of(task: Task) -> dict[str, int]:
     """
     bos = task.tokenizer.bos_id if isinstance(task.module, EncoderDecoder) else None
     return {} if bos is None else {"bos_token_id": bos}
+
+
+NOT_STORED = ("method",)  # an option that comes from generation_config.json
+# Narrower types for options whose declared types allow too much.
+RANGES: dict[str, Any] = {
+    "format": Literal["lines", "text"] | None,
+    "max_length": Size | None,
+    "threshold": Annotated[float, Field(ge=0, le=1)],
+    "window": Size | None,
+    "stride": Size | None,
+    "target_length": Size | None,
+    "memory_length": Count | None,
+    "max_distance": Size | None,
+    "neural_cache": Size | None,
+    "neural_cache_theta": Annotated[float, Field(ge=0, le=1e6)] | None,
+    "neural_cache_weight": Probability | None,
+    "label_smoothing": Probability,
+    "doc_stride": Count,
+    "max_question_length": Size,
+    "answer_tokens": Size,
+}
+
+
+def checked_settings(task: type[Task], given: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """The settings, checked against the options of the task's class.
+
+    where: the file that contains them in its field `regard`.
+
+    Raises:
+        CheckpointError: a setting is unknown or missing, has a wrong type, or is out of range.
+    """
+    schema = _schema(task)
+    for name in given:
+        if name not in schema.model_fields:
+            raise CheckpointError(
+                f"{where}: `regard.{name}` is not an option of the task {task.name}. "
+                f"{nearest(name, list(schema.model_fields))} Was it written by "
+                "another release?"
+            )
+    settings = checked(dict(given), schema, where, CheckpointError, "regard")
+    return {name: getattr(settings, name) for name in given}
+
+
+def _schema(task: type[Task]) -> type[Options]:
+    """The keyword options of the constructor of a task."""
+    hints = get_type_hints(task.__init__, include_extras=True)
+    options: dict[str, Any] = {}
+    for name, parameter in signature(task.__init__).parameters.items():
+        if parameter.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED:
+            default = ... if parameter.default is Parameter.empty else parameter.default
+            options[name] = (RANGES.get(name, hints[name]), default)
+        elif parameter.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
+            for option_types in get_args(hints.get(name)):
+                for key, hint in get_type_hints(option_types, include_extras=True).items():
+                    options[key] = (RANGES.get(key, hint), None)
+    return create_model(task.__name__, __base__=Options, **options)

@@ -71,11 +71,9 @@ class ImageRows(RowReader):
     folder: Path | None
 
     def file_of(self, field: int) -> str:
-        """See `RowReader`."""
         return self.reader.file_of(field)
 
     def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """See `RowReader`."""
         folder = self.folder or Path(self.file_of(0)).parent
         for line, row in self.reader.numbered():
             if not row[0].strip():

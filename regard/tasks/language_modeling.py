@@ -116,7 +116,7 @@ class TextGenerator(EmbedsTexts):
 
     @property
     def generator(self) -> Generator:
-        """See `Task`; with a prefix cache where there is one of this model."""
+        """With a prefix cache where there is one of this model."""
         cache = self.prefix_cache
         if cache is not None and unwrapped(cache) is self.module:
             return cache
@@ -559,7 +559,6 @@ class TextGenerator(EmbedsTexts):
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     def check_test(self, recipe: LanguageModelingRecipe) -> None:
-        """See `Task`."""
         if recipe.data.test is not None:
             for _ in recipe.data.records("test").texts():
                 pass
@@ -577,7 +576,7 @@ class TextGenerator(EmbedsTexts):
         return list(zip(prompts, outputs, strict=True))
 
     def attention_inputs(self, recipe: LanguageModelingRecipe) -> list[str]:
-        """See `Task`: the first words of some validation lines."""
+        """The first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
         prompts = [" ".join(line.split()[:4]) for line in lines]
         most = None if self.context is None else self.context - self._sample_tokens()

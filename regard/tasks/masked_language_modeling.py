@@ -216,7 +216,7 @@ class MaskedLanguageModel(MaskFiller):
     # ---- training
 
     def start_from_word_vectors(self, recipe: Any) -> None:
-        """See `Task`; this task reads no word vectors."""
+        """This task reads no word vectors."""
 
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
@@ -239,7 +239,6 @@ class MaskedLanguageModel(MaskFiller):
         return here.to(device_of(self.module))
 
     def identity(self) -> dict[str, str]:
-        """See `Task`."""
         return {} if self.teacher is None else self.teacher.identity()
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
@@ -352,13 +351,12 @@ class MaskedLanguageModel(MaskFiller):
         return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
 
     def check_test(self, recipe: Any) -> None:
-        """See `Task`."""
         if recipe.data.test:
             for _ in recipe.data.records("test"):
                 pass
 
     def test(self, recipe: Any) -> Sequence[NamedScore]:
-        """See `Task`; single texts, also of a model that learns pairs."""
+        """Single texts, also of a model that learns pairs."""
         return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
 
     def _masked(self, part: str) -> MaskedTexts:

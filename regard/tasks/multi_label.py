@@ -28,7 +28,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled, transformed
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
@@ -54,7 +54,6 @@ from regard.tasks.texts import (
     text_settings,
     texts_and_targets,
 )
-from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
 THRESHOLD = 0.5

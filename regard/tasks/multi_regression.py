@@ -19,7 +19,7 @@ from regard.metrics.multi_regression import MultiRegressionReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.several_targets import (
     MakeList,
@@ -42,7 +42,6 @@ from regard.tasks.texts import (
     text_settings,
     texts_and_targets,
 )
-from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
 DIRECTIONS = {"mse": "min", "mae": "min", "pearson": "max", "spearman": "max"}

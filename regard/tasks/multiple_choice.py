@@ -32,10 +32,10 @@ from regard.tasks import encoding
 from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
+from regard.tasks.encoding import transformed
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
 from regard.tasks.shared_prefix import encode_with_shared_prefixes
-from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -225,7 +225,7 @@ class MultipleChoice(encoding.EncoderTask):
     # ---- training
 
     def as_read(self, texts: Sequences) -> Sequences:
-        """See `EncoderTask`; prefixes that choices share are found in padded batches."""
+        """Prefixes that choices share are found in padded batches."""
         encoder = self.module.encoder
         shares = isinstance(encoder, GPT) and not encoder.training
         return texts if shares else super().as_read(texts)
@@ -267,7 +267,6 @@ class MultipleChoice(encoding.EncoderTask):
         return isinstance(texts, ChoiceQuestion | Mapping | str)
 
     def choose(self, questions: Any, *, too_long: TooLong = "error") -> Any:
-        """See `Methods`."""
         return self.predict(questions, too_long=too_long)
 
     def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:

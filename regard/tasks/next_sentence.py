@@ -39,7 +39,6 @@ class NextSentencePredictor(EncoderTask):
     head = "next_sentence"
 
     def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
-        """See `Methods`."""
         pairs = pairs_of(first, second)
         found = self.predict(pairs, return_proba=True, too_long=too_long)
         return found.probability if isinstance(pairs, tuple) else [one.probability for one in found]
@@ -66,3 +65,19 @@ class NextSentencePredictor(EncoderTask):
                 hint = "Whether a text follows is asked of two: give a pair (a, b)."
                 raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
         return pairs
+
+
+@dataclass(frozen=True)
+class SentenceOrderPrediction(NextSentencePrediction):
+    """Whether two neighbouring texts are in order, and the probability that they are."""
+
+    def __str__(self) -> str:
+        return f"{'in order' if self.follows else 'swapped'} ({self.probability:.4f})"
+
+
+class SentenceOrderPredictor(NextSentencePredictor):
+    """Predicts whether of two neighbouring texts the second follows the first."""
+
+    name = "sentence-order"
+    prediction_type = SentenceOrderPrediction
+    head = "sentence_order"

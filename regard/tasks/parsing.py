@@ -107,7 +107,6 @@ class ParsePrediction(Prediction):
 
     @classmethod
     def empty_values(cls) -> dict[str, Any]:
-        """See `Prediction`."""
         return dict.fromkeys(("tree", "score", "words", "tags", "n_best"))
 
 
@@ -444,7 +443,7 @@ class Parser(encoding.EncoderTask):
         ]
 
     def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
-        """See `Task`: the words of the sentences."""
+        """The words of the sentences."""
         return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
 
     def rows_to_evaluate(

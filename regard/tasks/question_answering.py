@@ -375,7 +375,6 @@ class QuestionAnswerer(encoding.EncoderTask):
                 candidates[windows.questions[row]].add(in_context, no_answer)
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        """See `EncoderTask`."""
         return self.answers.are_finite(scores, batch)
 
     def _windows(

@@ -15,7 +15,7 @@ from regard.metrics import Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
 from regard.tasks.distillation import SoftTargets, Teacher
-from regard.tasks.encoding import EncoderTask, Part, headed
+from regard.tasks.encoding import EncoderTask, Part, headed, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
     OneTargetRecipe,
@@ -33,7 +33,6 @@ from regard.tasks.texts import (
     text_settings,
     texts_and_targets,
 )
-from regard.tasks.transformations import transformed
 from regard.text import Tokenizer
 
 # of cross-encoders -> the class that sentence-transformers names
@@ -125,7 +124,6 @@ class TextRegressor(EncoderTask):
         return total, len(batch)
 
     def identity(self) -> dict[str, str]:
-        """See `Task`."""
         return {} if self.soft_targets is None else self.soft_targets.teacher.identity()
 
     def measured(self, valid: Part) -> dict[str, float]:

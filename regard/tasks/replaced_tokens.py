@@ -206,14 +206,14 @@ class ReplacedTokenDetector(EncoderTask):
         return MaskedLanguageModel.example(recipe, words)
 
     def start_from_word_vectors(self, recipe: Any) -> None:
-        """See `Task`; this task reads no word vectors."""
+        """This task reads no word vectors."""
 
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(self._masked("train"))
 
     def companions(self) -> dict[str, Task]:
-        """See `Task`: in training, the generator."""
+        """In training, the generator."""
         return {} if self.masked is None else {"generator": self.masked}
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -310,10 +310,10 @@ class ReplacedTokenDetector(EncoderTask):
         return ()
 
     def check_test(self, recipe: Any) -> None:
-        """See `Task`; there are no test data."""
+        """There are no test data."""
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `Task`; there are no test data."""
+        """There are no test data."""
         return []
 
     def notes(self) -> list[str]:

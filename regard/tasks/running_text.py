@@ -58,7 +58,7 @@ class TextData(DataSection):
         return read(source, format=self.format)
 
     def files_of_examples(self) -> list[str]:
-        """See `DataSection`; of a corpus, the file with its checksums."""
+        """Of a corpus, the file with its checksums."""
         return [
             str(Path(name) / FACTS) if is_corpus(name) else name
             for name in super().files_of_examples()

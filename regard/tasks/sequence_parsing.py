@@ -75,11 +75,9 @@ class TreePairs(RowReader):
         self.trees = trees
 
     def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """See `RowReader`."""
         return ((line, (str(tree), str(tree))) for line, tree in self.trees.numbered())
 
     def file_of(self, field: int) -> str:
-        """See `RowReader`."""
         return self.trees.name
 
 

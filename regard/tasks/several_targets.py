@@ -56,7 +56,6 @@ class SeveralTargetsData(TextsData):
         return self.rows(source, part, (*self.columns, *self.target_columns))
 
     def with_named_columns(self) -> Self:
-        """See `DataSection`."""
         return self if self.target_columns else super().with_named_columns()
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:

@@ -60,7 +60,6 @@ class SentinelTokenizerSection(TokenizerSection):
     A word tokenizer leaves a sentinel that is a word of the texts where it is in the vocabulary."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """See `TokenizerSection`."""
         if self.path is not None:
             tokenizer = super().build(texts)
             if SENTINEL.format(0) in tokenizer.vocab():
@@ -181,7 +180,6 @@ class SpanCorruption(TextToText):
         return EpochSampler(self._windows("train"))
 
     def notes(self) -> list[str]:
-        """See `Task`."""
         return []
 
     def validate(self) -> dict[str, float]:
@@ -195,14 +193,14 @@ class SpanCorruption(TextToText):
         return {"loss": total / count}
 
     def check_test(self, recipe: Any) -> None:
-        """See `Task`; there are no test data."""
+        """There are no test data."""
 
     def test(self, recipe: Any) -> list[Score]:
-        """See `Task`; there are no test data."""
+        """There are no test data."""
         return []
 
     def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """See `Task`; there are no test data."""
+        """There are no test data."""
         return []
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
@@ -215,7 +213,7 @@ class SpanCorruption(TextToText):
         ]
 
     def attention_inputs(self, recipe: Any) -> list[str]:
-        """See `Task`: sources with sentinels."""
+        """Sources with sentinels."""
         return [source for source, _ in self._validation_pairs()]
 
     def _validation_pairs(self) -> list[tuple[str, str]]:

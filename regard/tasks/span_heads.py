@@ -70,24 +70,22 @@ class SpanLogits:
     def loss(
         self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
     ) -> tuple[Tensor, int]:
-        """See `AnswerHead`: the mean of both cross-entropies over all tokens of a window."""
+        """The mean of both cross-entropies over all tokens of a window."""
         scores = self.scores(hidden, batch, contexts).float()
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, spans, reduction="sum") / 2, len(batch)
 
     def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
-        """See `AnswerHead`: (B, T, 2)."""
+        """(B, T, 2)."""
         return batch.texts.pad(self.model.scores_from(self.kind, hidden))
 
     def best(
         self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
     ) -> tuple[list[list[ScoredSpan]], list[float]]:
-        """See `AnswerHead`."""
         spans = best_spans(scores, *contexts.unbind(-1), longest=longest, most=most)
         return spans, scores[:, 0].sum(-1).tolist()
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        """See `AnswerHead`."""
         return (scores.isfinite().all(-1) | ~batch.texts.keep).all(1)
 
 
@@ -130,7 +128,7 @@ class SpanSearch:
     def best(
         self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
     ) -> tuple[list[list[ScoredSpan]], list[float]]:
-        """See `AnswerHead`: log p(a) + log p(b | a) of the spans that lie in the context."""
+        """Log p(a) + log p(b | a) of the spans that lie in the context."""
         ranked = []
         for (begin, count), row in zip(contexts.tolist(), scores[:, 1:].tolist(), strict=True):
             spans = [
@@ -142,7 +140,7 @@ class SpanSearch:
         return ranked, scores[:, 0, 0].tolist()
 
     def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        """See `AnswerHead`: of the first token and its best last one; others may be impossible."""
+        """Of the first token and its best last one; others may be impossible."""
         return scores[:, :2, 0].isfinite().all(1)
 
 

@@ -128,7 +128,7 @@ class SearchedCandidates(SpanCandidates):
 
     @property
     def answer_logit(self) -> float:
-        """See `SpanCandidates`; spans are not compared with no answer."""
+        """Spans are not compared with no answer."""
         return -self.nothing
 
 

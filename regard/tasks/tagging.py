@@ -10,9 +10,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
+from regard.layers.crf import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores
 from regard.metrics.tags import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -249,7 +251,6 @@ class Tagger(encoding.EncoderTask):
     # ---- predictions
 
     def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
-        """See `Methods`."""
         return self.predict(texts, splitter=splitter)
 
     def checked(self, texts: Any) -> list[Any]:
@@ -356,7 +357,7 @@ class Tagger(encoding.EncoderTask):
         ]
 
     def attention_inputs(self, recipe: TaggingRecipe) -> Iterable[Any]:
-        """See `Task`: the words of the sentences."""
+        """The words of the sentences."""
         return [list(words) for words, _ in recipe.data.samples()]
 
     def rows_to_evaluate(
@@ -462,3 +463,41 @@ def _entities(
         score = fmean(shares[span.start : span.stop])
         words = span.start, span.stop
         yield Entity(span.type, split_text.text[start:end], start, end, score, words)
+
+
+class CRFTagger(Tagger):
+    """The most probable tags of the words of a sentence together.
+
+    `probabilities` of a prediction are those of each tag at its word, whatever the other tags are.
+    """
+
+    name = "crf-tagging"
+    head = "crf"
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from super().problems(recipe)
+        if recipe.data.scheme not in ("IOB2", "none"):
+            yield "data.scheme", 'must be "IOB2" or "none": the transitions are those of IOB2.'
+
+    @property
+    def crf(self) -> CRF:
+        """The transitions, under the head."""
+        return cast(CRFHead, self.module.head(self.head)).crf
+
+    @cached_property
+    def allowed(self) -> Transitions | None:
+        """The transitions of well-formed entities; None for other tags."""
+        return Transitions.of_iob2(self.labels) if self.scheme == "IOB2" else None
+
+    def word_loss(self, scores: Tensor, tags: Tensor) -> Tensor:
+        """The sum of -log p(tags | sentence) of the sentences, in nats; see `Tagger`."""
+        return self.crf.loss(scores.float(), tags, tags != IGNORE)
+
+    def best_tags(self, scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """The sequence of tags that is best as a whole."""
+        scores = scores.float()
+        best = self.crf.best(scores, keep, self.allowed)
+        shares = self.crf.probabilities(scores, keep, self.allowed)
+        return shares.gather(2, best[..., None])[..., 0], best

@@ -117,7 +117,6 @@ class TextPairsData(TableOptions, PairsData):
     """The columns that are read, by number from 0 or by name."""
 
     def with_named_columns(self) -> Self:
-        """See `DataSection`."""
         if "columns" in self.model_fields_set or self.header is False or len(self.train) != 1:
             return self
         columns = columns_in_header(self.train[0], self.format, self.delimiter)
@@ -150,7 +149,6 @@ class PairTokenizer(TokenizerSection):
     both (transformer)."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """See `TokenizerSection`."""
         if self.shared or self.path is not None:
             return super().build(texts)
         source = super().build(lambda: islice(texts(), 0, None, 2))
@@ -547,12 +545,10 @@ class TextToText(EmbedsTexts):
         return pairs_of(files, columns or (0, 1))
 
     def check_test(self, recipe: PairsRecipe) -> None:
-        """See `Task`."""
         if recipe.data.test:
             fields_of(recipe.data.records("test"))
 
     def test(self, recipe: PairsRecipe) -> Sequence[NamedScore]:
-        """See `Task`."""
         return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
 
     def test_samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
@@ -564,7 +560,7 @@ class TextToText(EmbedsTexts):
         return self._outputs(recipe.data.records("valid"))
 
     def attention_inputs(self, recipe: PairsRecipe) -> list[str]:
-        """See `Task`: sources."""
+        """Sources."""
         return [source for source, _ in islice(recipe.data.records("valid"), SAMPLES)]
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:

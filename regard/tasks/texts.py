@@ -74,7 +74,6 @@ class TextsData(TableOptions, EncoderData):
         return len(self.columns) == 3
 
     def with_named_columns(self) -> Self:
-        """See `DataSection`."""
         if "columns" in self.model_fields_set or self.header is False:
             return self
         columns = columns_in_header(self.train, self.format, self.delimiter)
@@ -156,7 +155,6 @@ class OneTargetData(TextsData):
         return self.glue not in ("", *SINGLE_TEXT) or super().pairs
 
     def with_named_columns(self) -> Self:
-        """See `DataSection`."""
         return self if self.glue or self.trees else super().with_named_columns()
 
     def read(self, source: Any, part: str) -> RowReader:

@@ -64,11 +64,9 @@ class Translator(TextToText):
 
     @classmethod
     def metric_options(cls, recipe: Any) -> dict[str, Any]:
-        """See `TextToText`."""
         return {"bleu_tokenize": recipe.evaluation.bleu_tokenize}
 
     def settings(self) -> dict[str, Any]:
-        """See `TextToText`."""
         return {**super().settings(), "bleu_tokenize": self.bleu_tokenize}
 
     def metrics(self) -> tuple[Metric, ...]:

@@ -16,8 +16,7 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.beam import Expansion
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.start import start
-from regard.decoding.steps import evaluating
+from regard.decoding.steps import evaluating, start
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer

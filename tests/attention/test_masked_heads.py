@@ -26,7 +26,7 @@ from regard.checkpoints.filling import load_weights
 from regard.checkpoints.formats import PRUNED, from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads

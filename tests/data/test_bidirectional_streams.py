@@ -105,8 +105,3 @@ def test_streams_restart_one_after_the_other():
 
 def test_a_text_without_words_has_no_predictions():
     assert text([[], []]).count == 0
-
-
-def test_batches_move_with_their_counts():
-    batch = BidirectionalStreams(text(), batch_size=2, sequence_length=3)[0]
-    assert torch.equal(batch.to("cpu").targets, batch.targets) and len(batch) == 2

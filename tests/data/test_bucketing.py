@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import Buckets, EpochSampler, PairBatch, Sequences, TokenArray, sorted_batches
+from regard.data import Buckets, EpochSampler, Sequences, TokenArray, sorted_batches
 from regard.data.bucketing import BucketSampler
 from regard.data.sampler import permutation
 from regard.errors import CheckpointError, ConfigError
@@ -53,24 +53,6 @@ def test_batches_are_as_full_as_max_tokens_allows():
     assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
 
 
-@given(LENGTHS, st.integers(1, 60), st.integers(1, 9), st.integers(0, 3))
-def test_without_pools_batches_are_the_longest_runs_of_shuffled_examples(
-    lengths, budget, most, epoch
-):
-    buckets = Buckets(
-        columns_of(lengths), (0, 0), max_tokens=budget, seed=5, batch_size=most, pool=None
-    )
-    wanted: list[list[int]] = []
-    for row in permutation(len(lengths), 5, epoch, 0).tolist():
-        longer = [*(wanted[-1] if wanted else []), row]
-        cost = len(longer) * max(max(lengths[i]) for i in longer)
-        if wanted and len(longer) <= most and cost <= budget:
-            wanted[-1].append(row)
-        else:
-            wanted.append([row])
-    assert sorted(rows.tolist() for rows in buckets.epoch(epoch).indices) == sorted(wanted)
-
-
 @pytest.mark.parametrize("pool", [None, 100])
 def test_lengths_decide_batches_only_in_pools(pool):
     """With lengths drawn from 1 to 50, the 10 lengths of a random batch differ widely."""
@@ -93,12 +75,6 @@ def test_the_order_depends_only_on_seed_and_epoch():
     first, second = orders(1, (0, 1))
     assert first != second and sorted(sum(first, [])) == sorted(sum(second, []))
     assert orders(1, (0,)) != orders(2, (0,))
-
-
-def test_the_order_of_the_batches_changes_from_epoch_to_epoch():
-    buckets = Buckets(columns_of([(i, i) for i in range(1, 30)]), (0, 0), max_tokens=1, seed=0)
-    first, second = ([rows.tolist() for rows in buckets.epoch(e).indices] for e in (0, 1))
-    assert first != second and sorted(first) == sorted(second) == [[i] for i in range(29)]
 
 
 def test_the_order_is_the_same_on_every_machine_and_numpy():
@@ -232,28 +208,6 @@ def test_sorted_batches_have_each_example_once_longest_first(lengths, budget):
     assert longest == sorted(longest, reverse=True)
 
 
-def test_batches_of_one_column_are_made_by_the_given_function():
-    column = TokenArray.of([[7], [8, 8]])
-    batches = sorted_batches([column], (0,), max_tokens=4, make=lambda rows: rows)
-    assert [batch.ids.tolist() for batch in batches] == [[[7, 0], [8, 8]]]
-
-
-def test_padding_is_the_fraction_without_tokens():
-    batches = sorted_batches(columns_of([(1, 4), (4, 4), (2, 3)]), (0, 0), max_tokens=100)
-    assert batches.padding == pytest.approx(1 - 18 / 24)
-
-
-def test_padding_on_real_lengths_is_small(shared):
-    folder = shared("multi30k/data/task1/tok")
-
-    def words(language):
-        text = (folder / f"train.lc.norm.tok.{language}").read_text(encoding="utf-8")
-        return TokenArray.of([[0] * (len(line.split(" ")) + 2) for line in text.split("\n")[:-1]])
-
-    buckets = Buckets([words("en"), words("de")], (0, 0), max_tokens=4096, seed=0)
-    assert buckets.epoch(0).padding < 0.05
-
-
 def test_sequences_pad_select_and_move():
     rows = Sequences.of([[5, 6, 7], [], [8]], pad=9)
     assert rows.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
@@ -262,9 +216,3 @@ def test_sequences_pad_select_and_move():
     assert chosen.ids.tolist() == [[8, 9, 9], [8, 9, 9], [5, 6, 7]]
     assert chosen.lengths.tolist() == [1, 1, 3] and len(chosen) == 3
     assert Sequences.of([], pad=0).ids.shape == (0, 0)
-
-
-def test_the_count_of_a_pair_batch_is_kept_on_another_device():
-    batch = PairBatch(Sequences.of([[1]] * 2, 0), Sequences.of([[1, 5, 6, 2], [1, 2]], 0))
-    assert batch.count == 4 and type(batch.count) is int
-    assert vars(batch.to("cpu"))["count"] == 4

@@ -83,11 +83,6 @@ def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_pa
     assert list(read_conll(spaces)) == [(("10\u00a0000",), ("B",)), (("x\u2028y",), ("O",))]
 
 
-def test_docstart_lines_end_a_sentence_with_any_columns(tmp_path):
-    path = write(tmp_path / "x.txt", "-DOCSTART-\na N O\n-DOCSTART- O\nb N O\n")
-    assert [words for words, _ in read_conll(path)] == [("a",), ("b",)]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

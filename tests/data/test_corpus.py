@@ -344,13 +344,6 @@ def test_a_folder_is_built_by_one_process_at_a_time(tokenizers, source, tmp_path
             build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out")
 
 
-def test_progress_shows_rate_and_time_left(tokenizers, source, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("regard.progress.Lines.__init__.__defaults__", (0.0, None))
-    build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out", progress=True)
-    told = capsys.readouterr().err
-    assert "tokens/s" in told and " left" in told and "100.0%" in told
-
-
 def test_streams_and_blocks_of_a_mapped_corpus_are_those_in_memory(tokenizers, source, tmp_path):
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
     mapped = build_corpus(documents, tokenizer, tmp_path / "out", progress=False).tokens
@@ -408,11 +401,6 @@ def test_windows_run_across_documents_of_joined_tokens():
         r[:n] for r, n in zip(batch.sequences.ids.tolist(), batch.sequences.lengths, strict=True)
     ]
     assert sorted(rows) == [[0, 1, 2, 3], [4, 5]]
-
-
-def test_windows_of_documents_that_are_too_short_are_an_error():
-    with pytest.raises(ConfigError, match="no document has as many tokens as a window needs, 3"):
-        DocumentWindows(TokenArray.of([[1, 2], []]), length=4, batch_size=1, seed=1, smallest=3)
 
 
 def test_a_split_takes_the_last_documents(tokenizers, source):

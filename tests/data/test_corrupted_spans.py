@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from regard.data.span_corruption import (
     CorruptedWindows,
     Noise,
     corrupted,
-    random_partition,
     random_spans,
 )
 from regard.data.token_arrays import TokenArray
@@ -132,28 +130,6 @@ def test_the_spans_have_the_distribution_of_the_published_program():
         assert counts.keys() == every and len(every) == cells
         # Of 31 degrees of freedom; a value above 61.1 has probability 0.001.
         assert chi_square(counts.values(), draws / cells) < 61.1
-
-
-def test_all_partitions_are_equally_probable():
-    random, draws = np.random.default_rng(5), 6000
-    counts = Counter(tuple(random_partition(7, 3, random)) for _ in range(draws))
-    expected = {
-        tuple(end - begin for begin, end in pairwise((0, *cuts, 7)))
-        for cuts in combinations(range(1, 7), 2)
-    }
-    assert counts.keys() == expected and len(expected) == 15
-    assert chi_square(counts.values(), draws / 15) < 36.1  # 14 degrees of freedom, p = 0.001
-    assert random_partition(1, 1, random).tolist() == [1]
-    assert random_partition(4, 4, random).tolist() == [1, 1, 1, 1]
-
-
-def test_the_shortest_windows_keep_and_drop_a_token():
-    random = np.random.default_rng(2)
-    for length in range(2, 12):
-        for noise in (PUBLISHED, Noise(0.9, 1.0), Noise(0.01, 9.0)):
-            dropped = random_spans(length, noise, random)
-            assert len(dropped) == length and not dropped[0] and dropped[-1]
-            assert dropped.sum() == noise.counts(length)[0]
 
 
 # ----------------------------------------------------------------------------------- batches

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import tracemalloc
-import zipfile
 
 import pytest
 
-from regard.data import read, read_glue
+from regard.data import read_glue
 from regard.errors import ConfigError, DataError
 
 # As the benchmark's own folders are laid out: (task, folder, part, file, header, line, row).
@@ -162,16 +159,6 @@ def test_rows_of_multinli_without_agreement_raise_an_error_or_are_left_out(tmp_p
     )
 
 
-def test_compressed_files_and_archive_members_give_the_same_rows(tmp_path):
-    text = b"sentence\tlabel\nfine\t1\n"
-    (tmp_path / "dev.tsv.gz").write_bytes(gzip.compress(text))
-    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
-        archive.writestr("SST-2/dev.tsv", text)
-        archive.writestr("SST-2/train.tsv", text)
-    assert list(read_glue("sst2", tmp_path / "dev.tsv.gz")) == [("fine", "1")]
-    assert list(read_glue("sst2", f"{tmp_path}/SST-2.zip!SST-2/dev.tsv")) == [("fine", "1")]
-
-
 def test_the_test_file_with_labels_is_preferred(tmp_path):
     write(tmp_path / "test.tsv", "index\t#1 ID\t#2 ID\t#1 String\t#2 String", "0\t1\t2\ta\tb")
     with pytest.raises(DataError, match=r"test.tsv:1: has no column 'Quality': the labels of this"):
@@ -242,15 +229,3 @@ def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
         read_glue("rte", tmp_path / "trian.tsv")
     with pytest.raises(ConfigError, match="`on_error` must be error or skip, but is 'drop'"):
         read_glue("rte", path, on_error="drop")
-
-
-def test_glue_rows_are_encoded_without_holding_them(tmp_path):
-    path = tmp_path / "train.tsv.gz"
-    line = f"0\t{'long ' * 200}\t{'text ' * 200}\t1\n"
-    path.write_bytes(gzip.compress(b"index\tsentence1\tsentence2\tlabel\n" + line.encode() * 5000))
-    rows = read_glue("wnli", path)
-    assert next(iter(read(rows))) == next(iter(rows))
-    tracemalloc.start()
-    assert sum(1 for _ in rows) == 5000
-    assert tracemalloc.get_traced_memory()[1] < 2e6  # the text is 10 MB
-    tracemalloc.stop()

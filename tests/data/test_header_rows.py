@@ -97,14 +97,6 @@ def test_an_example_that_looks_like_a_header_is_usable(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "first", [("a text", "label"), ("text", "good"), ("label", "label"), ("positive", "text")]
-)
-def test_examples_with_common_words_are_no_header(tmp_path, first):
-    file = table(tmp_path, first, ROWS, "tsv")
-    assert first[1] in planned("classification", file).labels
-
-
 def test_records_with_names_have_no_header(tmp_path):
     file = tmp_path / "rows.jsonl"
     rows = [("text", "label"), *ROWS]
@@ -152,12 +144,6 @@ def test_a_file_of_tags_has_a_header_if_the_recipe_says_so(tmp_path):
     ((words, tags), _) = read_conll(path, header=False)
     assert (words[0], tags[0]) == ("Token", "NER_tag")
     assert {*planned("tagging", path, header=True).labels} == {"B-ORG", "O"}
-
-
-def test_words_that_name_columns_are_words_elsewhere(tmp_path):
-    path = tmp_path / "x.conll"
-    path.write_text("word NN\ntag NN\n\nToken POS\n")
-    assert [words for words, _ in read_conll(path)] == [("word", "tag"), ("Token",)]
 
 
 def test_the_header_of_pairs_to_translate(tmp_path):

@@ -50,21 +50,6 @@ def test_grey_of_16_bits_is_as_bright_as_grey_of_8(tmp_path, name):
     assert torch.equal(read_image(tmp_path / name), read_image(tmp_path / "eight.png"))
 
 
-@pytest.mark.parametrize("value", [0.5, 70_000, -1])
-def test_pixels_without_a_known_white_are_an_error(tmp_path, value):
-    Image.fromarray(np.full((4, 4), value, np.float32 if value < 1 else np.int32)).save(
-        tmp_path / "a.tiff"
-    )
-    with pytest.raises(DataError, match="a.tiff.*8 or 16 bits"):
-        read_image(tmp_path / "a.tiff")
-
-
-def test_transparent_pixels_are_read_as_white(tmp_path):
-    clear = np.zeros((4, 4, 4), dtype=np.uint8)
-    Image.fromarray(clear, "RGBA").save(tmp_path / "clear.png")
-    assert (read_image(tmp_path / "clear.png", side=4) == 1).all()
-
-
 def test_an_image_is_turned_as_its_camera_says(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90 degrees

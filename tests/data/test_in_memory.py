@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard.data import read
-from regard.data.in_memory import infer_columns, rows, text_rows, write_jsonl, write_lines
+from regard.data.in_memory import rows, text_rows, write_jsonl, write_lines
 from regard.errors import ConfigError, DataError
 
 pandas = pytest.importorskip("pandas")
@@ -149,39 +149,6 @@ def test_a_lazy_frame_and_a_series_raise_an_error_that_says_what_to_give():
         rows(polars.LazyFrame(COLUMNS))
     with pytest.raises(DataError, match="is one column, without labels"):
         rows(pandas.Series(TEXTS))
-
-
-@pytest.mark.parametrize(
-    ("names", "columns"),
-    [
-        (["text", "label"], ("text", "label")),
-        (["label", "text"], ("text", "label")),
-        (["review", "stars"], ("review", "stars")),
-        (["id", "sentence1", "sentence2", "label"], ("sentence1", "sentence2", "label")),
-        (["idx", "sentence", "label"], ("sentence", "label")),
-    ],
-)
-def test_columns_are_known_by_their_names(names, columns):
-    assert infer_columns(pandas.DataFrame([list("abcd")[: len(names)]], columns=names)) == columns
-
-
-@pytest.mark.parametrize(
-    "names", [["a", "b", "c"], ["text", "label", "score"], ["label", "x", "y"]]
-)
-def test_columns_that_are_not_known_raise_an_error_with_their_names(names):
-    with pytest.raises(ConfigError, match=f"{', '.join(names)}, and their names do not.*columns="):
-        infer_columns(pandas.DataFrame([[1, 2, 3]], columns=names))
-
-
-def test_a_table_with_one_column_has_no_target():
-    with pytest.raises(ConfigError, match="texts and their target: <DataFrame> has one column"):
-        infer_columns(pandas.DataFrame({"text": TEXTS}))
-
-
-def test_a_table_without_rows_has_no_texts():
-    assert text_rows(pandas.DataFrame(COLUMNS)[:0]) == []
-    with pytest.raises(ConfigError, match="Give texts: <DataFrame> has no column of texts"):
-        text_rows(pandas.DataFrame())
 
 
 def test_texts_of_a_table_leave_out_the_target():

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import regard
-from regard.attention.attend import attend
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.data.layout import FirstTokens, UnpaddedLayout
@@ -195,27 +193,3 @@ def test_unpadded_attention_of_a_sequence_does_not_depend_on_the_batch():
     together = context(rows)
     for number, row in enumerate(rows):
         assert torch.equal(context([row])[0, : len(row)], together[number, : len(row)])
-
-
-def test_attention_capture_shows_padded_sequences():
-    packing, attention = packed([3, 20]), SelfAttention(8, 2, kind="encoder")
-    flat = packing.unpad(torch.randn(2, 20, 8))
-    with regard.look(attention) as seen:
-        attention(flat, unpadded_mask(packing))
-    (view,) = seen.passes
-    (site,) = view.attentions.values()
-    assert site.weights.shape == (2, 2, 20, 20)
-
-
-def test_unpadded_attention_with_another_score_equals_the_padded_one():
-    packing = packed([3, 20])
-    query, key, value = (torch.randn(2, 1, 20, 4) for _ in range(3))
-
-    def negative(query, key):
-        return -(query @ key.transpose(-1, -2))
-
-    flat = [packing.unpad(x.transpose(1, 2)).transpose(1, 2) for x in (query, key, value)]
-    found = attend(*flat, score=negative, mask=unpadded_mask(packing))
-    wanted = attend(query, key, value, score=negative, mask=padded(packing, packing))
-    torch.testing.assert_close(found[0, 0, :3], wanted[0, 0, :3])
-    torch.testing.assert_close(found[0, 0, 3:23], wanted[1, 0])

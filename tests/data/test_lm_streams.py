@@ -15,7 +15,6 @@ from regard.data import (
     ParallelStreams,
     ShuffledBlocks,
     SlidingWindows,
-    StreamBatch,
     TokenArray,
     VariableStreams,
     WarmedStreams,
@@ -33,14 +32,6 @@ def grid(batch):
     return batch.tokens.tolist(), batch.targets.tolist(), batch.fresh
 
 
-def test_two_streams_of_equal_length():
-    windows = [grid(window) for window in ParallelStreams(text(9), batch_size=2, sequence_length=3)]
-    assert windows == [
-        ([[0, 1, 2], [4, 5, 6]], [[1, 2, 3], [5, 6, 7]], True),
-        ([[3], [7]], [[4], [8]], False),
-    ]
-
-
 def test_three_streams_of_unequal_length_ignore_missing_targets():
     windows = [
         grid(window) for window in ParallelStreams(text(12), batch_size=3, sequence_length=2)
@@ -49,13 +40,6 @@ def test_three_streams_of_unequal_length_ignore_missing_targets():
         ([[0, 1], [4, 5], [8, 9]], [[1, 2], [5, 6], [9, 10]], True),
         ([[2, 3], [6, 7], [10, 10]], [[3, 4], [7, 8], [11, X]], False),
     ]
-
-
-def test_one_stream_has_the_text_as_targets():
-    windows = [
-        grid(window) for window in ParallelStreams(text(4), batch_size=1, sequence_length=10)
-    ]
-    assert windows == [([[0, 1, 2]], [[1, 2, 3]], True)]
 
 
 def test_warmed_streams_start_before_their_targets():
@@ -139,19 +123,6 @@ def test_a_sampler_of_streams_starts_fresh_each_epoch_and_resumes():
         )
 
 
-def test_blocks_equal_those_worked_by_hand():
-    batches = [
-        grid(batch)
-        for batch in ShuffledBlocks(text(8), batch_size=2, sequence_length=3, seed=0).epoch(0)
-    ]
-    rows = sorted(
-        pair for tokens, targets, _ in batches for pair in zip(tokens, targets, strict=True)
-    )
-    short = ([6], [7]) if len(batches[-1][0][0]) == 1 else ([6, 6, 6], [7, X, X])
-    assert rows == [([0, 1, 2], [1, 2, 3]), ([3, 4, 5], [4, 5, 6]), short]
-    assert [fresh for *_, fresh in batches] == [True, True]
-
-
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 2))
 def test_blocks_predict_every_token_once(length, rows, steps, epoch):
     blocks = ShuffledBlocks(text(length), batch_size=rows, sequence_length=steps, seed=1)
@@ -232,11 +203,6 @@ def test_options_out_of_range_raise_errors():
         ShuffledBlocks(text(1), batch_size=1, sequence_length=1, seed=0)
     with pytest.raises(IndexError, match="index must be from 0 to 2, but is 3"):
         ParallelStreams(text(4), batch_size=1, sequence_length=1)[3]
-
-
-def test_the_count_of_a_stream_batch_is_kept_on_another_device():
-    window = StreamBatch(torch.zeros(1, 3), torch.tensor([[1, 2, X]]), fresh=True)
-    assert window.count == 2 and vars(window.to("cpu"))["count"] == 2 and len(window) == 1
 
 
 @given(st.integers(40, 400), st.integers(1, 4), st.integers(6, 40), st.integers(0, 3))

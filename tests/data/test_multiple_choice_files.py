@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from regard.data import ChoiceQuestion, files, read_choices
+from regard.data import ChoiceQuestion, read_choices
 from regard.errors import DataError
 
 PLAIN = {"context": "It rains.", "question": "Wet?", "choices": ["yes", "no"], "answer": "yes"}
@@ -43,13 +43,6 @@ def test_dream_has_the_published_counts(shared, part, count):
     ]
     assert [(c.question, c.choices[c.answer]) for c in found] == given
     assert all(len(c.choices) == 3 for c in found)
-
-
-@pytest.mark.parametrize("before", ["", "\n \n", "\ufeff"])
-def test_a_list_on_one_line_may_be_longer_than_a_line_of_rows(tmp_path, monkeypatch, before):
-    monkeypatch.setattr(files, "LONGEST_LINE", 100)
-    path = write(tmp_path / "x.json", before + json.dumps([PLAIN] * 50))
-    assert len(list(read_choices(path))) == 50
 
 
 def test_turns_of_dream_are_lines_of_the_context(tmp_path):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from regard.data import files, hash_of, read, read_parallel
 from regard.data.files import lines
-from regard.data.readers import CsvReader, read_records
+from regard.data.readers import read_records
 from regard.errors import ConfigError, DataError, MissingExtra
 
 ODD = "a\x0cb\u2028c\rd\x85e\x1cf\x00g"  # str.splitlines would cut at each of these
@@ -100,11 +100,6 @@ def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path):
     assert peak < 500_000
 
 
-def test_readers_can_be_read_again(tmp_path):
-    rows = read(write(tmp_path / "x.txt", "a\nb\n"))
-    assert list(rows) == list(rows) == [("a",), ("b",)]
-
-
 def test_hashes_are_those_of_sha256sum(tmp_path):
     path = write(tmp_path / "x.txt", b"abc")
     assert hash_of(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
@@ -147,12 +142,6 @@ def test_a_missing_file_offers_the_nearest_name(tmp_path):
         list(lines(tmp_path / "nowhere" / "train.en"))
     with pytest.raises(DataError, match="does not exist"):
         hash_of(tmp_path / "nothing")
-
-
-def test_a_folder_raises_an_error(tmp_path):
-    write(tmp_path / "train.en", "a\n")
-    with pytest.raises(DataError, match=r"is a folder, not a file\. It holds: train\.en"):
-        list(read(tmp_path))
 
 
 def test_an_unreadable_file_raises_an_error_with_its_name(tmp_path, monkeypatch):
@@ -285,16 +274,6 @@ def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
     old = write(tmp_path / "old.csv", "a,b\rc,d\r\n")
     with pytest.raises(DataError, match=r"A carriage return stands outside of quotes"):
         list(read(old, (0,)))
-
-
-def test_csv_is_read_with_another_delimiter(tmp_path):
-    path = write(tmp_path / "x.csv", 'de;en\n"a;b";c\n')
-    assert list(CsvReader(path, ("en", "de"), header=True, delimiter=";")) == [("c", "a;b")]
-
-
-def test_a_long_csv_field_is_read(tmp_path):
-    path = write(tmp_path / "x.csv", "a,b\n" + "x" * 200_000 + ",y\n")
-    assert len(next(iter(read(path, ("a",))))[0]) == 200_000
 
 
 # --- records -----------------------------------------------------------------------------------

@@ -52,11 +52,6 @@ def test_every_word_is_labelled_once_by_the_window_with_most_context(lengths, ro
             assert context(word, window) == max(context(word, other) for other in windows)
 
 
-def test_windows_of_one_token_words_equal_those_worked_by_hand():
-    found = word_windows([1] * 10, 6, 2)
-    assert [(w.start, w.stop, w.first, w.last) for w in found] == [(0, 6, 0, 5), (4, 10, 5, 10)]
-
-
 def test_a_word_longer_than_the_window_is_a_window_of_its_own():
     found = word_windows([2, 99, 2], 4, 1)
     assert [(w.start, w.stop) for w in found] == [(0, 1), (1, 2), (2, 3)]

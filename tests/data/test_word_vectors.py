@@ -59,12 +59,6 @@ def test_the_vectors_of_words_are_found_in_every_form(tmp_path, form):
     assert "of 7 words" in str(found) and "of width 3, 1 of them" in str(found)
 
 
-def test_of_a_word_that_stands_twice_the_first_vector_counts(tmp_path):
-    file = tmp_path / "twice.txt"
-    file.write_text("cat 1 2\ncat 3 4\n")
-    assert read_word_vectors(file, ["cat"]).vectors.tolist() == [[1, 2]]
-
-
 @pytest.mark.parametrize(
     "content, said",
     [
@@ -83,18 +77,6 @@ def test_damaged_lines_are_named(tmp_path, content, said):
     file.write_text(content)
     with pytest.raises(DataError, match=said):
         read_word_vectors(file, ["cat", "dog"])
-
-
-def test_files_that_end_early_or_are_missing_are_errors(tmp_path):
-    file = tmp_path / "short.bin"
-    file.write_bytes(binary(b"")[:-5])
-    with pytest.raises(DataError, match="ends within the vector of word 3"):
-        read_word_vectors(file, ["cat"])
-    file.write_bytes(gzip.compress(glove().encode())[:-8])
-    with pytest.raises(DataError, match="cannot be decompressed"):
-        read_word_vectors(file.rename(tmp_path / "short.gz"), ["cat"])
-    with pytest.raises(DataError, match="does not exist"):
-        read_word_vectors(tmp_path / "missing.txt", ["cat"])
 
 
 def test_a_file_without_any_of_the_words_gives_none(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.models.protocols import Generator
 from regard.state import State
 

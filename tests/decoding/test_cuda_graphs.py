@@ -28,8 +28,7 @@ from regard.decoding import (
     TopK,
     cuda_graphs,
 )
-from regard.decoding.start import start
-from regard.decoding.steps import evaluating
+from regard.decoding.steps import evaluating, start
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import generator
@@ -375,42 +374,6 @@ def test_capture_gating_gradients_autocast_and_training_use_the_plain_step(repla
     assert replays
 
 
-class Uneven(GPT2):
-    """A model that treats rows of different lengths differently."""
-
-    def step(self, tokens, state):
-        scores, state = super().step(tokens, state)
-        return scores if state.equal_lengths else scores * 2, state
-
-
-class Twice(GPT2):
-    """A model that reads every token twice."""
-
-    def step(self, tokens, state):
-        _, state = super().step(tokens, state)
-        return super().step(tokens, state)
-
-
-class ReadsNumbers(GPT2):
-    """A model whose operations depend on a number of a tensor."""
-
-    def step(self, tokens, state):
-        scores, state = super().step(tokens, state)
-        return scores / (2 if scores.sum() > 0 else 1), state
-
-
-@pytest.mark.parametrize(("kind", "why"), [
-    (Uneven, "other scores"), (Twice, "not advanced once"), (ReadsNumbers, "is capturing"),
-])  # fmt: skip
-def test_steps_that_cannot_be_recorded_give_one_warning(replays, monkeypatch, kind, why):
-    model = decided(kind(GPT2Config(WORDS, d_model=16, heads=2, layers=2, max_length=200)))
-    begun = lambda: start(model, Sequences.of([[3, 4], [5, 6]], 0))[0]  # noqa: E731
-    with pytest.warns(UserWarning, match=f"cannot be recorded as CUDA graphs.*{why}") as told:
-        assert_same_as_plain(model, begun, ids(2, 6), monkeypatch)
-        assert_same_as_plain(model, begun, ids(2, 6), monkeypatch)
-    assert len(told) == 1 and not cuda_graphs._replays[model].buffers
-
-
 def test_a_model_with_hooks_uses_the_plain_step(replays):
     model, heard = gpt2(), []
     model.norm.register_forward_hook(lambda *call: heard.append(1))
@@ -439,18 +402,3 @@ def test_every_method_finds_the_same_on_a_gpu(monkeypatch, build, name):
     assert cuda_graphs._replays[model].buffers
     for one in found:
         assert [[h.tokens for h in row] for row in one] == [[h.tokens for h in r] for r in wanted]
-
-
-@pytest.mark.parametrize("build", [gpt2, transformer])
-@pytest.mark.parametrize("method", [Greedy(max_tokens=40), Sampling(max_tokens=40)])
-def test_a_step_waits_for_the_device_once(replays, device_waits, build, method):
-    model, source = build(), Sequences.of(PROMPTS, 0)
-    object.__setattr__(model.config, "eos", None)  # so that no row ends
-    steps = method.steps(generator(model), source)
-    for _ in range(8):
-        next(steps)  # what is read, drawn and recorded before
-    for _ in range(10):
-        with device_waits() as seen:
-            next(steps)
-        assert seen.found == ["tolist"]
-    assert len(replays) > 10

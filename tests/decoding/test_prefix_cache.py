@@ -20,7 +20,7 @@ from regard.decoding import (
     Speculative,
     generate,
 )
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models import model_class
 

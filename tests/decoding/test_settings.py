@@ -28,7 +28,6 @@ from regard.decoding import (
     TotalLimit,
     generate,
     load,
-    method_class,
     options,
     save,
     with_options,
@@ -269,16 +268,6 @@ def test_filters_of_a_user_cannot_be_stored(tmp_path):
     with pytest.raises(ConfigError, match="cannot be stored"):
         save(Greedy(filters=(Shout(),)), tmp_path)
     assert not (tmp_path / "generation_config.json").exists()
-
-
-def test_every_public_name_can_be_imported():
-    assert method_class("beam") is Beam
-    import regard.decoding as decoding
-
-    for name in decoding.__all__:
-        assert getattr(decoding, name) is not None
-    with pytest.raises(AttributeError):
-        decoding.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"assistant_model": "ngram"}])

@@ -1,6 +1,6 @@
 """Speculative decoding generates the same texts as decoding without a draft."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +29,6 @@ from regard.decoding import (
     save,
     with_options,
 )
-from regard.decoding.start import start
 from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.protocols import Generator
@@ -222,43 +221,7 @@ def test_samples_have_the_distribution_of_the_model(filters, tokens):
     assert float((expected - other).abs().sum()) > 0.5
 
 
-def test_the_acceptance_rate_is_one_minus_the_total_variation_distance():
-    # E[accepted] at the first token is sum_x min(p, q)              (Leviathan et al. 2023, 3.3)
-    model, small, count = Table(5), Table(6), 6000
-    plan = Speculative(Sampling((), count, max_tokens=2), SmallModel(small), 1)
-    with count_acceptance() as stats:
-        plan.run(model, Sequences.of([[2]], 0))
-    p, q = (m.scores[0, 2].softmax(-1) for m in (model, small))
-    assert stats.drafted == count
-    assert stats.accepted / count == pytest.approx(float(torch.minimum(p, q).sum()), abs=0.025)
-
-
 # ------------------------------------------------------------------------ small models
-
-
-class Afresh(Generator):
-    """A model that reads everything again at each step: no state to keep or to lose."""
-
-    continues = True
-
-    def __init__(self, model):
-        self.model, self.config = model.eval(), model.config
-
-    def empty(self, sequences, dtype=None):
-        return Read(torch.zeros(sequences, 64, dtype=torch.long), torch.zeros(sequences).long())
-
-    def prefill(self, tokens, state, lengths):
-        state.tokens[:, : tokens.size(1)] = tokens
-        return Read(state.tokens, lengths)
-
-    def step(self, tokens, state):
-        room, lengths, found = state.tokens.clone(), state.lengths, []
-        for column in tokens.T:
-            room[torch.arange(len(room)), lengths] = column
-            lengths = lengths + 1
-            inner, last = start(self.model, Sequences(room, lengths))
-            found.append(self.model.step(last, inner)[0])
-        return torch.cat(found, 1), Read(room, lengths)
 
 
 # ----------------------------------------------------------------------------- n-grams
@@ -351,25 +314,6 @@ def test_options_by_name_give_the_method_and_its_draft():
         Sampling((TopK(5),), seed=3), SmallModel("a/folder")
     )
     assert options(assistant_model=model).draft == SmallModel(model)
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Speculative(),
-        Speculative(Sampling(), NGrams(5), 2),
-        Speculative(Greedy(filters=(NoRepeatNGram(2),)), SmallModel("runs/small"), 3),
-        Speculative(Sampling((Temperature(0.8), TopK(50)), 4, 11, max_tokens=20)),
-    ],
-    ids=str,
-)
-def test_saved_plans_are_loaded_unchanged(plan, tmp_path, recwarn):
-    save(plan, tmp_path, ids={"eos_token_id": 2})
-    assert load(tmp_path) == replace(plan, method=replace(plan.method, eos=(2,)))
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.GenerationConfig.from_pretrained(tmp_path)
-    assert theirs.do_sample == isinstance(plan.method, Sampling)
-    assert not recwarn
 
 
 def test_prompt_lookup_of_transformers_is_loaded_as_ngrams(tmp_path):

@@ -16,7 +16,7 @@ import torch
 from regard import ops
 from regard.attention.cache import PagedCache
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import RegardError
 from regard.kernels import arguments, signatures
 from regard.kernels.beams import search

@@ -19,7 +19,7 @@ from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.decoding.greedy import Greedy
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program

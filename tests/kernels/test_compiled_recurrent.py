@@ -8,7 +8,7 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedRecurrent

@@ -10,7 +10,7 @@ import torch
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard.data.batches import PairBatch, Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models import as_encoder_decoder
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig

@@ -7,7 +7,7 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.decoding import generate
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models.gpt import GPT
 from regard.models.gpt2 import GPT2

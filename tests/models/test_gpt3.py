@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.gpt3 import GPT3, PUBLISHED, GPTNeo
 

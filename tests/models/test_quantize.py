@@ -10,7 +10,7 @@ from test_registry import CASES, build, ids, name_of, start_decoding
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.layers import panels
 from regard.layers.quantized import QuantizedLinear, QuantizedMatrix
 from regard.models.bert import Bert, BertConfig

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 
 WORDS = 13

@@ -8,7 +8,7 @@ from drawn_numbers import key_of, number_of
 
 from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 

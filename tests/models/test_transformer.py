@@ -13,7 +13,7 @@ from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.transformer import MARIAN, PEGASUS
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer

@@ -12,11 +12,10 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.experiments.runs import read_recipe, resume, train
+from regard.experiments.runs import read_recipe, train
 from regard.models.elmo import Elmo, ElmoConfig
 from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageModel
 from regard.text import train as train_tokenizer
-from regard.training.callbacks import Callback
 
 LINES = ["the cat sat on the mat .", "a dog ran in the park .", "the dog saw a cat ."]
 RECIPE = """
@@ -120,27 +119,6 @@ def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_pat
     assert [v.shape for v in vectors] == [(2, 16), (2, 16)]
     assert vectors[1].labels == ("unseen", "words")
     np.testing.assert_allclose(task.embed("the cat", granularity="word"), vectors[0], atol=1e-6)
-
-
-class Stopped(Exception):
-    pass
-
-
-def test_a_resumed_training_equals_an_uninterrupted_one_to_the_last_bit(recipe, tmp_path):
-    """It dies between two checkpoints, in the middle of a pass over the text."""
-
-    class Fails(Callback):
-        def on_step(self, step):
-            if step.number == 8:
-                raise Stopped
-
-    whole = train(recipe, progress=False, out=tmp_path / "whole")
-    with pytest.raises(Stopped):
-        train(recipe, progress=False, out=tmp_path / "parts", callbacks=[Fails()])
-    parts = resume(tmp_path / "parts", progress=False).result
-    one, other = (regard.load(tmp_path / name).module.state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert whole.scores == parts.scores
 
 
 def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(recipe, tmp_path):

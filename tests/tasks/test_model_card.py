@@ -106,15 +106,3 @@ def test_a_quantized_folder_takes_the_licence_of_a_card_but_not_its_text(tmp_pat
         small = regard.quantize(folder, tmp_path / f"{folder.name}-small")
         made = (small / "README.md").read_text()
         assert ModelCard(made).data.license == license and "mine" not in made
-
-
-def test_a_folder_that_is_loaded_and_saved_has_the_same_card(tmp_path):
-    words = train("characters", ["a dog"], 20)
-    task = TextGenerator(GPT2(GPT2Config(words.vocab_size, 8, heads=2, layers=1)), words)
-    regard.save(task, tmp_path / "a")
-    regard.save(regard.load(tmp_path / "a"), tmp_path / "b")
-    regard.quantize(tmp_path / "a", tmp_path / "small")
-    texts = [(tmp_path / name / "README.md").read_text() for name in ("a", "b", "small")]
-    assert texts[0] == texts[1]
-    assert 'library_name: "transformers"' in texts[0]
-    assert 'library_name: "regard"' in texts[2]

@@ -13,11 +13,9 @@ import torch
 from tiny_folders import FAMILIES, GPTS, folder, their_scores
 
 import regard
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError
 from regard.experiments import runs
 from regard.metrics.multi_label import best_threshold
-from regard.tasks.multi_label import pos_weight
-from regard.training import Callback
 
 pandas = pytest.importorskip("pandas")
 transformers = pytest.importorskip("transformers")
@@ -281,12 +279,6 @@ def test_the_loss_is_that_of_transformers(start):
     assert float(total) / count == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_balanced_weights_of_labels_without_examples_are_one():
-    targets = torch.tensor([[1.0, 0, 1], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
-    assert pos_weight("balanced", "abc", targets).tolist() == [0.0, 1.0, 3.0]
-    assert pos_weight("", "abc", targets) is None
-
-
 def test_validation_scores_are_those_of_the_predictions(start):
     run = train(valid=LISTS, epochs=8)
     found, exact, pairs = run.predict(TEXTS), 0, 0
@@ -351,22 +343,6 @@ def test_a_head_with_the_same_labels_is_trained_on(start):
         assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
 
 
-def test_a_resumed_run_ends_with_the_same_bits(start):
-    class Stop(Callback):
-        def on_step(self, step):
-            if step.number == 4:
-                raise RuntimeError("stopped")
-
-    options = dict(batch_size=4, epochs=2, threshold="fitted", pos_weight="balanced")
-    whole = train(**options, out="whole")
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(**options, out="stopped", checkpoints={"save_steps": 3}, callbacks=[Stop()])
-    assert regard.resume("stopped", progress=False).result.scores == whole.scores
-    ours, kept = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
-    assert ours.read_bytes() == kept.read_bytes()
-    assert regard.load("stopped").threshold == regard.load("whole").threshold
-
-
 def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
     run = train(valid=0.5, epochs=4)
     page = (run.folder / "report.html").read_text()
@@ -388,15 +364,3 @@ def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_lin
     assert found == task.evaluate(LISTS).named
     with pytest.raises(ConfigError, match="columns of all labels, or of none: bad is missing"):
         task.rows_to_evaluate(["rows.csv"], ["text", *LABELS[1:]])
-
-
-def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(start):
-    task = planned(train(threshold="fitted")).task
-    with torch.no_grad():
-        task.module.heads["classes"].output.weight.fill_(math.nan)
-    found = task.validate()
-    assert set(found) == {*task.metric_names} and all(map(math.isnan, found.values()))
-    assert task.settings()["threshold"] == 0.5
-    for verb in (lambda: task.predict("a"), lambda: task.evaluate(LISTS)):
-        with pytest.raises(RegardError, match="infinite or NaN"):
-            verb()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
 from every_task import MAKERS, TAGGING, lines, make, task_of
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
-from regard.errors import ConfigError, RegardError
+from regard.errors import RegardError
 from regard.tasks.infer_task import ENCODER_DECODERS
-from regard.tasks.inputs import warn_if_file
 
 pandas = pytest.importorskip("pandas")
 
@@ -63,24 +59,10 @@ def test_pairs_are_read_from_named_columns_in_any_order(tasks):
     assert task.evaluate(frame, columns=["a", "b", "c"]).named == task.evaluate(rows).named
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("columns", ["review,stars", 3, {"review"}, [None], object()])
-def test_columns_that_are_no_list_raise_an_error(tasks, columns):
-    for name in TARGETS:
-        with pytest.raises(ConfigError, match="`columns` must be a list"):
-            tasks[name].evaluate([("a", "b")], columns=columns)
-
-
 def test_columns_that_are_not_there_raise_an_error(tasks):
     frame = pandas.DataFrame({"text": TEXTS, "label": ["yes"] * 12})
     with pytest.raises(RegardError, match="gone"):
         tasks["classification"].evaluate(frame, columns=["text", "gone"])
-
-
-@pytest.mark.parametrize("name", ["question-answering", "multiple-choice"])
-def test_tasks_of_records_have_no_columns(tasks, name):
-    with pytest.raises(ConfigError, match="`columns` would be without effect"):
-        tasks[name].evaluate([{"id": "1"}], columns=["a", "b"])
 
 
 # ---- names of files
@@ -102,20 +84,3 @@ def test_one_text_that_is_the_name_of_a_file_is_a_warning(tasks, name, tmp_path,
         task.predict(text)
     of_words = task_of(name) in (*TAGGING, "embedding")
     assert said[0].filename == __file__ or of_words
-
-
-@pytest.mark.parametrize("text", ["a warm mat", "", " ", "a" * 5000, "a\0b", "."])
-def test_a_text_that_names_no_file_gives_no_warning(text):
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        warn_if_file(text)
-    assert not said
-
-
-def test_the_command_gives_the_hint_at_a_file_too(tmp_path, monkeypatch, tasks):
-    monkeypatch.chdir(tmp_path)
-    Path("data.csv").write_text("text\na warm mat\n")
-    regard.save(tasks["classification"], "model")
-    ran = CliRunner().invoke(app, ["predict", "model", "data.csv"])
-    assert ran.exit_code == 0 and "is processed as a text, but is a file" in ran.stderr
-    assert "--file data.csv" in ran.stderr

@@ -16,9 +16,6 @@ import torch
 
 from regard.data.datasets.multiple_choice import ChoiceQuestion
 from regard.errors import ConfigError, DataError
-from regard.models.gpt2 import GPT2
-from regard.tasks import task_class
-from regard.text import train
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task
@@ -130,36 +127,6 @@ def test_numbers_out_of_range_are_named(name, option, call, value):
         call(task_named(name), **{option: value})
 
 
-@pytest.mark.parametrize("name", [n for n in sorted(every_task.MAKERS) if "language-m" in n])
-def test_an_unknown_option_of_a_perplexity_is_an_error(name):
-    with pytest.raises((ConfigError, TypeError), match="option 'targetlength'|keyword argument"):
-        task_named(name).evaluate(["the cat sat"], targetlength=3)
-
-
-def test_there_is_no_third_state_between_sentences():
-    with pytest.raises(ConfigError, match="`state` must be carried or zeros, but is 'zeroes'"):
-        task_named("bidirectional-language-modeling").evaluate(["the cat"], state="zeroes")
-
-
-def test_documents_are_read_from_one_column():
-    with pytest.raises(ConfigError, match="must name the one that holds texts, but names a, b"):
-        task_named("masked-language-modeling").rows_to_evaluate(["rows.csv"], ["a", "b"])
-
-
-@pytest.mark.parametrize("overlap", range(every_task.LIMIT // 2, 2 * every_task.LIMIT, 3))
-def test_windows_share_at_most_half_of_their_tokens(overlap):
-    task = task_named("question-answering")
-    pairs = [("who", "the old cat sat on a warm mat " * count) for count in (1, 4, 9)]
-    sizes = dict(max_length=every_task.LIMIT, max_question_length=6)
-    found, wanted = (
-        type(task)(task.module, task.tokenizer, doc_stride=one, **sizes).predict(
-            pairs, return_proba=True
-        )
-        for one in (overlap, every_task.LIMIT // 2)
-    )
-    assert found == wanted
-
-
 # ---- labels and answers --------------------------------------------------------------------
 
 
@@ -198,17 +165,6 @@ def test_a_question_without_a_right_answer_is_not_scored(answer):
     questions = [QUESTION, ChoiceQuestion("", "who sat", ("the cat", "a mat"), answer)]
     with pytest.raises(DataError, match="question 2 has the answer .*, which is none of its 2"):
         task_named("multiple-choice").evaluate(questions)
-
-
-@pytest.mark.parametrize("position", range(5))
-def test_unknown_tokens_are_counted_whatever_their_id_is(position):
-    names = [one for one in every_task.SPECIALS if one != "[UNK]"]
-    names.insert(position, "[UNK]")
-    tokenizer = train("wordpiece", every_task.lines(), 60, special_tokens=names)
-    assert tokenizer.unk_id == position
-    config = GPT2.Config(tokenizer.vocab_size, d_model=8, layers=1, heads=2, max_length=16)
-    task = task_class("language-modeling")(GPT2(config), tokenizer)
-    assert task.evaluate(["the \u6771 cat", "\u4eac"]).named[0].unknown == 2
 
 
 # ---- the evaluation harness ----------------------------------------------------------------

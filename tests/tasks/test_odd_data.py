@@ -217,25 +217,3 @@ def test_labels_that_are_scalars_of_torch_and_numpy_are_those_of_python(
         found.append(run.predict(TEXTS))
         assert run.evaluate(list(zip(TEXTS, given, strict=True))).named[0].count == 6
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("value", [torch.tensor(3), np.array("cat"), np.float32(1), None, 3])
-def test_a_scalar_in_the_place_of_texts_is_an_error(folders, value):
-    for name in ("translation", "classification", "language-modeling"):
-        task = regard.load(folders[name])
-        for method in ("predict", "hypotheses" if task.decodes else "embed", "evaluate"):
-            with pytest.raises(RegardError):
-                getattr(task, method)(value)
-
-
-@pytest.mark.parametrize("container", [frame, records])
-def test_a_list_that_contains_itself_is_an_error(folders, until_training, container):
-    circle: list[Any] = []
-    circle.append(circle)
-    for name in ("classification", "multi-label-classification"):
-        for column in DATA[name]:
-            data = container(DATA[name] | {column: [circle] * 6})
-            with pytest.raises(RegardError, match=r"lists in lists|must be text, but is a list"):
-                regard.train(task=name, model=str(folders[name]), train=data, epochs=1)
-            with pytest.raises(RegardError):
-                regard.load(folders[name]).evaluate(data)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -31,10 +29,6 @@ TREES = """
 ( (S (VP (VB sleep))) )
 ( (NP (NNP Cat)) )
 """
-RECIPE = {
-    "model": {"name": "bert", "d_model": 32, "layers": 1, "heads": 2, "d_ff": 32},
-    "tokenizer": {"kind": "words", "vocab_size": 60},
-}
 
 
 @pytest.fixture
@@ -179,13 +173,6 @@ def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add
         task.predict(texts, n_best=6, return_proba=True)
 
 
-def test_one_word_has_as_many_trees_as_there_are_labels():
-    task = tiny()
-    (found,) = task.predict(["a"], n_best=10, return_proba=True)
-    trees = sorted(str(tree).replace("(D a)", "").replace("(N a)", "") for tree, _ in found.n_best)
-    assert trees == ["(NP )", "(S (VP ))", "(S )"]
-
-
 def test_sentences_longer_than_the_model_reads_are_one_tree():
     task = tiny(max_length=8)
     words = list("abcdefgh" * 5)
@@ -289,15 +276,6 @@ def test_errors_name_the_text_or_the_line(tmp_path, files):
         list(read_treebank(["(S (NN a))", 3]))
     with pytest.raises(DataError, match="must be one tree, but is 2"):
         list(read_treebank(["(S (NN a)) (S (NN b))"]))
-
-
-def test_trees_without_words_are_left_out_and_counted(tmp_path):
-    path = tmp_path / "trees.jsonl"
-    rows = ["(S (NN a))", "(S (-NONE- *))", "(NN b)"]
-    path.write_text("".join(json.dumps({"tree": tree}) + "\n" for tree in rows))
-    reader = read_treebank(path)
-    assert [str(tree) for tree in reader] == ["(S (NN a))", "(TOP (NN b))"]
-    assert "tree without a word left out" in str(reader.report)
 
 
 def test_training_takes_trees_that_python_holds_and_a_share_for_validation():

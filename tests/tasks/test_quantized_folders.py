@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -138,18 +137,6 @@ def test_quantized_folders_have_a_quarter_or_half_of_the_size(tmp_path):
         assert size(made) < share * size(tmp_path / "wide")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "transformer", "embedding", "classification"])
-def test_stored_matrices_are_loaded_without_dequantizing(model_folders, name, monkeypatch):
-    """Nothing is rounded again, and no model is built twice."""
-    built, dequantized = [], []
-    folder, matrix = model_folder.ModelFolder, stored.StoredMatrix
-    made, numbers = folder._build, matrix.dequantized
-    monkeypatch.setattr(folder, "_build", lambda *given: built.append(1) or made(*given))
-    monkeypatch.setattr(matrix, "dequantized", lambda self: dequantized.append(1) or numbers(self))
-    regard.load(model_folders / f"{name}-int8")
-    assert len(built) == 1 and not dequantized
-
-
 def test_layers_that_merge_matrices_get_float32_ones(model_folders, monkeypatch):
     """As if a layer joined matrices: it never asks for the stored ones."""
     wanted = regard.load(model_folders / "gpt2-int8")
@@ -236,26 +223,6 @@ def test_a_model_is_loaded_on_the_given_device(model_folders, monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="There is no device 'cuda' here. .* finds: cpu"):
             regard.load(plain, device="cuda")
-
-
-def test_an_unknown_kind_of_quantized_weights_raises_an_error(model_folders, tmp_path):
-    for file in (model_folders / "gpt2-int8").iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    config = json.loads((tmp_path / "config.json").read_bytes())
-    config["regard"]["weights"] = "int3"
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="`weights` is 'int3', which this release does not"):
-        regard.load(tmp_path)
-
-
-def test_a_failed_quantization_leaves_no_folder(model_folders, tmp_path, monkeypatch):
-    def full(*given):
-        raise CheckpointError("the disk is full")
-
-    monkeypatch.setattr(model_folder, "write_tensors", full)
-    with pytest.raises(CheckpointError, match="full"):
-        regard.quantize(model_folders / "gpt2", tmp_path / "out")
-    assert not list(tmp_path.iterdir())
 
 
 # ---- memory

@@ -242,15 +242,6 @@ def test_answers_of_equal_score_are_ranked_by_position(folder):
 # ------------------------------------------------------------------------- texts of any shape
 
 
-@pytest.mark.parametrize("kind", ["folder", "roberta"])
-def test_answers_in_multibyte_texts_have_the_right_characters(kind, request):
-    task = both(request.getfixturevalue(kind))[0]
-    context = "Der Tür-Hut 😀👍🏽 kostet 5 €.\u3000東京 e\u0301 \t über \n" * 9
-    for passage in task.predict([("für?", context)], n_best=50, return_proba=True)[0].best:
-        assert passage.text == context[passage.start : passage.end]
-        assert passage.text == passage.text.strip()
-
-
 TEXTS = st.text(st.sampled_from("the cat 7.!\u6771\u00fc\u200b\n\U0001f600"), max_size=150)
 
 
@@ -269,14 +260,6 @@ def test_answers_are_parts_of_their_context_in_any_batch(folder, roberta, pairs)
             alone = task.predict([pair], too_long="truncate", return_proba=True)[0]
             assert alone.text == answer.text
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
-
-
-def test_an_empty_context_has_no_answer(folder):
-    task = both(folder)[0]
-    assert task.predict([], return_proba=True) == []
-    nothing = task.predict([("", ""), ("who?", ""), ("who?", " \n")], return_proba=True)
-    assert [(a.text, a.no_answer, a.best) for a in nothing] == [("", 1.0, ())] * 3
-    assert task.predict([("", "the cat")], return_proba=True)[0].text in "the cat"
 
 
 def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
@@ -301,18 +284,6 @@ def test_a_question_that_is_too_long_raises_an_error_or_is_truncated(folder):
     assert task.predict([(long, STORY)], too_long="truncate")[0] in STORY
     with pytest.warns(UserWarning, match="1 of 1 questions were cut to 22 tokens"):
         task.evaluate([Question("1", STORY, long, (Given("the", 0),))])
-
-
-def test_a_context_is_encoded_once_for_consecutive_questions(folder, monkeypatch):
-    task = both(folder)[0]
-    encode, seen = type(task.tokenizer).encode, []
-    monkeypatch.setattr(
-        type(task.tokenizer), "encode", lambda self, text: seen.append(text) or encode(self, text)
-    )
-    pairs = [("who?", LONG)] * 90 + [("why?", STORY)] * 3
-    monkeypatch.setattr("regard.tasks.question_answering.CHUNK", 40)
-    assert task.predict(pairs) == [task.predict(pairs[0])] * 90 + [task.predict(pairs[-1])] * 3
-    assert seen == [LONG, STORY, LONG, STORY]
 
 
 # -------------------------------------------------------------------------------- no answer

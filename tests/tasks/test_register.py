@@ -106,14 +106,6 @@ def test_a_folder_of_a_model_that_is_not_registered_is_an_error(tables, tmp_path
         regard.load(run.folder)
 
 
-def test_registering_a_class_again_replaces_it(tables):
-    register("bigram", Bigram)
-    again = type("Bigram", (Bigram,), {})
-    again.__qualname__ = Bigram.__qualname__
-    register("bigram", again)
-    assert MODELS["bigram"] is again
-
-
 def test_a_task_of_ones_own_has_its_name(tables):
     class Stars(TextClassifier):
         """Classes with another name."""

@@ -92,19 +92,6 @@ def test_the_expected_gradient_is_that_of_the_exact_expectation(choose, window):
     assert score.abs().max() > 1e-3  # the part that only REINFORCE gives
 
 
-def test_samples_alone_lean_on_reinforce_for_the_gradient_of_the_score(choose):
-    """Without its term a hard choice passes no gradient to the score."""
-    model = tiny()
-    choose([0, 1, 2])
-    output, targets = text_to_text_output(model, pairs())
-    loss, _ = model.head.loss(output.hidden.flatten(0, 1), targets.flatten())
-    weight = model.decoder.score.key.weight
-    (grad,) = torch.autograd.grad(loss, [weight], allow_unused=True, retain_graph=True)
-    assert grad is None or not grad.any()
-    term, _ = Reinforce().loss(model, output, targets, None)
-    assert torch.autograd.grad(term, [weight])[0].any()
-
-
 def test_the_loss_equals_its_formula_with_padding():
     model = tiny()
     batch = pairs([SOURCE, [4, 6]], [TARGET, [1, 6, 2]])
@@ -139,15 +126,6 @@ def test_rewards_are_the_log_probabilities_of_the_targets_and_have_no_gradient()
     torch.testing.assert_close(found, expected[..., 0].detach())
     assert not found.requires_grad
     assert token_log_probs(model, hidden[:0], targets[:0]).shape == (0, 3)
-
-
-def test_sequences_with_the_expected_value_add_nothing_but_entropy():
-    model = tiny(expected_share=0.99999)
-    output, targets = text_to_text_output(model, pairs())
-    assert not output.extras[selection.CHOICE_LOG_PROBS].any()
-    assert Reinforce(entropy=0.0).loss(model, output, targets, None)[0].item() == 0.0
-    soft = tiny(selection="soft", expected_share=None)
-    torch.testing.assert_close(text_to_text_output(soft, pairs())[0].hidden, output.hidden)
 
 
 def test_options_of_reinforce_belong_to_models_that_draw():

@@ -122,13 +122,6 @@ def test_a_word_that_no_tree_can_have_is_an_error(word):
             method([["a"], ["a", word]])
 
 
-def test_words_of_a_sentence_are_no_brackets():
-    task = tiny()
-    ids = task._sources([["EXXON", "(S", "XX", ")"]])[0].tolist()
-    names = [task.tokenizer.token(i) for i in ids[:-1]]
-    assert names == ["EXXON", "<unk>", "XX", "-RRB-"]
-
-
 def test_over_long_sentences_raise_an_error_or_are_cut():
     task = tiny(max_length=12)
     long = " ".join("abcdef" * 2)
@@ -142,12 +135,6 @@ def test_over_long_sentences_raise_an_error_or_are_cut():
     with pytest.raises(TextError, match="Text 2 has no word"):
         task.parse(["a", ""])
     assert task.predict(["a", ""])[1] == ""
-
-
-def test_a_limit_below_the_shortest_tree_means_that_one():
-    task = tiny()
-    tree = task.parse("a b c d", max_tokens=2)
-    assert len(tree.spans()) == 1 and tree.words == list("abcd")
 
 
 def test_a_tokenizer_without_brackets_raises_an_error():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +10,9 @@ import torch
 from opus_folders import ENGLISH, write_folder
 from test_multilingual_folders import write as write_multilingual
 from tiny_folders import folder as tiny
-from typer.testing import CliRunner
 
 import regard
 from regard.checkpoints.formats import layout_for
-from regard.cli import app
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.seq2seq import Seq2Seq
@@ -76,32 +72,6 @@ def test_vectors_are_those_of_the_encoder_in_transformers(kind, tmp_path):
     scaled = task.encode(given, normalize_embeddings=True)
     assert np.allclose(scaled, task.embed(given, normalize=True), atol=1e-6)
     assert task.embed([]).shape == (0, 16) and np.isfinite(task.embed("")).all()
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_the_command_line_prints_the_vectors_of_an_encoder_decoder(kind, tmp_path):
-    write(tmp_path, kind)
-    wanted = regard.load(tmp_path, device="cpu").embed(["the ball", "a dog"])
-    command = ["embed", str(tmp_path), "--device", "cpu", "--json"]
-    done = CliRunner().invoke(app, [*command, "the ball", "a dog"])
-    assert done.exit_code == 0, done.output
-    found = [json.loads(line)["vector"] for line in done.stdout.splitlines()]
-    assert np.abs(np.array(found) - wanted).max() < 1e-6
-    long = CliRunner().invoke(app, [*command, "the ball " * 60])
-    assert (long.exit_code == 0) == (kind == "t5")  # its positions have no limit
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart", "marian"])
-def test_quantized_encoders_of_sources_give_nearly_the_same_vectors(kind, tmp_path):
-    write(tmp_path, kind)
-    wanted = regard.load(tmp_path, device="cpu").embed(ENGLISH)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = regard.load(tmp_path, device="cpu", quantize="int8").embed(ENGLISH)
-    cosines = (
-        (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
-    )
-    assert cosines.min() > 0.99
 
 
 def test_gradients_reach_the_weights_of_the_model_itself(tmp_path):

@@ -9,15 +9,11 @@ import pytest
 import torch
 
 from regard.data import ParallelStreams, TokenArray
-from regard.layers.softmax import Softmax
-from regard.models.protocols import Output
-from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.state import Cells, State
+from regard.state import State
 from regard.tasks import stateful_perplexity
 from regard.tasks.stateful_perplexity import (
     converging_overlap,
-    difference,
     stateful_likelihood,
 )
 
@@ -115,61 +111,9 @@ def test_texts_are_read_in_segments_only_if_they_are_long(length, passes):
     assert bool(passes) == (length == 5000)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_quantized_models_are_read_in_segments(dtype, text, passes):
-    model = prepare(model_of("lstm"), dtype)
-    found = stateful_likelihood(model, text)
-    assert len(passes) == 1 and found.count == LENGTH - 1
-    nats, state = 0.0, None
-    for batch in ParallelStreams(text, batch_size=1, sequence_length=100):
-        output = model(batch.tokens, state)
-        loss, _ = model.head.loss(output.hidden[0], batch.targets[0])
-        nats, state = nats + float(loss), output.state
-    assert found.nats == pytest.approx(nats, rel=5e-6)
-
-
 @dataclass
 class Last(State):
     """The last tokens, and how many were read."""
 
     tokens: torch.Tensor
     read: torch.Tensor
-
-
-class LastTokens(torch.nn.Module):
-    """Remembers four tokens, and nothing of those before; `counts`: but how many they were."""
-
-    def __init__(self, counts):
-        super().__init__()
-        torch.manual_seed(1)
-        self.counts, self.embedding = counts, torch.nn.Embedding(WORDS, 8)
-        self.head = Softmax(8, WORDS, tied=None, bias=False)
-
-    def forward(self, ids, state=None):
-        rows = ids.size(0)
-        if state is None:
-            state = Last(torch.zeros(rows, 4, 8), torch.zeros(rows, dtype=torch.long))
-        every = torch.cat([state.tokens, self.embedding(ids)], 1)
-        hidden = every.unfold(1, 4, 1)[:, 1:].sum(-1)
-        read = state.read + ids.size(1) * self.counts
-        return Output(hidden, Last(every[:, -4:], read))
-
-
-@torch.no_grad()
-def test_any_state_that_converges_is_read_in_segments(text, passes):
-    model = LastTokens(counts=False)
-    assert converging_overlap(model, text) == 64
-    found = stateful_likelihood(model, text)
-    assert passes and found.nats == pytest.approx(sequential(model, text), rel=1e-7)
-    assert converging_overlap(LastTokens(counts=True), text) is None
-
-
-def test_the_difference_of_states_is_relative_beyond_one():
-    one = Cells(torch.tensor([[0.5, 3.0], [1.0, -4.0]]), torch.zeros(2, 0))
-    other = Cells(torch.tensor([[0.25, 3.0], [1.0, -5.0]]), torch.zeros(2, 0))
-    assert difference(one, one) == 0.0
-    assert difference(one, other) == 0.25
-    second = torch.tensor([1])
-    assert difference(one.select(second), other.select(second)) == pytest.approx(0.2)
-    assert difference(one, Cells(one.hidden * math.nan, one.cell)) == math.inf
-    assert difference(one, Cells(one.hidden[:, :1], one.cell)) == math.inf

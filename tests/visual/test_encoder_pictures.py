@@ -17,7 +17,7 @@ from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import InputFormat
-from regard.decoding.start import start
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads

@@ -104,11 +104,10 @@ class Replies(RowReader):
         self.dialogues, self.turns = dialogues, turns
 
     def file_of(self, field: int) -> str:
-        """See `RowReader`."""
         return self.dialogues.name
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        """See `RowReader`; the number is that of the dialogue."""
+        """The number is that of the dialogue."""
         for number, dialogue in self.dialogues.numbered():
             for at, reply in enumerate(dialogue.turns):
                 first = 0 if self.turns is None else max(0, at - self.turns)

@@ -39,11 +39,9 @@ class SentimentTreeReader(RowReader):
         self.path, self.phrases = path, phrases
 
     def file_of(self, field: int) -> str:
-        """See `RowReader`."""
         return self.path
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        """See `RowReader`."""
         seen: set[Row] = set()
         empty = True
         for number, line in enumerate(lines(self.path), 1):

@@ -96,12 +96,10 @@ class Speculative(IncrementalMethod):
         return speculate(model, source, self)
 
     def collector(self, model: Generator) -> Collector:
-        """See `IncrementalMethod`."""
         return self.method.collector(model)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """See `regard.decoding.method`."""
         draft = draft_of(settings.take("draft", "ngram"))
         tokens = settings.take("num_assistant_tokens", cls.tokens)
         has_sampling = settings.has(*(NAMES[name] for name in METHOD_OPTIONS["sampling"]))
@@ -109,7 +107,7 @@ class Speculative(IncrementalMethod):
         return cls(method.from_settings(settings), draft, tokens)
 
     def settings(self) -> dict[str, Any]:
-        """See `regard.decoding.method`; `save` stores the name of the draft."""
+        """The options; `save` stores the name of the draft."""
         options = {"draft": self.draft, "num_assistant_tokens": self.tokens}
         return self.method.settings() | options
 
@@ -193,7 +191,6 @@ class Choices:
     def draft(
         self, log_probs: Tensor, active: ActiveSequences, drafted: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """See `regard.decoding.speculative.drafts.Chooser`."""
         allowed = self.allowed(log_probs, active, drafted)
         return self.rule.draft(allowed, active.rows, self.counts(active, drafted.size(1)))
 
