@@ -3,7 +3,7 @@
     generate(model, source, Beam(size=5, n_best=3))
     generate(model, source, beams=5, n_best=3)        the same, by name
 
-A new method is one file and one line in `METHODS`; see `regard.decoding.method`.
+A new method is one file and one line in `METHODS`; see `regard.decoding.loop`.
 
 Internal: names that `regard` itself does not have may change with every version.
 """
@@ -18,7 +18,7 @@ from regard.lazy import entry, imported, names_of
 if TYPE_CHECKING:
     from regard.data.batches import Sequences
     from regard.decoding.hypothesis import Hypothesis
-    from regard.decoding.method import Method
+    from regard.decoding.loop import Method
     from regard.models.protocols import Generator
 
 METHODS = {
@@ -32,20 +32,19 @@ _names, __getattr__ = names_of(
     __name__,
     {
         "beam": "Beam",
-        "constraints": "BadWords ForcedEnd ForcedFirst MinLength Renormalize "
-        "RepetitionPenalty Suppress SuppressFirst",
-        "filters": "MinTokens NoRepeatNGram Temperature TopK TopP",
+        "filters": "BadWords ForcedEnd ForcedFirst MinLength MinTokens NoRepeatNGram Renormalize "
+        "RepetitionPenalty Suppress SuppressFirst Temperature TopK TopP",
         "generation_config": "load load_from_model_config save with_options",
         "greedy": "Greedy",
         "hypothesis": "Hypothesis unfinished",
-        "length_penalty": "GNMT Power RelativeLimit TotalLimit",
+        "length_penalty": "BeamFinished CurrentLength ExactBound GNMT Power RelativeLimit "
+        "TotalLimit",
         "loop": "IncrementalMethod",
         "prefix_cache": "PrefixCache",
         "sampling": "Sampling",
         "settings": "options",
         "speculative.drafts": "NGrams SmallModel",
         "speculative.method": "AcceptanceStats Speculative count_acceptance",
-        "stopping": "BeamFinished CurrentLength ExactBound",
         "streaming": "Streaming",
     },
 )
@@ -83,7 +82,7 @@ def generate(
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
     if method is None:
         method = imported("settings:options", __name__)(**named)
-    if not isinstance(method, imported("method:Method", __name__)):
+    if not isinstance(method, imported("loop:Method", __name__)):
         raise ConfigError(
             f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
             f"{method!r:.80}. Options by name are given as they are: beams=4."

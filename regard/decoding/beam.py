@@ -26,7 +26,16 @@ from regard.data.batches import Sequences
 from regard.decoding.compiled_search import SearchOptions, ranked_count, run_compiled_search
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.hypothesis import FinishedHypotheses, Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
+from regard.decoding.length_penalty import (
+    BeamFinished,
+    CurrentLength,
+    LengthPenalty,
+    Limit,
+    Power,
+    SearchStatus,
+    Stopping,
+    limits,
+)
 from regard.decoding.loop import forces_end
 from regard.decoding.option_types import check as check_option
 from regard.decoding.settings import (
@@ -43,7 +52,6 @@ from regard.decoding.steps import (
     normalized,
     start_decoding,
 )
-from regard.decoding.stopping import BeamFinished, CurrentLength, SearchStatus, Stopping
 from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
@@ -93,8 +101,8 @@ class Beam:
         size: running hypotheses of each source.
         n_best: hypotheses of each source that are returned; fewer where fewer were found.
         length_penalty: see `regard.decoding.length_penalty`.
-        stopping: see `regard.decoding.stopping`; a beam of one has no alternative, so that it is
-            greedy search with every rule.
+        stopping: when the search ends; a beam of one has no alternative, so that it is greedy
+            search with every rule.
         filters: what may come next.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.

@@ -9,12 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.decoding.constraints import BadWords, ForcedEnd, Renormalize, Suppress
-from regard.decoding.filters import Filter
+from regard.decoding.filters import BadWords, Filter, ForcedEnd, Renormalize, Suppress
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty
+from regard.decoding.length_penalty import STOPPING, LengthPenalty, Stopping
 from regard.decoding.steps import eos_tokens
-from regard.decoding.stopping import STOPPING, Stopping
 from regard.decoding.topk import index_bits
 from regard.models.protocols import Generator, SearchPlan
 

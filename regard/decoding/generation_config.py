@@ -11,8 +11,7 @@ from typing import Any
 
 from regard import habit_names
 from regard.decoding.beam import Beam
-from regard.decoding.loop import TokenMethod
-from regard.decoding.method import Method
+from regard.decoding.loop import Method, TokenMethod
 from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, shown
 from regard.decoding.settings import (
     FORMULA,

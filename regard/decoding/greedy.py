@@ -11,14 +11,12 @@ from torch import Tensor
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.compiled_search import SearchOptions, run_compiled_search
-from regard.decoding.constraints import ForcedEnd, Renormalize
-from regard.decoding.filters import Filter
+from regard.decoding.filters import Filter, ForcedEnd, Renormalize
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
+from regard.decoding.length_penalty import BeamFinished, LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import Chooser, EndRule, TokenMethod, choose_filtered
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import evaluating, start_decoding
-from regard.decoding.stopping import BeamFinished
 from regard.models.protocols import Generator
 from regard.state import State
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.decoding.constraints import ForcedEnd
-from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
+from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, apply
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import LengthPenalty, Limit, limits
 from regard.decoding.steps import (
@@ -293,3 +292,17 @@ class Collector:
         """For each source its `copies` hypotheses; complete when all steps have been added."""
         ended = [self._ended[row] for row in sorted(self._ended)]
         return [ended[row : row + self.copies] for row in range(0, len(ended), self.copies)]
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A frozen dataclass of the options of a decoding method.
+
+    Its class method `from_settings` takes the options back, as `regard.decoding.settings.Settings`.
+    """
+
+    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+        """The hypotheses of each source or prompt, best first; without any, of one empty prompt."""
+
+    def settings(self) -> dict[str, Any]:
+        """The options under the names of generation_config.json."""

@@ -15,21 +15,19 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from regard import habit_names
-from regard.decoding.constraints import (
+from regard.decoding.filters import (
     BadWords,
+    Filter,
     ForcedEnd,
     ForcedFirst,
     MinLength,
+    MinTokens,
+    NoRepeatNGram,
+    OptionFilter,
     Renormalize,
     RepetitionPenalty,
     Suppress,
     SuppressFirst,
-)
-from regard.decoding.filters import (
-    Filter,
-    MinTokens,
-    NoRepeatNGram,
-    OptionFilter,
     Temperature,
     TopK,
     TopP,
@@ -37,15 +35,16 @@ from regard.decoding.filters import (
 )
 from regard.decoding.length_penalty import (
     PENALTIES,
+    STOPPING,
     LengthPenalty,
     Limit,
     Power,
     RelativeLimit,
+    Stopping,
     TotalLimit,
     check_limit,
 )
 from regard.decoding.option_types import MAX_TOKENS, NAMES, OUR_NAMES, check, shown
-from regard.decoding.stopping import STOPPING, Stopping
 from regard.errors import ConfigError
 from regard.suggest import nearest
 

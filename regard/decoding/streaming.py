@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from regard.data.batches import Sequences
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.loop import IncrementalMethod
-from regard.decoding.method import Method
+from regard.decoding.loop import IncrementalMethod, Method
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer

@@ -90,7 +90,8 @@ class SearchPlan:
     size: the running hypotheses of each source (the beam size).
     n_best: the finished hypotheses that are returned for each source.
     eos: the tokens that end a hypothesis.
-    early_stopping: when the search for a source ends: a key of `regard.decoding.stopping.STOPPING`.
+    early_stopping: when the search for a source ends: a key of `STOPPING` in
+        `regard.decoding.length_penalty`.
     limits: (A,), the most tokens of a hypothesis.
     penalty: from a length to the divisor of the log-probability.
     bits: from the numbers of hypotheses and of tokens of the vocabulary to the bits that hold the

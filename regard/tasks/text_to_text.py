@@ -29,7 +29,7 @@ from regard.data.in_memory import column_names, infer_columns
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
-from regard.decoding.constraints import ForcedFirst
+from regard.decoding.filters import ForcedFirst
 from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError

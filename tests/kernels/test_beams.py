@@ -11,8 +11,7 @@ from regard.data.batches import Sequences
 from regard.decoding import Greedy
 from regard.decoding.beam import Beam, SearchListener
 from regard.decoding.filters import NoRepeatNGram
-from regard.decoding.length_penalty import GNMT, Power, RelativeLimit
-from regard.decoding.stopping import STOPPING
+from regard.decoding.length_penalty import GNMT, STOPPING, Power, RelativeLimit
 from regard.errors import RegardError
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.models.quantize import prepare
