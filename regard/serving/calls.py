@@ -33,8 +33,8 @@ Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
 
 def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The prediction for each item, as `regard predict --json` prints it."""
-    found = task.predict(items, return_proba=True, **options)
-    return [{"text": str(one), **one.values()} for one in found]
+    predictions = task.predict(items, return_proba=True, **options)
+    return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
 
 
 def decode(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
@@ -49,19 +49,19 @@ def continuations(
     from regard.decoding.generated_text import checked_stops
 
     stops = checked_stops(stop)
-    found = [
-        [replace(hypothesis, stops=stops) for hypothesis in one.continuation.hypotheses]
-        for one in items
+    hypotheses = [
+        [replace(hypothesis, stops=stops) for hypothesis in item.continuation.hypotheses]
+        for item in items
     ]
-    return _with_texts(task, [one.source for one in items], found)
+    return _with_texts(task, [item.source for item in items], hypotheses)
 
 
-def _with_texts(task: Task, items: list[Any], found: list[list[Hypothesis]]) -> list[Any]:
+def _with_texts(task: Task, items: list[Any], decoded: list[list[Hypothesis]]) -> list[Any]:
     from regard.decoding.hypothesis import values_of
 
     return [
         {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}
-        for hypotheses, texts in zip(found, task.spelled(items, found), strict=True)
+        for hypotheses, texts in zip(decoded, task.spelled(items, decoded), strict=True)
     ]
 
 
@@ -75,13 +75,13 @@ def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
 
 def search(searched: Task | SearchIndex, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The best texts for each query, as `regard search --json` prints them."""
-    found = searched.search(items, **options)
-    return [[asdict(match) for match in matches] for matches in found]
+    several = searched.search(items, **options)
+    return [[asdict(match) for match in matches] for matches in several]
 
 
 def fill(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Each text with its masks filled, and the candidates for each mask."""
-    return [one.values() for one in task.fill(items, **options)]
+    return [filled.values() for filled in task.fill(items, **options)]
 
 
 def parse(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
@@ -96,13 +96,13 @@ def score(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
 
 def attention_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The attention of each text, as `regard look --json` prints it."""
-    found = []
+    weights = []
     for index, item in enumerate(items):
         try:
-            found.append(_attention(task, item, **options))
+            weights.append(_attention(task, item, **options))
         except TextError as error:  # of one text, which is the first one
             raise error.moved(index) from None
-    return found
+    return weights
 
 
 def _attention(
@@ -133,15 +133,15 @@ def regions_of(task: Task, items: list[Any], options: dict[str, Any]) -> Iterato
     with _files(items) as names:
         for index, name in enumerate(names):
             with _without_names(index):
-                found = attended_regions(cast("Captioner", task), name, **options)
-            yield found
+                regions = attended_regions(cast("Captioner", task), name, **options)
+            yield regions
 
 
 def region_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The same as numbers, as `regard look --regions --json` prints it."""
     return [
-        {"answer": one.title, "words": list(one.words), "weights": one.weights.tolist()}
-        for one in regions_of(task, items, options)
+        {"answer": image.title, "words": list(image.words), "weights": image.weights.tolist()}
+        for image in regions_of(task, items, options)
     ]
 
 
@@ -180,10 +180,10 @@ def _files(images: Sequence[str]) -> Iterator[list[str]]:
 
 def tokens_of_texts(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The tokens of each text, without those that a model adds, and where each stands in it."""
-    found = []
+    tokens = []
     for text in items:
         encoding = task.tokenizer.encode(text)
         names = [task.tokenizer.token(number) for number in encoding.ids]
         offsets = [list(both) for both in encoding.offsets]
-        found.append({"ids": list(encoding.ids), "tokens": names, "offsets": offsets})
-    return found
+        tokens.append({"ids": list(encoding.ids), "tokens": names, "offsets": offsets})
+    return tokens

@@ -54,30 +54,30 @@ def completion(served: ServedModel, request: Completion) -> Work:
     """
     task = cast(TextGenerator, served.task)
     method = decoding.with_options(task.method, **decoding_options(request))
-    most, stops = request.limit, stops_of(request)
+    limit, stops = request.limit, stops_of(request)
     check_streams(request)
     try:
         ids = _prompt_ids(task, request)
-        prompts = fitted_prompts(ids, task.context, "error", {"max_tokens": most or None})
+        prompts = fitted_prompts(ids, task.context, "error", {"max_tokens": limit or None})
     except TextTooLong as error:
         raise error.without_option() from None
     generation = None
-    if most:
+    if limit:
         generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
 
     def run(items: list[Any]) -> list[Completed]:
         done = items
         if generation is None:
-            done = decoded(task, items, method, stops) if most else [(ids, []) for ids in items]
+            done = decoded(task, items, method, stops) if limit else [(ids, []) for ids in items]
         else:
-            done = [(one.prompt, one.texts) for one in items]
+            done = [(item.prompt, item.texts) for item in items]
         return scored(task, done, request)
 
-    costs = [len(ids) + (most_generated(task, method, len(ids)) if most else 0) for ids in prompts]
+    costs = [len(ids) + (most_generated(task, method, len(ids)) if limit else 0) for ids in prompts]
     if request.logprobs is not None:
         size = 2 * NUMBER * sum(costs) * (2 + request.logprobs)
         check_answer_size(size, "Send fewer prompts, or ask for fewer `logprobs`.")
-    wants = (request.echo, request.logprobs, most == 0, generation is None)
+    wants = (request.echo, request.logprobs, limit == 0, generation is None)
     key = (served.name, "completion", repr(method), tuple(stops), wants)
     body = CompletionBody(served.name, request, task=task, prompts=prompts)
     return Work(key, prompts, costs, run, body.whole, generation, body)

@@ -83,10 +83,10 @@ class Work:
         """The tokens of the next item."""
         return self.costs[len(self.results)]
 
-    def next_items(self, budget: float, most: int) -> int:
-        """How many of the next items, at most `most`, have so many tokens; at least one."""
+    def next_items(self, budget: float, limit: int) -> int:
+        """How many of the next items, at most `limit`, have so many tokens; at least one."""
         start, count, tokens = len(self.results), 0, 0
-        for cost in self.costs[start : start + most]:
+        for cost in self.costs[start : start + limit]:
             tokens += cost
             if count and tokens > budget:
                 break
