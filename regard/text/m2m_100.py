@@ -8,14 +8,12 @@ The tokens of the languages, `__en__` and so on, are in no file: their ids follo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from regard.errors import DataError
-from regard.file_writing import write_text
 from regard.text import sentencepiece, vocab_files
 from regard.text.piece_tokenizer import PieceTokenizer, check_vocabulary, vocabulary
 from regard.text.templates import Template
@@ -101,20 +99,10 @@ class M2M100Tokenizer(PieceTokenizer):
 
     def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {"tokenizer_class": "M2M100Tokenizer", "src_lang": self.source}
-        config["language_codes"] = self.codes
-        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
-        if limits:
-            config["model_max_length"] = min(limits)
-        config |= {f"{role}_token": token for role, token in self.roles.items()}
+        config |= {"language_codes": self.codes}
         config |= {ADDITIONAL: self.listed} if self.listed else {}
-        for name, content in (("tokenizer_config.json", config), (VOCAB, self.vocab_file)):
-            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
-        (folder / MODEL).write_bytes(self.files[MODEL])
-        for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
-            (folder / name).unlink(missing_ok=True)
+        self.write_files(Path(folder), config, {VOCAB: self.vocab_file}, max_length)
 
     def fingerprint(self) -> str:
         """See `Tokenizer`."""

@@ -10,7 +10,6 @@ not normalized; texts for which that matters are normalized by Moses' script bef
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from os import PathLike
@@ -20,7 +19,6 @@ from typing import Any
 import tokenizers
 
 from regard.errors import DataError
-from regard.file_writing import write_text
 from regard.text import sentencepiece, vocab_files
 from regard.text.languages import LANGUAGE_CODE
 from regard.text.piece_tokenizer import PieceTokenizer, check_vocabulary, vocabulary
@@ -90,23 +88,11 @@ class MarianTokenizer(PieceTokenizer):
 
     def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         target = self._of_targets()
         separate = target != self.ids_of
-        config: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
-        if limits:
-            config["model_max_length"] = min(limits)
-        config |= {f"{role}_token": token for role, token in self.roles.items()}
-        contents = {"tokenizer_config.json": config, VOCAB: self.ids_of}
-        contents |= {TARGET_VOCAB: target} if separate else {}
-        for name, content in contents.items():
-            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
-        for name, data in self.files.items():
-            (folder / name).write_bytes(data)
-        for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
-            (folder / name).unlink(missing_ok=True)
+        config = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+        tables = {VOCAB: self.ids_of} | ({TARGET_VOCAB: target} if separate else {})
+        self.write_files(Path(folder), config, tables, max_length)
 
     def fingerprint(self) -> str:
         """See `Tokenizer`."""

@@ -20,6 +20,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from regard.errors import DataError, RegardError
+from regard.file_writing import write_text
 from regard.text import sentencepiece
 from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of
@@ -130,6 +131,25 @@ class PieceTokenizer(Tokenizer):
             f"{', '.join(map(repr, tokens))} cannot be added: the vocabulary of this tokenizer is "
             "that of its model, without further special tokens."
         )
+
+    def write_files(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        tables: Mapping[str, Any],
+        max_length: int | None,
+    ) -> None:
+        """Write the files that were read, the tables by name, and tokenizer_config.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        limits = [limit for limit in (max_length, self.max_length) if limit is not None]
+        config |= {"model_max_length": min(limits)} if limits else {}
+        config |= {f"{role}_token": token for role, token in self.roles.items()}
+        for name, content in {"tokenizer_config.json": config, **tables}.items():
+            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
+        for name, data in self.files.items():
+            (folder / name).write_bytes(data)
+        for name in ("tokenizer.json", "special_tokens_map.json", "added_tokens.json"):
+            (folder / name).unlink(missing_ok=True)
 
     def digest(self, *tables: Mapping[str, Any]) -> str:
         """The checksum of the model files and of these tables."""
