@@ -71,19 +71,31 @@ class TextMap:
         return cls(tuple(texts), tuple(labels), unit, mean, directions, points, shares)
 
     def nearest(self, vector: Any, k: int) -> list[TextMatch]:
-        """The `k` texts with the largest cosines with a vector (D,), best first."""
-        unit = _unit(vector)[None].numpy()
+        """The `k` texts with the largest cosines with a vector (D,), best first.
+
+        Raises:
+            ConfigError: the vector has another size.
+        """
+        unit = self._unit(vector)[None].numpy()
         (cosines,) = products(unit, self.vectors.numpy())
         return best_matches(cosines, self.texts, k)
 
     def place(self, vector: Any) -> tuple[float, float]:
-        """The point of another vector (D,) in this map."""
-        x, y = (self.directions @ (_unit(vector) - self.mean)).tolist()
+        """The point of another vector (D,) in this map.
+
+        Raises:
+            ConfigError: the vector has another size.
+        """
+        x, y = (self.directions @ (self._unit(vector) - self.mean)).tolist()
         return x, y
 
-
-def _unit(vector: Any) -> Tensor:
-    return F.normalize(torch.as_tensor(vector, dtype=torch.float32), dim=0)
+    def _unit(self, vector: Any) -> Tensor:
+        query = torch.as_tensor(vector, dtype=torch.float32)
+        if query.shape != self.mean.shape:
+            raise ConfigError(
+                f"`vector` must have {self.mean.numel()} numbers, but has {query.numel()}."
+            )
+        return F.normalize(query, dim=0)
 
 
 def principal_directions(vectors: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:
