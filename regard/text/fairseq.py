@@ -93,7 +93,6 @@ class FairseqTokenizer(PieceTokenizer):
         return Tokenizer(assemble(model, Preprocessing()), "bpe", {"unk": parts[0]})
 
     def name_of(self, piece: str) -> str:
-        """See `PieceTokenizer`."""
         if CODES[0] not in self.files or piece == ROLES["unk"]:
             return piece
         return piece.removesuffix(END) if piece.endswith(END) else piece + GOES_ON
@@ -114,7 +113,6 @@ class FairseqTokenizer(PieceTokenizer):
         self.save_targets(Path(folder), max_length)
 
     def fingerprint(self) -> str:
-        """See `Tokenizer`."""
         return self.digest(self.ids_of)
 
     def __reduce__(self) -> tuple[Any, ...]:

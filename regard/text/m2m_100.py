@@ -62,7 +62,6 @@ class M2M100Tokenizer(PieceTokenizer):
         super().__init__(files, ids, fast, "m2m-100", roles, max_length)
 
     def read_as_special(self) -> Sequence[str]:
-        """See `PieceTokenizer`."""
         return [*self.roles.values(), *self.listed]
 
     @classmethod
@@ -105,7 +104,6 @@ class M2M100Tokenizer(PieceTokenizer):
         self.write_files(Path(folder), config, {VOCAB: self.vocab_file}, max_length)
 
     def fingerprint(self) -> str:
-        """See `Tokenizer`."""
         others = {"language_codes": self.codes, "src_lang": self.source, ADDITIONAL: self.listed}
         return self.digest(self.vocab_file, others)
 

@@ -77,7 +77,6 @@ class MarianTokenizer(PieceTokenizer):
 
     @property
     def model_file(self) -> str:
-        """See `PieceTokenizer`."""
         return self.cuts
 
     def code_at(self, text: str, start: int, end: int) -> re.Match[str] | None:
@@ -95,7 +94,6 @@ class MarianTokenizer(PieceTokenizer):
         self.write_files(Path(folder), config, tables, max_length)
 
     def fingerprint(self) -> str:
-        """See `Tokenizer`."""
         return self.digest(self.ids_of, self._of_targets())
 
     def _of_targets(self) -> Mapping[str, int]:

@@ -81,7 +81,6 @@ class OpenVocabulary(Tokenizer):
         return self.unk_id
 
     def encode(self, text: str) -> Encoding:
-        """See `Tokenizer`."""
         encoding = super().encode(text)
         if self.unk_id not in encoding.ids:
             return encoding
@@ -93,7 +92,6 @@ class OpenVocabulary(Tokenizer):
         return Encoding(ids, tokens, encoding.offsets)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
         texts = text_list(texts)
         rows = super().encode_many(texts)
         return [
@@ -102,7 +100,6 @@ class OpenVocabulary(Tokenizer):
         ]
 
     def token(self, id: int) -> str:
-        """See `Tokenizer`."""
         words, size = self.unknown_words.words, self.vocab_size
         if is_id(id, size + len(words)) and id >= size:
             return words[int(id) - size]

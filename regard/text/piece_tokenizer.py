@@ -105,7 +105,6 @@ class PieceTokenizer(Tokenizer):
         return Encoding([self.ids_of.get(token, self.unknown) for token in tokens], tokens, spans)
 
     def encode_many(self, texts: Iterable[str]) -> list[list[int]]:
-        """See `Tokenizer`."""
         texts = text_list(texts)
         unknown = self.pieces.unk_id
         return [
@@ -116,7 +115,6 @@ class PieceTokenizer(Tokenizer):
         ]
 
     def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """See `Tokenizer`."""
         return [text.strip() for text in super().decode_many(sequences)]
 
     @cached_property

@@ -374,7 +374,6 @@ class LlamaFamily(SentencePieceFamily):
     """Llama's class: `add_bos_token` and `add_eos_token` say what stands around texts."""
 
     def around_texts(self, settings: TokenSettings) -> LlamaFamily:
-        """See `SentencePieceFamily`."""
         config = settings.config
         first = () if config.add_bos_token is False else ("bos",)
         last = ("eos",) if config.add_eos_token else ()

@@ -64,7 +64,6 @@ class TrainerInput:
         return unknown
 
     def too_small(self, alphabet: int, hint: str) -> ConfigError:
-        """See `too_small`."""
         return too_small(self.vocab_size, len(self.special_tokens), alphabet, hint)
 
 

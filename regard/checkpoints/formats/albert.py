@@ -77,7 +77,6 @@ class AlbertLayout(EncoderLayout):
     """Groups of several layers have further names."""
 
     def body_of(self, config: Any) -> Rows:
-        """See `EncoderLayout`."""
         if config.layers_per_group == 1:
             return self.body
         numbers = [

@@ -56,11 +56,9 @@ class BartFields(ConfigTable):
 
     @property
     def theirs(self) -> dict[str, str]:
-        """See `ConfigTable`."""
         return {**self._model.theirs, **super().theirs}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `ConfigTable`."""
         if not TIED.read(config):
             raise unsupported(
                 TIED.theirs, "true", False, "under a head there is no output to untie"
@@ -69,11 +67,9 @@ class BartFields(ConfigTable):
         return {**asdict(self._model.read_config(config)), **own}
 
     def can_write(self, config: Any) -> bool:
-        """See `ConfigTable`."""
         return super().can_write(config) and self._model.can_write(config)
 
     def write(self, config: Any) -> dict[str, Any]:
-        """See `ConfigTable`."""
         table = self._model.write_config(config) | super().write(config)
         return {k: v for k, v in table.items() if k not in ("model_type", "architectures")}
 
@@ -84,7 +80,6 @@ class MBartFields(BartFields):
     """
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `ConfigTable`."""
         if config.get(START) is None:
             config = {**config, START: config.get("eos_token_id", 2)}
         return super().read(config)
@@ -99,7 +94,6 @@ class BartHeadsLayout(EncoderLayout):
     }
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
-        """See `EncoderLayout`."""
         found = super().names(kinds, config)
         found.tied |= {"encoder.bart.head.weight": "encoder.bart.embedding.weight"}
         found.duplicates |= dict.fromkeys((SOURCE, TARGET), EMBEDDING)
@@ -123,23 +117,19 @@ class BartLayout(EncoderDecoderLayout):
 
     @property
     def known_architectures(self) -> Collection[str]:
-        """See `Layout`."""
         return (*super().known_architectures, *self.under_head.known_architectures)
 
     def holds(self, model: nn.Module) -> bool:
-        """See `Layout`."""
         return super().holds(model) or self.under_head.holds(model)
 
     def write(
         self, model: Transformer | EncoderWithHeads
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """See `Layout`."""
         if isinstance(model, EncoderWithHeads):
             return self.under_head.write(model)
         return super().write(model)
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`."""
         named = (config.get("architectures") or [""])[0]
         signs = {head.sign for head in self.under_head.heads.values()}
         if named in self.under_head.known_architectures or (not named and signs & {*tensors}):
@@ -147,19 +137,16 @@ class BartLayout(EncoderDecoderLayout):
         return super().read(config, tensors)
 
     def names_of(self, model: nn.Module) -> Names:
-        """See `Layout`."""
         if isinstance(model, EncoderWithHeads):
             return self.under_head.names_of(model)
         return super().names_of(model)
 
     def architecture_of(self, model: nn.Module) -> str:
-        """See `Layout`."""
         return self.under_head.architecture_of(model) if _has_head(model) else self.architecture
 
     def with_architecture(
         self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
     ) -> nn.Module:
-        """See `Layout`."""
         if _has_head(model):
             return cast(nn.Module, self.under_head.with_architecture(model, name, tensors))
         return super().with_architecture(model, name, tensors)

@@ -45,12 +45,10 @@ class BigBirdLayout(EncoderLayout):
 
     @property
     def architectures(self) -> dict[tuple[str, ...], str]:
-        """See `EncoderLayout`."""
         known = super().architectures
         return {kinds: name for kinds, name in known.items() if kinds != ("next_sentence",)}
 
     def body_of(self, config: Any) -> Rows:
-        """See `EncoderLayout`."""
         bias = () if not config.projection_bias else [_projection("bias")]
         return [*self.body, *bias]
 

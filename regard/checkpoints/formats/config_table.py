@@ -163,7 +163,6 @@ class TokenField(Field):
     several: bool = False  # whether it may be a list
 
     def read(self, config: Mapping[str, Any]) -> Any:
-        """See `Field`."""
         value = config.get(self.theirs, self.absent)
         if self.several and isinstance(value, list):
             ids = checked(value, list[TokenId], "config.json", ConfigError, self.theirs)

@@ -229,7 +229,6 @@ class EncoderDecoderLayout:
 
     @property
     def known_architectures(self) -> Collection[str]:
-        """See `Layout`."""
         return (self.architecture, *self.others)
 
     def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
@@ -242,7 +241,6 @@ class EncoderDecoderLayout:
         return names_with(self.rows, self.computed, bias=False)
 
     def names_of(self, model: nn.Module) -> Names:
-        """See `Layout`."""
         assert isinstance(model, Transformer)
         return self.names_for(model.config)
 
@@ -284,11 +282,9 @@ class EncoderDecoderLayout:
         return config.source_vocab_size == (None if config.tied else config.vocab_size)
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """See `Layout`."""
         return self.write_config(model.config), self.names_of(model).write(model.state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`."""
         self.check_architecture(config)
         if not any(name.startswith(self.prefix) for name in tensors):  # without the output
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
@@ -311,7 +307,6 @@ class EncoderDecoderLayout:
                 raise unsupported("architectures", must, name, self.unsupported[name])
 
     def architecture_of(self, model: nn.Module) -> str:
-        """See `Layout`."""
         return self.architecture
 
     def with_architecture(
@@ -323,7 +318,6 @@ class EncoderDecoderLayout:
         return model
 
     def in_their_order(self, hidden: Tensor) -> Tensor:
-        """See `Layout`."""
         return self.order.reads.write([hidden.flatten(0, -2)])[0].view(hidden.shape)
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:

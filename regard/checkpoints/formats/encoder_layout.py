@@ -120,7 +120,6 @@ class EncoderLayout:
 
     @property
     def known_architectures(self) -> Collection[str]:
-        """See `Layout`."""
         return self.architectures.values()
 
     def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
@@ -154,7 +153,6 @@ class EncoderLayout:
         )
 
     def write(self, model: EncoderWithHeads | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """See `Layout`."""
         config = {"model_type": self.model_type, "architectures": [self.architecture_of(model)]}
         config |= self.config.write(model.config)
         outputs = model.outputs() if isinstance(model, EncoderWithHeads) else {}
@@ -163,7 +161,6 @@ class EncoderLayout:
         return config, self.names_of(model).write(cast(nn.Module, model).state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`."""
         named = self._with_prefix(tensors)
         ours = self._configuration(config, named)
         kinds = self.kinds(config, named)
@@ -177,7 +174,6 @@ class EncoderLayout:
         return model
 
     def names_of(self, model: EncoderWithHeads | Encoder) -> Names:
-        """See `Layout`."""
         kinds = {*model.heads} if isinstance(model, EncoderWithHeads) else set()
         bare = kinds <= {"pooler"} and self.architecture_of(model) == self.architectures[()]
         theirs = self.prefix if bare else ""
@@ -186,7 +182,6 @@ class EncoderLayout:
         return self.names((), model.config).without_prefixes("encoder.", theirs)
 
     def architecture_of(self, model: object) -> str:
-        """See `Layout`."""
         name = self._name_of(model)
         assert name is not None
         return name
@@ -194,7 +189,6 @@ class EncoderLayout:
     def with_architecture(
         self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
     ) -> EncoderWithHeads | Encoder:
-        """See `Layout`."""
         kinds = self._required_heads(self._named_architecture({"architectures": [name]}))
         body = cast(Encoder, model)
         whole = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(body, {})

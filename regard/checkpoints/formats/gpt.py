@@ -77,7 +77,6 @@ class GPTLayout(EncoderLayout):
         return model.encoder if alone else model
 
     def kinds(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """See `EncoderLayout`."""
         name = self._named_architecture(config)
         if name == self.double_heads or CHOICE.sign in tensors:
             _check_summary(config)
@@ -138,7 +137,6 @@ class CausalLMLayout(GPTLayout):
 
     @property
     def language_model(self) -> str:
-        """See `GPTLayout`."""
         return f"{self.family}ForCausalLM"
 
 

@@ -96,7 +96,6 @@ class LlamaLayout(CausalLMLayout):
     """How Llama is published: biases only where the configuration says so."""
 
     def body_of(self, config: Any) -> Rows:
-        """See `EncoderLayout`."""
         skipped = [
             name
             for name, has_bias in (("attention", config.attention_bias), ("feed", config.feed_bias))

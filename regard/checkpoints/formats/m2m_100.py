@@ -22,7 +22,6 @@ class M2M100Layout(EncoderDecoderLayout):
     """A layout whose padding has no position."""
 
     def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
-        """See `EncoderDecoderLayout`."""
         found = super().read_config(config)
         if found.bos == found.pad:  # their program skips it when it counts positions
             must = f"another id than `pad_token_id` ({found.pad})"

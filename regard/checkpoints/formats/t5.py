@@ -157,11 +157,9 @@ class T5Fields(ConfigTable):
 
     @property
     def theirs(self) -> dict[str, str]:
-        """See `ConfigTable`."""
         return {**super().theirs, "activation": FEED[0]}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """See `ConfigTable`."""
         found = super().read(config)
         gated, activation = _feed(config, self.feed)
         buckets, most = found["buckets"], found["max_distance"]
@@ -174,13 +172,11 @@ class T5Fields(ConfigTable):
         return {**found, **feed, "bias_per_layer": self.bias_per_layer}
 
     def can_write(self, config: Any) -> bool:
-        """See `ConfigTable`."""
         feed = config.activation in ACTIVATIONS.values()
         own = config.bias_per_layer == self.bias_per_layer and config.max_length is None
         return feed and own and super().can_write(config)
 
     def write(self, config: Any) -> dict[str, Any]:
-        """See `ConfigTable`."""
         theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
         # "gated-gelu" means its approximation.
         spelled = "gelu_python" if config.gated and theirs == "gelu" else theirs
@@ -223,7 +219,6 @@ class T5EncoderLayout(EncoderLayout):
     }
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
-        """See `EncoderLayout`."""
         body = [*self.body, _inner(*INNER, config.gated)]
         found = EncoderLayout.names(replace(self, body=body), kinds, config)
         shared = self.prefix + "shared.weight"
@@ -253,7 +248,6 @@ class T5Layout:
 
     @property
     def known_architectures(self) -> Collection[str]:
-        """See `Layout`."""
         return (self.architecture, f"{self.family}WithLMHeadModel", *self._encoders)
 
     def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
@@ -265,7 +259,6 @@ class T5Layout:
         return self.encoder.known_architectures
 
     def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        """See `Layout`."""
         rows = [name for row in WHOLE for name in _theirs(row)]
         wanted = {name.format(layer=0) for name in rows}
         if wanted <= {*tensors, "shared.weight"}:
@@ -273,7 +266,6 @@ class T5Layout:
         return self.encoder.recognized(tensors)
 
     def holds(self, model: nn.Module) -> bool:
-        """See `Layout`."""
         if type(model) is T5:
             return self.fields.can_write(model.config)
         return self.encoder.holds(model)
@@ -281,7 +273,6 @@ class T5Layout:
     def write(
         self, model: T5 | EncoderWithHeads | Encoder
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """See `Layout`."""
         if not isinstance(model, T5):
             config, tensors = self.encoder.write(model)
             return config | {"is_encoder_decoder": False}, tensors
@@ -361,11 +352,9 @@ class T5Layout:
         return {**self.fields.theirs, **added, "eos": "eos_token_id"}
 
     def names_of(self, model: T5 | EncoderWithHeads | Encoder) -> Names:
-        """See `Layout`."""
         return _names(model.config) if isinstance(model, T5) else self.encoder.names_of(model)
 
     def architecture_of(self, model: nn.Module) -> str:
-        """See `Layout`."""
         whole = isinstance(model, T5)
         return self.architecture if whole else self.encoder.architecture_of(model)
 

@@ -96,7 +96,6 @@ class TransfoXLLayout(GPTLayout):
         return table
 
     def add_output(self, table: Names, config: Any) -> None:
-        """See `GPTLayout`."""
         if config.output == "none":
             return
         head = "encoder.head"

@@ -57,7 +57,6 @@ class SinusoidalLayout(EncoderDecoderLayout):
     """A layout whose files may hold the tables of sines and cosines."""
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`."""
         _check_positions(tensors)
         return super().read(config, tensors)
 
@@ -102,7 +101,6 @@ class MarianLayout(SinusoidalLayout):
         return replace(found, source_vocab_size=source, tied=TIED.read(config))
 
     def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        """See `EncoderDecoderLayout`."""
         table = super().write_config(config)
         if config.source_vocab_size is None:
             return table

@@ -39,12 +39,10 @@ class LimitField(Field):
     none: int | None = None  # their value for ours
 
     def read(self, config: Mapping[str, Any]) -> Any:
-        """See `Field`."""
         value = config.get(self.theirs, self.absent)
         return None if value in (0, -1) else super().read(config)
 
     def write(self, value: Any) -> Any:
-        """See `Field`."""
         return self.none if value is None else value
 
 
