@@ -70,7 +70,7 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
 NOT_AT_START = (
     *("regard.decoding.continuous", "regard.decoding.sampling", "regard.decoding.speculative"),
     *("regard.serving.openai", "regard.serving.chat", "regard.serving.generation"),
-    *("regard.serving.ui", "regard.visual", "regard.training", "regard.experiments"),
+    *("regard.serving.ui", "regard.visual", "regard.training.loop", "regard.experiments"),
     *("regard.tasks.language_modeling", "regard.tasks.text_to_text", "regard.tasks.dialogue"),
     *("regard.checkpoints.formats.elmo", "regard.checkpoints.formats.fastai", "regard.models.elmo"),
     *("regard.executors.local", "regard.exporting", "regard.sharded", "regard.models.gpt"),
