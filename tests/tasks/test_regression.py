@@ -127,7 +127,7 @@ def test_a_glue_task_or_option_of_classification_raises_an_error(workdir):
     folder(workdir / "start", "bert", "Model")
     with pytest.raises(ConfigError, match='rte is scored by accuracy.*task = "classification"'):
         train('data.glue="rte"')
-    with pytest.raises(RegardError, match="a recipe has no `objective`"):
+    with pytest.raises(RegardError, match=r"\[objective\] has no `label_smoothing`"):
         train("objective.label_smoothing=0.1")
 
 
