@@ -555,7 +555,7 @@ def write_model(
     Raises:
         CheckpointError: it cannot be written, or `open_folder` would not read it.
     """
-    if config["regard"].get("weights") is None:
+    if config.get("regard", {}).get("weights") is None:
         _check_readable(folder, config, tensors)
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")

@@ -37,6 +37,7 @@ SIZES = {
     "bert": BODY | dict(max_position_embeddings=20, type_vocab_size=3),
     "roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
     "xlm-roberta": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
+    "camembert": BODY | dict(max_position_embeddings=22, type_vocab_size=1),
     "mpnet": BODY | dict(max_position_embeddings=22),
     "electra": BODY | dict(max_position_embeddings=20, embedding_size=8),
     "albert": BODY | dict(max_position_embeddings=20, embedding_size=8),
