@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias
 
 from regard.errors import ConfigError, RegardError
-from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 Log = Callable[[str, str], None]  # takes the name of a job and a line
@@ -100,6 +99,8 @@ def value_of(answer: Mapping[str, Any]) -> Json:
         JobFailed: the function has raised an error.
         Interrupted: it was stopped.
     """
+    from regard.training.interrupt import Interrupted
+
     if "error" in answer:
         raise JobFailed(answer["error"])
     if "stopped" in answer:
@@ -118,6 +119,8 @@ def results_of(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when all jobs have ended.
     """
+    from regard.training.interrupt import Interrupted, Interruption, Stopped
+
     with Interruption() as interruption:
         running: dict[Future[Json], Job] = {}
         try:
