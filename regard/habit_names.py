@@ -265,6 +265,15 @@ SOURCES = (  # of texts from which others are generated, and these
     *(("document", "summary"), ("article", "highlights"), ("dialogue", "summary")),
     *(("text", "summary"), ("source", "target"), ("src", "tgt"), ("input", "output")),
 )
+# All usual names: a first line that has no others is a header.
+COLUMNS = {
+    *TARGETS,
+    *(name for names in TEXTS for name in names),
+    *"article body category comment content context document gold_label headline input".split(),
+    *"intent labels output polarity post query question rating review sentiment score".split(),
+    *"source src stars summary target targets tgt title topic tweet".split(),
+    *"cs de en es fi fr hi it ja nl pl pt ro ru zh english french german spanish".split(),
+}
 
 # ---------------------------------------------------------------------------- translating
 

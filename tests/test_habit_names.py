@@ -206,11 +206,21 @@ def test_vectors_and_texts_with_the_names_of_others_equal_those_with_ours():
         (("premise", "hypothesis", "label"), ("premise", "hypothesis", "label")),
         (("id", "dialogue", "summary", "topic"), ("dialogue", "summary")),
         (("article", "highlights", "id"), ("article", "highlights")),
+        (("sentiment", "review"), ("review", "sentiment")),
+        (("Label", "Text"), ("Text", "Label")),
+        (("english", "french"), ("english", "french")),
     ],
     ids=str,
 )
 def test_columns_are_found_by_the_names_of_published_data(names, columns):
     assert infer_columns([dict.fromkeys(names, "x")]) == columns
+
+
+def test_two_columns_of_unusual_names_are_not_read_by_their_order():
+    hint = r"the columns mood, note, .* columns=\[text column, label column\]"
+    with pytest.raises(ConfigError, match=hint):
+        infer_columns([{"mood": "glad", "note": "a fine day"}])
+    assert infer_columns([("a fine day", "glad")]) == (0, 1)
 
 
 def test_sentences_of_published_data_have_tokens_and_tags():

@@ -6,26 +6,16 @@ other is an example. `header = true` or `false` in [data] says it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from regard.data.files import ENDINGS, ending
-from regard.data.in_memory import infer_columns
+from regard.data.in_memory import infer_columns, plain_names
 from regard.data.readers import CsvReader, Row, RowReader, read_records
 from regard.errors import ConfigError, DataError
-from regard.habit_names import TARGETS, TEXTS
-from regard.toml_text import toml_value
-
-USUAL_NAMES = {
-    *TARGETS,
-    *(name for names in TEXTS for name in names),
-    *"article body category comment content context document gold_label headline input".split(),
-    *"intent labels output polarity post query question rating review sentiment score".split(),
-    *"source src stars summary target targets tgt title topic tweet".split(),
-    *"cs de en es fi fr hi it ja nl pl pt ro ru zh english french german spanish".split(),
-}
+from regard.habit_names import COLUMNS, TARGETS, TEXTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +35,7 @@ class WithoutHeader(RowReader):
         rows = self.reader.numbered()
         if self.may_have_header:
             first = next(rows)
-            if not _are_usual(_plain_names(first[1])):
+            if not _are_usual(plain_names(first[1])):
                 yield first
         yield from rows
 
@@ -72,30 +62,25 @@ def columns_in_header(
     if first is None:
         return ()
     written = [*first[1].values()]
-    names = _plain_names(written)
+    names = plain_names(written)
     with_both = any({*texts} <= {*names} for texts in TEXTS) and not {*TARGETS}.isdisjoint(names)
     if len({*names}) == len(names) and (with_both or _are_usual(names)):
         with suppress(ConfigError):
-            columns = infer_columns([dict.fromkeys(names, "")])
-            return tuple(written[names.index(str(column))] for column in columns)
+            return tuple(map(str, infer_columns([dict.fromkeys(written, "")])))
     elif kind == "tsv":
         return ()
     listed = ", ".join(name[:40] for name in written)
     raise ConfigError(
         f"{path}: the first line has the columns {listed}, and their names do not say which hold "
-        "texts and which the target. Name them in this order in [data], such as columns = "
-        f"{toml_value(written[:2])}; or write header = false if this line is an example. "
+        "texts and which the target. Name them in [data], in this order: columns = [text column, "
+        "label column]; or write header = false if this line is an example. "
         f"{file.hint(written) if isinstance(file, CsvReader) else ''}".rstrip()
     )
 
 
-def _plain_names(fields: Iterable[str]) -> list[str]:
-    return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in fields]
-
-
 def _are_usual(names: Sequence[str]) -> bool:
     """Whether these are different names, and all of them usual."""
-    return len({*names}) == len(names) and USUAL_NAMES.issuperset(names)
+    return len({*names}) == len(names) and COLUMNS.issuperset(names)
 
 
 def header_hint(file: str, line: int) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
-from regard.habit_names import SOURCES, TARGETS, TEXTS
+from regard.habit_names import COLUMNS, SOURCES, TARGETS, TEXTS
 
 DOCUMENT = "text"  # the field of the files of `write_documents`
 LONGEST_PATH = 1024  # characters of a string that may be the path of a file
@@ -214,6 +214,32 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
         first = next(iter(rows(data)), ())
         count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
         return tuple(index for index in range(count) if index not in excluded)
+    plain = plain_names(names)
+    plain = plain if len({*plain}) == len(names) else names
+    if columns := _usual_columns(plain):
+        return tuple(names[plain.index(column)] for column in columns)
+    if len(names) == 1:
+        raise ConfigError(
+            f"Give texts and their target: {source_name(data)} has one column only, {names[0]}."
+        )
+    raise ConfigError(
+        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
+        "of them are the text and its target. Rename them, to text (or sentence1 and sentence2) "
+        "and label, or name them in this order: columns=[text column, label column]."
+    )
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Names of columns in lower case, with underscores."""
+    return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in names]
+
+
+def _usual_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of texts, then that of the target, by their plain names; () if these do not tell.
+
+    Of two columns without a name of targets, the one with a name of texts comes first; two others,
+    such as those of languages, stay in their order.
+    """
     targets = [name for name in names if name in TARGETS]
     if {*targets} == {"label", "label_text"}:  # the same labels, as numbers and as texts
         targets, names = ["label_text"], [name for name in names if name != "label"]
@@ -223,17 +249,9 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
     if len(targets) == 1 and (texts or len(names) == 2):
         rest = tuple(name for name in names if name not in targets)
         return (*(texts or rest), *targets)
-    if len(names) == 2 and not targets:
-        return tuple(names)
-    if len(names) == 1:
-        raise ConfigError(
-            f"Give texts and their target: {source_name(data)} has one column only, {names[0]}."
-        )
-    raise ConfigError(
-        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
-        "of them are the text and its target. Rename them, to text (or sentence1 and sentence2) "
-        f"and label, or, in a training, name them in this order: columns={names[:2]}."
-    )
+    if len(names) != 2 or targets or not COLUMNS.issuperset(names):
+        return ()
+    return tuple(sorted(names, key=lambda name: name not in texts))
 
 
 def infer_text_columns(data: Any, excluded: Sequence[str | int]) -> tuple[str | int, ...]:

@@ -52,6 +52,8 @@ METRICS = TextMetrics(
     "classification", known=("accuracy", "f1", "macro-f1", "matthews"), default=("accuracy",)
 )
 
+FEWEST_TO_REMARK = 20  # examples; of fewer, many labels may well have one each
+
 
 class ClassificationObjective(TextObjective):
     """[objective]"""
@@ -126,7 +128,7 @@ class TextClassifier(EncoderTask):
         model, labels, remarks = labelled(source, cls.head, sorted(counts))
         model, tokenizer = transformed(model, tokenizer, source)
         task = cls(model, tokenizer, labels=labels, **one_target_options(recipe))
-        task.remarks = remarks
+        task.remarks = [*remarks, *remark_on_single_labels(counts)]
         add_data(task, recipe, task.target)
         objective, targets = recipe.objective, task._parts().train.targets
         task.label_smoothing = objective.label_smoothing
@@ -276,6 +278,20 @@ def class_weights(
     if not mean > 0:
         raise ConfigError("[objective] `class_weights` are 0 for every training example.")
     return (weights / mean).float()
+
+
+def remark_on_single_labels(counts: Counter[str]) -> list[str]:
+    """A remark where most examples have a label of their own, as where a text is read as the label.
+
+    counts: of the training examples of each label.
+    """
+    single, total = sum(count == 1 for count in counts.values()), counts.total()
+    if total < FEWEST_TO_REMARK or single <= total / 2:
+        return []
+    return [
+        f"{single:,} of {total:,} examples have a label that no other has: are the columns in the "
+        "order text, label?"
+    ]
 
 
 def label_counts(recipe: ClassificationRecipe) -> Counter[str]:

@@ -77,13 +77,20 @@ def test_without_columns_the_names_in_the_header_are_used(tmp_path, ending):
 def test_a_header_of_other_names_lists_them(tmp_path):
     file = table(tmp_path, ("Sentence", "Kind"), ROWS, "csv")
     with pytest.raises(
-        ConfigError, match=r'the columns Sentence, Kind.* columns = \["Sentence", "Ki'
+        ConfigError, match=r"the columns Sentence, Kind.* columns = \[text column, l"
     ):
         planned("classification", file)
     assert "Kind" in planned("classification", file, header=False).labels
     recipe = f'task = "classification"\nmodel.name = "bilstm"\ndata.train = "{file}"'
     found = checked_recipe(parse(recipe, ["columns=Sentence,Kind"])).data
     assert found.columns == ("Sentence", "Kind")
+
+
+def test_texts_that_are_read_as_labels_are_a_warning(tmp_path):
+    rows = [(f"film {n}", "good") for n in range(20)] + [("film", "bad")] * 10
+    file = table(tmp_path, ("note", "mood"), rows, "csv")
+    with pytest.warns(UserWarning, match="^20 of 30 examples have a label that no other has: are"):
+        planned("classification", file, columns=["mood", "note"])
 
 
 def test_an_example_that_looks_like_a_header_is_usable(tmp_path):
