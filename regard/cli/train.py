@@ -175,9 +175,10 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
 
     if not is_first():  # of several processes one prints
         return
-    found = result.labelled_scores().items()
-    scores = [f"{name} {value:.4g}" for name, value in found if value is not None]
-    text = "  ".join([f"{folder}", *scores, f"step {result.step:,} ({result.reason})"])
+    labelled = result.labelled_scores().items()
+    scores = [f"{name} {value:.4g}" for name, value in labelled if value is not None]
+    end = f"ended at step {result.step:,} ({result.reason})"
+    text = "  ".join([f"{folder}", *scores, result.weights, end])
     show({"run": folder, **asdict(result)}, text, as_json)
 
 

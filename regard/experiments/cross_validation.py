@@ -65,8 +65,9 @@ class CrossValidation:
     def scores(self) -> dict[str, tuple[float, ...]]:
         """The score of each fold by the name of the metric; NaN where it is not finite.
 
-        They are those of the weights in model/ of each run, on the rows of its fold; scores on the
-        recipe's test data are called "test NAME".
+        They are those of the weights in model/ of each run, on the rows of its fold. Where
+        the training validates several times, the fold itself has chosen those weights: the scores
+        are optimistic. Scores on the recipe's test data, called "test NAME", are not.
         """
         found = [_scores(run) for run in self.runs]
         return {name: tuple(one.get(name, math.nan) for one in found) for name in found[0]}
@@ -153,13 +154,9 @@ def _json_score(score: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scores(run: Run) -> dict[str, float]:
     """The scores of the weights in model/ on the fold, and those on the test data."""
-    validations = [event for event in run.history if any(key.startswith("valid/") for key in event)]
-    averaged = [event for event in validations if "average" in event]
-    best = [event for event in validations if event["step"] == run.result.best_step]
-    event = (averaged or best or validations)[-1]
-    found = {key.removeprefix("valid/"): n for key, n in event.items() if key.startswith("valid/")}
-    found |= {f"test {name}": value for name, value in run.test_scores.items()}
-    return {name: math.nan if value is None else value for name, value in found.items()}
+    tested = {f"test {name}": value for name, value in run.test_scores.items()}
+    scores = run.scores | tested
+    return {name: math.nan if value is None else value for name, value in scores.items()}
 
 
 def cross_validate(

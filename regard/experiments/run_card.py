@@ -37,19 +37,12 @@ def write_run_card(made: TrainingPlan, folder: Path, result: Result) -> None:
 
 def _scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
     """Those of the weights in model/, on validation and test data."""
-    valid: dict[str, float | None] = result.scores
-    if result.weights == f"the weights of step {result.best_step}" != _last(result):
-        valid = {made.task.goal[0]: result.best}
     data = made.recipe.data.model_dump(mode="json")
-    for part, scores in (("valid", valid), ("test", result.test_scores)):
+    for part, scores in (("valid", result.scores), ("test", result.test_scores)):
         for name, value in scores.items():
             if value is not None:
                 signature = result.test_signatures.get(name, "") if part == "test" else ""
                 yield CardScore(_files(part, data.get(part)), name, value, signature)
-
-
-def _last(result: Result) -> str:
-    return f"the weights of step {result.step}"
 
 
 def _files(part: str, value: Any) -> str:

@@ -46,10 +46,11 @@ class Run:
         return str(self.folder)
 
     def __repr__(self) -> str:
-        """The folder, how the training ended, and its scores."""
-        scores = self.result.labelled_scores().items()
-        said = [f"{name} {value:.4g}" for name, value in scores if value is not None]
-        return f"Run({str(self.folder)!r}: {', '.join([self.result.reason, *said])})"
+        """The folder, how the training ended, which weights are kept, and their scores."""
+        result = self.result
+        labelled = result.labelled_scores().items()
+        scores = [f"{name} {value:.4g}" for name, value in labelled if value is not None]
+        return f"Run({str(self.folder)!r}: {', '.join([result.reason, result.weights, *scores])})"
 
     @cached_property
     def model(self) -> Task:
@@ -60,10 +61,10 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The scores of the last validation, by the names of the metrics.
+        """The scores of `model` on the validation data, by the names of the metrics.
 
-        They are of the weights of the last step. Where an earlier step was better, its weights are
-        in the model, `result.best_step` is that step, and `result.best` is its score.
+        They are of the weights that are kept, which `result.weights` names: those of the best step,
+        or the mean of the last checkpoints.
         """
         return self.result.scores
 
@@ -112,5 +113,6 @@ class Run:
 
         scores = self.result.labelled_scores().items()
         rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]
-        table = Table.of(["score", ""], rows, str(self.folder)).body() if rows else ""
+        title = f"{self.folder}: {self.result.weights}"
+        table = Table.of(["score", ""], rows, title).body() if rows else ""
         return fragment(f'{table}<div class="rg-charts">{self.curves.body()}</div>')

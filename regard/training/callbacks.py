@@ -22,8 +22,8 @@ class Result:
     tokens: predicted tokens, or what else the task counts (examples).
     seconds: spent in steps.  best: the best score of the goal, at `best_step`: the
         last step with it.
-    scores: those of the last validation, which are of the weights of the last step, or of the mean
-        of the last checkpoints where that is in model/.
+    scores: of the weights in model/ on the validation data: those of the validation at
+        `best_step`, or of the mean of the last checkpoints where that is in model/.
     test_scores: of the weights in model/ on the test data, by the names that `regard evaluate`
         prints; empty where there are no test data.  test_signatures: how each was measured.
     """

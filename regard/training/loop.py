@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from regard.checkpoints.filling import load_weights
+from regard.checkpoints.store import FACTS
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.metrics.score import NamedScore
+from regard.schema import read_json
 from regard.training.callbacks import Callback, Progress, Result, Step
-from regard.training.checkpointing import Checkpointer, RunFolder
+from regard.training.checkpointing import Checkpointer, Facts, RunFolder
 from regard.training.counters_and_rng import fraction, isolated_rng, reason_to_end
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
 from regard.training.options import TrainingOptions, known
@@ -280,7 +282,7 @@ class Loop(Steps):
     def load_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
 
-        `apply_last_mean` comes before.
+        `apply_last_mean` comes before. `scores` are those of the best weights afterwards.
 
         Returns:
             Which weights they are, in words.
@@ -292,11 +294,14 @@ class Loop(Steps):
         if self.last_is_best:
             return last
         try:
-            best = average([self.folder.checkpoints / counters.best_checkpoint])
+            path = self.folder.checkpoints / counters.best_checkpoint
+            best = average([path])
+            scores = read_json(path / FACTS, Facts, finite=False).scores
         except CheckpointError as error:
             self.progress.warn(f"{error} The weights of the last step are published instead.")
             return last
         load_weights(self.model, best)
+        self.scores = scores
         return f"the weights of step {counters.best_step}"
 
     def saved_and_paused(self) -> Paused:

@@ -126,7 +126,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def final_scores(result: Result) -> dict[str, float]:
-    """Those of the last validation by their names, and those on the test data as "test/NAME"."""
+    """Those on the validation data by their names, and those on the test data as "test/NAME"."""
     tested = {f"test/{name}": value for name, value in result.test_scores.items()}
     return numbers(result.scores | tested)
 

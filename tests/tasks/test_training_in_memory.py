@@ -60,6 +60,7 @@ def test_a_run_has_its_folder_scores_curves_and_model(start):
     assert (where / "data/train.jsonl").is_file() and (where / "report.html").is_file()
     accuracy = f"valid accuracy {run.scores['accuracy']:.4g}"
     assert repr(run).startswith(f"Run({str(run.folder)!r}: ") and accuracy in repr(run)
+    assert run.result.weights in repr(run)
 
 
 def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):

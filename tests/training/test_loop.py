@@ -175,6 +175,7 @@ def test_early_stopping_publishes_the_best_weights(tmp_path):
     scores = {e["step"]: e["valid/loss"] for e in events(tmp_path) if "valid/loss" in e}
     best = min(scores, key=scores.__getitem__)
     assert (result.best, result.best_step) == (scores[best], best)
+    assert result.scores["loss"] == scores[best] != scores[result.step]
     assert list(scores) == list(range(4, best + 4 * 4 + 1, 4))  # four more, none better
     with torch.no_grad():  # as in training: without it torch computes an LSTM by another kernel
         assert task.validate()["loss"] == scores[best]

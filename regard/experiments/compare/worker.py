@@ -63,7 +63,9 @@ def trained_until(
         return _reached(paused.goal, paused.best, paused.step, paused.tokens, None)
     task: Any = load(path)  # it ended before `until`: `patience` validations without a better score
     result = run.result
-    return _reached(task.goal, result.best, result.step, result.tokens, result.seconds)
+    return _reached(
+        task.goal, result.scores.get(task.goal[0]), result.step, result.tokens, result.seconds
+    )
 
 
 def _reached(
@@ -110,7 +112,7 @@ def measure(
     items = task.items
     outcome = Outcome(
         scores=scores,
-        goal=(name, direction, result.best),
+        goal=(name, direction, result.scores.get(name)),
         curves=curves_of(folder, items),
         steps=result.step,
         tokens=result.tokens,
