@@ -131,6 +131,10 @@ class Picture(ABC):
     def terminal(self, width: int, color: bool) -> Text:
         """The picture in at most `width` columns; without colour it is plain characters."""
 
+    def table_width(self) -> int:
+        """The columns that its tables need so that no cell is cut."""
+        return 0
+
     def _title_shapes(self, size: float = 14) -> list[Shape]:
         return [Label(8, 14, self.title, size, bold=True)] if self.title else []
 
@@ -188,8 +192,13 @@ class Picture(ABC):
         return path
 
     def show(self) -> None:
-        """Print to the terminal: in colour where it has colours, else as plain characters."""
+        """Print to the terminal: in colour where it has colours, else as plain characters.
+
+        Into a file or a pipe tables are written whole, however wide they are.
+        """
         console = _Terminal()
+        if not console.is_terminal:
+            console.width = max(console.width, self.table_width())
         if console.encoding.lower().startswith("utf"):
             console.print(self)
         else:
@@ -254,6 +263,9 @@ class PictureColumn(Picture):
     def terminal(self, width: int, color: bool) -> Text:
         parts = (part.terminal(width, color) for part in self.parts)
         return Text("\n").join(part for part in parts if part.plain)
+
+    def table_width(self) -> int:
+        return max((part.table_width() for part in self.parts), default=0)
 
     def body(self) -> str:
         return "".join(part.body() for part in self.parts)
@@ -398,6 +410,10 @@ class Table(Picture):
             style = "dim" if index == 0 else "bold" if index - 1 == self.best else ""
             text.append("  ".join(cells).rstrip() + "\n", style=style)
         return text
+
+    def table_width(self) -> int:
+        widths = self._widths()
+        return sum(widths) + 2 * len(widths) - 2
 
     def _fitted(self, width: int) -> list[int]:
         """The widths of the columns, the widest cut until the line fits."""

@@ -21,6 +21,7 @@ from regard.visual import (
     compare_results,
 )
 from regard.visual.curves import ticks
+from regard.visual.picture import PictureColumn
 from regard.visual.report import training_curves
 
 EVENTS = [
@@ -109,6 +110,13 @@ def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
     assert course.points == ((1e5, 6.0), (2e5, 9.25)) and course.spread == ((5, 7), (9, 9.5))
     loose = charts["BLEU and parameters"].series[1]
     assert loose.points == ((3e6, 20.0), (3e6, 21.0), (3e6, 25.0)) and not loose.joined
+
+
+def test_tables_are_whole_where_stdout_is_no_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    cells = ["valid accuracy", "0.56 ± 0.01", "x" * 70]
+    PictureColumn((Table.of(cells, [cells]),)).show()
+    assert capsys.readouterr().out.splitlines()[:2] == ["  ".join(cells)] * 2
 
 
 def test_tables_fit_the_terminal_and_are_escaped():
