@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -269,6 +270,9 @@ def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
     page = (halved.folder / "report.html").read_text()
     for told in ("±", "trial-01", "learning_rate", "successive-halving"):
         assert told in page
+    outcomes = tuple(replace(one, items="examples") for one in halved.trials[0].outcomes)
+    classified = replace(halved, trials=(replace(halved.trials[0], outcomes=outcomes),))
+    assert (halved.table().head[-1], classified.table().head[-1]) == ("tokens", "examples")
 
 
 class Stopping(HereExecutor):

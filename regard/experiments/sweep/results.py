@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +98,12 @@ class SweepResults:
         return sum(one.tokens for one in self.trials)
 
     @cached_property
+    def items(self) -> str:
+        """What the task counts, such as "tokens"."""
+        outcomes = [outcome for trial in self.trials for outcome in trial.outcomes]
+        return outcomes[0].items if outcomes else "tokens"
+
+    @cached_property
     def options(self) -> dict[str, str]:
         """The swept options, and what the table calls them: the last part, where it is unique."""
         last_parts = {name: name.rpartition(".")[2] for name in self.trials[0].values}
@@ -109,7 +115,7 @@ class SweepResults:
         tests = next((one.outcomes[0].scores for one in self.trials if one.test), [])
         head = ["trial", *self.options.values(), f"valid {self.goal[0]}"]
         head += [f"test {tests[0]['name']}"] if tests else []
-        head += ["trained to", "tokens"]
+        head += ["trained to", self.items]
         failed = any(one.error for one in self.trials)
         rows = []
         for one in self.trials:
@@ -135,10 +141,10 @@ class SweepResults:
         """The table, the validation scores while training, and against each numeric option."""
         whole = [one for one in self.trials if one.outcomes]
         series = [Series(one.name, one.outcomes[0].validation_curve()) for one in whole]
-        name, items = f"valid {self.goal[0]}", whole[0].outcomes[0].items if whole else ""
+        name = f"valid {self.goal[0]}"
         charts: list[Picture] = []
         if whole:
-            charts.append(Curves(tuple(series), f"{name} while training", items, ""))
+            charts.append(Curves(tuple(series), f"{name} while training", self.items, ""))
         charts += [
             chart
             for option, called in self.options.items()
@@ -247,9 +253,9 @@ def results_of_sweep(
         raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
     made = [_trial(folder, name, seeds, *one, log) for name, one in trials.items()]
     ranked = ordered(made, goals[0][1])
-    spent = sum(one.tokens for one in ranked)
-    facts = {**about, "read by all runs": f"{spent:,} tokens"}
-    return SweepResults(folder, (goals[0][0], goals[0][1]), tuple(seeds), ranked, facts)
+    results = SweepResults(folder, (goals[0][0], goals[0][1]), tuple(seeds), ranked, about)
+    spent = f"{results.tokens:,} {results.items}"
+    return replace(results, about={**about, "read by all runs": spent})
 
 
 def _trial(
