@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,10 +45,16 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """The text alone, as commands show it: the line of code helps no user."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """Read a job, run it, and write its answer."""
     job = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     answer = call(job["function"], job["arguments"])
     write_text(Path(sys.argv[1]), json.dumps(answer))
     # Threads of the job, and what libraries do at exit, do not keep the process.

@@ -56,6 +56,13 @@ def test_printed_lines_reach_the_log():
     assert sorted(lines) == [("say", "and so on"), ("say", "hé")]
 
 
+def test_a_warning_reaches_the_log_as_its_text_alone():
+    lines: list[tuple[str, str]] = []
+    executor = make_executor("local", 1, lambda *line: lines.append(line))
+    executor.submit(Job("warnings:warn", {"message": "few rows"}, "run")).result()
+    assert lines == [("run", "warning: few rows")]
+
+
 def test_an_error_of_the_function_is_raised_and_no_reason_to_run_it_again():
     with pytest.raises(RegardError, match="^x.csv:3: is wrong"):
         value("fail", path="x.csv")
