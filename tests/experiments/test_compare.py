@@ -377,6 +377,17 @@ layers = 1
 """
 
 
+def test_runs_validated_on_shares_of_different_tables_are_told_what_helps(tmp_path):
+    recipe = CLASSES.format(model=NEW.format(name="bert"))
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text(f'{{"text": "{name}", "label": "yes"}}\n' * 4)
+        shares = recipe.replace('valid = "train.jsonl"\ntest = "train.jsonl"', "valid = 0.5")
+        (tmp_path / name / "recipe.toml").write_text(shares)
+    with pytest.raises(ConfigError, match="share of the training data.*one file as `valid`"):
+        compare([tmp_path / "one", tmp_path / "other"], out=tmp_path / "out", progress=False)
+
+
 @pytest.mark.parametrize("begun", ["new", "started"])
 def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     rows = [{"text": f"a b {word}", "label": "yes" if word < "e" else "no"} for word in WORDS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
 from operator import getitem
@@ -19,6 +19,10 @@ from regard.training.options import DefaultEpochs
 
 BUDGET = ("tokens", "epochs", "max_steps")
 HINT = "Make them equal, for all recipes at once with name=value."
+SHARES_HINT = (
+    "`valid` is a share of the training data, and these are different tables: the models were "
+    "validated on different rows. Train them again with one file as `valid` for all."
+)
 MOST_SHOWN = 12  # differences in one message
 SHARED = ("task", "data", "tokenizer", "decoding", "answers", "evaluation")
 
@@ -60,6 +64,12 @@ def _options(recipe: Any, names: Sequence[str]) -> dict[str, Any]:
     """The values of options by their dotted names."""
     whole = recipe.model_dump(mode="json")
     return {name: reduce(getitem, name.split("."), whole) for name in names}
+
+
+def hint_for_runs(scored: Iterable[Mapping[str, Any]]) -> str:
+    """What to do where the `scored_conditions` of runs differ."""
+    trained_on = {repr(one["data"].get("train")) for one in scored}
+    return SHARES_HINT if len(trained_on) > 1 else HINT
 
 
 def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -> None:

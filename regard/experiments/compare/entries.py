@@ -11,7 +11,13 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.experiments import keywords
-from regard.experiments.compare.conditions import check_equal, conditions_of, scored_conditions
+from regard.experiments.compare.conditions import (
+    HINT,
+    check_equal,
+    conditions_of,
+    hint_for_runs,
+    scored_conditions,
+)
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
 from regard.experiments.runs import name_of_run
 from regard.recipe import write
@@ -71,12 +77,14 @@ def shared_conditions(entries: Mapping[str, Entry]) -> dict[str, Any]:
     """
     checksums: dict[str, str] = {}
     conditions = {name: conditions_of(one.recipe, checksums) for name, one in entries.items()}
+    hint = HINT
     if any(one.run for one in entries.values()):
         conditions = {name: scored_conditions(one) for name, one in conditions.items()}
+        hint = hint_for_runs(conditions.values())
     tokenizers = {
         name: {"tokenizer": one.pop("tokenizer", None)} for name, one in conditions.items()
     }
-    check_equal(conditions)
+    check_equal(conditions, hint)
     if not any(one.recipe.data.valid or one.recipe.data.test for one in entries.values()):
         raise ConfigError("Models are compared by their scores: give `valid` or `test` data.")
     trained = {name: one for name, one in tokenizers.items() if one["tokenizer"] is not None}
