@@ -186,6 +186,9 @@ def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
     """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
     config.json names another; None for a model that is none.
 
+    A published head of one output is that of a cross-encoder unless its `problem_type` is
+    "regression": other libraries apply a sigmoid to it, too.
+
     Raises:
         ConfigError: it names another activation.
     """
@@ -193,7 +196,13 @@ def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
     old_name = config.get("sbert_ce_default_activation_function")
     named = section.get("activation_fn") if isinstance(section, Mapping) else None
     if section is None and old_name is None:
-        return None
+        if "regard" in config or config.get("problem_type") == "regression":
+            return None
+        warnings.warn(
+            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
+            'the one output. For the number itself set `problem_type` to "regression".',
+            stacklevel=2,
+        )
     kind = str(named or old_name or "Sigmoid").rpartition(".")[2].lower()
     if kind not in ("sigmoid", "identity"):
         raise ConfigError(

@@ -54,6 +54,7 @@ VOCAB_NAMES = ("vocab.json", "encoder.json")
 PICKLES = ("vocab.bin", "vocab.pkl")  # of Transformer-XL
 LINE_END = "<eos>"  # the first word of Transformer-XL's vocabularies
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
+BACKEND = "TokenizersBackend"  # of `transformers` 5, which gives no segments unless it is told to
 SEGMENTS = "token_type_ids"  # in `model_input_names`, where the model gets segments
 MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
@@ -276,7 +277,10 @@ def _loaded(
 ) -> LoadedTokenizer:
     """The parameters of the tokenizer, with those of tokenizer_config.json."""
     config = settings.config
-    if config.model_input_names is not None and SEGMENTS not in config.model_input_names:
+    inputs = config.model_input_names
+    if inputs is None and config.tokenizer_class == BACKEND:
+        inputs = []
+    if inputs is not None and SEGMENTS not in inputs:
         template = template_in(fast.post_processor)
         if template is not None and template.segment_count > 1:
             fast.post_processor = processor_of(

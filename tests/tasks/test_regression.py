@@ -71,9 +71,9 @@ def test_transformers_gives_the_same_numbers_from_a_saved_folder(workdir, family
     assert task.name == "regression" and isinstance(task.predict(PAIRS[0]), float)
 
 
-@pytest.mark.parametrize("options", [{"problem_type": "regression"}, {}])
-def test_a_folder_of_transformers_with_one_output_is_a_regression(workdir, options):
-    folder(workdir / "start", "roberta", "ForSequenceClassification", num_labels=1, **options)
+def test_a_folder_of_transformers_with_one_output_is_a_regression(workdir):
+    options = {"num_labels": 1, "problem_type": "regression"}
+    folder(workdir / "start", "roberta", "ForSequenceClassification", **options)
     task = runs.load("start")
     theirs = their_scores("AutoModelForSequenceClassification", workdir / "start", FIRST)
     assert task.name == "regression"
@@ -137,6 +137,7 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
 @pytest.mark.parametrize(
     "fields",
     [
+        {},
         {"sbert_ce_default_activation_function": SIGMOID},
         {"sentence_transformers": {"activation_fn": SIGMOID, "version": "4.1.0"}},
         {"sentence_transformers": {"version": "4.1.0"}},
