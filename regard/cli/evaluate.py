@@ -190,7 +190,8 @@ def _predictions(
     part: Part,
 ) -> tuple[list[Any], list[Path]]:
     """Scores of the predictions of a model's head, and the files that were read."""
-    from regard.tasks.calls import recipe_columns, rows_of
+    from regard.tasks.calls import recipe_columns
+    from regard.tasks.inputs import rows_of
 
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
     if columns and not files:
@@ -216,7 +217,7 @@ def _outputs(
 ) -> tuple[list[Any], Counter[str]]:
     """Scores of the outputs for the first column against the second, and what was truncated."""
     from regard.decoding import unfinished
-    from regard.tasks.calls import rows_of
+    from regard.tasks.inputs import rows_of
     from regard.tasks.text_to_text import fields_of
 
     if len(files) > 1 and columns:

@@ -87,6 +87,8 @@ def header_hint(file: str, line: int) -> str:
     """What to do where a wrong target stands in what may be a header; "" elsewhere."""
     if line > 1 or ENDINGS.get(ending(file)) not in ("tsv", "csv"):
         return ""
+    names = next(iter(read_records(file, header=False).records()))[1].values()
     return (
-        'If this line is a header, give the columns by name, such as columns = ["text", "label"].'
+        f"It has the fields {', '.join(name[:40] for name in names)}. If they are a header, give "
+        "the columns by name: columns=[text column, label column]."
     )

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from regard import recipe
-from regard.data.files import ENDINGS, ending
-from regard.data.in_memory import column_names, infer_columns, is_path, is_running_text
-from regard.data.readers import read_records
-from regard.errors import ConfigError, DataError
-from regard.habit_names import SOURCES, TARGETS, TEXTS
+from regard.data.in_memory import column_names, is_path
+from regard.errors import ConfigError
 from regard.metrics.score import Scores
 from regard.tasks.folders import load
+from regard.tasks.inputs import first_record, rows_of
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.predictions import TextMatch
 from regard.tasks.search_index import FACTS, SearchIndex
@@ -52,30 +48,6 @@ def evaluate(
     return task.evaluate(data, **({"columns": columns} if columns else {}), **options)
 
 
-def rows_of(
-    task: Any, files: Sequence[Path], columns: Sequence[int | str], delimiter: str | None = None
-) -> Any:
-    """The rows of files for `evaluate`; where no columns are named, those that the header tells.
-
-    delimiter: of a CSV file, where it is not a comma.
-
-    Raises:
-        ConfigError, DataError: the files cannot be read, or are running text.
-    """
-    for file in files:
-        if is_running_text(str(file)):
-            raise ConfigError(
-                f"{task.name} is scored on examples with targets, or on a file of them, but "
-                f"{str(file)!r:.60} is a text."
-            )
-    if len(files) == 1 and not columns:
-        columns = _columns_of(files[0], delimiter)
-    if delimiter:
-        tables = [read_records(file, header=None, delimiter=delimiter) for file in files]
-        return task.rows_to_evaluate(tables, list(columns))
-    return task.rows_to_evaluate(files, list(columns))
-
-
 def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
     """The columns of texts and target that the recipe of a run names, if the data have them; else
     ().
@@ -86,26 +58,8 @@ def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
     columns = () if section.get("target_columns") else section.get("columns", ())
     if not columns or not all(isinstance(one, str) for one in columns):
         return ()
-    names = _first_record(Path(data)) if is_path(data) else column_names(data)
+    names = first_record(Path(data)) if is_path(data) else column_names(data)
     return tuple(columns) if {*columns} <= {*names} else ()
-
-
-def _first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
-    """The first record of a table; {} for a file of another form, which the task knows."""
-    if delimiter or ending(str(file)) in ENDINGS:
-        with suppress(ConfigError, DataError):
-            records = read_records(file, delimiter=delimiter).records()
-            return next((record for _, record in records), {})
-    return {}
-
-
-def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
-    """The columns of texts and target of a table whose header has names that tell them; else ()."""
-    known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    first = _first_record(file, delimiter)
-    with suppress(ConfigError, DataError):
-        return infer_columns([first]) if known & first.keys() else ()
-    return ()
 
 
 def search(

@@ -235,7 +235,7 @@ class TextClassifier(EncoderTask):
 
     def classification_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
         """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
-        return self._report(*scores_and_targets(self, rows))
+        return self._report(*scores_and_targets(self, self.with_columns(rows, ())))
 
     def _report(self, scores: Tensor, targets: Tensor) -> ClassReport:
         return ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)

@@ -12,6 +12,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -22,6 +23,7 @@ from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Truncation
 from regard.data.grouped_inputs import GroupedInputs
+from regard.data.in_memory import is_path
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
@@ -49,6 +51,7 @@ from regard.tasks.inputs import (
     as_rows,
     checked_columns,
     is_single,
+    rows_of,
     text_or_pair,
     too_long_error,
     warn_of_truncation,
@@ -370,11 +373,14 @@ class EncoderTask(EmbedsTexts):
         return read(files[0], tuple(columns) or self.columns)
 
     def with_columns(self, rows: Any, columns: Sequence[int | str]) -> Any:
-        """The rows to evaluate: of a table the columns that are named, otherwise as they are.
+        """The rows to evaluate: of a table the columns that are named, of a file without these the
+        columns that its header tells, otherwise as they are.
 
         Raises:
             ConfigError: the task reads no columns, or `columns` is no list.
         """
+        if is_path(rows) and not columns:
+            return rows_of(self, [Path(rows)], ())
         return self.rows_to_evaluate([as_rows(rows)], checked_columns(columns)) if columns else rows
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:

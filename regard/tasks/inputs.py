@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from regard.data.encoder_inputs import Texts
-from regard.data.files import is_file_name
-from regard.data.in_memory import GROUPED, is_table, text_rows
-from regard.errors import ConfigError, RegardError, TextError, TextTooLong, shown
+from regard.data.files import ENDINGS, ending, is_file_name
+from regard.data.in_memory import (
+    GROUPED,
+    infer_columns,
+    is_running_text,
+    is_table,
+    plain_names,
+    text_rows,
+)
+from regard.data.readers import read_records
+from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown
+from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
 
 
@@ -181,6 +192,48 @@ def checked_columns(columns: Any) -> tuple[int | str, ...]:
             f"`columns` must be a list, such as ['text', 'label'], but is {shown(columns)}."
         )
     return tuple(names)
+
+
+def rows_of(
+    task: Any, files: Sequence[Path], columns: Sequence[int | str], delimiter: str | None = None
+) -> Any:
+    """The rows of files for `evaluate`; where no columns are named, those that the header tells.
+
+    delimiter: of a CSV file, where it is not a comma.
+
+    Raises:
+        ConfigError, DataError: the files cannot be read, or are running text.
+    """
+    for file in files:
+        if is_running_text(str(file)):
+            raise ConfigError(
+                f"{task.name} is scored on examples with targets, or on a file of them, but "
+                f"{str(file)!r:.60} is a text."
+            )
+    if len(files) == 1 and not columns:
+        columns = _columns_of(files[0], delimiter)
+    if delimiter:
+        tables = [read_records(file, header=None, delimiter=delimiter) for file in files]
+        return task.rows_to_evaluate(tables, list(columns))
+    return task.rows_to_evaluate(files, list(columns))
+
+
+def first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
+    """The first record of a table; {} for a file of another form, which the task knows."""
+    if delimiter or ending(str(file)) in ENDINGS:
+        with suppress(ConfigError, DataError):
+            records = read_records(file, delimiter=delimiter).records()
+            return next((record for _, record in records), {})
+    return {}
+
+
+def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
+    """The columns of texts and target of a table whose header has names that tell them; else ()."""
+    known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
+    first = first_record(file, delimiter)
+    with suppress(ConfigError, DataError):
+        return infer_columns([first]) if known.intersection(plain_names(first)) else ()
+    return ()
 
 
 def as_rows(data: Any) -> Any:

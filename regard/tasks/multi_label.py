@@ -261,7 +261,7 @@ class MultiLabelClassifier(EncoderTask):
 
     def classification_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
         """Scores of each label, averages and calibration; rows as of `evaluate`."""
-        return self._report(*scores_and_targets(self, rows))
+        return self._report(*scores_and_targets(self, self.with_columns(rows, ())))
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""

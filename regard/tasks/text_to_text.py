@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import numpy as np
@@ -25,7 +26,7 @@ from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
 from regard.data.header_rows import WithoutHeader, columns_in_header
-from regard.data.in_memory import column_names, infer_columns
+from regard.data.in_memory import column_names, infer_columns, is_path
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
@@ -51,6 +52,7 @@ from regard.tasks.inputs import (
     as_rows,
     checked_columns,
     checked_texts,
+    rows_of,
     warn_if_file,
     warn_of_truncation,
 )
@@ -524,6 +526,8 @@ class TextToText(EmbedsTexts):
 
         columns: of sources and references in a table.
         """
+        if is_path(pairs) and not columns:
+            pairs = rows_of(self, [Path(str(pairs))], ())
         chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
         sources, references = fields_of(chosen)
         if cut := self.over_limit(sources):

@@ -128,13 +128,15 @@ def test_a_target_that_is_no_number_says_that_it_may_be_a_header(tmp_path, task,
     columns = ["a", "b"] if file.endswith(".jsonl") else [0, 1]
     with pytest.raises(DataError, match=rf"{file}:1: {said}") as error:
         planned(task, path, columns=columns)
-    assert ("If this line is a header" in str(error.value)) == file.endswith(".tsv")
+    assert ("If they are a header" in str(error.value)) == file.endswith(".tsv")
 
 
 def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
     file = table(tmp_path, ("text", "label"), ROWS, "tsv")
     task = planned("classification", file, header=True)
-    with pytest.raises(DataError, match="rows.tsv:1: has the label 'label'.* give the columns by"):
+    with pytest.raises(
+        DataError, match="rows.tsv:1: has the label 'label'.* fields text, label.* give the c"
+    ):
         task.evaluate(task.rows_to_evaluate([file], ()))
     (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label"))).named
     assert score.count == len(ROWS)

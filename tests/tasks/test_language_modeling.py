@@ -29,7 +29,7 @@ from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.t5 import T5
 from regard.models.transformer_xl import TransformerXL
-from regard.tasks.calls import rows_of
+from regard.tasks.inputs import rows_of
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.running_text import lost_text
 from regard.text import Tokenizer, train

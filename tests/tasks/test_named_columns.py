@@ -52,6 +52,23 @@ def test_named_columns_score_as_rows_do(tasks, name, order):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["classification", "regression", "text-to-text"])
+def test_a_file_scores_by_its_header_as_its_rows_do(tasks, name, tmp_path):
+    rows = [(text, TARGETS[name](n)) for n, text in enumerate(TEXTS)]
+    target = "label" if name != "text-to-text" else "summary"
+    frame = pandas.DataFrame(rows, columns=["text", target])[[target, "text"]]
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    path, task = str(tmp_path / "rows.csv"), tasks[name]
+    assert repr(task.evaluate(path).named) == repr(task.evaluate(rows).named)
+    if name == "classification":
+        assert str(task.classification_report(path)) == str(task.classification_report(rows))
+        frame.rename(columns={"label": "mood", "text": "note"}).to_csv(path, index=False)
+        with pytest.raises(RegardError, match="fields mood, note.* columns="):
+            task.evaluate(path)
+        assert task.evaluate(path, columns=["note", "mood"]).named == task.evaluate(rows).named
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_pairs_are_read_from_named_columns_in_any_order(tasks):
     rows = [(a, b, n) for n, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False))]
     frame = pandas.DataFrame(rows, columns=["a", "b", "c"])[["c", "a", "b"]]
