@@ -609,7 +609,14 @@ def _unknown(schema: Any, key: str) -> str:
     sections = [*sections_of(schema)]
     if others := [f"[{other}]" for other in sections if name in names_in(schema, other)]:
         return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
-    return f"{where} has no `{name}`. {nearest(name, names_in(schema, section))}"
+    names = names_in(schema, section)
+    if name == "batch_size" and "max_tokens_per_batch" in names:
+        written = [other for other, ours in habit_names.OPTIONS.items() if ours == key]
+        return (
+            f"{where} has no `{name}` (nor `{'`, `'.join(written)}`, which mean the same): batches "
+            "of pairs of texts are counted in tokens. Set `max_tokens_per_batch`."
+        )
+    return f"{where} has no `{name}`. {nearest(name, names)}"
 
 
 def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]]:

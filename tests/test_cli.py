@@ -432,6 +432,7 @@ def test_missing_models_and_recipes_are_named(workdir, tmp_path):
     assert "Did you mean 'seq2seq.toml'?" in refused("train", workdir / "seq2sec.toml")
     assert "holds no model" in refused("predict", tmp_path, "one")
     assert "is not a run" in refused("resume", tmp_path)
+    assert "no: there is no such folder" in refused("resume", tmp_path / "no")
     assert "Missing argument" in refused("train")
     assert "No such command" in refused("trian")
     assert "there is no such folder" in refused("list", "runs", "--folder", tmp_path / "no")

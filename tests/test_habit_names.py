@@ -60,6 +60,12 @@ def test_every_other_name_of_a_task_or_a_model_means_one():
     assert offered & TASKS.keys() and offered & MODELS.keys()
 
 
+def test_a_batch_size_of_translation_is_refused_by_all_its_names():
+    raw = parse('task = "translation"\n[model]\nname = "transformer"\n[data]\nbs = 4\n', [])
+    with pytest.raises(ConfigError, match="nor .*`bs`, which.*counted in tokens"):
+        checked_recipe(raw)
+
+
 def test_a_recipe_with_the_names_of_transformers_equals_one_with_ours():
     theirs = parse(
         'task = "token-classification"\ntokenizer = "wordpiece"\n'

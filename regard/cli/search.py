@@ -85,6 +85,8 @@ def check_index(folder: Path) -> None:
     Raises:
         CheckpointError: it does not.
     """
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: there is no such folder.")
     if not (folder / "index.json").is_file():
         raise CheckpointError(
             f"{folder} holds no index. Make one: regard embed MODEL FILE --out {folder}"

@@ -33,8 +33,8 @@ class SlidingContext(GeneratorWrapper[LastTokens]):
     def __init__(self, model: LanguageModel):
         if model.config.max_length is None:
             raise ConfigError(
-                f"`window` would be without effect: {type(model).__name__} has no context that "
-                "ends. Leave it out."
+                "`window` would be without effect: this model has no limit. Leave `--window` "
+                "(`window=True`) out."
             )
         super().__init__(model)
 

@@ -277,6 +277,8 @@ def check_run(folder: Path) -> None:
     Raises:
         CheckpointError: it does not.
     """
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: there is no such folder.")
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
 

@@ -81,7 +81,8 @@ def key_check(key: str, challenge: str) -> Callable[..., Awaitable[None]]:
         sent = token.credentials if token else password.password if password else ""
         # Headers are decoded as Latin-1.
         if key and not hmac.compare_digest(sent.encode("latin-1", "replace"), key.encode()):
-            message = "This server needs its API key: `Authorization: Bearer KEY`."
+            wrong = "The API key is wrong. " if sent else ""
+            message = f"{wrong}This server needs its API key: `Authorization: Bearer KEY`."
             raise Problem(401, message, "wrong_key", headers={"WWW-Authenticate": challenge})
 
     return check

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from regard import habit_names
 from regard.errors import ConfigError
 from regard.serving.problems import Problem
+from regard.suggest import nearest
 
 Count = Annotated[int, Field(ge=1)]
 Outputs = Annotated[int, Field(ge=1, le=128)]  # of one text: they take memory and time together
@@ -57,7 +58,8 @@ class RequestFields(BaseModel):
             raise Problem(400, str(error), "invalid_body") from None
         if unknown := next((name for name in fields if name not in cls.model_fields), None):
             unknown = f"{unknown:.200}"
-            raise Problem(400, f"`{unknown}` is an unknown field.", "invalid_body", unknown)
+            hint = nearest(unknown, cls.model_fields)
+            raise Problem(400, f"`{unknown}` is an unknown field. {hint}", "invalid_body", unknown)
         return fields
 
 

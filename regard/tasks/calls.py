@@ -85,7 +85,11 @@ def search(
     if isinstance(model, str | PathLike) and (Path(model) / FACTS).exists():
         model = SearchIndex.load(Path(model))
     if isinstance(model, SearchIndex) != (texts is None):
-        raise ConfigError("Give the texts to search, or an index, which has its own texts.")
+        absent = isinstance(model, str | PathLike) and not Path(model).exists()
+        problem = f" There is no folder {model} here." if absent else ""
+        raise ConfigError(
+            f"Give the texts to search, or an index, which has its own texts.{problem}"
+        )
     if isinstance(model, SearchIndex):
         found: list[TextMatch] = model.search(query, top_k, **options)
     else:

@@ -154,7 +154,8 @@ class EmbedsTexts(Task, ABC):
         options: as of `embed` without `granularity`; vectors are always normalized.
 
         Raises:
-            ConfigError: `granularity` is another than "sentence", or as of `embed`.
+            ConfigError: `granularity` is another than "sentence", or vectors are given, or as of
+                `embed`.
             RegardError: as of `embed`.
         """
         if (granularity := options.get("granularity", "sentence")) != "sentence":
@@ -163,6 +164,10 @@ class EmbedsTexts(Task, ABC):
                 f"{granularity!r}. For vectors of words or tokens use `embed`."
             )
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
+        if any(isinstance(item, np.ndarray | np.number | Tensor) for item in chain(*sides)):
+            raise ConfigError(
+                "Give texts. The cosines of vectors `a` and `b` of length 1: `a @ b.T`."
+            )
         options = {**options, "normalize": True}
         first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
         cosines = products(first, second)

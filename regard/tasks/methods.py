@@ -161,9 +161,11 @@ class Methods:
         self, texts: Iterable[str | Sequence[str]], *, splitter: Splitter = ...
     ) -> list[list[str]]: ...
     def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
-        """The tag of each word of a text. In a list, a text may be a list of its words.
+        """The tag of each word of a text; of a list of texts, a list of tags for each.
 
         Args:
+            texts: a text, or a list of texts, each a string or a list of its words:
+                `["Anna", "slept"]` is two texts, `[["Anna", "slept"]]` the two words of one.
             splitter: a function from a text to (start, stop) of each word, in characters; without
                 it words are those of CoNLL-2003 (`regard.text.word_spans`).
         """

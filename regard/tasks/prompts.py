@@ -35,7 +35,7 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
     if most > limit:
         raise ConfigError(
             f"Up to {most:,} tokens are asked for, but this model's context is {limit:,}. Lower "
-            "`max_tokens`."
+            "`max_tokens`, or go on beyond the context: `window=True` (`--window`)."
         )
     return limit + 1 - most
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -63,7 +63,10 @@ class SearchIndex:
     model: EmbedsTexts
     texts: Sequence[str]
     vectors: np.ndarray
-    facts: IndexFacts = field(repr=False)
+    facts: IndexFacts
+
+    def __repr__(self) -> str:
+        return f"SearchIndex({len(self.texts):,} texts, model={self.facts.model!r})"
 
     @classmethod
     def build(
@@ -142,6 +145,8 @@ class SearchIndex:
             ConfigError: the index does not know where its model is.
         """
         folder = Path(folder)
+        if not folder.exists():
+            raise CheckpointError(f"{folder}: there is no such folder.")
         if not (folder / FACTS).is_file():
             raise CheckpointError(
                 f"{folder} holds no index: it has no {FACTS}. Make one with regard embed MODEL "

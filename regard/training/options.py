@@ -46,7 +46,12 @@ def with_defaults(options: TrainingOptions, defaults: TrainingDefaults) -> Train
 
 
 class DefaultEpochs(int):
-    """A number of epochs that nobody has set, so that small data may be read more often."""
+    """A number of epochs that nobody has set, so that small data may be read more often.
+
+    reason: why there are more than the default, as the end of a sentence.
+    """
+
+    reason = ""
 
 
 STEPS, EPOCHS = 200, 30  # small data are read until there are as many steps, at most so often
@@ -57,7 +62,12 @@ def with_enough_epochs(options: TrainingOptions, batches_per_epoch: int) -> Trai
     240 examples that has learned for 24 steps gives every text one label."""
     batches = STEPS * options.gradient_accumulation_steps
     needed = min(-(-batches // max(batches_per_epoch, 1)), EPOCHS)
-    return replace(options, epochs=max(known(options.epochs), needed))
+    default = known(options.epochs)
+    epochs = DefaultEpochs(max(default, needed))
+    if epochs > default:
+        steps = -(-default * batches_per_epoch // options.gradient_accumulation_steps)
+        epochs.reason = f", since {default} would be {steps:,} steps"
+    return replace(options, epochs=epochs)
 
 
 def optimizer_with_defaults(
@@ -95,7 +105,8 @@ def description(options: TrainingOptions, precision: str) -> str:
         parts.append(f"gradient norm at most {chosen.max_grad_norm:g}")
     limits = ((options.max_steps, "step"), (options.epochs, "epoch"), (options.tokens, "token"))
     ends = " or ".join(f"{limit:,} {unit}{'s' * (limit != 1)}" for limit, unit in limits if limit)
-    return f"{', '.join(parts)}; {ends}; {precision}"
+    reason = options.epochs.reason if isinstance(options.epochs, DefaultEpochs) else ""
+    return f"{', '.join(parts)}; {ends}{reason}; {precision}"
 
 
 MOST_THREADS = 1024  # a library of threads ends the process where it cannot start as many

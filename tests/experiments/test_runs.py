@@ -272,13 +272,14 @@ def test_transformers_translates_equally_with_a_saved_folder(workdir):
     assert all(best[0].finished for best in task.hypotheses(texts))
 
 
-def test_small_data_are_read_until_there_are_200_steps_at_most_30_times(workdir):
+def test_small_data_are_read_until_there_are_200_steps_at_most_30_times(workdir, capsys):
     rows = [("good", "yes"), ("bad", "no")] * 20
     options = dict(task="classification", model={"name": "kim-cnn", "d_words": 4}, progress=False)
     few = runs.train(train=rows, batch_size=40, **options)
     assert (few.result.step, few.result.reason) == (30, "30 epochs")
-    some = runs.train(train=rows, batch_size=4, **options)
+    some = runs.train(train=rows, batch_size=4, **options | {"progress": True})
     assert (some.result.step, some.result.reason) == (200, "20 epochs")
+    assert "; 20 epochs, since 10 would be 100 steps;" in "".join(capsys.readouterr())
     asked = runs.train(train=rows, batch_size=4, epochs=1, **options)
     assert asked.result.step == 10
 

@@ -36,7 +36,8 @@ def sent(value):
         ({**TAG, "texts": None}, "`texts` is missing"),
         ({**TAG, "texts": {"a": 1}}, "`texts` must be"),
         ({**TAG, "texts": ["a", 3]}, "`texts.1` must be"),
-        ({**TAG, "textes": "a"}, "`textes` is an unknown field"),
+        ({**TAG, "textes": "a"}, "`textes` is an unknown field. Did you mean 'texts'?"),
+        ({"model": "tagging", "text": "a"}, "`text` is an unknown field. Did you mean 'texts'?"),
         ({**TAG, "model": 3}, "`model` must be a string"),
         ({**TAG, "x" * 10_000: 3}, "xxx` is an unknown field"),
         ({"texts": "a"}, "`model` must name one of the models that are served: classification,"),
@@ -218,6 +219,8 @@ def test_every_route_needs_the_key(keyed):
             assert answered.status_code == 401
             assert answered.headers["www-authenticate"] == "Bearer"
             assert "a-k" not in answered.text
+            missing = wrong in (None, "a-key", b"a-k\xc3\xa9y", "Bearer ")
+            assert ("The API key is wrong." in message_of(answered)) != missing
         assert ask(keyed, path, body, headers=KEY).status_code in (200, 400, 404)
     assert ask(keyed, "/health", headers={"Authorization": "bEARER a-kéy".encode()}).is_success
 

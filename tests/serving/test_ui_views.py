@@ -438,7 +438,7 @@ def test_every_reading_rejects_unknown_fields(server):
     for route in server.ui.router().routes:
         answered = ask(server, route.path, {"colour": "red"})
         assert answered.status_code == 400
-        assert message_of(answered) == "`colour` is an unknown field."
+        assert message_of(answered).startswith("`colour` is an unknown field.")
         assert ask(server, route.path).status_code == 405
 
 

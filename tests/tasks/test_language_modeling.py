@@ -213,8 +213,12 @@ def test_a_window_goes_on_beyond_the_context_as_a_loop_over_its_last_tokens(task
         assert best.tokens == ids[-30:]
     texts = task.generate(prompts, window=True, max_tokens=30)
     assert texts[0] == prompts[0] + "".join(task.stream(prompts[0], window=True, max_tokens=30))
+    with pytest.raises(ConfigError, match="or go on beyond the context: `window=True`"):
+        task.generate(prompts, max_tokens=30)
     recurrent = every_task.language()
-    with pytest.raises(ConfigError, match="`window` would be without effect"):
+    with pytest.raises(
+        ConfigError, match="`window` would be without effect: this model has no limit"
+    ):
         recurrent.generate("the cat", window=True)
 
 
