@@ -571,6 +571,7 @@ MEANT = {
     "samples": "sampling sequences",
     "temperature": "sampling sample",
     "max_tokens": "new tokens",
+    "top_k": "k topk limit",
     "vocab_size": "vocabulary vocab",
     "path": "pretrained checkpoint",
     "lstm-lm": "lstm gru rnn recurrent",

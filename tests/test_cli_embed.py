@@ -189,11 +189,12 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     task, query = runs.load(model), "a cat"
     wanted = known @ task.embed(query)
     wanted /= np.linalg.norm(known, axis=1) * np.linalg.norm(task.embed(query))
+    wanted[1] = -1  # blank
     found = task.search(query, TEXTS, top_k=2)
     assert [one.index for one in found] == np.argsort(-wanted)[:2].tolist()
     assert [one.text for one in found] == [TEXTS[one.index] for one in found]
     np.testing.assert_allclose([one.score for one in found], np.sort(wanted)[::-1][:2], rtol=1e-5)
-    assert len(task.search(query, TEXTS)) == 3 and task.search(query, []) == []
+    assert len(task.search(query, TEXTS)) == 2 and task.search(query, []) == []
     assert [one.index for one in task.search("dog", ["a", "a", "a"], 2)] == [0, 1]
     for count in range(2, 40):  # whichever way a processor adds up the last rows
         found = task.search("dog", ["a"] * count, count)
@@ -243,6 +244,21 @@ def test_an_index_finds_what_a_search_of_the_texts_finds(model, tmp_path):
         ]
     assert opened.search(["a cat", "dog"], 1) == [opened.search(q, 1) for q in ("a cat", "dog")]
     assert regard.search(tmp_path / "first", "a cat", top_k=1) == opened.search("a cat", 1)
+
+
+def test_blank_texts_are_left_out_and_the_others_keep_their_numbers(model, tmp_path):
+    task, written = runs.load(model), [TEXTS[0], TEXTS[2]]
+    texts, plain = ["", written[0], " \t", written[1]], task.search("a cat", written)
+    with pytest.warns(UserWarning, match="2 of 4 texts are blank"):
+        found = task.search("a cat", texts)
+    assert [(2 * one.index + 1, one.text) for one in plain] == [(m.index, m.text) for m in found]
+    with pytest.warns(UserWarning, match="2 of 4 texts are blank"):
+        index = SearchIndex.build(task, texts)
+    assert [one.index for one in index.search("a cat")] == [one.index for one in found]
+    (tmp_path / "texts.txt").write_text(lines(texts))
+    assert "2 of 4" in embed(model, tmp_path / "texts.txt", "--out", tmp_path / "index").stderr
+    with pytest.raises(RegardError, match="`search` has no option 'k'. Did you mean 'top_k'?"):
+        task.search("a cat", TEXTS, k=3)
 
 
 def test_an_index_of_another_model_or_none_is_an_error(model, tmp_path):

@@ -11,6 +11,7 @@ is tokenized in another thread.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,9 +87,21 @@ def products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def best_matches(cosines: np.ndarray, texts: Sequence[str], top_k: int) -> list[TextMatch]:
-    """The texts with the largest of the cosines (N,), best first; of equal ones the earlier."""
-    best = np.argsort(-cosines, kind="stable")[:top_k]
-    return [TextMatch(index, float(cosines[index]), texts[index]) for index in best.tolist()]
+    """The texts with the largest of the cosines (N,), best first; of equal ones the earlier.
+
+    Blank texts are left out.
+    """
+    ranked = map(int, np.argsort(-cosines, kind="stable"))
+    best = islice((index for index in ranked if texts[index].strip()), top_k)
+    return [TextMatch(index, float(cosines[index]), texts[index]) for index in best]
+
+
+def warn_of_blank_texts(texts: Sequence[Any], stacklevel: int = 3) -> None:
+    """Warn of texts without any character but white space: no search returns them."""
+    blank = sum(isinstance(text, str) and not text.strip() for text in texts)
+    if blank:
+        message = f"{blank:,} of {len(texts):,} texts are blank: a search leaves them out"
+        warnings.warn(message, stacklevel=stacklevel)
 
 
 class EmbedsTexts(Task, ABC):
@@ -186,6 +199,7 @@ class EmbedsTexts(Task, ABC):
         first.
 
         Of equal cosines the earlier text comes first. Fewer texts than `top_k` are all returned.
+        Blank texts are left out, with a warning.
 
         Args:
             query: a text; of a list of texts, a list of results.
@@ -193,11 +207,13 @@ class EmbedsTexts(Task, ABC):
             options: as of `similarity`.
 
         Raises:
-            ConfigError: `top_k` is below 1, or as of `similarity`.
+            ConfigError: `top_k` is below 1, there is no such option, or as of `similarity`.
             RegardError: an item is not a text, or is longer than the model reads.
         """
         check_at_least(1, top_k=top_k)
+        _check_option_names("search", habit_names.embedding(options), ("top_k", "too_long"))
         queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
+        warn_of_blank_texts(candidates)
         cosines = self.similarity(queries, candidates, too_long=too_long, **options)  # (Q, N)
         found = [best_matches(row, candidates, top_k) for row in cosines]
         return found[0] if isinstance(query, str) else found
@@ -398,11 +414,7 @@ class VectorBatches:
             ConfigError: there is no such option, or it has an unknown value.
         """
         options = cast(EmbedOptions, habit_names.embedding(options))
-        option_names = EmbedOptions.__annotations__
-        if unknown := next((name for name in options if name not in option_names), None):
-            raise ConfigError(
-                f"`embed` has no option {unknown!r}. {nearest(unknown, option_names)}"
-            )
+        _check_option_names("embed", options)
         precision = options.get("precision", "float32")
         if precision not in ("float32", "bfloat16"):
             raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
@@ -522,6 +534,17 @@ class VectorBatches:
             sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
             here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
             return numbers, self.unit.vectors(states, texts.lengths, here)
+
+
+def _check_option_names(method: str, options: Iterable[str], others: Sequence[str] = ()) -> None:
+    """Check that a method has these options: those of `EmbedOptions`, and `others`.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    known = [*others, *EmbedOptions.__annotations__]
+    if unknown := next((name for name in options if name not in known), None):
+        raise ConfigError(f"`{method}` has no option {unknown!r}. {nearest(unknown, known)}")
 
 
 def batch_budget(model: Model) -> int:

@@ -29,7 +29,7 @@ from regard.plain_json import to_json
 from regard.schema import read_json, read_text
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong
-from regard.tasks.embedder import EmbedsTexts, best_matches, products
+from regard.tasks.embedder import EmbedsTexts, best_matches, products, warn_of_blank_texts
 from regard.tasks.folders import load
 from regard.tasks.task import Task
 
@@ -84,7 +84,7 @@ class SearchIndex:
 
         Args:
             model: a folder or a name, or what `regard.load` gave.
-            texts: a list of texts.
+            texts: a list of texts; no search returns blank ones.
             source: the folder or the name that a loaded model came from, and will be opened again
                 from; "": whoever opens the index has to name the model.
             quantize, device: as of `regard.load`; a loaded model has them already.
@@ -97,6 +97,7 @@ class SearchIndex:
         if not isinstance(model, Task):
             source, model = model, load(model, quantize=quantize, device=device)
         embeds, listed = _embedding(model), inputs.as_list(texts)
+        warn_of_blank_texts(listed)
         vectors = embeds.embed(listed, too_long=too_long, **{**options, "normalize": True})
         if source and Path(source).exists():
             source = Path(source).absolute()
