@@ -410,7 +410,7 @@ def test_a_wrong_recipe_is_an_error_before_anything_is_written(workdir, tmp_path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"one\tONE\ntwo\tTWO\nthree\n", "pairs.tsv:3: has 1 field, but column 1 is wanted"),
+        (b"one\tONE\ntwo\tTWO\nthree\n", "pairs.tsv:3: has 1 field, but line 1 has 2"),
         (b"one\tONE\ntwo\tTW\xff\n", "pairs.tsv:2: byte 0xFF"),
         (b"", "pairs.tsv: is empty"),
     ],

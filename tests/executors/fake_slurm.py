@@ -6,7 +6,8 @@ against a real one. Its state is in the folder of the links:
 
     jobs/N.json   a job: its state, the options of its script
 
-A minute of a time limit lasts FAKE_SLURM_MINUTE seconds.
+A minute of a time limit lasts FAKE_SLURM_MINUTE seconds. The first job has the number
+FAKE_SLURM_FIRST.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 HERE = Path(sys.argv[0]).absolute().parent
 JOBS = HERE / "jobs"
 MINUTE = float(os.environ.get("FAKE_SLURM_MINUTE", "60"))
+FIRST = int(os.environ.get("FAKE_SLURM_FIRST", "1"))
 RUNNING = ("RUNNING", "COMPLETING")
 
 
@@ -56,7 +58,7 @@ def sbatch(script: str) -> None:
             "sbatch: error: Batch job submission failed: Invalid partition name specified"
         )
     JOBS.mkdir(exist_ok=True)
-    number = str(len(list(JOBS.glob("*.json"))) + 1)
+    number = str(FIRST + len(list(JOBS.glob("*.json"))))
     while True:
         try:
             (JOBS / f"{number}.taken").touch(exist_ok=False)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ submitit = pytest.importorskip("submitit")
 COMMANDS = "sbatch", "srun", "sacct", "scancel", "scontrol"
 
 
+FIRST_NUMBERS = count(1, 1000)
+
+
 @pytest.fixture(autouse=True)
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable_jobs: None) -> Path:
     """The folder of the fake's commands; the current folder is another one."""
@@ -35,6 +39,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, importable_jobs: No
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
     monkeypatch.setenv("FAKE_SLURM_MINUTE", "9")
+    # submitit keeps the states of all jobs: a number that another test had would have ended.
+    monkeypatch.setenv("FAKE_SLURM_FIRST", str(next(FIRST_NUMBERS)))
     monkeypatch.setattr(submitit.core.core.Job, "_results_timeout_s", 2)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -255,7 +255,7 @@ def test_damaged_records_raise_errors_that_name_the_file(copy, name):
             json.dumps(damaged(json.loads(first), draw)) + "\n" + rest,
             whole[: draw.randrange(len(whole))],
             whole[: len(whole) // 2] + "\xff\0" + whole[len(whole) // 2 :],
-            "[" * 10_000,
+            "[" * 10_000 + "\n",
         ]
         path.write_bytes(draw.choice(texts).encode("latin1"))
         try:

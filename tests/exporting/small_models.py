@@ -96,6 +96,8 @@ def encoder(path: Path, name: str, **options: Any) -> Path:
 def transformer(path: Path, prenorm: bool = False, **options: Any) -> Path:
     """A translator of width 60, with 3 heads in the encoder and 5 in the decoder."""
     words = tokenizer("bpe")
+    if "source_vocab_size" in options:
+        words.targets = tokenizer("bpe")
     sizes = {"d_model": 60, "d_ff": 52, "heads": 3, "decoder_heads": 5, "max_length": 40}
     ids = {"pad": words.pad_id, "bos": words.bos_id, "eos": words.eos_id}
     config = TransformerConfig(words.vocab_size, **(sizes | SIDES | ids | options))

@@ -387,7 +387,7 @@ def test_the_error_of_nan_scores_has_the_number_of_the_text(folders, monkeypatch
             given = [text.split() for text in texts] if "tagging" in name else texts
             task.predict(given, **({"max_tokens": 1} if task.decodes else {}))
         with monkeypatch.context() as patched:
-            opened = lambda path, task=task, **_: task  # noqa: E731
+            opened = lambda path, loaded=task, **_: loaded  # noqa: E731
             patched.setattr("regard.tasks.folders.load", opened)
             limit = ["--max-tokens", 1] if task.decodes else []
             found = run("predict", folders[name], *texts, *limit)

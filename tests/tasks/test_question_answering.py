@@ -370,7 +370,7 @@ max_steps = 150
 [training.schedule]
 name = "constant"
 [training.optimizer]
-learning_rate = 0.02
+learning_rate = 0.005
 [training.validation]
 eval_steps = 150
 """
