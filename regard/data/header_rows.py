@@ -89,6 +89,6 @@ def header_hint(file: str, line: int) -> str:
         return ""
     names = next(iter(read_records(file, header=False).records()))[1].values()
     return (
-        f"It has the fields {', '.join(name[:40] for name in names)}. If they are a header, give "
-        "the columns by name: columns=[text column, label column]."
+        f"It has the fields {', '.join(name[:40] for name in names)}. If they are a header, "
+        "name the columns in `columns`, the text's first and the label's last."
     )
