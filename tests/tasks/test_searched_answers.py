@@ -40,7 +40,10 @@ def folder(tmp_path_factory) -> Path:
     names = ("unk", "pad", "sep", "cls", "bos", "eos")
     named = {f"{name}_token": token for name, token in zip(names, SPECIALS, strict=True)}
     transformers.PreTrainedTokenizerFast(
-        tokenizer_object=letters, padding_side="left", **named
+        tokenizer_object=letters,
+        padding_side="left",
+        **named,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(path)
     config = transformers.XLNetConfig(
         vocab_size=len(pieces), d_model=16, n_layer=2, n_head=2, d_inner=24, pad_token_id=1,
