@@ -135,7 +135,7 @@ def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
     file = table(tmp_path, ("text", "label"), ROWS, "tsv")
     task = planned("classification", file, header=True)
     with pytest.raises(
-        DataError, match="rows.tsv:1: has the label 'label'.* fields text, label.* give the c"
+        DataError, match="rows.tsv:1: has the label 'label'.* fields text, label.* name the c"
     ):
         task.evaluate(task.rows_to_evaluate([file], ()))
     (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label"))).named
