@@ -27,7 +27,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.distillation import SoftTargets, Teacher
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled, transformed
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by_label, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
     OneTargetRecipe,
@@ -229,16 +229,11 @@ class TextClassifier(EncoderTask):
         columns: of texts and label in a table, where their names do not say which they are.
         """
         scores, targets = scores_and_targets(self, self.with_columns(rows, columns))
-        report = self._report(scores, targets)
+        report = ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
         metric_scores = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
         return Scores([replace(metric_scores[0], report=report), *metric_scores[1:]])
 
-    def classification_report(self, rows: RowReader | Iterable[Sequence[str]]) -> ClassReport:
-        """Scores of each label, the confusion matrix and the calibration; rows as of `evaluate`."""
-        return self._report(*scores_and_targets(self, self.with_columns(rows, ())))
-
-    def _report(self, scores: Tensor, targets: Tensor) -> ClassReport:
-        return ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
+    classification_report = report_by_label
 
     def _named(self, indices: Tensor) -> list[str]:
         return [self.labels[i] for i in indices.tolist()]

@@ -11,7 +11,6 @@ is tokenized in another thread.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +37,7 @@ from regard.tasks import inputs
 from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
 from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.method_options import EmbedOptions, Granularity, Precision
+from regard.tasks.methods import EmbedOptions, Granularity, Precision
 from regard.tasks.predictions import TextMatch
 from regard.tasks.task import Task
 from regard.text.templates import EncoderInput
@@ -94,14 +93,6 @@ def best_matches(cosines: np.ndarray, texts: Sequence[str], top_k: int) -> list[
     ranked = map(int, np.argsort(-cosines, kind="stable"))
     best = islice((index for index in ranked if texts[index].strip()), top_k)
     return [TextMatch(index, float(cosines[index]), texts[index]) for index in best]
-
-
-def warn_of_blank_texts(texts: Sequence[Any], stacklevel: int = 3) -> None:
-    """Warn of texts without any character but white space: no search returns them."""
-    blank = sum(isinstance(text, str) and not text.strip() for text in texts)
-    if blank:
-        message = f"{blank:,} of {len(texts):,} texts are blank: a search leaves them out"
-        warnings.warn(message, stacklevel=stacklevel)
 
 
 class EmbedsTexts(Task, ABC):
@@ -213,7 +204,7 @@ class EmbedsTexts(Task, ABC):
         check_at_least(1, top_k=top_k)
         _check_option_names("search", habit_names.embedding(options), ("top_k", "too_long"))
         queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
-        warn_of_blank_texts(candidates)
+        inputs.warn_of_blank_texts(candidates, "a search leaves them out")
         cosines = self.similarity(queries, candidates, too_long=too_long, **options)  # (Q, N)
         found = [best_matches(row, candidates, top_k) for row in cosines]
         return found[0] if isinstance(query, str) else found

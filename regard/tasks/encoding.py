@@ -27,7 +27,7 @@ from regard.data.in_memory import is_path
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
-from regard.metrics.score import NamedScore
+from regard.metrics.score import NamedScore, ScoreReport
 from regard.models import as_encoder, is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
@@ -429,6 +429,14 @@ class EncoderTask(EmbedsTexts):
         if self.parts is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.parts
+
+
+def report_by_label(task: EncoderTask, rows: Any) -> ScoreReport:
+    """Scores of each label, or of each type of entities; rows as of `evaluate`."""
+    report = task.evaluate(rows).report
+    if report is None:  # of tags that mark no entities
+        task._not_supported("classification_report")
+    return report
 
 
 def input_format_of(

@@ -241,6 +241,17 @@ def as_rows(data: Any) -> Any:
     return list(data) if isinstance(data, Iterator) else data
 
 
+def warn_of_blank_texts(texts: Sequence[Any], consequence: str, stacklevel: int = 3) -> None:
+    """Warn of texts, or pairs of texts, without any character but white space.
+
+    stacklevel: of the user's call, counted from here.
+    """
+    blank = sum(is_single(text) and not "".join(text).strip() for text in texts)
+    if blank:
+        message = f"{blank:,} of {len(texts):,} texts are blank: {consequence}"
+        warnings.warn(message, stacklevel=stacklevel)
+
+
 def warn_if_file(text: Any, stacklevel: int = 3) -> None:
     """Warn where one text is the name of a file: its contents may have been meant.
 

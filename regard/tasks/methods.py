@@ -1,12 +1,12 @@
-"""The methods of the objects that `regard.load` and `run.model` give, with their types.
+"""The methods of the objects that `regard.load` and `run.model` give, and their options.
 
     model = regard.load("runs/translator")
     model.translate("ein Haus")             one text: one result
     model.translate(["ein Haus", "zwei"])   several: a list with a result for each
     model.tag("ein Haus")                   NotSupportedError: names the methods that it has
 
-Every task inherits all of them, so that an editor completes them and a type checker knows them. A
-task overrides those that it supports.
+Every task inherits all of them, so that an editor completes their names and options. A task
+overrides those that it supports.
 """
 
 from __future__ import annotations
@@ -14,31 +14,126 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypedDict, Unpack
 
 from regard import habit_names
 from regard.errors import ConfigError, NotSupportedError
 from regard.lazy import imported
 from regard.schema import joined_with_or
 from regard.suggest import nearest
-from regard.tasks.inputs import as_list, warn_if_file
+from regard.tasks.inputs import as_list, warn_if_file, warn_of_blank_texts
 from regard.text.word_spans import Splitter, word_spans
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from regard.layers.scalar_mix import LayerChoice
     from regard.metrics.score import ScoreReport, Scores
     from regard.tasks.batching import TooLong
-    from regard.tasks.method_options import (
-        DecodingOptions,
-        EmbedOptions,
-        FillOptions,
-        OneTextOptions,
-        TextSearchOptions,
-    )
-    from regard.tasks.predictions import FilledText, Prediction, TextMatch
-    from regard.tasks.spans import SpanPrediction
+    from regard.tasks.predictions import Prediction
+
+Granularity = Literal["sentence", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+
+
+class DecodingOptions(TypedDict, total=False):
+    """Options of the methods that generate texts, where not as the model's own method.
+
+    beams: beam search.  n_best: how many of its results are returned.
+    temperature, top_k, top_p, seed: sampling.  samples: how many texts are sampled for an input.
+    max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
+    too_long: what happens to an input that is longer than the model reads.
+    stop: stop sequences, of language models.  window: whether these go on beyond their context,
+        of which they read the last tokens; else a text ends there.
+    source_language, target_language: of a model that translates between several.
+    renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
+        sampling always scales them, so that it has no effect there.
+    forced_bos_token_id: of models that answer a source.
+    num_beams and so on: the names of transformers (`regard.habit_names`).
+    The others: docs/concepts/decoding.md.
+    """
+
+    beams: int | None
+    n_best: int | None
+    samples: int | None
+    length_penalty: Any
+    early_stopping: Any
+    min_tokens: int | None
+    no_repeat_ngram: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    max_tokens: int | None
+    max_length_a: float | None
+    max_length_b: int | None
+    seed: int | None
+    assistant_model: Any
+    num_assistant_tokens: int | None
+    eos: Any
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    begin_suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
+    renormalize_logits: bool | None
+    too_long: TooLong
+    stop: Sequence[str] | str | None
+    window: bool
+    source_language: str | None
+    target_language: str | None
+    num_beams: int
+    max_new_tokens: int
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    do_sample: bool
+    num_return_sequences: int
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The options of `embed`.
+
+    layers: the number of a layer or several: 0 is the embeddings, -1 (the default) the last; or a
+        `ScalarMix` that was trained.
+    combine: how several layers become one vector: "concat" (the default), "sum", "mean", or a list
+        with the weight of each.
+    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
+        "mean", "first", "last", "max"; of a text also the other kinds of
+        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
+        otherwise the mean.
+    granularity: what a vector represents: "sentence" (the default: a whole text), "word", or
+        "token" (special ones, too).
+    normalize: whether vectors are scaled to length 1. None: of a text as the folder says. Cosines,
+        which `similarity` and `search` give, are the same in either case.
+    precision: "bfloat16" for the matrix products; vectors are float32 in either case.
+    max_tokens_per_batch: tokens in a batch, padding included; vectors do not depend on it.
+    output_value: sentence-transformers' name for the granularity. Its `batch_size`,
+        `show_progress_bar` and `convert_to_numpy=True` are accepted; they change no vector.
+    """
+
+    layers: int | Sequence[int] | LayerChoice
+    combine: str | Sequence[float]
+    pooling: str | None
+    granularity: Granularity
+    normalize: bool | None
+    precision: Precision
+    max_tokens_per_batch: int | None
+    output_value: Literal["sentence_embedding", "token_embeddings"]
+    batch_size: int
+    show_progress_bar: bool
+    convert_to_numpy: bool
+
+
+class FillOptions(TypedDict, total=False):
+    """The options of `fill`.
+
+    top: the number of words that are given for a mask.  among: words, of which one is chosen.
+    """
+
+    top: int
+    among: Iterable[str] | None
+    too_long: TooLong
 
 
 class Methods:
@@ -63,7 +158,8 @@ class Methods:
 
         Args:
             texts: what a text is depends on the task: a str; a pair, which is a tuple of two; a
-                question with its choices; the file of an image.
+                question with its choices; the file of an image. Training leaves blank texts out;
+                here a warning says how many there are.
             return_proba: return instead of each result a prediction, which also has probabilities
                 or scores: see `prediction_type` of the task.
             options: `too_long="truncate"` cuts texts that are longer than the model reads, as
@@ -84,23 +180,17 @@ class Methods:
         warn_if_file(texts)
         if options.get("n_best", 1) != 1 and not return_proba:
             raise ConfigError("`n_best` results of a text have scores: give return_proba=True.")
-        self._check_options_of_predict(options)
+        parameters = signature(self._predictions).parameters
+        names = ["return_proba", *list(parameters)[1:]]
+        unknown = next((name for name in options if name not in names), None)
+        if unknown and "options" not in parameters:
+            raise ConfigError(f"`predict` has no option {unknown!r}. {nearest(unknown, names)}")
         single = self.is_one(texts)
-        predictions = self._predictions([texts] if single else as_list(texts), **options)
-        results = predictions if return_proba else [one.result for one in predictions]
+        items = [texts] if single else as_list(texts)
+        warn_of_blank_texts(items, "what is predicted of them says nothing")
+        predictions = self._predictions(items, **options)
+        results = predictions if return_proba else [item.result for item in predictions]
         return results[0] if single else results
-
-    def _check_options_of_predict(self, options: Iterable[str]) -> None:
-        """Check that `predict` of this task has these options.
-
-        Raises:
-            ConfigError: it has not.
-        """
-        parameters = signature(self._predictions).parameters.values()
-        known = ["return_proba", *(one.name for one in parameters if one.kind == one.KEYWORD_ONLY)]
-        unknown = next((name for name in options if name not in known), None)
-        if unknown and not any(one.kind == one.VAR_KEYWORD for one in parameters):
-            raise ConfigError(f"`predict` has no option {unknown!r}. {nearest(unknown, known)}")
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text for `predict`, and no list of them."""
@@ -138,12 +228,6 @@ class Methods:
 
     # ---- of classifiers, taggers and parsers
 
-    @overload
-    def predict_proba(
-        self, texts: str | tuple[str, str], *, too_long: TooLong = "error"
-    ) -> dict[str, float]: ...
-    @overload
-    def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any: ...
     def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:
         """The probability of each label: for one text a dict, for a list an array (N, labels), in
         the order of `labels`. Of questions with choices: arrays, in the order of the choices.
@@ -154,12 +238,6 @@ class Methods:
         """Scores of each label; rows as of `evaluate`."""
         self._not_supported("classification_report")
 
-    @overload
-    def tag(self, texts: str, *, splitter: Splitter = ...) -> list[str]: ...
-    @overload
-    def tag(
-        self, texts: Iterable[str | Sequence[str]], *, splitter: Splitter = ...
-    ) -> list[list[str]]: ...
     def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
         """The tag of each word of a text; of a list of texts, a list of tags for each.
 
@@ -179,86 +257,38 @@ class Methods:
         """The best choice for a question: a mapping with `context`, `question` and `choices`."""
         self._not_supported("choose")
 
-    @overload
-    def answer(self, question: str, context: str) -> SpanPrediction: ...
-    @overload
-    def answer(self, question: Sequence[str], context: Sequence[str]) -> list[SpanPrediction]: ...
     def answer(self, question: Any, context: Any) -> Any:
         """The answer to a question from its context; of two lists, that of each pair."""
         self._not_supported("answer")
 
-    @overload
-    def follows(self, first: str, second: str, *, too_long: TooLong = "error") -> float: ...
-    @overload
-    def follows(
-        self, first: Sequence[str], second: Sequence[str], *, too_long: TooLong = "error"
-    ) -> list[float]: ...
     def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
         """The probability that the second text follows the first; of two lists, pair by pair."""
         self._not_supported("follows")
 
     # ---- of masked language models
 
-    @overload
-    def fill(self, texts: str, **options: Unpack[FillOptions]) -> FilledText: ...
-    @overload
-    def fill(self, texts: Iterable[str], **options: Unpack[FillOptions]) -> list[FilledText]: ...
     def fill(self, texts: Any, **options: Unpack[FillOptions]) -> Any:
         """A text with its masks filled, and the `top` best words for each."""
         self._not_supported("fill")
 
     # ---- of tasks that generate texts: with `n_best` or `samples` above 1 a list for each text
 
-    @overload
-    def generate(self, texts: str = "", **options: Unpack[OneTextOptions]) -> str: ...
-    @overload
-    def generate(self, texts: Iterable[str], **options: Unpack[OneTextOptions]) -> list[str]: ...
-    @overload
-    def generate(self, texts: Any = "", **options: Unpack[DecodingOptions]) -> Any: ...
     def generate(self, texts: Any = "", **options: Unpack[DecodingOptions]) -> Any:
         """The text that the model generates: a prompt with its continuation, or a target."""
         self._not_supported("generate")
 
-    @overload
-    def translate(self, texts: str, **options: Unpack[OneTextOptions]) -> str: ...
-    @overload
-    def translate(self, texts: Iterable[str], **options: Unpack[OneTextOptions]) -> list[str]: ...
-    @overload
-    def translate(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any: ...
     def translate(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:
         """The translation of a text."""
         self._not_supported("translate")
 
-    @overload
-    def summarize(self, texts: str, **options: Unpack[OneTextOptions]) -> str: ...
-    @overload
-    def summarize(self, texts: Iterable[str], **options: Unpack[OneTextOptions]) -> list[str]: ...
-    @overload
-    def summarize(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any: ...
     def summarize(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:
         """The summary of a text."""
         self._not_supported("summarize")
 
-    @overload
-    def caption(self, images: str | Path, **options: Unpack[OneTextOptions]) -> str: ...
-    @overload
-    def caption(
-        self, images: Iterable[str | Path], **options: Unpack[OneTextOptions]
-    ) -> list[str]: ...
-    @overload
-    def caption(self, images: Any, **options: Unpack[DecodingOptions]) -> Any: ...
     def caption(self, images: Any, **options: Unpack[DecodingOptions]) -> Any:
         """What an image shows; images are named by their files."""
         self._not_supported("caption")
 
-    @overload
-    def reply(self, turns: str | Sequence[str], **options: Unpack[OneTextOptions]) -> str: ...
-    @overload
-    def reply(
-        self, turns: Sequence[Sequence[str]], **options: Unpack[OneTextOptions]
-    ) -> list[str]: ...
-    @overload
-    def reply(self, turns: Any, **options: Unpack[DecodingOptions]) -> Any: ...
     def reply(self, turns: Any, **options: Unpack[DecodingOptions]) -> Any:
         """The reply to a dialogue: a list of its turns, or the only one; or replies to several."""
         self._not_supported("reply")
@@ -291,20 +321,14 @@ class Methods:
         """The vectors of sentences, as `encode` of sentence-transformers: long ones are cut."""
         self._not_supported("encode")
 
-    @overload
-    def search(
-        self, query: str, texts: Any, top_k: int = 10, **options: Unpack[TextSearchOptions]
-    ) -> list[TextMatch]: ...
-    @overload
     def search(
         self,
-        query: Iterable[str],
+        query: Any,
         texts: Any,
         top_k: int = 10,
-        **options: Unpack[TextSearchOptions],
-    ) -> list[list[TextMatch]]: ...
-    def search(
-        self, query: Any, texts: Any, top_k: int = 10, **options: Unpack[TextSearchOptions]
+        *,
+        too_long: TooLong = "error",
+        **options: Unpack[EmbedOptions],
     ) -> Any:
         """The `top_k` texts that are most similar to a query, best first; or to each of several."""
         self._not_supported("search")
@@ -317,10 +341,6 @@ class Methods:
 
     # ---- of language models
 
-    @overload
-    def log_likelihoods(self, texts: str) -> float: ...
-    @overload
-    def log_likelihoods(self, texts: Iterable[str]) -> list[float]: ...
     def log_likelihoods(self, texts: Any) -> Any:
         """The log-likelihood of a text in nats; of a masked language model the pseudo one."""
         self._not_supported("log_likelihoods")

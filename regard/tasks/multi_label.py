@@ -28,7 +28,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled, transformed
+from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by_label, transformed
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
@@ -259,9 +259,7 @@ class MultiLabelClassifier(EncoderTask):
         report = self._report(*scores_and_targets(self, self.with_columns(rows, columns)))
         return Scores(report.scores())
 
-    def classification_report(self, rows: RowReader | Iterable[Any]) -> MultiLabelReport:
-        """Scores of each label, averages and calibration; rows as of `evaluate`."""
-        return self._report(*scores_and_targets(self, self.with_columns(rows, ())))
+    classification_report = report_by_label
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""

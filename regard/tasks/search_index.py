@@ -29,7 +29,7 @@ from regard.plain_json import to_json
 from regard.schema import read_json, read_text
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong
-from regard.tasks.embedder import EmbedsTexts, best_matches, products, warn_of_blank_texts
+from regard.tasks.embedder import EmbedsTexts, best_matches, products
 from regard.tasks.folders import load
 from regard.tasks.task import Task
 
@@ -97,7 +97,7 @@ class SearchIndex:
         if not isinstance(model, Task):
             source, model = model, load(model, quantize=quantize, device=device)
         embeds, listed = _embedding(model), inputs.as_list(texts)
-        warn_of_blank_texts(listed)
+        inputs.warn_of_blank_texts(listed, "a search leaves them out")
         vectors = embeds.embed(listed, too_long=too_long, **{**options, "normalize": True})
         if source and Path(source).exists():
             source = Path(source).absolute()

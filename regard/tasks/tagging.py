@@ -347,6 +347,8 @@ class Tagger(encoding.EncoderTask):
         counts = [len(words) for words, _ in learned.sentences]
         return Scores([self._score(self._best(windows, counts)[0], learned.sentences)])
 
+    classification_report = encoding.report_by_label
+
     def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
         """The first validation sentences: (text, predicted tags, tags)."""
         sentences = recipe.data.samples()
