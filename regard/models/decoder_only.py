@@ -90,6 +90,8 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
         self.config = config
         self.decoder: Any = _language_model(config.decoder)(config.inner())
         self.family = self.decoder.family
+        if self.decoder.longest is not None:
+            self.longest = max(1, self.decoder.longest // 2)
         if self.decoder.reads_backward:
             raise CheckpointError(
                 "config.json: `base_model.backward` would have no effect: source and target are "

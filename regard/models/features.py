@@ -125,6 +125,7 @@ class Features(nn.Module, Encoder):
 
         self.config, inner = config, config.inner()
         self.encoder: Any = model_class(config.encoder)(inner).requires_grad_(False).eval()
+        self.longest = self.encoder.longest
         self.choice: LayerChoice = _choice_of(config, inner.layers)
         width = self.choice.width(inner.d_model) + config.d_words
         self.words: nn.Module = NoVectors()

@@ -27,7 +27,6 @@ from regard.tasks.embedder import EmbedsTexts, VectorBatches
 from regard.tasks.inputs import checked_text, too_long_error
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import TokenLogProbs, token_log_probs
-from regard.tasks.prompts import fitted_prompts
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -58,7 +57,7 @@ def completion(served: ServedModel, request: Completion) -> Work:
     check_streams(request)
     try:
         ids = _prompt_ids(task, request)
-        prompts = fitted_prompts(ids, task.context, "error", {"max_tokens": limit or None})
+        prompts = task.fitted(ids, "error", False, {"max_tokens": limit or None})
     except TextTooLong as error:
         raise error.without_option() from None
     generation = None

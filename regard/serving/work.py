@@ -177,13 +177,12 @@ def continued(
         return None
     from regard.serving.generation import Generation
     from regard.tasks.inputs import checked_texts
-    from regard.tasks.prompts import fitted_prompts
 
     task = cast("TextGenerator", served.task)
     named = {name: value for name, value in options.items() if name != "too_long"}
     method = task.decoding_method(**named)
     ids = task.prompt_ids(checked_texts(items))
-    prompts = fitted_prompts(ids, task.context, options.get("too_long", "error"), named)
+    prompts = task.fitted(ids, options.get("too_long", "error"), False, named)
     return Generation.of(served.batch, task.tokenizer, items, prompts, method)
 
 

@@ -39,7 +39,7 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
     if not passages:
         raise RegardError("There must be at least one passage, but there is none.")
     split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
-    limit = model.config.max_length
+    limit = model.text_limit
     most = math.inf if limit is None else limit + 1  # the last token is not read
     rows = TokenArray.of([ids[-int(min(most, len(ids))) :] for ids, _ in split])
     counts = np.array([count for _, count in split])

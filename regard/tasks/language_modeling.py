@@ -280,7 +280,7 @@ class TextGenerator(EmbedsTexts):
         if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
-                f"{prompt_capacity(self.context, options):,} tokens",
+                f"{self.token_limit(**options):,} tokens",
                 stacklevel=2,
             )
         hypotheses = self.hypotheses(prompts, too_long=too_long, stop=stop, **options)
@@ -343,22 +343,26 @@ class TextGenerator(EmbedsTexts):
     ) -> tuple[list[list[int]], Any]:
         """The ids of prompts, and the method that continues them."""
         method, prompts = self.decoding_method(stop, **options), checked_texts(prompts)
-        return self._fitted(self.prompt_ids(prompts), too_long, window, options), method
+        return self.fitted(self.prompt_ids(prompts), too_long, window, options), method
 
-    def _fitted(
+    def fitted(
         self,
         ids: Sequence[list[int]],
         too_long: TooLong,
         window: bool,
         options: Mapping[str, Any],
     ) -> list[list[int]]:
-        """The ids of prompts that the model reads: with a window, the last ones."""
+        """The ids of prompts that the model reads: with a window, the last ones.
+
+        Raises:
+            TextTooLong: a prompt is too long and `too_long` is "error".
+        """
         if window:
             check_too_long(too_long)
             return [row[-self.context :] for row in ids] if self.context else [*ids]
         if self.context is None:  # any number of tokens may follow
-            return fitted_prompts(ids, self.module.text_limit, too_long, {})
-        return fitted_prompts(ids, self.context, too_long, options)
+            options = {}
+        return fitted_prompts(ids, self.module.text_limit, too_long, options)
 
     def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
         """The method that continues prompts.
@@ -405,7 +409,7 @@ class TextGenerator(EmbedsTexts):
         self._check_forward("stream a continuation")
         method = self.decoding_method(stop, **options)
         ids = self.prompt_ids([checked_text(prompt, 0)])[0]
-        fitted = self._fitted([ids], too_long, window, options)[0]
+        fitted = self.fitted([ids], too_long, window, options)[0]
         if len(fitted) < len(ids) and not window:
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
         source = Sequences.of([fitted], self.module.config.pad).to(device_of(self.module))

@@ -253,8 +253,10 @@ def query_stream_log_likelihoods(
     A token comes last in the order of a text; the others see each other, as in pre-training.
 
     Raises:
+        TextError: a text is longer than the model reads.
         RegardError: a likelihood is not finite.
     """
+    check_lengths(list(map(len, texts)), model.text_limit)
     owners = np.repeat(np.arange(len(texts)), [len(positions) for positions in scored])
     likelihoods = torch.zeros(len(texts), dtype=torch.float64)
     if not len(owners):

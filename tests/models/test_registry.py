@@ -561,6 +561,18 @@ def test_a_seed_repeats_the_model_and_its_dropout(model):
     assert not torch.equal(hidden(made, ids(3, 5)), hidden(made, ids(3, 5)))
 
 
+@pytest.mark.parametrize("case", sorted({*CASES, *ENCODERS}), ids=name_of)
+def test_self_attention_without_a_context_has_a_limit_which_a_wrapped_model_passes_on(case):
+    model = build(case)
+    kinds = {part.kind for part in model.modules() if isinstance(part, CapturePoint)}
+    assert model.text_limit is not None or kinds <= {"cross"}
+    if case[0] == "features":
+        assert model.text_limit == model.encoder.text_limit
+    if case[0] == "decoder-only":
+        inner = model.decoder.text_limit
+        assert model.text_limit == (inner and inner // 2)
+
+
 @pytest.fixture(params=ENCODERS, ids=name_of)
 def encoder(request) -> nn.Module:
     """A model that gives a hidden state for each token of a text."""

@@ -16,13 +16,15 @@ from torch import Tensor
 import regard
 from regard.checkpoints.store import read_folder
 from regard.data import TokenArray, read
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError, TextTooLong
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.models.xlnet import Xlnet
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
+from regard.tasks.permutation_language_modeling import PermutationLanguageModel
 from regard.tasks.stateful_perplexity import sequential_likelihood
 from regard.text import train
 
@@ -97,6 +99,33 @@ def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
     task = TextGenerator(GPT2(config), tokenizer, format="lines")
     with pytest.raises(ConfigError, match="`neural_cache` is for a model that carries a state"):
         task.evaluate(lines(3), neural_cache=5)
+
+
+def xlnet(tokenizer) -> TextGenerator:
+    config = Xlnet.Config(tokenizer.vocab_size, d_model=8, d_ff=12, heads=2, layers=1)
+    return PermutationLanguageModel(Xlnet(config).eval(), tokenizer, format="lines")
+
+
+@pytest.mark.parametrize("make", [xl, xlnet])
+def test_prompts_beyond_the_limit_of_a_model_without_a_context_are_named(
+    tokenizer, make, monkeypatch
+):
+    task, short, long = make(tokenizer), "the cat", " ".join(WORDS)
+    monkeypatch.setattr(type(task.module), "longest", 6)
+    with pytest.raises(TextTooLong, match=r"^Prompt 2 has 17 tokens, but .* context is 6"):
+        task.generate([short, long], max_tokens=20)
+    with pytest.raises(TextTooLong, match="Prompt 1 has 17 tokens"):
+        next(task.stream(long))
+    with pytest.raises(TextTooLong, match="Prompt 2 has 17 tokens"):  # as HTTP reads prompts
+        task.fitted(task.prompt_ids([short, long]), "error", False, {"max_tokens": 20})
+    assert task.over_limit([short, long]) == {1: 17} and task.token_limit() == 6
+    with pytest.warns(UserWarning, match="cut to their last 6 tokens"):
+        assert task.generate([long], max_tokens=2, too_long="truncate")
+    assert task.lambada([f"{long} mat"])[0].signature.endswith("cut:1")
+    assert task.log_likelihoods([long])[0] < 0  # in segments
+    if isinstance(task, PermutationLanguageModel):
+        with pytest.raises(TextError, match="Text 1 has 19 tokens"):
+            task.pseudo_log_likelihoods([long])
 
 
 # ---- the neural cache
