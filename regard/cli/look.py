@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from regard.tasks.captioning import Captioner
     from regard.tasks.task import Task
     from regard.text.trees import ConstituencyTree
-    from regard.visual import AttentionComparison, Picture
+    from regard.visual import Illustration, Picture
     from regard.visual.attention_record import AttentionRecord
 
     Drawn = tuple[Picture, dict[str, Any]]  # and its numbers
@@ -226,9 +226,8 @@ def look(
     facts["answer"] = answer
     if compare_with is not None:
         records = (record, _record(tasks[1], text, decoding)[0])
-        both = _comparison(dict(zip(names, records, strict=True)), selection)
-        picture = page = replace(both, title=title)
-        facts["models"] = _numbers_of_models(both)
+        picture = page = _comparison(dict(zip(names, records, strict=True)), selection, title)
+        facts |= picture.numbers
     elif selection.token is not None:
         heads = replace(record.plot(), tokens=selection.tokens)
         picture, numbers = token_weights(
@@ -298,23 +297,6 @@ def _heads(
     return picture, heads.select(selection.kind, selection.layer), facts
 
 
-def _numbers_of_models(both: AttentionComparison) -> list[dict[str, Any]]:
-    """The weights of each picture of a comparison."""
-    return [
-        {
-            "model": panel.name,
-            "kind": panel.kind,
-            "layer": panel.layer,
-            "head": both.head,
-            "rows": shown.rows,
-            "columns": shown.columns,
-            "weights": shown.weights,
-        }
-        for panels, pictures in zip(both.rows, both.heatmaps(), strict=True)
-        for panel, shown in zip(panels, pictures, strict=True)
-    ]
-
-
 def _texts_of(task: Task, line: str) -> Any:
     """What an encoder reads of a line: a text, or the texts between tabs. Where words are tagged or
     parsed, a tab is white space.
@@ -325,13 +307,13 @@ def _texts_of(task: Task, line: str) -> Any:
 
 def _inputs(task: Task, text: str) -> Drawn:
     """What the encoder of a task reads."""
-    from regard.visual import Inputs
+    from regard.visual import encoder_inputs
 
     if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
     form = task.input_format
-    found = Inputs.of(_texts_of(task, text), form.tokenizer, form.template)
-    return found, dict(found.rows)
+    found = encoder_inputs(_texts_of(task, text), form.tokenizer, form.template)
+    return found, found.numbers
 
 
 def _trees(task: Task, text: str, count: int) -> Drawn:
@@ -385,17 +367,16 @@ def _short_names(*models: str | Path) -> list[str]:
 
 
 def _comparison(
-    records: Mapping[str, AttentionRecord], selection: Selection
-) -> AttentionComparison:
+    records: Mapping[str, AttentionRecord], selection: Selection, title: str
+) -> Illustration:
     """Models side by side: one layer, or the first and the last that all of them have."""
-    from regard.visual import AttentionComparison
+    from regard.visual import attention_comparison
 
     kind = selection.kind or next(iter(records.values())).plot().main_kind
     last = min(max(p.layer for p in one.plot(kind).panels) for one in records.values())
     layers = [selection.layer] if selection.layer is not None else sorted({1, last})
-    return AttentionComparison.of(
-        records, layers, kind=kind, head=selection.head, tokens=selection.tokens
-    )
+    options: Any = {"kind": kind, "head": selection.head, "tokens": selection.tokens}
+    return attention_comparison(records, layers, title=title, **options)
 
 
 def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:

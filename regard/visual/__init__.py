@@ -10,7 +10,7 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "attention_record": "AttentionComparison look run_encoder",
+        "attention_record": "attention_comparison look run_encoder",
         "cell_search": "FoundCell find_cells python_properties text_properties",
         "constituents": "TreePicture n_best_picture",
         "curves": "Curves Series",
@@ -18,10 +18,10 @@ __all__, __getattr__ = names_of(
         "head_grid": "AttentionArcs HeadGrid Panel",
         "heatmap": "Heatmap mask_grid sinusoids sparse_patterns",
         "image_regions": "AttendedRegions attended_regions",
-        "picture": "Illustration Note Picture PictureChoice PictureColumn PictureRow Table",
+        "picture": "Illustration Note Picture PictureColumn PictureRow Table",
         "recurrent_cells": "CellText cell_activation gradient_curves gradient_norms",
         "report": "ComparedModel ReportSample RunReport compare_results",
         "text_map": "TextMap",
-        "tokens": "Inputs Lattice",
+        "tokens": "encoder_inputs lattice",
     },
 )

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from regard.attention.capture import CapturePoint
-from regard.attention.multihead import MultiHeadAttention
 from regard.attention.pruning import heads_masked
 from regard.errors import ConfigError
 from regard.tasks.inputs import read_whole
@@ -97,30 +96,6 @@ class _Reduced:
         return reduced(weights)
 
 
-@dataclass
-class _OneHead:
-    """Keeps the weights of one head, or the mean of a layer's heads where `head` is None."""
-
-    kind: str
-    layer: int
-    head: int | None
-    layers: dict[str, int] = field(default_factory=dict)  # of the attentions of this kind
-    available: tuple[int, ...] = ()
-
-    def __call__(self, attention: RecordedAttention, weights: Tensor) -> Tensor:
-        if attention.kind != self.kind:
-            return weights[:, :0]
-        layer = self.layers.setdefault(attention.name, len(self.layers) + 1)
-        if layer != self.layer:
-            return weights[:, :0]
-        if self.head is None:
-            return weights.float().mean(1, keepdim=True)
-        self.available = attention.heads or tuple(range(1, weights.size(1) + 1))
-        if self.head not in self.available:
-            return weights[:, :0]
-        return weights[:, [self.available.index(self.head)]]
-
-
 def reduced(weights: Tensor) -> Tensor:
     """Weights (B, H, T, S) with at most `CELLS` rows and columns: the largest in each cell."""
     rows, columns = weights.shape[2:]
@@ -176,17 +151,26 @@ def head_map(
     Raises:
         RegardError: the text is too long, a head does not exist, or weights are NaN.
     """
-    part = _layer_alone(task, kind, layer)
-    keep = _OneHead(kind, layer if part is None else 1, head)
-    recorded, _ = _recorded(task, text, keep, masked, part)
-    looks = [each.weights for each, _ in _layers(recorded) if each.parts[0].size(1)]
-    if not looks:
+    names: list[str] = []  # of the attentions of this kind
+
+    def keep(attention: RecordedAttention, weights: Tensor) -> Tensor:
+        if attention.kind == kind and attention.name not in names:
+            names.append(attention.name)
+        return weights if names[layer - 1 :][:1] == [attention.name] else weights[:, :0]
+
+    recorded, _ = _recorded(task, text, keep, masked)
+    attention = recorded.attentions[names[layer - 1]] if 0 < layer <= len(names) else None
+    heads = weights = None
+    if attention is not None:
+        weights = _finite(attention.weights[0])  # (H, T, S)
+        heads = attention.heads or tuple(range(1, len(weights) + 1))
+    if weights is None or heads is None or (head is not None and head not in heads):
         raise ConfigError(
             f"There is no head {head or 'mean'} of layer {layer} of {kind} attention: the model "
-            f"has {len(keep.layers)} such layers, and this one has the heads {keep.available}."
+            f"has {len(names)} such layers, and this one has the heads {heads or ()}."
         )
-    weights = _finite(looks[0][0, 0])
-    return HeadMap(weights, *_labels(recorded, kind, *weights.shape))
+    chosen = weights.mean(0) if head is None else weights[heads.index(head)]
+    return HeadMap(chosen, *_labels(recorded, kind, *chosen.shape))
 
 
 @contextmanager
@@ -198,34 +182,15 @@ def heads_masked_by_kind(task: Task, masked: MaskedHeads | None) -> Iterator[Non
         yield
 
 
-def _layer_alone(task: Task, kind: str, layer: int) -> nn.Module | None:
-    """The attention of one layer: only there the weights are computed one by one, and the others
-    run their fused kernels. None where it cannot be told from the modules.
-    """
-    parts = list(task.module.modules())
-    points = [point for point in parts if isinstance(point, CapturePoint) and point.kind == kind]
-    layers = [
-        layer
-        for layer in parts
-        if isinstance(layer, MultiHeadAttention) and layer.capture.kind == kind
-    ]
-    shared = len(points) != len(layers) or any(point.uses > 1 for point in points)
-    return None if shared or layer > len(layers) else layers[layer - 1]
-
-
 def _recorded(
     task: Task,
     text: Any,
     keep: Keep,
     masked: MaskedHeads | None,
-    part: nn.Module | None = None,
 ) -> tuple[ForwardPass, str]:
-    """The pass of the model over a text, and the answer of a task that decodes.
-
-    part: of the model, whose attention alone is recorded; None: all of it.
-    """
+    """The pass of the model over a text, and the answer of a task that decodes."""
     answer = ""
-    with heads_masked_by_kind(task, masked), look(part or task, keep) as attention, read_whole():
+    with heads_masked_by_kind(task, masked), look(task, keep) as attention, read_whole():
         if isinstance(task, TextGenerator):
             ids, _ = task.decoding_inputs([text])
             task.read_ids(ids)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from html import escape
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from rich.text import Text
 from torch import Tensor, nn
 
 from regard.attention.capture import CapturePoint, Labels, label, listening
@@ -29,18 +27,14 @@ from regard.models import name_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.tasks.inputs import read_whole, text_or_pair
-from regard.visual.drawing import Drawing, stack, tile, visible
-from regard.visual.head_grid import HeadGrid, Panel, check_one, head_name
+from regard.visual.head_grid import HeadGrid, check_one
 from regard.visual.heatmap import Heatmap
-from regard.visual.picture import Picture, page, sections
+from regard.visual.picture import Illustration, Picture, PictureRow
 from regard.visual.recorded_attention import ForwardPass, RecordedAttention
 
 if TYPE_CHECKING:
     from regard.data.encoder_inputs import InputFormat
     from regard.tasks.task import Task
-    from regard.visual.head_grid import HeadGrid
-    from regard.visual.heatmap import Heatmap
-    from regard.visual.picture import Picture
 
 
 class TaskWithModel(Protocol):
@@ -146,8 +140,6 @@ class AttentionRecord:
         Raises:
             ConfigError: there are no such heads.
         """
-        from regard.visual.head_grid import HeadGrid
-
         return HeadGrid.of(self.passes).select(kind, layer, example)
 
     def for_token(
@@ -367,98 +359,45 @@ def _check_finite(record: AttentionRecord) -> None:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class AttentionComparison(Picture):
-    """A row of pictures for each layer, a column for each model; make it with `of`.
+def attention_comparison(
+    models: Mapping[str, AttentionRecord | HeadGrid],
+    layers: Sequence[int],
+    *,
+    kind: str | None = None,
+    example: int | None = None,
+    head: int | None = None,
+    title: str = "",
+    tokens: bool = False,
+) -> Illustration:
+    """The attention of several models in one text, each with its own tokens as labels.
 
-    `rows` (layers, models). A drawing has the mean of the heads, or one `head`, with one colour
-    scale for each layer; the page has all heads. Subwords are merged to words unless `tokens`.
+    attention_comparison({"base": record, "tuned": other}, layers=[1, 6]).save("both.html")
+
+    Args:
+        models: name -> what `regard.look` recorded, or its `plot()`.
+        layers: which, from 1; every model must have them.
+        kind: which attention, where a model has several.
+        example: which text, from 0, where several were recorded.
+        head: from 1; without it the mean of a layer's heads.
+        title: of the picture.
+        tokens: whether subwords are shown, not merged to words.
+
+    Returns:
+        A row of heatmaps for each layer, with one colour scale; `numbers["models"]` are theirs.
+
+    Raises:
+        ConfigError: a layer is absent, or `kind` or `example` must be given.
     """
-
-    rows: tuple[tuple[Panel, ...], ...]
-    head: int | None = None
-    title: str = ""
-    tokens: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        models: Mapping[str, AttentionRecord | HeadGrid],
-        layers: Sequence[int],
-        *,
-        kind: str | None = None,
-        example: int | None = None,
-        head: int | None = None,
-        title: str = "",
-        tokens: bool = False,
-    ) -> Self:
-        """The attention of several models in one text, each with its own tokens as labels.
-
-        AttentionComparison.of({"base": record, "tuned": other}, layers=[1, 6]).save("both.html")
-
-        Args:
-            models: name -> what `regard.look` recorded, or its `plot()`.
-            layers: which, from 1; every model must have them.
-            kind: which attention, where a model has several.
-            example: which text, from 0, where several were recorded.
-            head: the head that is drawn, from 1; without it the mean of a layer's heads.
-            title: of the picture.
-            tokens: whether subwords are shown, not merged, at first.
-
-        Raises:
-            ConfigError: a layer is absent, or `kind` or `example` must be given.
-        """
-        rows = []
-        for layer in layers:
-            row = []
-            for name, record in models.items():
-                grid = record if isinstance(record, HeadGrid) else record.plot()
-                panels = grid.select(kind, layer, example).panels
-                check_one({(panel.kind, panel.example) for panel in panels}, f"{name}: ")
-                row.append(replace(panels[0], name=name))
-            rows.append(tuple(row))
-        return cls(tuple(rows), head, title, tokens)
-
-    def heatmaps(self) -> list[list[Heatmap]]:
-        """A heatmap for each layer and model."""
-        rows = [[self._heatmap(panel) for panel in row] for row in self.rows]
-        return [
-            [replace(heatmap, peak=max(o.largest for o in row)) for heatmap in row] for row in rows
-        ]
-
-    def _heatmap(self, panel: Panel) -> Heatmap:
-        panel = panel if self.tokens else panel.by_words()
-        several = len(panel.heads) > 1 or self.head is not None
-        title = f"{panel.title}, {head_name(self.head)}" if several else panel.title
-        return Heatmap(panel.head(self.head), panel.queries, panel.keys, title, side=420)
-
-    def drawing(self) -> Drawing:
-        rows = [[heatmap.drawing() for heatmap in row] for row in self.heatmaps()]
-        # Columns are aligned: every picture of a model is as wide as its widest.
-        widths = [max(drawing.width for drawing in column) for column in zip(*rows, strict=True)]
-        aligned = [
-            [replace(drawing, width=wide) for drawing, wide in zip(row, widths, strict=True)]
-            for row in rows
-        ]
-        return stack((tile(row, len(row)) for row in aligned), self.title or "attention")
-
-    def terminal(self, width: int, color: bool) -> Text:
-        each = (heatmap for row in self.heatmaps() for heatmap in row)
-        return Text("\n").join(heatmap.terminal(width, color) for heatmap in each)
-
-    def body(self) -> str:
-        """Each layer of each model as the interactive picture of its heads."""
-        return self._title_html() + "".join(layer for _, layer in self._layers())
-
-    def html(self) -> str:
-        heading = f"<h1>{escape(visible(self.title))}</h1>" if self.title else ""
-        return page(self.title, heading + sections(self._layers()))
-
-    def _layers(self) -> list[tuple[str, str]]:
-        """(heading, HTML) of each layer."""
-        cells = (("".join(map(self._cell, row)), row[0].layer) for row in self.rows)
-        return [(f"Layer {n}", f'<div class="rg-beside">{row}</div>') for row, n in cells]
-
-    def _cell(self, panel: Panel) -> str:
-        heads = HeadGrid((panel,), panel.title, tokens=self.tokens)
-        return f"<div><h3>{escape(visible(panel.title))}</h3>{heads.body()}</div>"
+    rows, numbers = [], []
+    for layer in layers:
+        row = []
+        for name, record in models.items():
+            grid = record if isinstance(record, HeadGrid) else record.plot()
+            grid = replace(grid.select(kind, layer, example), tokens=tokens)
+            check_one({(panel.kind, panel.example) for panel in grid.panels}, f"{name}: ")
+            picture, facts = mean_weights(grid, grid.panels[0].kind, layer, head)
+            row.append(replace(picture, title=f"{name}, {picture.title}", side=420))
+            numbers.append({"model": name, **facts})
+        peak = max(picture.largest for picture in row)
+        rows.append(PictureRow(tuple(replace(picture, peak=peak) for picture in row)))
+    return Illustration(tuple(rows), title, numbers={"models": numbers})

@@ -13,7 +13,7 @@ from typing import Self
 from rich.text import Text
 
 from regard.errors import ConfigError
-from regard.text.trees import ConstituencyTree, Span, read_trees
+from regard.text.trees import ConstituencyTree, Span, read_trees, walk
 from regard.visual.drawing import Drawing, Label, Polyline, Shape, clip, text_width
 from regard.visual.picture import Picture, PictureRow
 
@@ -60,8 +60,21 @@ class TreePicture(Picture):
 
     def terminal(self, width: int, color: bool) -> Text:
         text = self._title_text(width)
-        branches = ("├─ ", "└─ ", "│  ") if color else ("|- ", "`- ", "|  ")
-        _write(text, self, self.tree, ("", ""), 0, branches, width)
+        depth = start = 0
+        for node, ended in walk(self.tree):
+            if ended:
+                depth -= 1
+                continue
+            lead = "  " * min(depth, max(0, width - MOST_CELLS) // 2)
+            label = clip(node.label, MOST_CELLS)
+            if node.word:
+                text.append(lead + label + " ", style="cyan").append(clip(node.word, MOST_CELLS))
+                start += 1
+            else:
+                marked = (start, start + len(node.leaves()), node.label) in self.marked
+                text.append(lead + label, style="bold yellow" if marked else "bold blue")
+                depth += 1
+            text.append("\n")
         return text
 
 
@@ -134,35 +147,6 @@ class _Layout:
             ink = "warm" if node.marked else "ink" if node.word else "accent"
             labels.append(Label(node.x, y, node.text, SIZE, "middle", ink, bold=node.marked))
         return lines + labels
-
-
-def _write(
-    text: Text,
-    picture: TreePicture,
-    tree: ConstituencyTree,
-    lead: tuple[str, str],
-    start: int,
-    branches: tuple[str, str, str],
-    width: int,
-) -> int:
-    """Add the lines of a tree, and return the number after its last word.
-
-    lead: what stands before its first line, and before the lines below that.
-    """
-    leading, below = lead
-    text.append(leading[-max(4, width - MOST_CELLS) :], style="dim")
-    if tree.word:
-        text.append(clip(tree.label, MOST_CELLS) + " ", style="cyan")
-        text.append(clip(tree.word, MOST_CELLS) + "\n")
-        return start + 1
-    stop = start + len(tree.leaves())
-    style = "bold yellow" if (start, stop, tree.label) in picture.marked else "bold blue"
-    text.append(clip(tree.label, MOST_CELLS) + "\n", style=style)
-    for child in tree.children:
-        last = child is tree.children[-1]
-        twig, bar = (branches[1], "   ") if last else (branches[0], branches[2])
-        start = _write(text, picture, child, (below + twig, below + bar), start, branches, width)
-    return stop
 
 
 def n_best_picture(

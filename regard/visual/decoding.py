@@ -223,27 +223,18 @@ class BeamTree(Picture):
         return depth, line
 
     def terminal(self, width: int, color: bool) -> Text:
+        """The nodes, each indented behind its parent."""
         text = self._title_text(width)
-        pending = [(index, "", "") for index in reversed(self._children.get(None, []))]
-        branch, last, bar = ("├─", "└─", "│ ") if color else ("|-", "`-", "| ")
+        pending = [(index, 0) for index in reversed(self._children.get(None, []))]
         while pending:
-            index, lead, twig = pending.pop()
-            self._line(text, index, lead + twig, width)
-            inner = lead + {"": "", last: "  ", branch: bar}[twig]
-            below = self._children.get(index, [])
-            for child in reversed(below):
-                pending.append((child, inner, last if child == below[-1] else branch))
+            index, depth = pending.pop()
+            node, state = self.nodes[index], self._state(index)
+            number = f" {node.log_prob:.2f}{MARKS[state]}\n"
+            text.append("  " * min(depth, max(0, width - len(number) - 12) // 2))
+            text.append(clip(node.token, 12), style=STYLES[state])
+            text.append(number, style="dim")
+            pending += [(child, depth + 1) for child in reversed(self._children.get(index, []))]
         return text
-
-    def _line(self, text: Text, index: int, lead: str, width: int) -> None:
-        node, state = self.nodes[index], self._state(index)
-        number = f" {node.log_prob:.2f}{MARKS[state]}"
-        # Where a deep tree is too wide, the end of the lead is kept: it shows the parent.
-        room = max(4, width - len(number) - 12)
-        lead = lead if len(lead) <= room else "…" + lead[len(lead) - room + 1 :]
-        text.append(lead, style="dim")
-        text.append(clip(node.token, 12), style=STYLES[state])
-        text.append(number + "\n", style="dim")
 
 
 class BeamTrace:

@@ -17,6 +17,7 @@ from functools import cached_property
 from html import escape
 from typing import Any, Self
 
+import numpy as np
 import torch
 from rich.cells import cell_len
 from rich.text import Text
@@ -200,7 +201,6 @@ class Panel:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     example: int = 0
-    name: str = ""
     numbers: tuple[int, ...] = ()  # of the heads, where some were pruned; else 1, 2, 3, ...
 
     @classmethod
@@ -229,8 +229,8 @@ class Panel:
 
     @property
     def attention(self) -> str:
-        """The name of the model, or else which attention this is."""
-        return self.name or KINDS.get(self.kind, self.kind)
+        """Which attention this is."""
+        return KINDS.get(self.kind, self.kind)
 
     @property
     def title(self) -> str:
@@ -268,7 +268,7 @@ class Panel:
 
 @dataclass(frozen=True, repr=False)
 class HeadGrid(Picture):
-    """Attention of one or several texts; `select` chooses panels, `head` and `arcs` one head.
+    """Attention of one or several texts; `select` chooses panels, `mean` is one picture of them.
 
     Subwords are shown merged to words; a page can show them one by one, other pictures do so after
     `by_tokens`.
@@ -285,13 +285,6 @@ class HeadGrid(Picture):
                 "`panels` must hold at least one layer of attention, but is empty. "
                 "Run the model inside `with regard.look(model) as attention:`."
             )
-
-    def __repr__(self) -> str:
-        layers = {(panel.kind, panel.layer): len(panel.heads) for panel in self.panels}
-        kinds = ", ".join(dict.fromkeys(KINDS.get(kind, kind) for kind, _ in layers))
-        texts = len({panel.example for panel in self.panels})
-        counts = {"layers": len(layers), "heads": sum(layers.values()), "texts": texts}
-        return f"<HeadGrid of {kinds}: {', '.join(f'{name} {n}' for name, n in counts.items())}>"
 
     @classmethod
     def of(cls, passes: Sequence[ForwardPass], title: str = "", view: str = "matrix") -> Self:
@@ -336,23 +329,6 @@ class HeadGrid(Picture):
                 raise ConfigError(f"`{field}` must be one of {values}, but is {value!r}.")
             panels = tuple(panel for panel in panels if getattr(panel, field) == value)
         return replace(self, panels=panels)
-
-    def head(self, number: int, **which: Any) -> Heatmap:
-        """One head (from 1) as a heatmap, of the layer that `which` selects."""
-        panel = self._one(**which)
-        return Heatmap(
-            panel.head(number), panel.queries, panel.keys, f"{panel.title}, head {number}"
-        )
-
-    def arcs(
-        self, focus: int | str | None = None, head: int | None = None, **which: Any
-    ) -> AttentionArcs:
-        """What each token attends to, or one token (`focus`: "it"), in one head or their mean."""
-        panel = self._one(**which)
-        title = f"{panel.title}, {head_name(head)}"
-        return AttentionArcs(
-            panel.head(head), panel.queries, panel.keys, title, index_of(focus, panel.queries)
-        )
 
     def by_words(self) -> HeadGrid:
         """Attention between words instead of subwords: see `Panel.by_words`."""
@@ -400,11 +376,6 @@ class HeadGrid(Picture):
             title += f", {head_name(head)}"
         query = index_of(token, first.queries, "token") or 0
         return TokenWeights(first.queries, first.keys, query, matrices, title)
-
-    def _one(self, **which: Any) -> Panel:
-        panels = self.select(**which).shown
-        check_one({(panel.kind, panel.layer, panel.example) for panel in panels})
-        return panels[0]
 
     @property
     def main_kind(self) -> str:
@@ -597,11 +568,7 @@ def _length(tokens: Tokens, size: int, used: int, earlier: int = 0) -> int:
 
 def mean(heads: Iterable[Matrix]) -> Matrix:
     """(H, T, S) -> (T, S)"""
-    stacked = list(heads)
-    return tuple(
-        tuple(sum(column) / len(stacked) for column in zip(*rows, strict=True))
-        for rows in zip(*stacked, strict=True)
-    )
+    return as_matrix(np.mean(list(heads), axis=0))
 
 
 def _sizes(tokens: tuple[str, ...]) -> list[tuple[str, int]] | None:
@@ -619,7 +586,6 @@ def _packed(panel: Panel, labels: dict[tuple[str, ...], int], example: int) -> d
     return {
         "kind": panel.kind,
         "layer": panel.layer,
-        "name": panel.name,
         "heads": len(panel.heads),
         "numbers": list(panel.numbered),
         "example": example,

@@ -6,7 +6,6 @@ A page has one style sheet and both themes, and nothing from the network.
 from __future__ import annotations
 
 import json
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Self
 
+import numpy as np
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -287,32 +287,6 @@ class PictureRow(PictureColumn):
 
 
 @dataclass(frozen=True, repr=False)
-class PictureChoice(PictureColumn):
-    """Pictures of which a page shows one, to be chosen by its name; elsewhere all are shown.
-
-    names: one for each of `parts`.  label: what is chosen.
-    """
-
-    names: tuple[str, ...] = ()
-    label: str = ""
-
-    def drawing(self) -> Drawing:
-        return tile((part.drawing() for part in self.parts), 3, self.title)
-
-    def body(self) -> str:
-        """Radio buttons, so that the page needs no script; each form is a group of its own."""
-        options = ""
-        for index, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
-            checked = " checked" if index == 0 else ""
-            button = f'<input type="radio" name="choice" value="{index}"{checked}>'
-            label = f"<label>{button} {escape(visible(name))}</label>"
-            options += f'<div class="rg-option">{label}<div>{part.body()}</div></div>'
-        legend = f"<legend>{escape(visible(self.label))}</legend>"
-        body = f'<fieldset>{legend}<div class="rg-options">{options}</div></fieldset>'
-        return f'<form method="dialog" class="rg-picture-choice">{body}</form>'
-
-
-@dataclass(frozen=True, repr=False)
 class Illustration(PictureColumn):
     """Pictures under one another, and the `numbers` that they show."""
 
@@ -320,26 +294,22 @@ class Illustration(PictureColumn):
 
 
 def as_matrix(values: Any) -> Matrix:
-    """Rows of floats from a tensor, an array or lists (T, S); what is not finite becomes 0."""
+    """Rows of floats from a tensor, an array or lists (T, S); what is not finite becomes 0.
+
+    Raises:
+        ConfigError: this is no matrix.
+    """
     rows = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(rows, Iterable) or any(not isinstance(row, Iterable) for row in rows):
+    try:
+        matrix = np.array(rows, float)
+    except (TypeError, ValueError):  # rows of several lengths
+        matrix = np.zeros(0)
+    if matrix.ndim != 2 and len(rows):
+        shape = getattr(values, "shape", type(values).__name__)
         raise ConfigError(
-            "`weights` must be a matrix (queries, keys), but is "
-            f"{getattr(values, 'shape', type(values).__name__)}. Pick one head of one row."
+            f"`weights` must be a matrix (queries, keys), but is {shape}. Pick one head of one row."
         )
-    matrix = tuple(tuple(_finite(value) for value in row) for row in rows)
-    if any(len(row) != len(matrix[0]) for row in matrix):
-        raise ConfigError("`weights` must have rows of one length, but they differ.")
-    return matrix
-
-
-def _finite(value: Any) -> float:
-    if isinstance(value, (list, tuple)):
-        raise ConfigError(
-            "`weights` must be a matrix (queries, keys), but has more dimensions. "
-            "Pick one head of one row."
-        )
-    return float(value) if math.isfinite(value) else 0.0
+    return tuple(map(tuple, np.nan_to_num(matrix, posinf=0, neginf=0).tolist()))
 
 
 def as_labels(labels: Sequence[str] | None, count: int, name: str) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from rich.cells import cell_len
@@ -191,11 +191,17 @@ def cell_activation(
             text has no token, or more than the model reads.
     """
     reader, encoding = reader_of(model), encoded(model, tokenizer, text)
-    reader.check(layer, number)
+    if not 1 <= layer <= len(reader.widths):
+        raise ConfigError(f"`layer` must be from 1 to {len(reader.widths)}, but is {layer}.")
+    width = reader.widths[layer - 1]
+    if not 1 <= number <= width:
+        raise ConfigError(
+            f"`number` of a cell of layer {layer} must be from 1 to {width}, but is {number}."
+        )
     ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
     parts = [states[layer - 1][0, :, number - 1] for states in reader.activations(ids, tokenizer)]
     values = torch.cat(parts).float().cpu()
-    title = f"{reader.name(layer)}, cell {number}"
+    title = f"{reader.names[layer - 1]}, cell {number}"
     return CellText.of(text, encoding.offsets, values.tolist(), title)
 
 
@@ -235,95 +241,59 @@ def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
 
 
 @dataclass(frozen=True)
-class CellReader(ABC):
-    """The recurrent layers of a model. widths: their numbers of cells."""
+class CellReader:
+    """The recurrent layers of a model.
 
-    model: Any
+    widths, names: of each layer how many cells it has, and what a picture calls it.
+    activations: gives those of all cells, some tokens of the ids (B, T) after others.
+    """
+
     widths: tuple[int, ...]
-
-    def name(self, layer: int) -> str:
-        """What a picture calls a layer, from 1."""
-        return f"layer {layer}"
-
-    def check(self, layer: int, number: int) -> None:
-        """Check that there is such a cell; both count from 1.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        if not 1 <= layer <= len(self.widths):
-            raise ConfigError(f"`layer` must be from 1 to {len(self.widths)}, but is {layer}.")
-        width = self.widths[layer - 1]
-        if not 1 <= number <= width:
-            raise ConfigError(
-                f"`number` of a cell of layer {layer} must be from 1 to {width}, but is {number}."
-            )
-
-    @abstractmethod
-    def activations(self, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
-        """The activations of all cells, some tokens of the ids (B, T) after others."""
+    names: tuple[str, ...]
+    activations: Callable[[Tensor, Tokenizer], Iterator[Activations]]
 
 
-class StackReader(CellReader):
-    """Layers on each other."""
-
-    @torch.no_grad()
-    def activations(self, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
-        """See `CellReader`. A model that reads texts from their end does so here, and what it gives
-        stands in the order of the text.
-        """
-        backward = isinstance(self.model, LanguageModel) and self.model.reads_backward
-        parts = (ids.flip(1) if backward else ids).split(CHUNK, 1)
-        states = self._chunks(parts)
+@torch.no_grad()
+def _of_stack(model: Any, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
+    """Of layers on each other. A model that reads texts from their end does so here, and what it
+    gives stands in the order of the text.
+    """
+    backward = isinstance(model, LanguageModel) and model.reads_backward
+    layers, states, chunks = model.recurrent_layers, None, []
+    for part in (ids.flip(1) if backward else ids).split(CHUNK, 1):
+        with evaluating(model):
+            x = model.embedded(part)
+            states = states or [layer.empty(len(part), x) for layer in layers]
+            chunk = []
+            for n, layer in enumerate(layers):
+                steps = list(layer.steps(x, *states[n]))
+                states[n] = steps[-1]
+                x = torch.stack([hidden for hidden, _ in steps], 1)  # T x (B, D) -> (B, T, D)
+                cells = torch.stack([cell for _, cell in steps], 1).tanh()
+                chunk.append(cells if layer.has_cell else x)
         if not backward:
-            yield from states
-            return
-        for chunk in reversed(list(states)):
-            yield [activations.flip(1) for activations in chunk]
-
-    def _chunks(self, parts: Sequence[Tensor]) -> Iterator[Activations]:
-        layers, states = self.model.recurrent_layers, None
-        for part in parts:
-            with evaluating(self.model):
-                x = self.model.embedded(part)
-                states = states or [layer.empty(len(part), x) for layer in layers]
-                chunks = []
-                for n, layer in enumerate(layers):
-                    steps = list(layer.steps(x, *states[n]))
-                    states[n] = steps[-1]
-                    x = torch.stack([hidden for hidden, _ in steps], 1)  # T x (B, D) -> (B, T, D)
-                    cells = torch.stack([cell for _, cell in steps], 1).tanh()
-                    chunks.append(cells if layer.has_cell else x)
-            yield chunks
+            yield chunk
+            continue
+        chunks.append([activations.flip(1) for activations in chunk])
+    yield from reversed(chunks)
 
 
-class ElmoReader(CellReader):
-    """Two directions, each on its own."""
-
-    def name(self, layer: int) -> str:
-        each = len(self.widths) // 2
-        direction = "forward" if layer <= each else "backward"
-        return f"layer {(layer - 1) % each + 1}, {direction}"
-
-    @torch.no_grad()
-    def activations(self, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
-        """See `CellReader`; at each word the cells after both directions have read it."""
-        tokenizer = self.model.input_tokenizer(tokenizer)
-        with evaluating(self.model):
-            forward = self._direction(ids.split(CHUNK, 1), tokenizer, "forward")
-            backward = self._direction(ids.flip(1).split(CHUNK, 1), tokenizer, "backward")
-        cells = torch.cat([forward, backward.flip(1)], 2).tanh()
-        yield list(cells.unbind(2))  # (B, T, 2L, D) -> 2L x (B, T, D)
-
-    def _direction(self, parts: Sequence[Tensor], tokenizer: Tokenizer, name: Direction) -> Tensor:
-        """The cells (B, T, L, D) of one direction after each word of the parts (B, T / parts)."""
-        state, states = self.model.empty(len(parts[0])).forward, []  # zeros, as of both directions
-        for part in parts:
-            batch = Sequences.of(part.tolist(), self.model.config.pad or 0)
-            batch = self.model.complete(batch, tokenizer).to(part.device)
-            cells, state = self.model.cells(batch, name, state)
-            states.append(cells)
-        return torch.cat(states, 1)
+@torch.no_grad()
+def _of_elmo(model: Elmo, ids: Tensor, tokenizer: Tokenizer) -> Iterator[Activations]:
+    """At each word the cells after both directions, each on its own, have read it."""
+    tokenizer = model.input_tokenizer(tokenizer)
+    sides = []
+    with evaluating(model):
+        for name, read in (("forward", ids), ("backward", ids.flip(1))):
+            state, parts = model.empty(len(ids)).forward, []  # zeros, as of both directions
+            for part in read.split(CHUNK, 1):
+                batch = Sequences.of(part.tolist(), model.config.pad or 0)
+                batch = model.complete(batch, tokenizer).to(part.device)
+                cells, state = model.cells(batch, cast(Direction, name), state)
+                parts.append(cells)
+            sides.append(torch.cat(parts, 1))  # (B, T, L, D)
+    cells = torch.cat([sides[0], sides[1].flip(1)], 2).tanh()
+    yield list(cells.unbind(2))  # (B, T, 2L, D) -> 2L x (B, T, D)
 
 
 def reader_of(model: nn.Module) -> CellReader:
@@ -334,8 +304,12 @@ def reader_of(model: nn.Module) -> CellReader:
     """
     part = recurrent_part(model)
     if isinstance(part, Elmo):
-        return ElmoReader(part, (part.config.d_cell,) * (2 * part.config.layers))
-    return StackReader(part, tuple(layer.d_model for layer in part.recurrent_layers))
+        numbers, widths = range(1, part.config.layers + 1), (part.config.d_cell,)
+        names = tuple(f"layer {n}, {name}" for name in ("forward", "backward") for n in numbers)
+        return CellReader(widths * len(names), names, partial(_of_elmo, part))
+    widths = tuple(layer.d_model for layer in part.recurrent_layers)
+    names = tuple(f"layer {number}" for number in range(1, len(widths) + 1))
+    return CellReader(widths, names, partial(_of_stack, part))
 
 
 def gradient_norms(

@@ -19,7 +19,6 @@ from regard.visual.drawing import visible
 from regard.visual.picture import (
     Note,
     Picture,
-    PictureChoice,
     PictureColumn,
     PictureRow,
     Table,
@@ -59,7 +58,7 @@ def compare_results(
     *,
     validation: str = "",
 ) -> PictureColumn:
-    """A table, quality while training, and quality against each cost, which a page lets choose.
+    """A table, quality while training, and quality against each cost.
 
     quality: the name of the score.  better: "max" or "min"; "": the scores are not ranked.
     items: what the task counts.
@@ -79,9 +78,7 @@ def compare_results(
         _against(models, quality, f"{quality} and {name}", unit.format(items), cost)
         for name, unit, cost in costs
     )
-    if against:
-        names = tuple(name for name, _, _ in costs)
-        charts.append(PictureChoice(against, f"{quality} and costs", names, "horizontal axis"))
+    charts += against
     return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
 
 

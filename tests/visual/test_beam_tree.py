@@ -55,7 +55,7 @@ def test_the_nodes_of_the_winner_are_marked():
 
 def test_the_text_of_a_tree_indents_hypotheses_and_has_their_scores():
     assert BeamTree(tuple(NODES[:5]), "t").text() == (
-        "t\nstart 0.00\n|-the -0.50\n|-a -1.00\n| `-cat -1.50\n`-one -3.00 x\n"
+        "t\nstart 0.00\n  the -0.50\n  a -1.00\n    cat -1.50\n  one -3.00 x\n"
     )
 
 

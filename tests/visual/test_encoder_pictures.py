@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from visual_pages import addresses, embedded, scripts, weights, widest
+from visual_pages import addresses, embedded, widest
 
 import regard
 from regard.attention.capture import label
@@ -24,8 +24,8 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 from regard.visual import (
-    AttentionComparison,
-    Inputs,
+    attention_comparison,
+    encoder_inputs,
     run_encoder,
 )
 from regard.visual.attention_record import token_weights
@@ -151,10 +151,10 @@ def test_pruned_heads_keep_their_numbers_on_the_page():
     assert [(panel.layer, len(panel.heads)) for panel in heads.panels] == [(1, 2), (3, 4)]
     assert [one.title[-6:] for one in attention.plot(layer=1).heatmaps()] == ["head 2", "head 4"]
     torch.testing.assert_close(
-        torch.tensor(heads.head(4, layer=1).weights), torch.tensor(heads.panels[0].heads[1])
+        torch.tensor(heads.select(layer=1).mean(4).weights), torch.tensor(heads.panels[0].heads[1])
     )
     with pytest.raises(ConfigError, match="`head` must be 2, 4, but is 1"):
-        heads.head(1, layer=1)
+        heads.select(layer=1).mean(1)
     (data,) = embedded(heads.html())
     assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
 
@@ -302,32 +302,32 @@ def test_a_comparison_shows_each_model_with_its_own_tokens(input_format, tmp_pat
     with regard.look(second) as other, torch.no_grad():
         label([["It", "was", "tir", "ed", "<b>"]])
         second.encode(Sequences.of([[5, 6, 7, 8, 9]], 0))
-    both = AttentionComparison.of(
+    both = attention_comparison(
         {"one": attention, "two & more": other.plot()}, [1, 3], title="side by side"
     )
     page = both.html()
-    data = embedded(page)
-    assert [(d["panels"][0]["name"], d["panels"][0]["layer"]) for d in data] == [
-        ("one", 1), ("two & more", 1), ("one", 3), ("two & more", 3)
-    ]  # fmt: skip
-    given = torch.tensor(other.plot(layer=3).panels[0].heads).flatten()
-    assert (torch.tensor(weights(data[3]["panels"][0])) - given).abs().max() < 1e-5
-    assert data[1]["labels"][0] == ["It", "was", "tir", "ed", "<b>"]
-    assert scripts(page) == 8 and addresses(page) == []
-    maps = both.heatmaps()
-    assert [one.title for one in maps[1]] == [
-        "one, layer 3, mean of the heads", "two & more, layer 3, mean of the heads"
-    ]  # fmt: skip
-    assert maps[0][0].largest == maps[0][1].largest  # one colour scale a layer
+    assert "two &amp; more, encoder self-attention, layer 1" in page and addresses(page) == []
+    maps = [picture for row in both.parts for picture in row.parts]
+    assert [shown.title for shown in maps[2:]] == [
+        f"{name}, encoder self-attention, layer 3, mean of {n} heads"
+        for name, n in (("one", 4), ("two & more", 2))
+    ]
+    assert maps[1].columns == ("It", "was", "tir", "ed", "<b>")
+    assert maps[0].largest == maps[1].largest != maps[2].largest  # one colour scale a layer
     torch.testing.assert_close(
-        torch.tensor(maps[1][1].weights), torch.tensor(other.plot(layer=3).panels[0].heads).mean(0)
+        torch.tensor(maps[3].weights), torch.tensor(other.plot(layer=3).panels[0].heads).mean(0)
     )
-    one = AttentionComparison.of({"one": attention, "two": other}, [2], head=2)
-    assert one.heatmaps()[0][0].weights == attention.plot().head(2, layer=2).weights
+    numbers = both.numbers["models"]
+    assert [(shown["model"], shown["layers"]) for shown in numbers[1:3]] == [
+        ("two & more", [1]), ("one", [3])
+    ]  # fmt: skip
+    assert [shown["weights"] for shown in numbers] == [shown.weights for shown in maps]
+    alone = attention_comparison({"one": attention, "two": other}, [2], head=2)
+    assert alone.parts[0].parts[0].weights == attention.plot(layer=2).mean(2).weights
     for suffix in ("png", "svg", "txt"):
         assert both.save(tmp_path / f"two.{suffix}").stat().st_size > 1000
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2, 3\], but is 4"):
-        AttentionComparison.of({"two": other, "one": attention}, [4])
+        attention_comparison({"two": other, "one": attention}, [4])
 
 
 # ------------------------------------------------------------------------------- inputs
@@ -339,31 +339,29 @@ def test_pictured_inputs_equal_those_of_transformers(tmp_path, input_format):
     theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"))
     pair = ("How are you?", "It was tired, playing.")
     judge = theirs(*pair, padding="max_length", max_length=20)
-    rows = Inputs.of(pair, made, Bert.template(made), length=20, title="a pair")
-    assert list(rows.ids) == judge["input_ids"]
-    assert list(rows.segments) == judge["token_type_ids"]
-    assert list(rows.mask) == judge["attention_mask"]
-    assert list(rows.tokens) == theirs.convert_ids_to_tokens(judge["input_ids"])
+    table = encoder_inputs(pair, made, Bert.template(made), length=20, title="a pair")
+    columns = table.numbers
+    assert columns["ids"] == judge["input_ids"]
+    assert columns["segments"] == judge["token_type_ids"]
+    assert columns["mask"] == judge["attention_mask"]
+    assert columns["tokens"] == theirs.convert_ids_to_tokens(judge["input_ids"])
     for suffix in ("png", "svg", "html"):
-        assert rows.save(tmp_path / f"rows.{suffix}").stat().st_size > 1000
-    for width in (40, 80, 200):
-        text = rows.text(width)
-        assert widest(text) <= width
-        said = " ".join(line[10:] for line in text.splitlines() if line.startswith("   tokens"))
-        assert said.split() == list(rows.tokens)
-    assert rows.html().count("<td") == 5 * 20
+        assert table.save(tmp_path / f"rows.{suffix}").stat().st_size > 1000
+    assert widest(table.text(40)) <= 40
+    assert [line.split()[0] for line in table.text().splitlines()[2:]] == columns["tokens"]
+    assert table.html().count("<td") == 5 * 20
 
 
 def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error(input_format):
     made, template = input_format.tokenizer, input_format.template
-    rows = Inputs.of("It ran.", made, template)
-    assert rows.tokens == ("[CLS]", "it", "ran", ".", "[SEP]")
-    assert set(rows.segments) == {0} and set(rows.mask) == {1}
-    assert rows.rows["positions"] == ("0", "1", "2", "3", "4")
+    columns = encoder_inputs("It ran.", made, template).numbers
+    assert columns["tokens"] == ["[CLS]", "it", "ran", ".", "[SEP]"]
+    assert set(columns["segments"]) == {0} and set(columns["mask"]) == {1}
+    assert columns["positions"] == [0, 1, 2, 3, 4]
     with pytest.raises(ConfigError, match="`length` must be at least 5, what these texts need"):
-        Inputs.of("It ran.", made, template, length=4)
+        encoder_inputs("It ran.", made, template, length=4)
     with pytest.raises(ConfigError, match="one text or two, but is 3"):
-        Inputs.of(["a", "b", "c"], made, template)
+        encoder_inputs(["a", "b", "c"], made, template)
 
 
 # ----------------------------------------------------------------------------- next words
@@ -376,5 +374,4 @@ def test_attention_names_the_tokens_from_which_vectors_are_computed(input_format
     texts = [panel.queries for panel in attention.plot(layer=1).by_words().panels]
     long = ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
     assert texts == [("[CLS]", "it", "ran", ".", "[SEP]"), long]
-    assert "layers 1, heads 4, texts 2" in repr(attention.plot(layer=1))
     assert attention._repr_html_() == attention.plot()._repr_html_()

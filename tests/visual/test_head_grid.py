@@ -66,10 +66,8 @@ def test_select_raises_an_error_that_names_what_there_is():
     assert {panel.layer for panel in heads.select(layer=2).panels} == {2}
     with pytest.raises(ConfigError, match=r"`layer` must be one of \[1, 2\], but is 3"):
         heads.select(layer=3)
-    with pytest.raises(ConfigError, match=r"one \(kind, layer, example\) must be chosen of"):
-        heads.head(1, kind="cross")
     with pytest.raises(ConfigError, match="`head` must be from 1 to 2, but is 0"):
-        heads.head(0, kind="cross", layer=1)
+        heads.select("cross", 1).mean(0)
     with pytest.raises(ConfigError, match="at least one layer of attention"):
         HeadGrid(())
 

@@ -145,7 +145,7 @@ def test_show_never_fails_on_the_encoding_of_the_terminal(encoding, monkeypatch)
     [
         (torch.zeros(2, 3, 4), "must be a matrix"),
         ([0.1, 0.2], "must be a matrix"),
-        ([[0.1], [0.2, 0.3]], "rows of one length"),
+        ([[0.1], [0.2, 0.3]], "must be a matrix"),
     ],
 )
 def test_weights_that_are_no_matrix_raise_an_error(weights, message):

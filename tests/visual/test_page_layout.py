@@ -13,21 +13,18 @@ from visual_pages import SAVAGE, addresses, in_browser
 
 from regard.visual import (
     AttentionArcs,
-    AttentionComparison,
     BeamNode,
     BeamTree,
-    ComparedModel,
     Distribution,
     HeadGrid,
     Heatmap,
-    Inputs,
     Panel,
-    PictureChoice,
     PictureColumn,
     PictureRow,
     ReportSample,
     RunReport,
     Table,
+    attention_comparison,
     compare_results,
 )
 from regard.visual.drawing import SCALED
@@ -80,7 +77,7 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
     """One of each kind, some of them much wider than a telephone."""
     wide = Heatmap.of(torch.rand(3, 40), "abc", WORDS, "a wide heatmap")
     nodes = [BeamNode("start", 0.0, None), *(BeamNode(w, -1.0, i) for i, w in enumerate(WORDS))]
-    inputs = Inputs(tuple(WORDS), tuple(range(40)), (0,) * 40, (1,) * 40, "inputs")
+    table = Table.of(WORDS, [WORDS], "a wide table")
     return {
         "heads": heads(title="model: “text”"),
         "heatmap": wide,
@@ -88,13 +85,11 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
         "lines": AttentionArcs.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
         "tree": BeamTree(tuple(nodes), "a deep tree"),
         "distribution": Distribution.of([0.5, 0.5], ["a", "b" * 40], title="next"),
-        "inputs": inputs,
-        "table": Table.of(WORDS, [WORDS], "a wide table"),
+        "table": table,
         "curves": training_curves(EVENTS),
-        "row": PictureRow((wide, inputs)),
-        "choice": PictureChoice((wide, inputs), "both", ("one", SAVAGE[0]), "which"),
+        "row": PictureRow((wide, table)),
         "comparison": compare_results([LSTM, TRANSFORMER]),
-        "models": AttentionComparison.of({"a": heads(), "<b>": heads()}, [1], title="a and b"),
+        "models": attention_comparison({"a": heads(), "<b>": heads()}, [1], title="a and b"),
     }
 
 
@@ -161,20 +156,6 @@ def test_in_a_browser_400_pixels_wide_only_containers_scroll(name, tmp_path):
     assert json.loads(in_browser(NARROW % page, tmp_path)) == [0]
 
 
-def test_costs_of_a_comparison_are_one_chart_with_a_choice_of_the_axis():
-    models = [LSTM, ComparedModel("b", (2.0,), seconds=3.0)]
-    tree = Tree(compare_results(models).html())
-    (form,) = tree.all("form")
-    options = [one for one in tree.all("label") if form in one["above"]]
-    names = [option["text"].strip() for option in options]
-    assert names == ["parameters", "training FLOPs", "speed", "memory", "time"]
-    inputs = tree.all("input")
-    assert ["checked" in one for one in inputs] == [True, *[False] * 4]
-    assert {one["name"] for one in inputs} == {"choice"} and form["method"] == "dialog"
-    shown = [svg["aria-label"] for svg in tree.all("svg") if form in svg["above"]]
-    assert shown == [f"BLEU and {name}" for name in names]
-
-
 def embedded(picture: HeadGrid) -> dict:
     found = re.search(r'<script type="application/json">(.*?)</script>', picture.html(), re.S)
     return json.loads(found[1])
@@ -193,12 +174,12 @@ def test_pages_of_attention_merge_subwords_to_words_and_keep_the_tokens():
 def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
     grid, words = heads(), [word for word, _ in words_of(PIECES)]
     for by_words, by_tokens in (
-        (grid.head(1), grid.by_tokens().head(1)),
+        (grid.mean(1), grid.by_tokens().mean(1)),
         (grid.mean(), grid.by_tokens().mean()),
         (grid.heatmaps()[1], grid.by_tokens().heatmaps()[1]),
         *zip(
-            AttentionComparison.of({"a": grid}, [1]).heatmaps()[0],
-            AttentionComparison.of({"a": grid}, [1], tokens=True).heatmaps()[0],
+            attention_comparison({"a": grid}, [1]).parts[0].parts,
+            attention_comparison({"a": grid}, [1], tokens=True).parts[0].parts,
             strict=True,
         ),
     ):
@@ -206,7 +187,6 @@ def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
         tokens = torch.tensor(by_tokens.weights)
         column = tokens[:, 4:7].sum(1)
         assert by_words.weights[3][3] == pytest.approx(column[4:7].mean().item(), abs=1e-6)
-    assert grid.arcs("playing").focus == 1 and grid.by_tokens().arcs("the").focus == 3
     subword = grid.by_tokens().token_weights(4)
     assert subword.token == PIECES[4] and list(subword.keys) == PIECES
 
@@ -219,5 +199,5 @@ document.getElementById("probe").textContent = JSON.stringify([...root.regard.pa
 
 def test_the_script_merges_weights_as_python_does(tmp_path):
     shown = torch.tensor(json.loads(in_browser(MERGED % heads().body(), tmp_path)))
-    expected = torch.tensor([heads().head(number).weights for number in (1, 2)]).flatten()
+    expected = torch.tensor([heads().mean(number).weights for number in (1, 2)]).flatten()
     torch.testing.assert_close(shown, expected, atol=5e-5, rtol=0)

@@ -102,8 +102,8 @@ def test_the_comparison_has_means_and_spread():
 
 
 def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
-    course, choice = compare_results([LSTM, TRANSFORMER]).parts[-1].parts
-    charts = {chart.title: chart for chart in (course, *choice.parts)}
+    shown = compare_results([LSTM, TRANSFORMER]).parts[-1].parts
+    charts = {chart.title: chart for chart in shown}
     assert list(charts) == ["BLEU while training", "BLEU and parameters", "BLEU and training FLOPs",
                             "BLEU and speed", "BLEU and memory", "BLEU and time"]  # fmt: skip
     course = charts["BLEU while training"].series[0]

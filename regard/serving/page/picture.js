@@ -1,10 +1,9 @@
 // A picture of the library, as regard/serving/ui/pictures.py sends it: tables, texts, drawings.
 
 import { h } from "./dom.js";
-import { choice } from "./controls.js";
 import { table } from "./tables.js";
 
-const KINDS = { note, table: tableOf, cells, column, row, choice: choiceOf, drawing };
+const KINDS = { note, table: tableOf, cells, column, row, drawing };
 
 /** The element of a picture. */
 export function picture(plain) {
@@ -53,13 +52,6 @@ function column({ title, parts }) {
 
 function row({ title, parts }) {
   return h("div", { class: "pictures abreast", "aria-label": title || null }, parts.map(picture));
-}
-
-function choiceOf({ label, names, parts }) {
-  const place = h("div", {}, picture(parts[0]));
-  const select = choice("shown", names.map((name, index) => [index, name]), 0, (index) => place.replaceChildren(picture(parts[index])));
-  select.setAttribute("aria-label", label);
-  return h("div", {}, h("p", { class: "only-live" }, `${label}: `, select), place);
 }
 
 // The library's own SVG, in which every text is escaped. Parsed as XML, and under the page's policy, it runs nothing.

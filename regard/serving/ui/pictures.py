@@ -10,7 +10,7 @@ from functools import singledispatch
 from typing import Any
 
 from regard.visual.drawing import LIGHT, visible
-from regard.visual.picture import Note, Picture, PictureChoice, PictureColumn, PictureRow, Table
+from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table
 from regard.visual.recurrent_cells import CellText
 
 
@@ -58,12 +58,6 @@ def _(picture: PictureColumn) -> dict[str, Any]:
 @plain_picture.register
 def _(picture: PictureRow) -> dict[str, Any]:
     return _several("row", picture)
-
-
-@plain_picture.register
-def _(picture: PictureChoice) -> dict[str, Any]:
-    names = [visible(name) for name in picture.names]
-    return _several("choice", picture) | {"label": visible(picture.label), "names": names}
 
 
 def _several(kind: str, picture: PictureColumn) -> dict[str, Any]:

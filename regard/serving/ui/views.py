@@ -53,10 +53,8 @@ def has_cells(task: Task) -> bool:
 def one_cell(task: Task, items: list[str], options: dict[str, Any]) -> list[Any]:
     """Each text coloured by a cell, with the model's layers."""
     reader = reader_of(task.module)
-    layers = [
-        {"name": reader.name(number), "cells": width}
-        for number, width in enumerate(reader.widths, 1)
-    ]
+    pairs = zip(reader.names, reader.widths, strict=True)
+    layers = [{"name": name, "cells": width} for name, width in pairs]
     pictures = [cell_activation(task.module, task.tokenizer, text, **options) for text in items]
     return [{"picture": plain_picture(picture), "layers": layers} for picture in pictures]
 

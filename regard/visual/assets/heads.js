@@ -230,7 +230,7 @@
     show() {
       const panel = this.panel(), weights = head(panel, this.head);
       const name = panel.heads === 1 && panel.numbers[0] === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${panel.numbers[this.head]}`;
-      this.where.textContent = `${panel.name || KINDS[panel.kind] || panel.kind} · layer ${panel.layer}${name}`;
+      this.where.textContent = `${KINDS[panel.kind] || panel.kind} · layer ${panel.layer}${name}`;
       this.now = {
         weights, queries: panel.queries, keys: panel.keys,
         peak: this.scale === "own" ? largest(weights) : 1,

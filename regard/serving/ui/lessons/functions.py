@@ -31,7 +31,7 @@ from regard.visual.decoding import BeamTrace, Distribution
 from regard.visual.heatmap import Heatmap, mask_grid, sinusoids, sparse_patterns
 from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
 from regard.visual.recurrent_cells import CellText
-from regard.visual.tokens import Inputs, Lattice
+from regard.visual.tokens import encoder_inputs, lattice
 
 # ------------------------------------------------------------------------------- subwords
 
@@ -104,7 +104,7 @@ def _tokens(found: Training) -> Table:
 def inputs(length: int = 14) -> Picture:
     """What BERT reads of two sentences."""
     found = tokenizer()
-    return Inputs.of(PAIR, found, Bert.template(found), length=length)
+    return encoder_inputs(PAIR, found, Bert.template(found), length=length)
 
 
 def longest_match(words: Sequence[str] = SPLIT) -> Picture:
@@ -124,7 +124,7 @@ def segmentations() -> Picture:
     likelihood = model.log_likelihood(word)
     found = SegmentedWord(word, tuple(model.edges(word)), tuple(model.best(word)), likelihood)
     said = f"The best segmentation has {found.best_share:.1%} of the probability of all."
-    return Illustration((Lattice(found), Note((said,))), "Segmentations")
+    return Illustration((lattice(found), Note((said,))), "Segmentations")
 
 
 # ------------------------------------------------------------------------ parts of models
