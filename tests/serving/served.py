@@ -78,17 +78,18 @@ def listening(service: Service) -> Iterator[str]:
         thread.join(10)
 
 
-_clients: dict[int, TestClient] = {}
+_clients: dict[int, TestClient] = {}  # making an application takes longer than most answers
 
 
 def ask(
     service: Service, path: str, body: Any = None, *, headers: dict[str, str] | None = None
 ) -> httpx2.Response:
     """The answer to one request; without a body by GET. Bodies are bytes, or what JSON can hold."""
-    client = _clients.setdefault(
-        id(service),
-        TestClient(application(service), "http://localhost", raise_server_exceptions=False),
-    )
+    if id(service) not in _clients:
+        _clients[id(service)] = TestClient(
+            application(service), "http://localhost", raise_server_exceptions=False
+        )
+    client = _clients[id(service)]
     if body is None:
         return client.get(path, headers=headers)
     return client.post(path, content=_encoded(body), headers=headers)
