@@ -41,7 +41,6 @@ from regard.checkpoints.filling import (
 from regard.checkpoints.formats import (
     PRUNED,
     from_published,
-    infer_model_type,
     layout_of,
     to_published,
 )
@@ -391,15 +390,6 @@ def open_folder(
         return found
     config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})
     found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG), head=head)
-    if config.get("model_type") is None:
-        with found.located():
-            vocabulary = Tokenizer.load(folder).vocab() if holds_tokenizer(folder) else {}
-            config["model_type"] = infer_model_type(config, read_weights(folder), vocabulary)
-        warnings.warn(
-            f"{folder / CONFIG} has no `model_type`: by its weights it is "
-            f"{config['model_type']!r}.",
-            stacklevel=2,
-        )
     return found
 
 

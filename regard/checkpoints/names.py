@@ -164,12 +164,6 @@ class Names:
         made.ignored, made.zero = self.ignored, self.zero
         return made
 
-    def unknown(self, published: Iterable[str]) -> list[str]:
-        """The published names that no model with this table has."""
-        rows = [_pattern(name) for row in self.rows for name in row.theirs]
-        known = [*rows, *map(_pattern, self.duplicates), *self.ignored]
-        return [name for name in published if not _matches(name, known)]
-
     def _filled_rows(
         self, ours: Mapping[str, Tensor], problems: Problems
     ) -> Iterator[tuple[NameRow, tuple[str, ...], tuple[str, ...]]]:

@@ -37,6 +37,15 @@ def _transposed(tensors: Tensors) -> Tensors:
     return [tensor.t() for tensor in tensors]
 
 
+def only_read(read: Callable[[Tensors], Tensors]) -> Transform:
+    """The transform of a layout that is not written."""
+
+    def write(tensors: Tensors) -> Tensors:
+        raise NotImplementedError("this layout is not written")
+
+    return Transform(read, write)
+
+
 keep = Transform(read=list, write=list)  # the tensors are equal on both sides
 
 # Matrices stored (in, out) there and (out, in) here, as in GPT-2's Conv1D.

@@ -261,20 +261,13 @@ def missing_fields(found: Found, draw: Random) -> None:
         del found.config[name]
 
 
-def missing_model_type(found: Found, draw: Random) -> bool | None:
-    """No `model_type`: tensors and architecture must say it."""
+def missing_architectures(found: Found, draw: Random) -> bool | None:
+    """No `architectures`: the tensors must say which head there is."""
     if draw.random() < 0.7:
         return False
-    del found.config["model_type"]
-    found.refusable |= {"model_type"}
-    return None
-
-
-def missing_architectures(found: Found, draw: Random) -> bool | None:
-    """No `architectures`: tensors and labels must say which head there is."""
-    if draw.random() < 0.5:
-        return False
     del found.config["architectures"]
+    if found.ending in (*LABELLED, "ForMultipleChoice"):  # heads whose tensors have one name
+        found.refusable |= {"architectures"}
     return None
 
 
@@ -325,8 +318,6 @@ def other_labels(found: Found, draw: Random) -> bool | None:
     elif choice == 3:
         found.config["label2id"] = {"L0": count}
         found.refusable |= {"label2id"}
-    elif found.ending == "ForSequenceClassification" and "architectures" not in found.config:
-        return False  # nobody could tell it from a tagger
     else:
         names["0"] = "O"
         names |= {str(i): f"B-{i}" for i in range(1, count)}
@@ -514,8 +505,8 @@ Mutation = Callable[[Found, Random], bool | None]
 MUTATIONS: dict[str, Mutation] = {
     one.__name__: one
     for one in (
-        unknown_fields, fields_without_effect, missing_model_type, missing_architectures,
-        leftover_tensors, other_dtype, other_labels, problem_type, tokenizer_settings, generation,
+        unknown_fields, fields_without_effect, missing_architectures, leftover_tensors,
+        other_dtype, other_labels, problem_type, tokenizer_settings, generation,
         decisive_field, missing_fields, other_names, odd_numbers, sentence_transformers,
     )
 }  # fmt: skip

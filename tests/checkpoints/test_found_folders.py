@@ -107,12 +107,6 @@ def check_answers(found: Found, ours: Any, theirs: Any, draw: Random) -> None:
         torch.testing.assert_close(our_answers(found, ours, ids), wanted, **SAME)
 
 
-def their_tokenizer(found: Found, folder: Path) -> Any:
-    if "model_type" in found.config:
-        return transformers.AutoTokenizer.from_pretrained(folder)
-    return None  # it does not know which class to take
-
-
 def check_texts(found: Found, task: Any, model: Any, tokenizer: Any, draw: Random) -> None:
     """Texts and pairs of any length through both libraries, from the text to the probabilities."""
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 25))) for _ in range(6)] + HARD[::9]
@@ -204,11 +198,10 @@ def one_folder(seed: int, folder: Path) -> bool:
         return False
     theirs = their_model(found, source)
     check_answers(found, task.module, theirs, draw)
-    tokenizer = their_tokenizer(found, source)
-    if tokenizer is not None:
-        check_texts(found, task, theirs, tokenizer, draw)
-        if "modules.json" in found.files:
-            check_embeddings(found, task, source, draw)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    check_texts(found, task, theirs, tokenizer, draw)
+    if "modules.json" in found.files:
+        check_embeddings(found, task, source, draw)
     check_saved(found, task, theirs, out, draw)
     return True
 

@@ -10,8 +10,7 @@ and a field of config.json lists them, so that they are pruned again when they a
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +51,6 @@ LAYOUTS = {
     "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",
     "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
 }
-# Types whose tensors are those of another type: only the architecture distinguishes them.
-NAMED_ALIKE = {"xlm-roberta", "camembert", "mt5", "umt5", "big_bird"}
-# Of types whose encoders have tensors of equal names: how texts begin, by their vocabularies.
-FIRST_TOKENS = {"bert": "[CLS]", "roberta": "<s>"}
 # Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
@@ -84,37 +79,6 @@ def type_of(config: Mapping[str, Any], tensors: Iterable[str]) -> Any:
         if stated == other and any(one.endswith(tensor) for one in tensors):
             return name
     return stated
-
-
-def infer_model_type(
-    config: Mapping[str, Any], tensors: Mapping[str, Tensor], vocabulary: Collection[str] = ()
-) -> str:
-    """The `model_type` of a folder whose config.json has none: by its architecture, its tensors,
-    and where several types have these, by the tokens of its vocabulary.
-
-    Raises:
-        ConfigError: the tensors are of no model here, or of several.
-    """
-    layouts = {name: layout_of(name) for name in LAYOUTS}
-    architecture = (config.get("architectures") or [""])[0]
-    named = [name for name, one in layouts.items() if architecture in one.known_architectures]
-    others = [name for name in layouts if name not in NAMED_ALIKE]
-    counts = {name: layouts[name].recognized(tensors) for name in named or others}
-    best = [name for name, count in counts.items() if count and count == max(counts.values())]
-    if len(best) > 1:
-        first = {name for name, token in FIRST_TOKENS.items() if token in vocabulary}
-        best = [name for name in best if first == {name}] or best
-    if len(best) == 1:
-        return best[0]
-    why = (
-        f"the tensors fit {' and '.join(best)} alike"
-        if best
-        else f"the tensors, such as {next(iter(tensors), 'none')}, are of none of these"
-    )
-    raise ConfigError(
-        f"config.json: `model_type` is missing, and {why}. Write the one that the model has: "
-        f'"model_type": {" or ".join(json.dumps(name) for name in best or LAYOUTS)}.'
-    )
 
 
 def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] | None:

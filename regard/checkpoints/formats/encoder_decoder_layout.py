@@ -254,14 +254,6 @@ class EncoderDecoderLayout:
         untie(table, self.order.reads, config.tied)
         return table
 
-    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        """See `Layout`; a model with further tensors in its body is another one."""
-        table = self.names
-        names = {name.format(layer=0) for row in table.rows for name in row.theirs}
-        missing = {name for name in names if name not in tensors} - {"model.shared.weight"}
-        others = [name for name in table.unknown(tensors) if name.startswith("model.")]
-        return 0 if missing or others else len(names)
-
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; with other positions nobody has the architecture."""
         if type(model) is not self.model:

@@ -6,7 +6,6 @@ The tensors of a file say which heads it holds; where several heads share a tens
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,19 +129,6 @@ class EncoderLayout:
         known = name in self.known_architectures
         return known and all(self.heads[kind].sign in named for kind in required)
 
-    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        """See `Layout`; heads do not count."""
-        found = self._with_prefix(tensors).keys()
-        wanted, projection = (
-            {
-                self.prefix + _their_name(row).format(layer=0)
-                for row in rows
-                if not _their_name(row).endswith(".bias")  # which some models have and some lack
-            }
-            for rows in (self.body, self.projection)
-        )
-        return len(wanted) + len(projection & found) if wanted <= found else 0
-
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
         encoder: Any = model.encoder if isinstance(model, EncoderWithHeads) else model
@@ -248,7 +234,7 @@ class EncoderLayout:
         if architecture:
             found = self._heads_of_architecture(architecture, signs, tensors)
         else:
-            found = self._heads_of_tensors(signs, config, tensors)
+            found = self._heads_of_tensors(signs)
         # A pooler that is the inner layer of another head is not a head of its own.
         if any(kind in self.model.pooled for kind in found if kind != "pooler"):
             found = [kind for kind in found if kind != "pooler"]
@@ -277,50 +263,16 @@ class EncoderLayout:
             found = [*required, *(kind for kind in others if kind == "pooler")]
         return found
 
-    def _heads_of_tensors(
-        self, signs: Mapping[str, str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> list[str]:
+    def _heads_of_tensors(self, signs: Mapping[str, str]) -> list[str]:
         """The heads of a file that names no architecture."""
-        shared = [kind for kind, sign in signs.items() if [*signs.values()].count(sign) > 1]
-        found = [kind for kind in signs if kind not in shared]
-        if shared:
-            found.append(self._shared_head(shared, config, tensors))
-        if self._architecture(found) is None:
+        names = [*signs.values()]
+        if len({*names}) < len(names) or self._architecture(signs) is None:
             known = ", ".join(self.architectures.values())
             raise CheckpointError(
                 f"config.json: `architectures` must name one of {known}, for there are tensors of "
-                f"several heads: {', '.join(sorted(signs[kind] for kind in found))}."
+                f"several heads: {', '.join(sorted({*names}))}."
             )
-        if shared:
-            name = self._architecture(found)
-            warnings.warn(
-                "config.json: `architectures` names no known class. By the tensors and labels this "
-                f'is a {name}; otherwise write, for example, "architectures": '
-                f'["{self._architecture(shared[:1])}"].',
-                stacklevel=2,
-            )
-        return found
-
-    def _shared_head(
-        self, kinds: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> str:
-        """Which of several heads with the same names of tensors a file holds.
-
-        The tagger has no inner layer. Of the others, transformers opens one with a single output as
-        a classifier only if config.json has one label.
-        """
-        whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
-        outputs = tensors[self.heads[kinds[0]].sign].shape[:1]
-        if (
-            "multiple_choice" in whole
-            and [*outputs] == [1]
-            and (len(label_names(config)) or config.get("num_labels")) != 1
-        ):
-            return "multiple_choice"
-        named = [str(name) for name in label_names(config).values()]
-        tags = bool(named) and all(re.fullmatch("O|[BIESLU]-.+", name) for name in named)
-        wanted = ("tags", "classes") if tags else ("classes", "tags")
-        return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
+        return [*signs]
 
     def _named_architecture(self, config: Mapping[str, Any]) -> str:
         """The architecture that config.json names; "", for which the tensors decide, where it names

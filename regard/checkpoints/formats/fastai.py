@@ -9,7 +9,6 @@ embedding is there up to three times: for its dropout, and where the output is t
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -103,23 +102,6 @@ def read_model(files: FastaiFiles, words: list[str]) -> AwdLstm:
         raise CheckpointError(f"{files.weights}: {error}") from None
     load_strict(model, found)
     return model
-
-
-def write(model: AwdLstm, words: list[str], folder: Path, name: str = "wt103") -> FastaiFiles:
-    """Write lstm_NAME.pth and itos_NAME.pkl, all tensors in the order of fastai's own model."""
-    table, config = names(model.config), model.config
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    found = table.write(state)
-    found |= {copy: found[original] for copy, original in table.duplicates.items()}
-    order = [EMBEDDING, COPY]
-    for layer in range(config.layers):
-        order += [name.format(layer=layer) for name in (RECURRENT, *_INSIDE)]
-    order += [OUTPUT, "1.decoder.bias"]
-    files = FastaiFiles(folder / f"lstm_{name}.pth", folder / f"itos_{name}.pkl")
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save({name: found[name].contiguous() for name in order}, files.weights)
-    files.words.write_bytes(pickle.dumps(words, protocol=2))
-    return files
 
 
 def roles(words: list[str]) -> dict[str, str]:

@@ -27,9 +27,6 @@ class Layout(Protocol):
     def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
         """Whether the tensors have the heads of the architecture that config.json names."""
 
-    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        """How many of the published names of a model with one layer are there; 0 if not all are."""
-
     def holds(self, model: nn.Module) -> bool:
         """Whether a model is published this way."""
 

@@ -258,13 +258,6 @@ class T5Layout:
     def _encoders(self) -> Collection[str]:
         return self.encoder.known_architectures
 
-    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        rows = [name for row in WHOLE for name in _theirs(row)]
-        wanted = {name.format(layer=0) for name in rows}
-        if wanted <= {*tensors, "shared.weight"}:
-            return len(wanted)
-        return self.encoder.recognized(tensors)
-
     def holds(self, model: nn.Module) -> bool:
         if type(model) is T5:
             return self.fields.can_write(model.config)
@@ -390,10 +383,6 @@ def _with_embedding(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 def _of_decoder(name: str) -> bool:
     return name.removeprefix("transformer.").startswith(("decoder.", "lm_head."))
-
-
-def _theirs(row: tuple) -> tuple[str, ...]:
-    return (row[1],) if isinstance(row[1], str) else row[1]
 
 
 def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layout:

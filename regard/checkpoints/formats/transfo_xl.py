@@ -22,7 +22,7 @@ from regard.checkpoints.formats.config_table import (
     dropout,
     unsupported,
 )
-from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.formats.encoder_layout import HeadLayout, affine
 from regard.checkpoints.formats.gpt import GPTLayout
 from regard.checkpoints.names import NameRow, Names
 from regard.checkpoints.transforms import Transform, interleave, split
@@ -66,11 +66,6 @@ class TransfoXLLayout(GPTLayout):
     """How Transformer-XL is published."""
 
     ENDINGS = {(): "Model", ("classes",): "ForSequenceClassification"}
-
-    def recognized(self, tensors: Mapping[str, Tensor]) -> int:
-        """See `Layout`; by what every configuration has."""
-        always = replace(self, body=[row for row in self.body if row[1] != PROJECTIONS])
-        return EncoderLayout.recognized(always, tensors)
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; their classifier reads vectors of the width of the embedding."""

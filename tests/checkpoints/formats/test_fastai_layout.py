@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from regard import load, train
-from regard.checkpoints.formats import fastai
 from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
@@ -67,22 +66,6 @@ def test_the_classifier_computes_what_fastai_computes(folder, expected):
     whole = EncoderWithHeads(encoder, {"classes": head}).eval()
     found = whole.scores("classes", Sequences(expected["ids"], expected["lengths"]))
     torch.testing.assert_close(found, expected["scores"], atol=1e-5, rtol=1e-5)
-
-
-def test_written_files_equal_those_of_fastai(folder, tmp_path):
-    task = load(folder)
-    words = [task.tokenizer.token(i) for i in range(task.tokenizer.vocab_size)]
-    files = fastai.write(task.module, words, tmp_path / "again", "tiny")
-    theirs = torch.load(MADE / "lstm_tiny.pth", weights_only=True)
-    ours = torch.load(files.weights, weights_only=True)
-    assert list(ours) == list(theirs)  # fastai fills a model in this order, whatever the names
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert pickle.loads(files.words.read_bytes()) == pickle.loads(
-        (MADE / "itos_tiny.pkl").read_bytes()
-    )
-    again = load(tmp_path / "again").module
-    for name, tensor in task.module.state_dict().items():
-        assert torch.equal(again.state_dict()[name], tensor)
 
 
 def as_v07(tensors):
