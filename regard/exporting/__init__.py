@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.checkpoints.hub import checked_path
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError
 from regard.exporting.runtime import (
-    Comparison,
     Difference,
     Exported,
     ExportSource,
@@ -77,9 +76,14 @@ def export(
         _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)
-        differences, remarks = _compared(source, runtime, temporary)
-        if quantize is None:
-            _check_equal(source, runtime, differences)
+        differences, remarks = runtime.compare(source, temporary)
+        for difference in differences:
+            if quantize is None and not difference.relative <= runtime.tolerance:
+                raise CheckpointError(
+                    f"{path}: {runtime.name} opens what was written, but its {difference.what} "
+                    f"differ by {difference.largest:.1e} from ours, whose largest is "
+                    f"{difference.magnitude:.1e}. Nothing was kept: please report this model."
+                )
     # The version of the module: another distribution, such as onnxruntime-gpu, may contain it.
     opened_by = f"{runtime.distribution} {package(runtime.package).__version__}"
     return Exported(target, runtime.name, opened_by, differences, (*notes, *remarks))
@@ -124,38 +128,3 @@ def _write_card(source: ExportSource, runtime: Runtime, out: Path) -> None:
         history = CardHistory.of_folder(source.path)
         form = CardForm(runtime.package, about)
         write_card(source.task, out, config_of_task(source.task), history, form)
-
-
-def _compared(source: ExportSource, runtime: Runtime, out: Path) -> Comparison:
-    """See `Runtime.compare`.
-
-    Raises:
-        CheckpointError: the runtime fails on what was written.
-    """
-    try:
-        return runtime.compare(source, out)
-    except RegardError:
-        raise
-    except Exception as error:  # a runtime raises errors of many kinds
-        message = next((line for line in str(error).splitlines() if line), type(error).__name__)
-        raise CheckpointError(
-            f"{source.path}: {runtime.name} fails on what was written: {message:.200}. Nothing was "
-            "kept: please report this model."
-        ) from error
-
-
-def _check_equal(
-    source: ExportSource, runtime: Runtime, differences: tuple[Difference, ...]
-) -> None:
-    """Check that a runtime computes what we do.
-
-    Raises:
-        CheckpointError: it does not.
-    """
-    for difference in differences:
-        if not difference.relative <= runtime.tolerance:
-            raise CheckpointError(
-                f"{source.path}: {runtime.name} opens what was written, but its {difference.what} "
-                f"differ by {difference.largest:.1e} from ours, whose largest is "
-                f"{difference.magnitude:.1e}. Nothing was kept: please report this model."
-            )

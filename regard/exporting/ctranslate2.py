@@ -74,7 +74,6 @@ class CTranslate2:
                 f"cannot run the architecture {type(source.body).__name__} as it is written here",
                 f"These can be exported: {names}.",
             )
-        source.check_layers(NAME)
         spec = writer(source, specs)
         spec.validate()
         spec.optimize(quantization=weights or "float32")
@@ -172,16 +171,10 @@ def _gpt2(source: ExportSource, specs: ModuleType) -> Spec:
     decoder.projection.weight = array(model.head.weight)
     spec.register_vocabulary(source.tokens)
     spec.config.layer_norm_epsilon = config.norm_eps
-    _name_tokens(source, spec.config)
+    spec.config.eos_token = _named(source, config.eos)
+    spec.config.bos_token = _named(source, config.eos if config.bos is None else config.bos)
+    spec.config.unk_token = source.tokenizer.roles.get("unk", "")
     return spec
-
-
-def _name_tokens(source: ExportSource, config: Spec) -> None:
-    """The special tokens of a generator."""
-    ours = source.body.config
-    config.eos_token = _named(source, ours.eos)
-    config.bos_token = _named(source, ours.eos if ours.bos is None else ours.bos)
-    config.unk_token = source.tokenizer.roles.get("unk", "")
 
 
 def _bert(source: ExportSource, specs: ModuleType) -> Spec:
@@ -268,9 +261,6 @@ def _sequence_to_sequence(
 
 def _t5(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
-    if config.heads == 1 and config.head_dim != config.d_model:
-        needed = f"a single head to be as wide as the model ({config.d_model})"
-        raise source.unsupported(NAME, f"needs {needed}, but `head_dim` is {config.head_dim}")
     options = {
         "pre_norm": True,
         "activation": _activation(source, specs),
@@ -301,17 +291,12 @@ def _t5_layer(layer: Spec, block: T5EncoderBlock | T5DecoderBlock, table: Relati
     _self_attention(layer.self_attention, block.attention, block.attention_norm)
     layer.self_attention.relative_attention_bias = array(table.values.weight)
     layer.self_attention.relative_attention_max_distance = np.int32(table.max_distance)
-    inner = block.feed.inner
-    halves = inner.weight.chunk(2) if "linear_0_noact" in vars(layer.ffn) else (inner.weight,)
-    for part, weight in zip((layer.ffn.linear_0, *_gates(layer.ffn)), halves, strict=True):
+    inner, parts = block.feed.inner.weight, [layer.ffn.linear_0]
+    parts += [layer.ffn.linear_0_noact] if "linear_0_noact" in vars(layer.ffn) else []
+    for part, weight in zip(parts, inner.chunk(len(parts)), strict=True):
         part.weight = array(weight)
     _linear(layer.ffn.linear_1, block.feed.outer)
     _norm(layer.ffn.layer_norm, block.feed_norm)
-
-
-def _gates(feed: Spec) -> list[Spec]:
-    """What is multiplied with the activation, of a gated layer."""
-    return [feed.linear_0_noact] if "linear_0_noact" in vars(feed) else []
 
 
 WRITERS: dict[type, Callable[[ExportSource, ModuleType], Spec]] = {

@@ -1,14 +1,14 @@
-"""GGUF files, which llama.cpp opens, and the comparison of its outputs with ours."""
+"""GGUF files, which llama.cpp opens: GPT-2, Llama and BERT, with their tokenizers."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 from regard.checkpoints.formats import layout_for, to_published
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError
-from regard.exporting.gguf_tokenizers import surrounding, write_tokenizer
 from regard.exporting.runtime import (
     Comparison,
     Difference,
@@ -25,12 +24,13 @@ from regard.exporting.runtime import (
     WeightsInFile,
     array,
     package,
+    token_names,
 )
 from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
 from regard.models.llama import Llama
-from regard.models.t5 import T5
 from regard.tasks.embedding import Embedder
+from regard.text.special_tokens import ROLES
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -46,28 +46,6 @@ TEXTS = (
     "",
 )
 F32, NO_POOLING = 0, 0  # types of keys and values, and of pooling
-
-
-def compare(source: ExportSource, path: Path) -> Comparison:
-    """The difference of logits, or of hidden states, and whether a few texts get the same ids.
-
-    Raises:
-        CheckpointError: llama.cpp does not open the file.
-    """
-    rows = [
-        row[:count].tolist()
-        for row, count in zip(source.batch.ids, source.batch.lengths, strict=True)
-    ]
-    longest = max(map(len, rows)) + 8
-    with opened(path, longest, embeds=isinstance(source.body, Bert)) as context:
-        with torch.no_grad():
-            if isinstance(source.body, T5):
-                difference = _compare_t5(source, context, rows)
-            elif isinstance(source.body, Bert):
-                difference = _compare_hidden(source, context, rows)
-            else:
-                difference = _compare_logits(source, context, rows)
-        return (difference,), (_compare_texts(source, context),)
 
 
 class LlamaContext:
@@ -95,25 +73,20 @@ class LlamaContext:
 
     def read(self, ids: Sequence[int], width: int) -> np.ndarray:
         """The outputs of all tokens, (T, width), of a sequence from its beginning."""
-        self.forget()
-        self._fill(ids)
-        self._run(self.llama.llama_decode)
+        memory = self.llama.llama_get_memory(self.context)
+        if memory:
+            self.llama.llama_memory_clear(memory, True)
+        self.batch.n_tokens = len(ids)
+        for n, token in enumerate(ids):
+            self.batch.token[n], self.batch.pos[n] = token, n
+            self.batch.n_seq_id[n], self.batch.seq_id[n][0] = 1, 0
+            self.batch.logits[n] = True
+        if code := self.llama.llama_decode(self.context, self.batch):
+            raise CheckpointError(f"llama.cpp could not compute a sequence: its code is {code}.")
         get = self.llama.llama_get_logits_ith
         get = self.llama.llama_get_embeddings_ith if self.embeds else get
         rows = [np.ctypeslib.as_array(get(self.context, n), (width,)) for n in range(len(ids))]
         return np.stack(rows)
-
-    def encode(self, ids: Sequence[int]) -> None:
-        """Let the encoder read a source."""
-        self.forget()
-        self._fill(ids)
-        self._run(self.llama.llama_encode)
-
-    def forget(self) -> None:
-        """Start again."""
-        memory = self.llama.llama_get_memory(self.context)
-        if memory:
-            self.llama.llama_memory_clear(memory, True)
 
     def tokens(self, text: str, reads_special_tokens: bool) -> list[int]:
         """The ids of a text, with the special tokens that are put around it."""
@@ -128,17 +101,6 @@ class LlamaContext:
         """Free its memory."""
         self.llama.llama_batch_free(self.batch)
         self.llama.llama_free(self.context)
-
-    def _fill(self, ids: Sequence[int]) -> None:
-        self.batch.n_tokens = len(ids)
-        for n, token in enumerate(ids):
-            self.batch.token[n], self.batch.pos[n] = token, n
-            self.batch.n_seq_id[n], self.batch.seq_id[n][0] = 1, 0
-            self.batch.logits[n] = True
-
-    def _run(self, function: Callable[..., int]) -> None:
-        if code := function(self.context, self.batch):
-            raise CheckpointError(f"llama.cpp could not compute a sequence: its code is {code}.")
 
 
 @contextmanager
@@ -182,48 +144,8 @@ def _ignore(level: int, text: bytes, data: int | None) -> None:
     """No message is printed: what went wrong is in the results."""
 
 
-def _compare_logits(
-    source: ExportSource, context: LlamaContext, rows: list[list[int]]
-) -> Difference:
-    model = source.body
-    theirs = [context.read(row, model.config.vocab_size) for row in rows]
-    ours = model.head.logits(model(source.batch.ids).hidden)[source.batch.keep]
-    return Difference.between("logits", ours, np.concatenate(theirs))
-
-
-def _compare_hidden(
-    source: ExportSource, context: LlamaContext, rows: list[list[int]]
-) -> Difference:
-    batch, model = Sequences(source.batch.ids, source.batch.lengths), source.body
-    theirs = [context.read(row, model.config.d_model) for row in rows]
-    ours = model.encode(batch)[batch.keep]
-    return Difference.between("hidden states", ours, np.concatenate(theirs))
-
-
-def _compare_t5(source: ExportSource, context: LlamaContext, rows: list[list[int]]) -> Difference:
-    model, config = source.body, source.body.config
-    targets = [[config.bos, *row] for row in source.targets]
-    theirs = []
-    for row, target in zip(rows, targets, strict=True):
-        context.encode(row)
-        theirs.append(context.read(target, config.vocab_size))
-    hidden = model(source.batch, Sequences.full(torch.tensor(targets))).hidden
-    return Difference.between("logits", model.head.logits(hidden), np.stack(theirs))
-
-
-def _compare_texts(source: ExportSource, context: LlamaContext) -> str:
-    """How many of a few texts get our ids, special tokens included."""
-    before, after = surrounding(source)
-    wanted = [[*before, *ids, *after] for ids in source.tokenizer.encode_many(list(TEXTS))]
-    reads = source.tokenizer.reads_special_tokens
-    equal = sum(context.tokens(text, reads) == ids for text, ids in zip(TEXTS, wanted, strict=True))
-    return f"{equal} of {len(TEXTS)} texts get our ids from its own tokenizer"
-
-
 NAME = "llama.cpp"
-POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST"}  # ours -> theirs
-T5_DISTANCE = 128  # from which on all distances share a bucket, in its program
-T5_LENGTH = 512  # of a T5, which reads texts of any length: for how many it reserves memory
+POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST", "none": "NONE"}  # ours -> theirs
 GELU = (
     "GELU is computed by a table of its tanh form in 16 bits, so that outputs differ from ours by "
     "more than rounding in 32 bits would make them"
@@ -252,10 +174,10 @@ class GGUF:
                 f"cannot run the architecture {kind.__name__} as it is written here",
                 f"These can be exported: {names}.",
             )
-        source.check_layers(NAME)
-        family, check, describe = FAMILIES[kind]
+        family, fields, describe = FAMILIES[kind]
         source.check_heads(NAME, HEADS.get(kind, ()))
-        check(source)
+        for field, values in fields.items():
+            source.check_field(NAME, field, values)
         if layout_for(source.body) is None:
             reason = (
                 f"reads published layouts, which have no form for this {kind.__name__}'s options"
@@ -265,7 +187,7 @@ class GGUF:
         try:
             _write_sizes(writer, source)
             describe(writer, gguf, source)
-            otherwise = write_tokenizer(writer, gguf, source)
+            write_tokenizer(writer, gguf, source)
             writer.add_file_type(
                 gguf.LlamaFileType.MOSTLY_Q8_0 if weights else gguf.LlamaFileType.ALL_F32
             )
@@ -276,12 +198,29 @@ class GGUF:
         finally:
             writer.close()
         gelu = source.body.config.activation.startswith("gelu")
-        return NOTES.get(kind, ()) + ((GELU,) if gelu else ()) + otherwise
+        return NOTES.get(kind, ()) + ((GELU,) if gelu else ())
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
-        from regard.exporting.gguf import compare
+        batch, model = Sequences(source.batch.ids, source.batch.lengths), source.body
+        rows = [row[:count].tolist() for row, count in zip(batch.ids, batch.lengths, strict=True)]
+        is_encoder = isinstance(model, Bert)
+        what, width = "logits", model.config.vocab_size
+        if is_encoder:
+            what, width = "hidden states", model.config.d_model
+        with opened(out, max(map(len, rows)) + 8, embeds=is_encoder) as context, torch.no_grad():
+            theirs = np.concatenate([context.read(row, width) for row in rows])
+            ours = model.encode(batch) if is_encoder else model.head.logits(model(batch.ids).hidden)
+            difference = Difference.between(what, ours[batch.keep], theirs)
+            return (difference,), (_compare_texts(source, context),)
 
-        return compare(source, out)
+
+def _compare_texts(source: ExportSource, context: LlamaContext) -> str:
+    """How many of a few texts get our ids, special tokens included."""
+    before, after = surrounding(source)
+    wanted = [[*before, *ids, *after] for ids in source.tokenizer.encode_many(list(TEXTS))]
+    reads = source.tokenizer.reads_special_tokens
+    equal = sum(context.tokens(text, reads) == ids for text, ids in zip(TEXTS, wanted, strict=True))
+    return f"{equal} of {len(TEXTS)} texts get our ids from its own tokenizer"
 
 
 # ----------------------------------------------------------------------------------- fields
@@ -291,73 +230,27 @@ def _write_sizes(writer: GGUFWriter, source: ExportSource) -> None:
     config = source.body.config
     writer.add_name(source.path.name)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(config.max_length or T5_LENGTH)
+    writer.add_context_length(config.max_length)
     writer.add_embedding_length(config.d_model)
     writer.add_feed_forward_length(config.d_ff or 4 * config.d_model)
     writer.add_block_count(config.layers)
     writer.add_head_count(config.heads)
 
 
-def _check_gpt2(source: ExportSource) -> None:
-    source.check_field(NAME, "positions", ("learned",))
-    source.check_field(NAME, "activation", ("gelu-tanh", "gelu"))
-    source.check_field(NAME, "output", ("tied", "own"))
-    source.check_field(NAME, "scaled", (True,))
-    source.check_field(NAME, "scaled_by_layer", (False,))
-
-
 def _describe_gpt2(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     writer.add_layer_norm_eps(source.body.config.norm_eps)
-
-
-def _check_bert(source: ExportSource) -> None:
-    source.check_field(NAME, "positions", ("learned",))
-    source.check_field(NAME, "activation", ("gelu", "gelu-tanh"))
-    if isinstance(source.task, Embedder) and source.task.pooling.kinds[1:]:
-        kinds = ", ".join(source.task.pooling.kinds)
-        raise source.unsupported(
-            NAME, f"pools a text in one way, but the folder in several: {kinds}"
-        )
-    if isinstance(source.task, Embedder) and source.task.pooling.kinds[0] not in POOLINGS:
-        names = ", ".join(POOLINGS)
-        kind = source.task.pooling.kinds[0]
-        raise source.unsupported(NAME, f"pools a text by {names}, but the folder by {kind!r}")
 
 
 def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     writer.add_layer_norm_eps(source.body.config.norm_eps)
     writer.add_causal_attention(False)
     writer.add_token_type_count(source.body.config.segments)
-    pooling = "NONE"
-    if isinstance(source.task, Embedder):
-        pooling = POOLINGS[source.task.pooling.kinds[0]]
-    writer.add_pooling_type(gguf.PoolingType[pooling])
-
-
-def _check_t5(source: ExportSource) -> None:
-    config = source.body.config
-    source.check_field(NAME, "max_distance", (T5_DISTANCE,))
-    if config.decoder_layers > config.layers:
-        needed = f"`decoder_layers` ({config.decoder_layers}) to be at most `layers`"
-        raise source.unsupported(NAME, f"needs {needed}, but they are {config.layers}")
-    source.check_field(NAME, "activation", ("gelu-tanh", "gelu") if config.gated else ("relu",))
-    source.check_field(NAME, "max_length", (None,))
-
-
-def _describe_t5(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
-    config = source.body.config
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
-    writer.add_layer_norm_eps(config.norm_eps)
-    writer.add_layer_norm_rms_eps(config.norm_eps)
-    writer.add_relative_attn_buckets_count(config.buckets)
-    writer.add_decoder_block_count(config.decoder_layers)
-    writer.add_decoder_start_token_id(config.bos)
-
-
-def _check_llama(source: ExportSource) -> None:
-    source.check_field(NAME, "activation", ("swish",))
-    source.check_field(NAME, "output", ("tied", "own"))
+    kinds = source.task.pooling.kinds if isinstance(source.task, Embedder) else ("none",)
+    if len(kinds) > 1 or kinds[0] not in POOLINGS:
+        names = ", ".join(POOLINGS)
+        said = f"pools a text by one of {names}, but the folder by {', '.join(kinds)}"
+        raise source.unsupported(NAME, said)
+    writer.add_pooling_type(gguf.PoolingType[POOLINGS[kinds[0]]])
 
 
 def _describe_llama(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
@@ -382,7 +275,7 @@ def _add_tensors(
 ) -> None:
     """All tensors; rows of 32 numbers can have 8 bits, with a scale for each block of them."""
     for name, value in _tensors(gguf, source, family):
-        exact = value.ndim == 1 or value.shape[-1] % 32 or ".attn_rel_b" in name
+        exact = value.ndim == 1 or value.shape[-1] % 32
         if weights is None or exact or name.startswith(("position_embd", "token_types")):
             writer.add_tensor(name, value)
             continue
@@ -396,25 +289,18 @@ def _tensors(gguf: ModuleType, source: ExportSource, family: str) -> Tensors:
     published = to_published(body)
     assert published is not None  # `write` has checked it
     architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == family)
-    layers = max(source.body.config.layers, _decoder_layers(source))
-    names = gguf.get_tensor_name_map(architecture, layers)
+    names = gguf.get_tensor_name_map(architecture, body.config.layers)
     for theirs, tensor in published[1].items():
         plain = theirs.removeprefix("bert.")
         name = names.get_name(plain, try_suffixes=(".weight", ".bias"))
-        if plain == "lm_head.weight" or "embed_tokens" in plain and family == "t5":
-            continue  # below, or a copy
+        if plain == "lm_head.weight":
+            continue  # below
         assert name is not None, f"gguf has no name for {theirs}"
         yield name, _shaped(source, plain, tensor)
-    if isinstance(body, T5):
-        yield "output.weight", array(body.head.weight * body.output_scale)
-    elif not isinstance(body, Bert) and not body.config.tied:
+    if not isinstance(body, Bert) and not body.config.tied:
         yield "output.weight", array(body.head.weight)
     if isinstance(body, Llama) and body.config.rope_scaling != "none":
         yield "rope_freqs.weight", _rope_factors(body)
-
-
-def _decoder_layers(source: ExportSource) -> int:
-    return source.body.config.decoder_layers if isinstance(source.body, T5) else 0
 
 
 def _shaped(source: ExportSource, name: str, tensor: Tensor) -> np.ndarray:
@@ -438,13 +324,23 @@ def _rope_factors(model: Llama) -> np.ndarray:
 
 
 Describe = Callable[["GGUFWriter", ModuleType, ExportSource], None]
-Family = tuple[str, Callable[[ExportSource], None], Describe]
-# class -> its name there, what is checked, and the fields of its own
+Family = tuple[str, dict[str, tuple[Any, ...]], Describe]
+GELUS, OUTPUTS = ("gelu-tanh", "gelu"), ("tied", "own")
+# class -> its name there, the values of options that it computes, and the fields of its own
 FAMILIES: dict[type, Family] = {
-    GPT2: ("gpt2", _check_gpt2, _describe_gpt2),
-    Bert: ("bert", _check_bert, _describe_bert),
-    T5: ("t5", _check_t5, _describe_t5),
-    Llama: ("llama", _check_llama, _describe_llama),
+    GPT2: (
+        "gpt2",
+        {
+            "positions": ("learned",),
+            "activation": GELUS,
+            "output": OUTPUTS,
+            "scaled": (True,),
+            "scaled_by_layer": (False,),
+        },
+        _describe_gpt2,
+    ),
+    Bert: ("bert", {"positions": ("learned",), "activation": GELUS}, _describe_bert),
+    Llama: ("llama", {"activation": ("swish",), "output": OUTPUTS}, _describe_llama),
 }
 HEADS: dict[type, tuple[str, ...]] = {Bert: ("pooler",)}
 NOTES: dict[type, tuple[str, ...]] = {
@@ -453,3 +349,206 @@ NOTES: dict[type, tuple[str, ...]] = {
         "the trained pooler is left out; texts are pooled as the folder says",
     ),
 }
+
+
+# ----------------------------------------------------------------------------------- tokenizers
+
+SPACE = "\u2581"  # before the words of WordPiece there
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
+    """Write vocabulary, kind and special tokens.
+
+    Raises:
+        ConfigError: the format has no form for this tokenizer.
+    """
+    content = source.tokenizer.to_json()
+    kind, normalizer, split = content["model"]["type"], content["normalizer"], _parts(content)
+    names = token_names(source.tokenizer, source.body.config.vocab_size)
+    types = _types(gguf, source, content)
+    match kind:
+        case "BPE" if split and split[-1]["type"] == "ByteLevel":
+            _write_bpe(writer, source, content, names)
+        case "BPE" if content["model"]["byte_fallback"]:
+            types = _write_llama(writer, gguf, content, names, types)
+        case "WordPiece" if normalizer and normalizer["type"] == "BertNormalizer":
+            names = _write_wordpiece(writer, gguf, source, content, names, types)
+        case _:
+            raise _cannot(source, f"a {source.tokenizer.kind} tokenizer ({kind})")
+    writer.add_token_list([name.encode() for name in names])
+    writer.add_token_types(types)
+    _write_roles(writer, source, kind)
+
+
+def _cannot(source: ExportSource, what: str) -> Exception:
+    return source.unsupported(
+        NAME,
+        f"has no form for {what}",
+        "It reads BPE of bytes and of SentencePiece, and WordPiece as BERT's.",
+    )
+
+
+def _parts(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The steps that cut a text into words."""
+    split = content["pre_tokenizer"]
+    if split is None:
+        return []
+    return split["pretokenizers"] if split["type"] == "Sequence" else [split]
+
+
+def _types(gguf: ModuleType, source: ExportSource, content: Mapping[str, Any]) -> list[int]:
+    """Whether each token is text, a special token, or none of the tokenizer's."""
+    kinds, size = gguf.TokenType, source.body.config.vocab_size
+    ids = set(source.tokenizer.vocab().values())
+    types = [int(kinds.NORMAL if i in ids else kinds.UNUSED) for i in range(size)]
+    for token in content["added_tokens"]:
+        types[token["id"]] = int(kinds.CONTROL if token["special"] else kinds.USER_DEFINED)
+    for role, token in source.tokenizer.roles.items():
+        types[source.tokenizer.id(token)] = int(kinds.UNKNOWN if role == "unk" else kinds.CONTROL)
+    return types
+
+
+def _write_bpe(
+    writer: GGUFWriter, source: ExportSource, content: Mapping[str, Any], names: list[str]
+) -> None:
+    """Byte-level BPE, whose rule for words is one of those that the runtime knows by name."""
+    model = content["model"]
+    if content["normalizer"] is not None:
+        raise _cannot(source, f"the normalizer {content['normalizer']['type']} before byte pairs")
+    rule = _bpe_rule(_parts(content))
+    if rule is None or model["ignore_merges"] != (rule == "llama-bpe"):
+        raise _cannot(source, "the way in which tokenizer.json cuts texts into words")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rule)
+    writer.add_token_merges([" ".join(pair) for pair in model["merges"]])
+
+
+def _write_llama(
+    writer: GGUFWriter,
+    gguf: ModuleType,
+    content: Mapping[str, Any],
+    names: list[str],
+    types: list[int],
+) -> list[int]:
+    """SentencePiece's BPE: the pair whose token has the best score is merged first. The types of
+    the tokens come back: those of bytes are another one.
+    """
+    ranks: dict[str, int] = {}
+    for rank, pair in enumerate(content["model"]["merges"]):
+        ranks.setdefault("".join(pair), rank)
+    steps = content["normalizer"] or {}
+    kinds = {step["type"] for step in steps.get("normalizers", [steps]) if step}
+    schemes = [part.get("prepend_scheme", "never") for part in _parts(content)]
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_scores([-float(ranks.get(name, len(ranks))) for name in names])
+    writer.add_add_space_prefix("Prepend" in kinds or any(scheme != "never" for scheme in schemes))
+    bytes_ = {f"<0x{number:02X}>" for number in range(256)}
+    return [
+        int(gguf.TokenType.BYTE) if name in bytes_ else kind
+        for name, kind in zip(names, types, strict=True)
+    ]
+
+
+def _bpe_rule(parts: list[dict[str, Any]]) -> str | None:
+    """Their name of a rule; None: they have none."""
+    *before, last = parts
+    if last["add_prefix_space"]:
+        return None
+    match before:
+        case []:
+            return "gpt-2" if last["use_regex"] else None
+        case [{"type": "Digits", "individual_digits": True}]:
+            return "smollm" if last["use_regex"] else None
+        case [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}]:
+            return "llama-bpe" if pattern == LLAMA_3 and not last["use_regex"] else None
+    return None
+
+
+def _write_wordpiece(
+    writer: GGUFWriter,
+    gguf: ModuleType,
+    source: ExportSource,
+    content: Mapping[str, Any],
+    names: list[str],
+    types: list[int],
+) -> list[str]:
+    """WordPiece, in whose vocabulary the first subwords of words are marked, not the others."""
+    normalizer, prefix = content["normalizer"], content["model"]["continuing_subword_prefix"]
+    if not (normalizer["clean_text"] and normalizer["handle_chinese_chars"]):
+        raise _cannot(source, "a BertNormalizer without `clean_text` and `handle_chinese_chars`")
+    lowercase, strip = normalizer["lowercase"], normalizer["strip_accents"]
+    writer.add_tokenizer_model("bert")
+    writer.add_tokenizer_pre("default")
+    writer.add_bool("tokenizer.ggml.normalizer.lowercase", lowercase)
+    writer.add_bool(
+        "tokenizer.ggml.normalizer.strip_accents", lowercase if strip is None else strip
+    )
+    marked = []
+    for name, kind in zip(names, types, strict=True):
+        text = name.removeprefix(prefix) if name.startswith(prefix) else SPACE + name
+        marked.append(text if kind == gguf.TokenType.NORMAL else name)
+    return marked
+
+
+def _write_roles(writer: GGUFWriter, source: ExportSource, kind: str) -> None:
+    """The ids of special tokens, and which of them surround a text.
+
+    Raises:
+        ConfigError: a text is surrounded by others than the runtime can put around it.
+    """
+    ids = _role_ids(source)
+    before, after = surrounding(source)
+    if max(len(before), len(after)) > 1 or kind == "WordPiece" and not (before and after):
+        raise _cannot_surround(source, before, after, kind)
+    for role, around in (("bos", before), ("eos", after), ("sep", after)):
+        if around:
+            ids[role] = around[0]
+    if "eos" not in ids:
+        reason = (
+            "needs an end-of-text token (`eos`): without one it ends texts at a token of its own"
+        )
+        raise source.unsupported(NAME, reason)
+    adders = {
+        "bos": writer.add_bos_token_id,
+        "eos": writer.add_eos_token_id,
+        "unk": writer.add_unk_token_id,
+        "sep": writer.add_sep_token_id,
+        "pad": writer.add_pad_token_id,
+        "mask": writer.add_mask_token_id,
+    }
+    for role, add in adders.items():
+        if role in ids:
+            add(ids[role])
+    writer.add_add_bos_token(bool(before))
+    writer.add_add_eos_token(bool(after))
+
+
+def _role_ids(source: ExportSource) -> dict[str, int]:
+    """The id of each special token that the tokenizer or the configuration names."""
+    tokenizer, config = source.tokenizer, source.body.config
+    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
+    if not isinstance(source.body, Bert) and config.eos is not None:
+        ids["eos"] = config.eos
+    return ids
+
+
+def surrounding(source: ExportSource) -> tuple[list[int], list[int]]:
+    """The special tokens that the model reads before and after a text."""
+    template = source.tokenizer.template
+    before, after = ([i for i, _ in part] for part in template.single) if template else ([], [])
+    return before, after if isinstance(source.body, Bert) else []  # a prompt is continued
+
+
+def _cannot_surround(
+    source: ExportSource, before: list[int], after: list[int], kind: str
+) -> Exception:
+    tokens = [*map(source.tokenizer.token, before), "TEXT", *map(source.tokenizer.token, after)]
+    can = "one token on each side of" if kind == "WordPiece" else "at most one token on a side of"
+    return source.unsupported(
+        NAME, f"puts {can} a text of a {kind} tokenizer, but this model reads {' '.join(tokens)}"
+    )

@@ -251,7 +251,6 @@ def _graphs(source: ExportSource) -> list[Graph]:
     """
     model = source.model
     source.check_heads(NAME, HEADS, "Save")
-    _check_length(source)
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
     if isinstance(model, RegionTransformer):
@@ -266,20 +265,6 @@ def _graphs(source: ExportSource) -> list[Graph]:
         f"is given no graph of the architecture {type(source.body).__name__}",
         "Encoders, and decoders whose state is a cache of keys and values, can be exported.",
     )
-
-
-def _check_length(source: ExportSource) -> None:
-    """Check that tables of positions are as long as the inputs with which a model is traced.
-
-    Raises:
-        ConfigError: one is shorter.
-    """
-    decodes = isinstance(source.model, Transformer | LanguageModel)
-    least = EXAMPLE + EXAMPLE_PAST if decodes else EXAMPLE
-    for table in source.model.modules():
-        if isinstance(table, PositionTable) and (table.max_length or least) < least:
-            needed = f"`max_length` to be at least {least} where positions are learned"
-            raise source.unsupported(NAME, f"needs {needed}, but it is {table.max_length}")
 
 
 class HiddenStates(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.attention.pruning import with_all_heads
 from regard.checkpoints.verify import random_batch
 from regard.data.batches import Sequences
-from regard.errors import ConfigError, MissingExtra, RegardError
+from regard.errors import ConfigError, MissingExtra
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.protocols import EncoderDecoder
@@ -178,15 +178,6 @@ class ExportSource:
             listed = ", ".join(map(repr, known))
             raise self.unsupported(runtime, f"needs `{name}` to be {listed}, but it is {value!r}")
 
-    def check_layers(self, runtime: str) -> None:
-        """Check that a model has layers, which most runtimes need.
-
-        Raises:
-            ConfigError: it has none.
-        """
-        if not self.body.repeated_blocks:
-            raise self.unsupported(runtime, "needs `layers` to be at least 1, but it is 0")
-
 
 class Runtime(Protocol):
     """One file of this folder, one line in its table.
@@ -226,22 +217,12 @@ def package(name: str, distribution: str | None = None) -> ModuleType:
 
     Raises:
         MissingExtra: it, or a package that it needs, is not installed.
-        RegardError: it is installed, and cannot be imported or lacks a module of its own.
     """
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        missing, purpose = error.name or name, f"The package `{name}`"
-        top = name.partition(".")[0]
-        if missing.startswith(f"{top}."):  # pip would say that all is installed
-            raise RegardError(
-                f"The installation of `{top}` is incomplete: it lacks `{missing}`. "
-                f"Install it again with: pip install --force-reinstall {distribution or top}"
-            ) from None
-        purpose = "Exporting to this format" if missing == name else purpose
-        raise MissingExtra(missing, "export", purpose, distribution) from None
-    except Exception as error:  # packages with compiled parts raise errors of many kinds
-        raise RegardError(f"The package `{name}` cannot be imported: {error}") from error
+        purpose = "Exporting to this format" if error.name == name else f"The package `{name}`"
+        raise MissingExtra(error.name or name, "export", purpose, distribution) from None
 
 
 def array(tensor: Tensor) -> np.ndarray:

@@ -21,7 +21,6 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
 ONE = {"encoder_layers": 1, "decoder_layers": 1}
 CASES = {
     "bert with heads": (small.bert, {"heads": {"pooler": 1, "tags": 3}, "layers": 1}),
-    "gpt2 of seven tokens": (small.gpt2, {"max_length": 7, "layers": 1}),
     "gpt2 with its cache": (small.gpt2, {"scaled_by_layer": True, "layers": 2}),
     "transformer": (small.transformer, ONE),
 }
@@ -44,12 +43,6 @@ def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     [
         (small.recurrent, {}, "is given no graph of the architecture RecurrentLanguageModel"),
         (small.bert, {"heads": {"crf": 3}}, "has no form for the head 'crf'. Save the encoder"),
-        (small.gpt2, {"max_length": 6}, "needs `max_length` to be at least 7 where positions are"),
-        (
-            small.transformer,
-            {"max_length": 5, "positions": "learned"},
-            "needs `max_length` to be at least 7 where positions are learned, but it is 5",
-        ),
         (small.encoder, {"name": "lstm-lm"}, "is given no graph of recurrent layers"),
         (small.encoder, {"name": "segabert"}, "SegaBert reads paragraphs, sentences, tokens of"),
         (
@@ -73,13 +66,9 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("albert", {"d_embedding": 4}),
-        ("bigbird", {"attention": "full"}),
         ("bigbird", {"block_size": 8, "max_length": 70}),
         ("distilbert", {"sinusoidal": True}),
-        ("electra", {"d_embedding": 4}),
         ("mpnet", {}),
-        ("roberta", {"segments": 1}),
     ],
 )
 def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options, tmp_path):
@@ -103,8 +92,7 @@ def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options
     ("build", "options", "room"),
     [
         (small.gpt2, {"max_length": 12}, 12),
-        (small.gpt2, {"positions": "sinusoidal"}, 256),  # a table has at least so many positions
-        (small.llama, {}, 256),
+        (small.llama, {}, 256),  # a table has at least so many positions
     ],
 )
 def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room, tmp_path):
