@@ -63,7 +63,7 @@ def _as_text(config: Any) -> Any:
     return config
 
 
-class Module(Fields):
+class ModuleEntry(Fields):
     """One entry of modules.json; `type` is the class without its module."""
 
     name: str
@@ -169,7 +169,7 @@ def read_pooling(folder: str | Path) -> Pooling | None:
     folder = Path(folder)
     if not (folder / MODULES).exists():
         return None
-    modules = read_json(folder / MODULES, list[Module])
+    modules = read_json(folder / MODULES, list[ModuleEntry])
     kinds = [module.type for module in modules]
     parts = ["Transformer", "Pooling", "Normalize"]
     if kinds not in (parts[:2], parts) or len({module.name for module in modules}) < len(modules):

@@ -38,19 +38,19 @@ ROLES = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
 # ----------------------------------------------------------------------------------- options
 
 
-class Options(Fields):
+class ElmoOptions(Fields):
     """A part of options.json: what a field means that is not known here might change a result."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class CharacterVectors(Options):
+class CharacterVectors(ElmoOptions):
     """`char_cnn.embedding`"""
 
     dim: Size
 
 
-class CharacterOptions(Options):
+class CharacterOptions(ElmoOptions):
     """`char_cnn`"""
 
     embedding: CharacterVectors
@@ -61,7 +61,7 @@ class CharacterOptions(Options):
     n_highway: Count | None = None
 
 
-class LstmOptions(Options):
+class LstmOptions(ElmoOptions):
     """`lstm`"""
 
     dim: Size
@@ -83,7 +83,7 @@ TRAINING: Any = dict.fromkeys(
 )
 PublishedOptions = create_model(
     "PublishedOptions",
-    __base__=Options,
+    __base__=ElmoOptions,
     lstm=LstmOptions,
     char_cnn=CharacterOptions,
     bidirectional=(Literal[True], True),
