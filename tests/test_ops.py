@@ -313,7 +313,6 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "cross_entropy": a_cross_entropy,
     "cross_entropy_gradient": a_loss_gradient,
     "negative_log_likelihood": a_likelihood,
-    "argmax": lambda draw: (some_logits(draw),),
     "topk": a_topk,
     "lstm_step": an_lstm_step,
     "rnn": a_recurrence(1, has_cell=False),

@@ -55,7 +55,6 @@ from regard.decoding.steps import (
 from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
-from regard.ops import TopKTokens
 from regard.state import State
 
 
@@ -215,10 +214,6 @@ class _Search:
             NonFiniteStep: the model's scores are infinite or NaN.
         """
         fed = self.tokens[:, -1:].contiguous()  # (B, 1)
-        compiled = None if self.beam.filters else model.topk(fed, state, self.count)
-        if compiled is not None:
-            topk, state = compiled
-            return self._expansion(*self._best_of_topk(topk), topk.vocab_size), state
         scores, state = model.step(fed, state)
         scores = scores[:, -1]  # (B, 1, V) -> (B, V)
         return self._expansion(*self._best(scores), scores.size(1)), state
@@ -254,7 +249,9 @@ class _Search:
         """
         filters = self.beam.filters
         if not filters and ops.topk.has_implementation(scores, self.count):
-            return self._best_of_topk(ops.topk(scores, self.count))
+            tokens, token_log_probs = ops.topk(scores, self.count)
+            check_log_probs(token_log_probs[:, 0].tolist(), self.tokens.size(1))
+            return best_of_topk(tokens, token_log_probs, self.running, scores.size(1))
         log_probs = normalized(scores)
         # One NaN makes a whole distribution NaN.
         check_log_probs(log_probs[:, 0].tolist(), self.tokens.size(1))
@@ -264,11 +261,6 @@ class _Search:
             log_probs = apply(filters, log_probs, prefix)
         log_probs = log_probs.unflatten(0, self.running.shape)  # (A * W, V) -> (A, W, V)
         return best_continuations(log_probs, self.running, self.count)
-
-    def _best_of_topk(self, topk: TopKTokens) -> tuple[Tensor, Tensor]:
-        """As `_best`, from the N best tokens of each hypothesis, (B, N)."""
-        check_log_probs(topk.log_probs[:, 0].tolist(), self.tokens.size(1))
-        return best_of_topk(topk.tokens, topk.log_probs, self.running, topk.vocab_size)
 
     def _expansion(self, log_prob: Tensor, index: Tensor, vocab_size: int) -> Expansion:
         """The N best continuations, and which of them go on if the sentence does.

@@ -8,7 +8,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.compiled_search import SearchOptions, run_compiled_search
 from regard.decoding.filters import Filter, ForcedEnd, Renormalize
@@ -16,7 +15,7 @@ from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import BeamFinished, LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import Chooser, EndRule, TokenMethod, choose_filtered
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
-from regard.decoding.steps import evaluating, start_decoding
+from regard.decoding.steps import evaluating, most_probable, start_decoding
 from regard.models.protocols import Generator
 from regard.state import State
 
@@ -84,4 +83,4 @@ class Greedy(TokenMethod):
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
         if self.filters:
             return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
-        return lambda scores, prefix, rows: ops.argmax(scores)
+        return lambda scores, prefix, rows: most_probable(scores)

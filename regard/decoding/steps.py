@@ -133,6 +133,16 @@ def normalized(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
 
 
+def most_probable(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable token of each row and its log-probability: (B, V) -> 2 times (B,).
+
+    Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
+    """
+    log_probs = normalized(scores)
+    token = log_probs.argmax(-1, keepdim=True)  # (B, 1)
+    return token[:, 0], log_probs.gather(1, token)[:, 0]
+
+
 def check_log_probs(log_probs: Sequence[float], read: int) -> None:
     """Check one log-probability of each sequence: the softmax of scores with NaN or plus infinity
     is NaN.

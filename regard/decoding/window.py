@@ -62,8 +62,5 @@ class SlidingContext(GeneratorWrapper[LastTokens]):
         last = hidden[torch.arange(len(ids), device=ids.device), counts]
         return self.head.logits(last[:, None]), LastTokens(ids, counts + 1)
 
-    def topk(self, tokens: Tensor, state: LastTokens, count: int) -> None:
-        return None
-
     def search(self, tokens: Tensor, state: LastTokens, plan: object) -> None:
         return None

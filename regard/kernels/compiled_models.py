@@ -44,7 +44,6 @@ from regard.models.protocols import (
 )
 from regard.models.transformer import TransformerState
 from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
-from regard.ops import TopKTokens
 from regard.state import State
 
 MAX_TOKENS = 512  # of all sequences in one call, so that the registers stay in the cache
@@ -135,11 +134,8 @@ class CompiledGenerator(GeneratorWrapper):
                 scores, state = self.step(part.contiguous(), state)
                 parts.append(scores)
             return torch.cat(parts, 1), state
-        stepped = self._stepped(tokens, state, Program.step)
+        stepped = self._stepped(tokens, state)
         return self.model.step(tokens, state) if stepped is None else stepped
-
-    def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, Any] | None:
-        return self._stepped(tokens, state, Program.topk, count)
 
     def search(self, tokens: Tensor, state: State, plan: SearchPlan) -> SearchResults | None:
         cache, source = _memories(state)
@@ -151,30 +147,24 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         return program.search(build.kernels(), tokens, cache, source, plan)
 
-    def _stepped(
-        self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
-    ) -> tuple[Any, Any] | None:
+    def _stepped(self, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
         cache, source = _memories(state)
         if cache is None:
-            return self._recurrent_step(tokens, state, call, *more)
+            return self._recurrent_step(tokens, state)
         count = tokens.size(1)
         program = self._program(tokens, state) if self._takes(tokens, cache, source) else None
         if program is None or program.end < cache.longest + count:
             return None
         state.check_unused()
         cache = cache.reserve(count)
-        result = call(program, build.kernels(), tokens, cache, source, *more)
-        if result is None:
-            return None
+        result = program.step(build.kernels(), tokens, cache, source)
         state.consume()
         after = cache.advance(count)
         return result, after if source is None else replace(
             cast(TransformerState, state), cache=after
         )
 
-    def _recurrent_step(
-        self, tokens: Tensor, state: State, call: Callable[..., Any], *more: int
-    ) -> tuple[Any, Any] | None:
+    def _recurrent_step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
         source = _source(state)
         if not all(part.dim() in (2, 3) and part.is_floating_point() for part in _tensors(state)):
             self._without_program(state)
@@ -186,9 +176,7 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         state.check_unused()
         parts, after = _next(state)
-        result = call(program, build.kernels(), tokens, None, source, *more, parts)
-        if result is None:
-            return None
+        result = program.step(build.kernels(), tokens, None, source, parts)
         state.consume()
         return result, after
 
@@ -229,7 +217,7 @@ class CompiledGenerator(GeneratorWrapper):
     def _agrees(self, tokens: Tensor, state: State) -> bool:
         """Whether a step that is compiled now gives what the model's own gives."""
         expected, _ = self.model.step(tokens, state.copy())
-        stepped = self._stepped(tokens, state.copy(), Program.step)
+        stepped = self._stepped(tokens, state.copy())
         return stepped is None or agree(stepped[0], expected)
 
     def _cached(self, tokens: Tensor, state: State, method: str) -> Program | None:

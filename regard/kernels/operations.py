@@ -371,7 +371,6 @@ def register() -> None:
     ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
     likelihood = products.negative_log_likelihood
     ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
-    ops.register(ops.argmax, "compiled", products.argmax, when=_ranks)
     ops.register(ops.topk, "compiled", products.topk, when=_ranks_several)
     rows, linear = panels.quantized_rows, panels.quantized_linear
     ops.register(rows, "compiled", products.quantized_rows, when=products.reads_rows)

@@ -15,7 +15,6 @@ from regard.kernels.arguments import (
     optional_address,
 )
 from regard.layers.panels import GROUP, PANEL, Panels, check_range, check_recurrence
-from regard.ops import TopKTokens
 
 WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
 WORK_PER_THREAD = 100_000  # multiplications of one row from which a further thread pays
@@ -139,20 +138,6 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
     return out
 
 
-def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The best token of each row and its log-probability."""
-    rows, vocab_size = checked_shape("logits", logits)
-    logits = contiguous(logits)
-    token, log_prob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
-    build.library().regard_argmax(
-        *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
-        address("token", token, torch.int64, (rows,)),
-        address("log_prob", log_prob, torch.float32, (rows,)),
-        threads_for(rows * vocab_size * WORK_PER_LOGIT),
-    )
-    return token, log_prob
-
-
 def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     """See `ops.negative_log_likelihood`.
 
@@ -179,14 +164,9 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     return losses
 
 
-def topk(logits: Tensor, count: int) -> TopKTokens:
-    """See `ops.topk`.
-
-    Raises:
-        RegardError: `count` is below 1.
-    """
+def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """See `ops.topk`."""
     rows, vocab_size = checked_shape("logits", logits)
-    check_count(count)
     logits = contiguous(logits)
     tokens, log_probs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
     build.library().regard_topk(
@@ -195,10 +175,4 @@ def topk(logits: Tensor, count: int) -> TopKTokens:
         address("log_probs", log_probs, torch.float32, (rows, count)),
         threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
-    return TopKTokens(tokens, log_probs, vocab_size)
-
-
-def check_count(count: int) -> None:
-    """Raises RegardError: no tokens are asked for."""
-    if count < 1:
-        raise RegardError(f"`count` must be at least 1, but is {count}.")
+    return tokens, log_probs

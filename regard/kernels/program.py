@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TypeVar
@@ -46,11 +47,10 @@ from regard.kernels.op_list import (
     Op,
     OpList,
 )
-from regard.kernels.products import check_count, packed_matrix, threads_for
+from regard.kernels.products import packed_matrix, threads_for
 from regard.kernels.tracer import CannotCompile, LeafTracer
 from regard.layers.quantized import QuantizedMatrix
 from regard.models.protocols import Model, SearchPlan, SearchResults
-from regard.ops import TopKTokens
 
 Result = TypeVar("Result")
 
@@ -101,7 +101,6 @@ class ThreadTuner:
         self.left, self.other = self.rest, []
 
 
-NO_TOKEN = "a token is not in the vocabulary"
 NUMBERS = {torch.float32: 0, torch.float16: 1}  # keys and values
 ALL_BITS = -1  # of a position: it is the same in its slot
 
@@ -135,7 +134,7 @@ class Program:
             max((matrix.in_features for matrix in linears), default=0),
         )
         self._address = ctypes.addressof(self._program)
-        self._tuners: dict[Any, ThreadTuner] = {}
+        self._tuners: dict[int, ThreadTuner] = defaultdict(ThreadTuner)
         work = sum(matrix.weight.numel() for matrix in linears)
         self._work = work // max(len(linears), 1)
         last = ops[-1]
@@ -157,38 +156,9 @@ class Program:
             IndexError: there is no such token.
         """
         out = torch.empty(*tokens.shape, self.width)
-        if self._run(library, out, tokens, cache, source, parts):
-            raise IndexError(NO_TOKEN)
+        if out.numel() and self._run(library.regard_run, out, tokens, cache, source, parts):
+            raise IndexError("a token is not in the vocabulary")
         return out
-
-    def topk(
-        self,
-        library: Any,
-        tokens: Tensor,
-        cache: KeyValueCache | None,
-        source: SourceMemory | None,
-        count: int,
-        parts: Any = None,
-    ) -> TopKTokens | None:
-        """The `count` most probable tokens after each of the tokens (R, 1), as by `ops.topk`, but
-        without storing the logits. None where that cannot be done.
-
-        Raises:
-            IndexError: there is no such token.
-        """
-        check_count(count)
-        if not self._scores or self.width < count:
-            return None
-        rows = tokens.size(0)
-        shape = rows, count
-        best, log_probs = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
-        inputs = (address("tokens", tokens, torch.int64, (rows, 1)),)
-        outputs = count, raw_address(best), raw_address(log_probs)
-        run = library.regard_run_topk
-        wrong = self._call(run, (rows, 1), inputs, outputs, cache, source, parts)
-        if wrong > 0:
-            raise IndexError(NO_TOKEN)
-        return None if wrong else TopKTokens(best, log_probs, self.width)
 
     def search(
         self,
@@ -216,30 +186,14 @@ class Program:
 
     def _run(
         self,
-        library: Any,
-        out: Tensor,
-        tokens: Tensor | None,
-        cache: KeyValueCache | None,
-        source: SourceMemory | None,
-        parts: Any = None,
-    ) -> int:
-        if not out.numel():
-            return 0
-        rows, count, _ = out.shape
-        inputs = raw_address(out), optional_address("tokens", tokens, torch.int64, (rows, count))
-        return self._call(library.regard_run, (rows, count), inputs, (), cache, source, parts)
-
-    def _call(
-        self,
         run: Any,
-        shape: tuple[int, int],
-        inputs: tuple[int | None, ...],
-        outputs: tuple[int, ...],
+        out: Tensor,
+        tokens: Tensor,
         cache: KeyValueCache | None,
         source: SourceMemory | None,
         parts: Any,
     ) -> int:
-        rows, count = shape
+        rows, count, _ = out.shape
         if (0 if parts is None else len(parts)) != self._parts:
             raise RegardError(f"`parts` must be {self._parts} parts of a recurrent state.")
         memory = None
@@ -247,18 +201,16 @@ class Program:
             sentences = source.lengths.size(0)
             memory = _memory(source, source.keys.size(3), rows // max(1, sentences))
         arguments = (
-            *(self._address, *inputs, rows, count),
+            *(self._address, raw_address(out)),
+            *(address("tokens", tokens, torch.int64, (rows, count)), rows, count),
             None if cache is None else ctypes.byref(_memory(cache, cache.longest, 1)),
             None if memory is None else ctypes.byref(memory),
-            *(parts, *outputs),
+            parts,
         )
         threads = threads_for(rows * count * self._work)
         if threads == 1:
             return run(*arguments, 1)
-        key = run.__name__, (rows * count).bit_length()
-        tuner = self._tuners.get(key)
-        if tuner is None:
-            tuner = self._tuners[key] = ThreadTuner()
+        tuner = self._tuners[(rows * count).bit_length()]
         return tuner.timed(threads, lambda n: run(*arguments, n), size=rows * count)
 
 

@@ -210,14 +210,12 @@ _typed_call = [int64, int64, pointer]  # the type, threads, a structure
 FUNCTIONS: dict[str, list[Any]] = {
     "regard_linear": [*_matrix, pointer, pointer, int64, pointer, int64],
     "regard_run": [pointer, pointer, pointer, *_memories, int64],
-    "regard_run_topk": [pointer, pointer, *_memories, int64, pointer, pointer, int64],
     "regard_beams": [*[pointer] * 4, *[int64] * 4],
     "regard_encode": [pointer, pointer, int64, pointer, pointer, pointer, int64, int64],
     "regard_recur": [
         *(int64, *_matrix, pointer, pointer, int64, int64, pointer, pointer, pointer, int64)
     ],
     "regard_rows": [*_matrix, pointer, int64, pointer],
-    "regard_argmax": [pointer, int64, int64, pointer, pointer, int64],
     "regard_nll": [pointer, int64, int64, pointer, pointer, int64],
     "regard_topk": [pointer, int64, int64, int64, pointer, pointer, int64],
     **dict.fromkeys(

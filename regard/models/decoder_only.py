@@ -24,7 +24,6 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import SPECIAL_TOKENS, config_of
 from regard.models.config import Size, TokenId
 from regard.models.protocols import EncoderDecoder, Head, LanguageModel, Output
-from regard.ops import TopKTokens
 from regard.state import State
 
 
@@ -160,9 +159,6 @@ class DecoderOnly(nn.Module, EncoderDecoder[State]):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         return self.decoder.step(tokens, state)
-
-    def topk(self, tokens: Tensor, state: State, count: int) -> tuple[TopKTokens, State] | None:
-        return self.decoder.topk(tokens, state, count)
 
 
 def _language_model(name: str) -> Any:

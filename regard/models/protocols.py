@@ -30,7 +30,6 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.models.config import RECURRENT, TRANSFORMER, TrainingFamily
-from regard.ops import TopKTokens
 from regard.state import State
 from regard.text.templates import Template
 
@@ -205,13 +204,6 @@ class Generator(Model, Generic[S]):
         Raises:
             RegardError: the state was used before.
         """
-
-    def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
-        """The `count` most probable tokens after each of the tokens (B, 1), and the next state.
-
-        None, with the state unused, where the generator has no faster way than all logits.
-        """
-        return None
 
     def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
         """A whole beam search from the first tokens (A, 1); None where the generator has none."""

@@ -26,7 +26,7 @@ from regard.models.protocols import (
     SearchResults,
     States,
 )
-from regard.ops import TopKTokens, operation
+from regard.ops import operation
 from regard.text.templates import Template
 
 if TYPE_CHECKING:
@@ -151,9 +151,6 @@ class GeneratorWrapper(ModelWrapper[Generator[S]], Generator[S]):  # type: ignor
 
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S]:
         return self.model.step(tokens, state)
-
-    def topk(self, tokens: Tensor, state: S, count: int) -> tuple[TopKTokens, S] | None:
-        return self.model.topk(tokens, state, count)
 
     def search(self, tokens: Tensor, state: S, plan: SearchPlan) -> SearchResults | None:
         return self.model.search(tokens, state, plan)

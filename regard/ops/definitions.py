@@ -198,37 +198,16 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits, targets, reduction="none").double()
 
 
-class TopKTokens(NamedTuple):
-    """The N most probable tokens of each row, best first, and their log-probabilities: (B, N).
-
-    vocab_size: V, the number of tokens that they were chosen from.
-    """
-
-    tokens: Tensor
-    log_probs: Tensor
-    vocab_size: int
-
-
 @operation
-def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable token of each row and its log-probability: (B, V) -> 2 times (B,).
-
-    Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
-    """
-    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
-    token = log_probs.argmax(-1, keepdim=True)
-    return token[:, 0], log_probs.gather(1, token)[:, 0]
-
-
-@operation
-def topk(logits: Tensor, count: int) -> TopKTokens:
-    """The N = `count` most probable tokens of each row: (B, V) -> 2 times (B, N).
+def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The N = `count` most probable tokens of each row, best first, and their log-probabilities:
+    (B, V) -> 2 times (B, N).
 
     Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
     """
     log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
     best = log_probs.sort(dim=-1, descending=True, stable=True)
-    return TopKTokens(best.indices[:, :count], best.values[:, :count], logits.size(1))
+    return best.indices[:, :count], best.values[:, :count]
 
 
 # ------------------------------------------------------------------------------ recurrence

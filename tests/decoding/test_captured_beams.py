@@ -84,9 +84,6 @@ class Following(GeneratorWrapper):
         nothing = torch.zeros(count, 0, dtype=torch.long)
         return Followed(self.model.read(source), nothing, torch.arange(count))
 
-    def topk(self, tokens, state, count):
-        return None
-
     def step(self, tokens, state):
         state.consume()
         for one in self.record.passes:

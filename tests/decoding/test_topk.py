@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.decoding.steps import most_probable
 from regard.decoding.topk import best_continuations, best_of_topk
 
 
@@ -46,3 +47,10 @@ def by_ranking(log_probs, count):
     ]
     words = torch.tensor(rows)
     return words, log_probs.gather(1, words)
+
+
+def test_the_most_probable_of_equal_tokens_is_the_first_and_nan_gives_nan():
+    scores = torch.tensor([[0.0, 2.0, 2.0], [1.0, 1.0, 1.0], [0.0, float("nan"), 1.0]])
+    tokens, log_probs = most_probable(scores)
+    assert tokens[:2].tolist() == [1, 0]
+    assert log_probs.isnan().tolist() == [False, False, True]

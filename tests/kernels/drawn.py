@@ -109,19 +109,6 @@ def some_lines(draw: Draw) -> Case:
     return Case(call, lambda ids, **_: wide[ids], given, ("ids",), shape[0])
 
 
-def the_best(draw: Draw) -> Case:
-    def call(scores: Tensor) -> tuple[Tensor, Tensor]:
-        word, log_prob = ops.argmax(scores)
-        return scores.gather(1, word[:, None]), log_prob
-
-    def wanted(scores: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs = scores.float().log_softmax(-1)
-        return scores.gather(1, log_probs.argmax(-1, keepdim=True)), log_probs.amax(-1)
-
-    given = dict(scores=normal(size(draw), draw.choice([size(draw), 600, 1100])))
-    return Case(call, wanted, given)
-
-
 def a_likelihood(draw: Draw) -> Case:
     rows, known = size(draw), draw.choice([size(draw), 600])
     given = dict(logits=normal(rows, known), targets=torch.randint(known, (rows,)))
@@ -139,7 +126,7 @@ def the_leading(draw: Draw) -> Case:
         if not ops.topk.has_implementation(scores, count):
             return None
         found = ops.topk(scores, count)
-        return scores.gather(1, found.tokens), found.log_probs
+        return scores.gather(1, found[0]), found[1]
 
     def wanted(scores: Tensor, count: int) -> Any:
         if count > scores.size(1) or not is_cpu_strided(scores):
@@ -470,7 +457,7 @@ def a_decoder(draw: Draw) -> Case:
 FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
-        *(a_product, some_lines, the_best, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
+        *(a_product, some_lines, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
         *(a_gelu, an_entropy, a_step, a_sum, an_attention, rows_end_to_end, an_lstm, an_update),
         *(an_encoder, a_decoder),
     )

@@ -147,11 +147,10 @@ def test_a_malformed_state_causes_no_read_out_of_bounds(use, part, malformed):
     if part == "source" and malformed == "negative longest":
         return
     worse = change(state) if part == "gpt2" else replace(state, **{part: change(vars(state)[part])})
-    for call in (model.step, lambda *given: model.topk(*given, 3)):
-        try:
-            call(tokens, worse.copy())
-        except (*ERRORS, RuntimeError, ValueError, AttributeError):
-            pass  # of torch's own path too, which takes what the kernels leave
+    try:
+        model.step(tokens, worse.copy())
+    except (*ERRORS, RuntimeError, ValueError, AttributeError):
+        pass  # of torch's own path too, which takes what the kernels leave
     fresh, tokens = started(model)
     assert model.step(tokens, fresh)[0].isfinite().all()
 

@@ -136,7 +136,7 @@ def runs(monkeypatch):
 
         monkeypatch.setattr(Program, name, counted)
 
-    for name in ("_run", "topk", "search"):
+    for name in ("_run", "search"):
         listen(name)
     return calls
 

@@ -24,7 +24,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.greedy import Greedy
@@ -46,6 +45,7 @@ from regard.decoding.steps import (
     check_log_probs,
     eos_tokens,
     evaluating,
+    most_probable,
     normalized,
     start_decoding,
 )
@@ -341,7 +341,7 @@ class _Step:
         if isinstance(choices.rule, SameToken) and not choices.filters:
             # (B, J + 1, V) -> (B * (J + 1), V) -> 2 times (B, J + 1)
             best, best_log_probs = (
-                part.view(scores.shape[:2]) for part in ops.argmax(scores.flatten(0, 1))
+                part.view(scores.shape[:2]) for part in most_probable(scores.flatten(0, 1))
             )
             check_log_probs(best_log_probs.sum(1).tolist(), width)
             return lambda position, drafted: (best[:, position], best_log_probs[:, position])

@@ -64,29 +64,6 @@ int64_t regard_run(const Program* program, float* hidden, const int64_t* ids, in
   });
 }
 
-// Ids (rows, tokens) -> the most probable tokens by the last product of the program, and their
-// log-probabilities: (rows, tokens, count). Returns how many ids are not in the vocabulary, or -1
-// where tokens may be missing.
-int64_t regard_run_topk(const Program* program, const int64_t* ids, int64_t rows,
-                           int64_t tokens, const Memory* cache, const Memory* source,
-                           const Part* parts, int64_t count, int64_t* best, float* log_prob,
-                           int64_t threads) {
-  return guarded([&]() -> int64_t {
-    Program inner = *program;
-    const Op& last = inner.ops[--inner.count];
-    check_count(count, last.matrix->n);
-    Call call{&inner, ids, rows, tokens, cache, source, {}, {}, nullptr, 0, parts};
-    check(call);
-    if (const int64_t missing = count_missing(call)) return missing;
-    if (!call.token_count()) return 0;
-    reserve(call, nullptr, threads);
-    execute(call, threads);
-    const bool complete = find_topk(*last.matrix, call.registers[last.source], call.buffers[0],
-                                    {count, best, log_prob}, threads);
-    return complete ? 0 : -1;
-  });
-}
-
 // A whole search from the first tokens (A,) on. Keys and values of the decoder are (slots, layers,
 // heads, positions, width) of this type. Returns whether the search was completed.
 int64_t regard_beams(const Program* program, const Beams* beams, const int64_t* first,
@@ -143,17 +120,6 @@ int64_t regard_rows(int64_t weights, int64_t n, int64_t k, const void* data, con
   if (const int64_t missing = boundary::count_outside(ids, count, n)) return missing;
   for (int64_t i = 0; i < count; i++) copy_row(w, ids[i], y + i * k);
   return 0;
-}
-
-// Logits (rows, vocab_size) -> the most probable token of each row, and its log-probability.
-int64_t regard_argmax(const float* logits, int64_t rows, int64_t vocab_size, int64_t* best,
-                    float* log_prob, int64_t threads) {
-  return guarded_call([&] {
-    static thread_local std::vector<ExpSum> sums;
-    Argmax call{logits, rows, vocab_size, best, log_prob, nullptr};
-    call.sums = scratch(sums, rows * call.parts());
-    run(threads, argmax_all, &call);
-  });
 }
 
 // Logits (rows, vocab_size) and targets (rows,) -> -log p(target). Returns how many targets are not

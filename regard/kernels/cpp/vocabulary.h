@@ -80,54 +80,6 @@ ExpSum exp_sum(const float* logits, int64_t count) {
   return {largest, sum + rest};
 }
 
-struct Argmax {
-  const float* logits;
-  int64_t rows, vocab_size;
-  int64_t* best;
-  float* log_prob;
-  ExpSum* sums;  // of every part of every row
-
-  int64_t parts() const { return parts_of(vocab_size); }
-};
-
-// Of tokens with equal log-probabilities, as rounded to float32, the first.
-void argmax_row(const Argmax& c, int64_t row) {
-  const float* logits = c.logits + row * c.vocab_size;
-  const ExpSum* sums = c.sums + row * c.parts();
-  float largest = -FLT_MAX;
-  for (int64_t i = 0; i < c.parts(); i++) largest = std::max(largest, sums[i].largest);
-  double sum = 0.0;
-  for (int64_t i = 0; i < c.parts(); i++) {
-    sum += sums[i].sum * std::exp((double)sums[i].largest - largest);
-  }
-  const float norm = (float)std::log(sum);
-  auto log_prob = [&](float logit) { return (logit - largest) - norm; };
-  const bool not_finite = largest == -FLT_MAX || std::isinf(largest) || !(sum < DBL_MAX);
-  c.log_prob[row] = not_finite ? std::numeric_limits<float>::quiet_NaN() : -norm;
-  c.best[row] = 0;
-  if (not_finite) return;
-  int64_t part = 0, i = 0;
-  while (log_prob(sums[part].largest) < -norm) part++;
-  for (const float* x = logits + part * PART; !(log_prob(x[i]) >= -norm);) i++;
-  c.best[row] = part * PART + i;
-}
-
-void argmax_all(void* data, Worker worker) {
-  const Argmax& c = *(Argmax*)data;
-  const int64_t parts = c.rows * c.parts(), pieces = worker.pieces(parts, 2);
-  auto work = [&](int64_t piece) {
-    const Share share(parts, piece, pieces);
-    for (int64_t i = share.begin; i < share.end; i++) {
-      const int64_t row = i / c.parts(), first = i % c.parts() * PART;
-      const int64_t count = std::min(PART, c.vocab_size - first);
-      c.sums[i] = exp_sum(c.logits + row * c.vocab_size + first, count);
-    }
-  };
-  worker.share(pieces, work, [&] {
-    for (int64_t row = 0; row < c.rows; row++) argmax_row(c, row);
-  });
-}
-
 // -log softmax(logits)[target] of each row.
 struct NegativeLogLikelihood {
   const float* logits;
