@@ -485,8 +485,6 @@ def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
         ours[option] = count
     if ours.pop("do_sample", False) and not ours.keys() & {*SAMPLING}:
         ours["temperature"] = 1.0
-    if (tokens := ours.pop("prompt_lookup_num_tokens", None)) is not None:
-        ours |= {"assistant_model": "ngram", "num_assistant_tokens": tokens}
     return ours
 
 

@@ -178,10 +178,6 @@ def test_float16_is_an_error_that_names_bfloat16():
         (dict(do_sample=True), dict(temperature=1.0)),
         (dict(do_sample=True, top_k=5, num_return_sequences=3), dict(top_k=5, samples=3)),
         (dict(do_sample=False, num_beams=3), dict(beams=3)),
-        (
-            dict(prompt_lookup_num_tokens=3),
-            dict(assistant_model="ngram", num_assistant_tokens=3),
-        ),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, Any, Protocol
 
 import typer
 
@@ -24,10 +24,6 @@ from regard.cli.help_texts import Group
 from regard.errors import ConfigError, RegardError
 from regard.plain_json import to_json as to_json
 from regard.suggest import nearest
-
-if TYPE_CHECKING:
-    from regard.decoding import AcceptanceStats
-
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
@@ -218,12 +214,6 @@ def say_unfinished(counts: Counter[str]) -> None:
     if counts["unfinished"]:
         of = f"{counts['unfinished']:,} of {counts['texts']:,} answers"
         say(f"{of} were cut off at the limit on their length (--max-tokens)")
-
-
-def say_acceptance(acceptance: AcceptanceStats) -> None:
-    """Say how many tokens of drafts were accepted, where there was a draft."""
-    if acceptance.steps:
-        say(str(acceptance))
 
 
 def emit(text: str) -> None:

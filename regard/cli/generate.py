@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import emit, load_task, say_acceptance, say_hint, show
+from regard.cli.console import emit, load_task, say_hint, show
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import (
     AsJson,
@@ -102,24 +102,22 @@ def _generate(
     decoding: dict[str, Any],
 ) -> None:
     """Print what the model generates after each prompt."""
-    from regard.decoding import IncrementalMethod, count_acceptance, with_options
+    from regard.decoding import IncrementalMethod, with_options
     from regard.decoding.hypothesis import values_of
 
     task = load_task(model, **vars(opening))
     task.require("generate", model, f"{model} answers a text and does not continue one.")
     streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
     of_method = {name: value for name, value in decoding.items() if name not in ("stop", "window")}
-    with count_acceptance() as acceptance:
-        for prompt in prompts:
-            if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
-                tokens = task.stream(prompt, too_long=too_long, **decoding)
-                emit(prompt + next(tokens, ""))  # after an error nothing is printed
-                for token in tokens:
-                    emit(token)
-                emit("\n")
-            else:
-                ranked = task.hypotheses([prompt], too_long=too_long, **decoding)
-                texts = task.spelled([prompt], ranked)[0]
-                facts = {"prompt": prompt, "hypotheses": values_of(ranked[0], texts)}
-                show(facts, "\n\n".join(texts), as_json)
-    say_acceptance(acceptance)
+    for prompt in prompts:
+        if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
+            tokens = task.stream(prompt, too_long=too_long, **decoding)
+            emit(prompt + next(tokens, ""))  # after an error nothing is printed
+            for token in tokens:
+                emit(token)
+            emit("\n")
+        else:
+            ranked = task.hypotheses([prompt], too_long=too_long, **decoding)
+            texts = task.spelled([prompt], ranked)[0]
+            facts = {"prompt": prompt, "hypotheses": values_of(ranked[0], texts)}
+            show(facts, "\n\n".join(texts), as_json)

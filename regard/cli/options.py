@@ -90,12 +90,8 @@ def _decoding(
     min_tokens: Annotated[
         int | None, Option(help="Write at least N tokens of an output before it may end.")
     ] = None,
-    assistant_model: Annotated[
-        str | None,
-        Option(metavar="MODEL", help="Decode speculatively with a small model, or with ngram."),
-    ] = None,
-    num_assistant_tokens: Annotated[
-        int | None, Option(help="Propose N tokens at a time with --assistant-model.")
+    prompt_lookup_num_tokens: Annotated[
+        int | None, Option(help="Decode speculatively: propose N tokens that followed before.")
     ] = None,
     max_tokens: Annotated[int | None, Option(help="End an output after N tokens.")] = None,
     max_length_a: Annotated[

@@ -88,24 +88,20 @@ def predict(
     task.require_method(verb, model)
     if file is None and not task.reads_images and (hint := hint_at_file(texts, table="--file {}")):
         console.say(hint)
-    from regard.decoding import count_acceptance
-
     if not task.decodes:
         options.check_no_decoding(task.name, decoding | ({"scores": True} if scores else {}))
     several = max(decoding.get("n_best", 1), decoding.get("samples", 1)) > 1
     form = _json_line if as_json else _score_lines if scores or several else _text_line
     predictor = LinePredictor(task, too_long, decoding)
-    with count_acceptance() as acceptance:
-        if file is not None and out is not None:
-            _predict_file(predictor, file, columns, out)
-        for chunk in chunks_of(texts) if file is None else ():
-            results, error = predictor.predict(chunk)
-            console.emit("".join(map(form, results)))
-            if error is not None:
-                raise error
+    if file is not None and out is not None:
+        _predict_file(predictor, file, columns, out)
+    for chunk in chunks_of(texts) if file is None else ():
+        results, error = predictor.predict(chunk)
+        console.emit("".join(map(form, results)))
+        if error is not None:
+            raise error
     console.say_truncated(predictor.counts, predictor.limit, f"{task.limited}s")
     console.say_unfinished(predictor.counts)
-    console.say_acceptance(acceptance)
 
 
 def _check_one_output(scores: bool, decoding: Mapping[str, Any]) -> None:

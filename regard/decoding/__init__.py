@@ -25,7 +25,7 @@ METHODS = {
     "greedy": "greedy:Greedy",
     "beam": "beam:Beam",
     "sampling": "sampling:Sampling",
-    "speculative": "speculative.method:Speculative",
+    "speculative": "speculative:Speculative",
 }
 
 _names, __getattr__ = names_of(
@@ -43,8 +43,7 @@ _names, __getattr__ = names_of(
         "prefix_cache": "PrefixCache",
         "sampling": "Sampling",
         "settings": "options",
-        "speculative.drafts": "NGrams SmallModel",
-        "speculative.method": "AcceptanceStats Speculative count_acceptance",
+        "speculative": "Speculative",
         "streaming": "Streaming",
     },
 )

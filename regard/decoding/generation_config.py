@@ -12,16 +12,16 @@ from typing import Any
 from regard import habit_names
 from regard.decoding.beam import Beam
 from regard.decoding.loop import Method, TokenMethod
-from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema, shown
+from regard.decoding.option_types import LOOKUP, NAMES, OPTION_TYPES, check, schema, shown
 from regard.decoding.settings import (
     FORMULA,
     METHOD_OPTIONS,
     build,
     check_least,
     method_of,
+    not_storable,
 )
-from regard.decoding.speculative.drafts import draft_of
-from regard.decoding.speculative.method import Speculative
+from regard.decoding.speculative import Speculative
 from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
@@ -29,8 +29,6 @@ from regard.models.protocols import Generator
 from regard.schema import checked, data_error, read_json
 
 FILE = "generation_config.json"
-LOOKUP = "prompt_lookup_num_tokens"  # a draft of n-grams
-DRAFT_OPTIONS = ("draft", "num_assistant_tokens")
 RELATIVE = ("max_length_a", "max_length_b")  # a limit of so many tokens for each source token
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 ONLY_BEAMS = ("num_beams", "early_stopping")
@@ -68,6 +66,7 @@ IGNORED = {
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"),
     *("transformers_version", "compile_config", "disable_compile", "low_memory"),
     *("continuous_batching_config", "is_assistant", "num_assistant_tokens_schedule"),
+    "num_assistant_tokens",
     *("max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"),
     *("pad_token_id", "transformers.js_config"),
 }
@@ -92,16 +91,14 @@ def save(
             libraries is not above it.
 
     Raises:
-        ConfigError: a filter, a rule or a draft that the file has no option for.
+        ConfigError: a filter or a rule that the file has no option for.
     """
     if isinstance(method, TokenMethod) and method.ends:
-        raise _not_storable(method.ends[0])
+        raise not_storable(method.ends[0])
     values = method.settings()
     if max_length is not None and "max_length_a" in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
-    if "draft" in values:
-        values["draft"] = values["draft"].stored()
-    text = json.dumps({**(ids or {}), **values}, indent=2, sort_keys=True, default=_not_storable)
+    text = json.dumps({**(ids or {}), **values}, indent=2, sort_keys=True)
     write_text(_file(path), text + "\n")
 
 
@@ -114,7 +111,7 @@ def load(path: str | Path, model: Generator | None = None) -> Any:
     becomes greedy search, its equal.
 
     Args:
-        path: the file or its folder. The name of a draft in it is a folder, relative to the file.
+        path: the file or its folder.
         model: fields that must agree with its configuration are compared with it.
 
     Raises:
@@ -159,8 +156,6 @@ def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
     values = {name: value for name, value in values.items() if value is not None}
     if values.get("do_sample"):
         values.setdefault("top_k", DEFAULT_TOP_K)
-    if isinstance(draft := values.get("draft"), str):
-        values["draft"] = draft_of(draft, file)
     try:
         if model is not None:
             _check_model_fields(values, model)
@@ -260,22 +255,17 @@ def from_config(values: Mapping[str, Any]) -> Any:
             f"`n_best` or `samples` must be 1 for greedy search, but is {shown(count)}. Use more "
             "beams, or sample."
         )
-    lookup = fields.pop(LOOKUP, None)
-    if lookup is not None and method == "beam":
+    if method == "beam" and fields.pop(LOOKUP, None) is not None:
         _warn({LOOKUP}, "beam search has no draft")
-    elif lookup is not None and "draft" not in fields:
-        fields |= {"draft": "ngram", "num_assistant_tokens": lookup}
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
         if other in fields and ours in fields:
             if fields[other] not in NEUTRAL.get(other, ()):
                 _warn({other}, f"`{ours}` is there too, and wins")
             del fields[other]
     supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
-    if "draft" not in fields:  # the number of tokens is for a draft that is given later
-        supported.pop("num_assistant_tokens", None)
     _warn({name for name in fields.keys() - supported.keys() if _has_effect(name, fields[name])})
     relevant = _relevant(supported, method)
-    if "draft" in fields and method != "beam":
+    if LOOKUP in fields:
         return build("speculative", relevant | {"do_sample": sample})
     return build(method, relevant)
 
@@ -294,8 +284,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "method" in named:
         raise ConfigError(
             "There is no option `method`: the options choose it. `beams` is beam search, "
-            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample, `assistant_model` is "
-            "speculative decoding."
+            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample."
         )
     if "stop" in named:
         raise ConfigError(
@@ -312,7 +301,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
         dropped |= {*ONLY_BEAMS}
         values["do_sample"] = True
     elif beam:
-        dropped |= {*ONLY_SAMPLING, *DRAFT_OPTIONS}
+        dropped |= {*ONLY_SAMPLING, LOOKUP}
         size = method.size if isinstance(method, Beam) else named_alone.size
         values |= {"do_sample": False, "num_beams": size}
     elif draft and values.get("num_beams", 1) > 1:
@@ -326,8 +315,6 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "length_penalty" in named:
         dropped.add(FORMULA)
     values = {name: value for name, value in values.items() if name not in dropped}
-    if "num_assistant_tokens" in named:
-        values.setdefault("draft", "ngram")
     fixed = None if "max_length_a" in {*values, *named} else values.get("max_new_tokens")
     check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
     made = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
@@ -372,14 +359,6 @@ def _warn(names: set[str], why: str = "there is no such option here") -> None:
             f"Decoding will not do what {FILE} asks for under {', '.join(sorted(names))}: {why}.",
             stacklevel=4,
         )
-
-
-def _not_storable(part: Any) -> Any:
-    """For `json.dumps`: what is neither a number nor a text is a draft without a folder."""
-    raise ConfigError(
-        f"A draft that lies in no folder cannot be stored in {FILE}: {type(part).__name__}. Give "
-        "the folder of the draft's model."
-    )
 
 
 def _file(path: str | Path) -> Path:

@@ -195,7 +195,7 @@ def decode_steps(
         choose, forced = method.chooser(source, limit), forces_end(filters)
         active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
         if method.ends:  # nothing else reads the prompts here
-            prompts = _prompts(model, source, method.copies)
+            prompts = prompts_of(model, source, method.copies)
             for sequence, prompt in zip(active, prompts, strict=True):
                 sequence.watchers = method.watchers(prompt)
         state = state.expect_tokens(int(limit.max())) if active else state
@@ -223,7 +223,7 @@ def decode_steps(
                 state = state.select(keep) if active else state
 
 
-def _prompts(model: Generator, source: Sequences | None, copies: int) -> list[Sequence[int]]:
+def prompts_of(model: Generator, source: Sequences | None, copies: int) -> list[Sequence[int]]:
     """What precedes each sequence: its prompt, or nothing where a model answers a source."""
     if source is None:
         return [()] * copies

@@ -22,6 +22,8 @@ MAX_SEQUENCES = 10_000  # in parallel for one source: beams, samples
 MIN_TEMPERATURE = 1e-30  # a log-probability divided by it is a finite float32
 MAX_EXPONENT = 30.0  # length^30 is a finite float64 for every possible length
 
+LOOKUP = "prompt_lookup_num_tokens"  # speculative decoding
+
 # our name -> the name in generation_config.json
 NAMES = {
     "beams": "num_beams",
@@ -38,8 +40,7 @@ NAMES = {
     "seed": "seed",
     "max_length_a": "max_length_a",
     "max_length_b": "max_length_b",
-    "assistant_model": "draft",  # transformers rejects a file with `assistant_model`
-    "num_assistant_tokens": "num_assistant_tokens",
+    LOOKUP: LOOKUP,
     "eos": "eos_token_id",
 }
 OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
@@ -98,9 +99,7 @@ OPTION_TYPES: dict[str, Any] = {
     "top_k": Count,
     "top_p": Probability,
     "seed": Seed,
-    "draft": Name,
-    "num_assistant_tokens": Count,
-    "prompt_lookup_num_tokens": Count,
+    LOOKUP: Count,
     "eos_token_id": Token | Tokens,
     "bad_words_ids": list[Annotated[Tokens, _NOT_EMPTY]],
     "suppress_tokens": Tokens,

@@ -44,14 +44,14 @@ from regard.decoding.length_penalty import (
     TotalLimit,
     check_limit,
 )
-from regard.decoding.option_types import MAX_TOKENS, NAMES, OUR_NAMES, check, shown
+from regard.decoding.option_types import LOOKUP, MAX_TOKENS, NAMES, OUR_NAMES, check, shown
 from regard.errors import ConfigError
 from regard.suggest import nearest
 
 METHOD_OPTIONS = {
     "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
     "beam": ("beams", "n_best", "early_stopping"),
-    "speculative": ("assistant_model", "num_assistant_tokens"),
+    "speculative": (LOOKUP,),
 }
 OWNERS = {name: method for method, names in METHOD_OPTIONS.items() for name in names}
 
@@ -346,7 +346,7 @@ def common_settings(
     stored: dict[str, Any] = {}
     for part in filters:
         if not isinstance(part, OptionFilter) or part.option in stored:
-            raise _not_storable(part)
+            raise not_storable(part)
         stored[part.option] = part.stored
     if list(stored) != [name for name in FILTERS if name in stored]:
         stored[ORDER] = list(stored)
@@ -364,7 +364,7 @@ def stopping_settings(stopping: Stopping) -> dict[str, Any]:
     for value, rule in STOPPING.items():
         if rule == stopping:
             return {"early_stopping": value}
-    raise _not_storable(stopping)
+    raise not_storable(stopping)
 
 
 def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
@@ -372,7 +372,7 @@ def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
         if type(penalty) is formula:
             other = {} if formula is Power else {FORMULA: name}
             return {"length_penalty": penalty.alpha} | other
-    raise _not_storable(penalty)
+    raise not_storable(penalty)
 
 
 def _limit_settings(limit: Limit) -> dict[str, Any]:
@@ -384,5 +384,5 @@ def _limit_settings(limit: Limit) -> dict[str, Any]:
     return {"max_new_tokens": limit}
 
 
-def _not_storable(part: Any) -> ConfigError:
+def not_storable(part: Any) -> ConfigError:
     return ConfigError(f"{part} cannot be stored: generation_config.json has no option for it.")

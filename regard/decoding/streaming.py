@@ -29,7 +29,7 @@ class Streaming:
     Args:
         model: what decodes.
         source: sources to answer or prompts to continue; None: one empty prompt.
-        method: greedy search or sampling, with a draft or without.
+        method: greedy search or sampling, speculative or not.
 
     Raises:
         ConfigError: the method may replace tokens until the end, as beam search does.

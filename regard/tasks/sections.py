@@ -250,10 +250,8 @@ class DecodingSection(Options):
     """The constant part of the limit that `max_length_a` sets."""
     seed: option_types.Seed | None = None
     """The seed of sampling."""
-    assistant_model: option_types.Name | None = None
-    """A small model, or "ngram", proposes the next tokens (speculative decoding)."""
-    num_assistant_tokens: option_types.Count | None = None
-    """The number of tokens that are proposed at a time."""
+    prompt_lookup_num_tokens: option_types.Count | None = None
+    """So many tokens that followed in the text before are proposed (speculative decoding)."""
 
     def build(self, default_limit: int | decoding.RelativeLimit) -> Any:
         """The decoding method; `default_limit` where the recipe sets no limit."""
@@ -263,11 +261,9 @@ class DecodingSection(Options):
         return decoding.options(**named)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """What no decoding method takes; a draft is a folder, which is not read for this."""
-        omitted = {"assistant_model", "num_assistant_tokens"}
-        checked = self.model_copy(update=dict.fromkeys(omitted))
+        """What no decoding method takes."""
         try:
-            checked.build(self.min_tokens or 1)
+            self.build(self.min_tokens or 1)
         except ConfigError as error:
             yield "decoding", f"cannot be used: {error}"
 

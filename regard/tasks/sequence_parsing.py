@@ -21,7 +21,7 @@ from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_
 from regard.decoding import RelativeLimit
 from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.speculative.method import Speculative
+from regard.decoding.speculative import Speculative
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score, Scores
 from regard.models.protocols import EncoderDecoder
@@ -378,8 +378,8 @@ class SequenceParser(TextToText):
         """The method for trees of so many words; its limit allows at least the shortest one."""
         if isinstance(method, Speculative):
             raise ConfigError(
-                "`assistant_model` and `num_assistant_tokens` do not apply to trees: a draft does "
-                "not know which brackets are open. Leave them out."
+                "`prompt_lookup_num_tokens` does not apply to trees: a draft does not know which "
+                "brackets are open. Leave it out."
             )
         constraint = WellFormedTree(self.trees.vocabulary, words, self.most_open)
         most = method.max_tokens

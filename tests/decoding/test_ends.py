@@ -20,7 +20,6 @@ from regard.decoding import (
     Greedy,
     MinLength,
     MinTokens,
-    NGrams,
     NoRepeatNGram,
     Power,
     RelativeLimit,
@@ -109,7 +108,7 @@ def test_a_draft_changes_neither_ends_nor_constraints(gpt2, seed):
                 Greedy(filters=some, max_tokens=draw.choice([1, 9, TotalLimit(11)]), eos=ends),
                 Sampling(some, 2, seed, max_tokens=9, eos=ends),
             ):
-                found = generate(gpt2, prompts, Speculative(plain, NGrams(2), 3))
+                found = generate(gpt2, prompts, Speculative(plain, 3))
                 assert pairs(found) == pairs(generate(gpt2, prompts, plain)), (plain, ends)
 
 
@@ -232,11 +231,10 @@ WRONG = [
     dict(max_tokens="9"), dict(max_tokens=1.5), dict(max_tokens={}), dict(max_length_a="1"),
     dict(max_length_a=float("inf")), dict(max_length_a=1.0, max_length_b=0), dict(max_length_b=1),
     dict(eos=-1), dict(eos="2"), dict(eos=[2, 5.0]),
-    dict(assistant_model=""), dict(assistant_model=5),
-    dict(assistant_model="ngram:²"), dict(assistant_model={1}), dict(early_stopping=[]),
+    dict(early_stopping=[]), dict(prompt_lookup_num_tokens=0),
     dict(beams=2, early_stopping=1),
     dict(seed=2**70), dict(seed=1.5), dict(min_tokens=-1), dict(no_repeat_ngram=0),
-    dict(assistant_model="ngram", num_assistant_tokens=2**40),
+    dict(prompt_lookup_num_tokens=2**40),
     dict(bad_words_ids=[[]]), dict(filter_order=3),
 ]  # fmt: skip
 
@@ -281,9 +279,8 @@ def test_ends_survive_saving_loading_and_quantizing(folder, tmp_path):
         ["--length-penalty", "1e308"], ["--temperature", "nan"], ["--top-p", "inf"],
         ["--samples", "1000000000"], ["--beams", "100000"], ["--max-length-a", "inf"],
         ["--max-tokens", "99999999999"], ["--seed", "99999999999999999999"],
-        ["--assistant-model", "ngram:²"],
-        ["--top-k", "99999999999999999999"], ["--num-assistant-tokens", "99999999999"],
-        ["--assistant-model", "x\udcff"], ["--length-penalty", "\udcff"],
+        ["--top-k", "99999999999999999999"], ["--prompt-lookup-num-tokens", "99999999999"],
+        ["--length-penalty", "\udcff"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -304,7 +301,7 @@ def test_a_lone_surrogate_raises_an_error_in_every_verb_that_decodes(folder, bro
         lambda: task.hypotheses([broken], samples=2),
         lambda: task.over_limit([broken]),
         lambda: list(task.stream(broken)),
-        lambda: task.generate(broken, too_long="truncate", assistant_model="ngram"),
+        lambda: task.generate(broken, too_long="truncate", prompt_lookup_num_tokens=4),
     ]
     for verb in verbs:
         with pytest.raises(RegardError, match="lone surrogate U\\+D"):

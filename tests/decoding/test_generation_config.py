@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 
-from regard.checkpoints import hub
 from regard.checkpoints.model_folder import read_model
 from regard.data.batches import Sequences
 from regard.decoding import (
@@ -15,7 +14,6 @@ from regard.decoding import (
     Greedy,
     Sampling,
     Speculative,
-    Streaming,
     TopK,
     TotalLimit,
     generate,
@@ -320,14 +318,14 @@ START = [
     {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "max_new_tokens": 4,
      "eos_token_id": [2, 5], "min_length": 4, "seed": 3, "num_return_sequences": 2},
     {"max_new_tokens": 4, "min_new_tokens": 2, "no_repeat_ngram_size": 2, "suppress_tokens": [3],
-     "begin_suppress_tokens": [4], "forced_bos_token_id": 5, "draft": "ngram",
-     "num_assistant_tokens": 3},
+     "begin_suppress_tokens": [4], "forced_bos_token_id": 5, 
+     "prompt_lookup_num_tokens": 3},
     {"max_length_a": 1.5, "max_length_b": 4,
      "filter_order": ["top_p", "top_k"], "do_sample": True, "length_penalty_formula": "gnmt"},
 ]  # fmt: skip
 ODD = [
     *(None, True, False, 0, -1, 3, 5.5, 1e308, 1e-320, 10**9, 2**63, 10**30, "", "3", "false"),
-    *("nan", "ngram:x", "org/model", "//host/share", "\ud800", "\x00", ".", [], [[]], [1], [-1]),
+    *("nan", "\ud800", "\x00", ".", [], [[]], [1], [-1]),
     *([[1, 2], [3]], [99], ["a"], {}, {"begin": 1}, [None], float("nan"), float("inf")),
 ]
 
@@ -359,40 +357,8 @@ def test_a_mutated_file_gives_tokens_or_an_error_that_names_it(pair, tmp_path):
         try:
             generate(ours, source, method)
         except RegardError as error:
-            assert "draft" in str(error) or "max_length" in str(error)
+            assert "max_length" in str(error)
     assert errors > 100
-
-
-# ---------------------------------------------------------------------------------- drafts
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    def asked(*_):
-        raise AssertionError("the hub was asked")
-
-    monkeypatch.setattr(hub, "_fetched", asked)
-
-
-@pytest.mark.parametrize(
-    "name", ["org/model", "org/model@main", "//host/share/x", "http://host/x", "missing", "file"]
-)
-def test_a_file_can_only_name_a_local_folder_as_draft(name, our_gpt2, tmp_path, no_network):
-    (tmp_path / "file").write_text("")
-    method = load(written(tmp_path, {"draft": name, "max_new_tokens": 3}), our_gpt2)
-    source = Sequences.of([[5, 6]], 0)
-    with pytest.raises(ConfigError, match=f"{FILE}: `draft` must be a folder on this machine"):
-        generate(our_gpt2, source, method)
-    with pytest.raises(ConfigError, match="must be a folder on this machine"):
-        list(Streaming(our_gpt2, source, with_options(method, max_tokens=2)))
-    again = tmp_path / "again"
-    again.mkdir()
-    save(method, again)  # and what is saved from it names no other draft
-    with pytest.raises(ConfigError, match="must be a folder on this machine"):
-        generate(our_gpt2, source, load(again, our_gpt2))
-    assert generate(our_gpt2, source, with_options(method, assistant_model="ngram"))
-    with pytest.raises((AssertionError, RegardError), match=r"hub was asked|no such folder|a file"):
-        generate(our_gpt2, source, with_options(method, assistant_model=name))  # only a user may
 
 
 # ------------------------------------------------------------------------------------ ends

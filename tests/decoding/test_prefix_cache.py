@@ -16,8 +16,6 @@ from regard.decoding import (
     Greedy,
     PrefixCache,
     Sampling,
-    SmallModel,
-    Speculative,
     generate,
 )
 from regard.decoding.steps import start
@@ -224,18 +222,6 @@ def test_the_cache_is_bypassed_in_training_and_where_gradients_are_wanted():
         state = cache.eval().prefill(ids, model.empty(1))
         cache.prefill(ids, state)  # behind other tokens
     assert not model.training and (cache.bypassed, cache.bytes) == (3, 30 * TOKEN)
-
-
-def test_drafts_and_models_have_caches_of_their_own():
-    model, small, beginning = build(7), build(8, layers=1), text(30, 2)
-    rows = batch([[*beginning, 3], [*beginning, 4, 5], [*beginning, 6]])
-    expected = Speculative(Greedy(max_tokens=10), SmallModel(small)).run(model, rows)
-    cache, ahead = PrefixCache(model), PrefixCache(small)
-    plan = Speculative(Greedy(max_tokens=10), SmallModel(ahead))
-    for _ in range(2):
-        found = plan.run(cache, rows)
-        assert [h.tokens for (h,) in found] == [h.tokens for (h,) in expected]
-    assert cache.reused == ahead.reused > 90
 
 
 def test_threads_share_a_cache():

@@ -16,7 +16,6 @@ from regard.decoding import (
     ExactBound,
     Greedy,
     MinTokens,
-    NGrams,
     NoRepeatNGram,
     Power,
     RelativeLimit,
@@ -100,10 +99,10 @@ METHODS = [
 
 
 VALUES = {  # of each option that we name, a value that it may have
-    **dict.fromkeys(("beams", "n_best", "samples", "seed", "top_k", "num_assistant_tokens"), 1),
+    **dict.fromkeys(("beams", "n_best", "samples", "seed", "top_k", "prompt_lookup_num_tokens"), 1),
     **dict.fromkeys(("min_tokens", "no_repeat_ngram", "max_tokens", "eos"), 1),
     **dict.fromkeys(("temperature", "top_p", "length_penalty"), 1.0),
-    **dict(early_stopping=True, assistant_model="ngram"),
+    **dict(early_stopping=True),
 }
 FOREIGN = [  # methods, and options of others
     (method, name)
@@ -144,8 +143,7 @@ DRAWN = {  # values of our options, and the stored ones that they must become
     "max_tokens": {9: {"max_new_tokens": 9}},
     "max_length_a": {1.5: {"max_length_a": 1.5}},
     "seed": {0: {"seed": 0}, 50: {"seed": 50}},
-    "assistant_model": {"ngram:4": {"draft": NGrams(4)}},
-    "num_assistant_tokens": {3: {"num_assistant_tokens": 3}},
+    "prompt_lookup_num_tokens": {3: {"prompt_lookup_num_tokens": 3}},
     "eos": {4: {"eos_token_id": 4}, (4, 5): {"eos_token_id": [4, 5]}},
 }
 CHANGED = [
@@ -155,7 +153,7 @@ CHANGED = [
     Beam(4, 2, GNMT(0.6), ExactBound(), (MinTokens(2),), TotalLimit(30)),
     Sampling((Temperature(0.5), TopK(50)), 2, 7, max_tokens=RelativeLimit(2.0, 5)),
     Speculative(),
-    Speculative(Sampling((TopK(3),)), NGrams(4), 2),
+    Speculative(Sampling((TopK(3),)), 2),
 ]
 
 
@@ -270,7 +268,7 @@ def test_filters_of_a_user_cannot_be_stored(tmp_path):
     assert not (tmp_path / "generation_config.json").exists()
 
 
-@pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"assistant_model": "ngram"}])
+@pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"prompt_lookup_num_tokens": 3}])
 def test_the_least_tokens_are_at_most_the_most(more):
     message = r"`min_tokens` must be at most `max_tokens`, {}, but is {}\."
     with pytest.raises(ConfigError, match=message.format(3, 5)):
