@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard import resume
-from regard.experiments.compare.study import RunOptions
+from regard.experiments.study import RunOptions
 from regard.experiments.sweep import sweep_file
 from regard.training.callbacks import RESULT, read_result
 

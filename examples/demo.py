@@ -25,8 +25,8 @@ from regard.data import Sequences, read
 from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare_files
-from regard.experiments.compare.results import Comparison
-from regard.experiments.compare.study import RunOptions
+from regard.experiments.results import Comparison
+from regard.experiments.study import RunOptions
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
 from regard.visual import (

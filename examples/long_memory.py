@@ -21,8 +21,8 @@ from pathlib import Path
 import regard
 from regard.data import read
 from regard.experiments.compare import compare_files
-from regard.experiments.compare.results import Comparison
-from regard.experiments.compare.study import RunOptions
+from regard.experiments.results import Comparison
+from regard.experiments.study import RunOptions
 from regard.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]

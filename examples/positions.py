@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.experiments.compare import compare_files
-from regard.experiments.compare.results import Comparison
+from regard.experiments.results import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes/positions.toml"

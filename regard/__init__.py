@@ -16,14 +16,14 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.errors import NotSupportedError as NotSupportedError
     from regard.errors import RegardError as RegardError
     from regard.experiments.compare import compare as compare
-    from regard.experiments.compare.results import Comparison as Comparison
     from regard.experiments.cross_validation import CrossValidation as CrossValidation
     from regard.experiments.cross_validation import cross_validate as cross_validate
+    from regard.experiments.results import Comparison as Comparison
     from regard.experiments.run_folder import Run as Run
     from regard.experiments.runs import resume as resume
     from regard.experiments.runs import train as train
     from regard.experiments.sweep import sweep as sweep
-    from regard.experiments.sweep.results import SweepResults as SweepResults
+    from regard.experiments.sweep_results import SweepResults as SweepResults
     from regard.exporting import Exported as Exported
     from regard.exporting import export as export
     from regard.serving.starting import serve as serve
@@ -49,12 +49,12 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "errors": "CheckpointError ConfigError DataError MissingExtra NotSupportedError "
             "RegardError",
             "experiments.compare": "compare",
-            "experiments.compare.results": "Comparison",
+            "experiments.results": "Comparison",
             "experiments.cross_validation": "CrossValidation cross_validate",
             "experiments.run_folder": "Run",
             "experiments.runs": "resume train",
             "experiments.sweep": "sweep",
-            "experiments.sweep.results": "SweepResults",
+            "experiments.sweep_results": "SweepResults",
             "exporting": "Exported export",
             "serving.starting": "serve",
             "sharded.file_predictions": "predict_files",

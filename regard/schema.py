@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -324,3 +324,22 @@ def data_error(path: Path) -> ErrorOf:
         return DataError(path, line or None, message[start.end() :])
 
     return made
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """(dotted name, value before, value now) of each leaf of two nested tables that differs; None
+    where there is none."""
+    values, others = dict(_leaves(before)), dict(_leaves(now))
+    for key in dict.fromkeys([*values, *others]):
+        if values.get(key) != others.get(key):
+            yield key, values.get(key), others.get(key)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.experiments.compare.results import Comparison, Outcome
+from regard.experiments.results import Comparison, Outcome
 from regard.experiments.runs import read_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -99,7 +99,7 @@ def test_the_shown_sentences_are_in_the_test_part(parts):
 
 
 def test_the_recipes_of_the_demo_have_equal_conditions():
-    from regard.experiments.compare.conditions import check_equal, conditions_of
+    from regard.experiments.conditions import check_equal, conditions_of
 
     hashes: dict[str, str] = {}
     recipes = [read_recipe(path) for path in demo.RECIPES]

@@ -108,7 +108,7 @@ def test_mypy_finds_misspelled_names_and_options(tmp_path):
     assert types == [
         "regard.experiments.run_folder.Run",
         "regard.experiments.run_folder.Run",
-        "regard.experiments.compare.results.Comparison",
+        "regard.experiments.results.Comparison",
         "regard.tasks.task.Task",
     ]
 

@@ -60,7 +60,7 @@ def sweep(
 
     After an interruption, the same command continues.
     """
-    from regard.experiments.compare.study import RunOptions
+    from regard.experiments.study import RunOptions
     from regard.experiments.sweep import sweep_file
 
     options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)

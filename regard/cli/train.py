@@ -239,12 +239,12 @@ def cross_validate(
 
     The same command again continues where it was stopped.
     """
-    from regard.experiments.cross_validation import cross_validate_recipe
-    from regard.recipe import read
+    from regard.experiments.cross_validation import cross_validate_file
+    from regard.experiments.study import RunOptions
 
-    raw = read(recipe, overrides or ())
-    found = cross_validate_recipe(raw, folds, out, device, not quiet)
-    show_drawn(found.facts(), found.table, as_json)
+    options = RunOptions(executor="here", progress=not quiet, device=device)
+    found = cross_validate_file(recipe, overrides or (), folds, options, out)
+    show_drawn(found.facts(), found.picture, as_json)
     say(f"the report: {found.folder / 'report.html'}")
 
 
@@ -272,7 +272,7 @@ def compare(
     Prints a table and writes a report.
     """
     from regard.experiments.compare import compare_files
-    from regard.experiments.compare.study import RunOptions
+    from regard.experiments.study import RunOptions
 
     overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
     paths = [one for one in recipes if one not in overrides]

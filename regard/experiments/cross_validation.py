@@ -4,73 +4,54 @@
     found.mean["accuracy"], found.sd["accuracy"]
 
 The recipe of each run names its fold, `valid = {fold = 1, of = 5}`, so each is a run like any
-other. The same call again continues where it was stopped.
-
-    OUT/
-      fold-1/                  a run folder
-      results.jsonl            a row for each fold
-      data/                    data that were in memory
-      cross-validation.json    the results, for programs
-      report.html              the results, for people
+other. The same call again continues where it was stopped. The folder is that of a study (study.py),
+with runs fold-1, fold-2 ..., cross-validation.json and report.html.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Unpack
 
-from regard.errors import ConfigError
-from regard.experiments import keywords, runs
-from regard.experiments.compare.conditions import check_same_run
-from regard.experiments.compare.study import ResultLog, cv_results
+from regard.errors import ConfigError, check_at_least
+from regard.executors.protocol import ExecutorOptions
+from regard.experiments.conditions import conditions_of
 from regard.experiments.keyword_types import RecipeOptions
-from regard.experiments.recipe_options import checked_recipe, schema_of
-from regard.experiments.run_folder import Run, check_out
-from regard.file_writing import write_json
-from regard.progress import showing
-from regard.recipe import RawRecipe
-from regard.tasks.folders import device_for
-from regard.training import Interrupted
-from regard.training.callbacks import (
-    RESULT,
-    Callback,
-    Progress,
-    check_callbacks,
-    check_progress,
-    read_result,
+from regard.experiments.recipe_options import read_recipe
+from regard.experiments.results import Outcome, StudyResults, cv_results
+from regard.experiments.run_folder import Run
+from regard.experiments.study import (
+    RunOptions,
+    StudyRun,
+    folder_of_study,
+    opened,
+    recipe_in_file,
 )
-from regard.visual.picture import Table, fragment
+from regard.tasks.folders import device_for
+from regard.training.callbacks import read_result
+from regard.visual.picture import Table
 from regard.visual.report import RunReport
-
-MIN_FOLDS = 2
 
 
 @dataclass(frozen=True)
-class CrossValidation:
+class CrossValidation(StudyResults):
     """The runs of all folds, and the mean and the standard deviation of their scores.
 
     folder: that of the folders of the runs.  runs: in the order of the folds.
+    scores: the score of each fold by the name of the metric; NaN where it is not finite. They are
+        those of the weights in model/ of each run, on the rows of its fold. Where the training
+        validates several times, the fold itself has chosen those weights: the scores are
+        optimistic. Scores on the recipe's test data, called "test NAME", are not.
     """
 
     folder: Path
     runs: tuple[Run, ...]
-
-    @cached_property
-    def scores(self) -> dict[str, tuple[float, ...]]:
-        """The score of each fold by the name of the metric; NaN where it is not finite.
-
-        They are those of the weights in model/ of each run, on the rows of its fold. Where
-        the training validates several times, the fold itself has chosen those weights: the scores
-        are optimistic. Scores on the recipe's test data, called "test NAME", are not.
-        """
-        found = [_scores(run) for run in self.runs]
-        return {name: tuple(one.get(name, math.nan) for one in found) for name in found[0]}
+    scores: dict[str, tuple[float, ...]]
 
     @property
     def mean(self) -> dict[str, float]:
@@ -80,7 +61,10 @@ class CrossValidation:
     @property
     def sd(self) -> dict[str, float]:
         """The sample standard deviation of each score over the folds: the divisor is folds - 1."""
-        return {name: _sd(values) for name, values in self.scores.items()}
+        return {
+            name: stdev(values) if all(map(math.isfinite, values)) else math.nan
+            for name, values in self.scores.items()
+        }
 
     @property
     def cv_results(self) -> dict[str, list[Any]]:
@@ -88,14 +72,13 @@ class CrossValidation:
 
         pandas.DataFrame(found.cv_results)
         """
-        names = {
-            name: name.replace(" ", "_") if name.startswith("test ") else f"valid_{name}"
-            for name in self.scores
+        scores = {
+            name.replace(" ", "_") if name.startswith("test ") else f"valid_{name}": values
+            for name, values in self.scores.items()
         }
-        scores = {names[name]: values for name, values in self.scores.items()}
         return cv_results([(self.folder.name, {}, scores)], len(self.runs), "max")
 
-    def table(self) -> Table:
+    def picture(self) -> Table:
         """A row for each score."""
         mean, sd = self.mean, self.sd
         head = ["score", "mean", "sd", *(f"fold {n}" for n in range(1, len(self.runs) + 1))]
@@ -106,57 +89,31 @@ class CrossValidation:
         return Table.of(head, rows, f"{len(self.runs)} folds")
 
     def facts(self) -> dict[str, Any]:
-        """The contents of cross-validation.json."""
+        """The contents of cross-validation.json, in which a number that is not finite is null."""
+
+        def finite(value: float) -> float | None:
+            return value if math.isfinite(value) else None
+
         scores = {
-            name: {"mean": self.mean[name], "sd": self.sd[name], "folds": list(values)}
+            name: {
+                "mean": finite(self.mean[name]),
+                "sd": finite(self.sd[name]),
+                "folds": [finite(value) for value in values],
+            }
             for name, values in self.scores.items()
         }
-        plain = {name: _json_score(score) for name, score in scores.items()}
-        return {
-            "folds": len(self.runs),
-            "scores": plain,
-            "runs": [str(r.folder) for r in self.runs],
-        }
+        folders = [str(run.folder) for run in self.runs]
+        return {"folds": len(self.runs), "scores": scores, "runs": folders}
 
     def report(self) -> RunReport:
         """A page with the table."""
         facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
-        return RunReport(self.folder.name, facts, pictures=[("Scores", self.table())])
+        return RunReport(self.folder.name, facts, pictures=[("Scores", self.picture())])
 
     def __repr__(self) -> str:
         mean, sd = self.mean, self.sd
         scores = ", ".join(f"{name} {mean[name]:.4g} ± {sd[name]:.2g}" for name in mean)
         return f"CrossValidation({str(self.folder)!r}: {scores})"
-
-    def __str__(self) -> str:
-        return self.table().text(width=160).rstrip()
-
-    def _repr_html_(self) -> str:
-        return fragment(self.table().body())
-
-
-def _sd(values: Sequence[float]) -> float:
-    """The sample standard deviation; NaN if a value is not finite, for which `stdev` fails."""
-    return stdev(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def _json_score(score: Mapping[str, Any]) -> dict[str, Any]:
-    """A score with None instead of numbers that are not finite, which JSON does not have."""
-
-    def finite(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
-    return {
-        name: [finite(one) for one in value] if isinstance(value, list) else finite(value)
-        for name, value in score.items()
-    }
-
-
-def _scores(run: Run) -> dict[str, float]:
-    """The scores of the weights in model/ on the fold, and those on the test data."""
-    tested = {f"test {name}": value for name, value in run.test_scores.items()}
-    scores = run.scores | tested
-    return {name: math.nan if value is None else value for name, value in scores.items()}
 
 
 def cross_validate(
@@ -164,9 +121,11 @@ def cross_validate(
     *,
     folds: int = 5,
     out: str | PathLike[str] | None = None,
+    executor: str | ExecutorOptions = "here",
+    workers: int = 1,
+    gpus: int = 0,
     device: str | None = None,
-    progress: bool | Progress = True,
-    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
     **options: Unpack[RecipeOptions],
 ) -> CrossValidation:
     """Train once for each fold of the training data, on the other folds, and score it on the fold.
@@ -178,102 +137,70 @@ def cross_validate(
     where it was stopped, and repeats no finished run.
 
     Args:
-        recipe, device, progress, callbacks, options: as of `regard.train`; `valid` of the recipe
-            is replaced.
+        recipe, device, options: as of `regard.train`; `valid` of the recipe is replaced.
         folds: how many, at least 2.
         out: the folder; None: runs/NAME-folds.
+        executor, workers, gpus, progress: where runs are computed, as of `regard.compare`; "here":
+            in this process, one after the other.
 
     Raises:
         ConfigError: there are too few rows or groups; `valid` is an option; `out` holds runs of
             other options or on other data.
+        RegardError: a run has failed; the others are kept.
         Interrupted: after a signal, when the training is saved.
-        Others as `regard.train`.
     """
     if options.get("valid") is not None or "valid" in (options.get("data") or {}):
-        raise _valid_given()
-    raw = keywords.recipe_from_keywords(recipe, options)
-    return cross_validate_recipe(raw, folds, out, device, progress, callbacks)
+        raise ConfigError(VALID_GIVEN)
+    run_options = RunOptions((1,), executor, workers, gpus, progress, device)
+    folder = folder_of_study(recipe, options, out, "folds")
+    path = None if recipe is None else Path(recipe)
+    if path is None or options:
+        check_at_least(MIN_FOLDS, folds=folds)
+        device_for(device)
+        with_fold: Any = {**options, "valid": {"fold": 1, "of": folds}}
+        path = recipe_in_file(path, with_fold, folder)
+    return cross_validate_file(path, (), folds, run_options, folder)
 
 
-def cross_validate_recipe(
-    raw: RawRecipe,
-    folds: int = 5,
+MIN_FOLDS = 2
+VALID_GIVEN = (
+    "Cross-validation takes the validation data from the training data: leave out `valid`."
+)
+
+
+def cross_validate_file(
+    path: str | PathLike[str],
+    overrides: Sequence[str],
+    folds: int,
+    options: RunOptions,
     out: str | PathLike[str] | None = None,
-    device: str | None = None,
-    progress: bool | Progress = True,
-    callbacks: Sequence[Callback] = (),
 ) -> CrossValidation:
-    """As `cross_validate`, by a recipe that was read."""
-    check_progress(progress)
-    check_callbacks(callbacks)
-    if type(folds) is not int or folds < MIN_FOLDS:
-        raise ConfigError(
-            f"`folds` must be a whole number, at least {MIN_FOLDS}, but is {folds!r:.60}."
-        )
-    device_for(device)  # raises an error before anything is written
-    raw, folder = _in_files(raw, folds, out)
-    recipes = [_with_fold(raw, fold, folds) for fold in range(1, folds + 1)]
-    folders = [folder / f"fold-{fold}" for fold in range(1, folds + 1)]
-    for one, where in zip(recipes, folders, strict=True):
-        check_same_run(where, checked_recipe(one))
-    trained, log = list[Run](), ResultLog(folder)
-    try:
-        for fold, (one, where) in enumerate(zip(recipes, folders, strict=True), 1):
-            run = _run(one, where, device, progress, callbacks)
-            trained.append(run)
-            if log.find(where.name, 1.0) is None:
-                numbers = {"steps": run.result.step, "tokens": run.result.tokens}
-                scores = _json_score(_scores(run))
-                log.append({"run": where.name, "fold": fold, "until": 1.0, **scores, **numbers})
-    except Interrupted as stopped:
-        left = "The same cross-validation goes on with it, and with the folds that are left."
-        raise Interrupted(f"{stopped}\n{left}", stopped.code) from None
-    found = CrossValidation(folder, tuple(trained))
-    write_json(folder / "cross-validation.json", found.facts())
-    found.report().save(folder / "report.html")
-    return found
-
-
-def _in_files(
-    raw: RawRecipe, folds: int, out: str | PathLike[str] | None
-) -> tuple[RawRecipe, Path]:
-    """The recipe of all folds, its data in files, and the folder of the runs."""
-    if any(key.split(".")[:2] == ["data", "valid"] for key in raw.overrides):
-        raise _valid_given()
-    schema = schema_of(raw)
-    raw = _with_fold(keywords.with_options_in_sections(raw, schema), 1, folds)
-    checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
-    name = runs.name_of_run(raw.path or raw.text_at("task"), checked.name)
-    check_out(out)
-    folder = Path("runs") / f"{name}-folds" if out is None else Path(out)
-    begun = any(folder.glob("fold-*/recipe.toml"))
-    return keywords.data_in_shared_files(raw, schema, folder, begun), folder
-
-
-def _valid_given() -> ConfigError:
-    return ConfigError(
-        "Cross-validation takes the validation data from the training data: leave out `valid`."
-    )
-
-
-def _with_fold(raw: RawRecipe, fold: int, folds: int) -> RawRecipe:
-    """The recipe of one fold."""
-    data = {**raw.tables.get("data", {}), "valid": {"fold": fold, "of": folds}}
-    return replace(raw, tables={**raw.tables, "data": data})
-
-
-def _run(
-    raw: RawRecipe,
-    folder: Path,
-    device: str | None,
-    progress: bool | Progress,
-    callbacks: Sequence[Callback],
-) -> Run:
-    """The run of one fold: read where it is finished, else resumed or trained."""
-    if (folder / RESULT).exists():
-        return Run(folder, read_result(folder))
-    if (folder / "recipe.toml").exists():
-        return runs.resume(folder, device=device, progress=progress, callbacks=callbacks)
-    with showing(progress):
-        made = runs.begin(raw, folder, device)
-    return runs.run_plan(raw, made, folder, progress, callbacks)
+    """As `cross_validate`, of a file with the NAME=VALUE of a command line."""
+    check_at_least(MIN_FOLDS, folds=folds)
+    device_for(options.device)  # raises an error before anything is written
+    if any(text.partition("=")[0].strip().startswith("data.valid") for text in overrides):
+        raise ConfigError(VALID_GIVEN)
+    path, folder = Path(path), folder_of_study(path, {}, out, "folds")
+    runs = []
+    for fold in range(1, folds + 1):
+        texts = (*overrides, f"data.valid={{fold={fold}, of={folds}}}")
+        recipe = read_recipe(path, texts)
+        where = folder / f"fold-{fold}"
+        runs.append(StudyRun(folder.name, where, recipe, path, texts, {"fold": fold}))
+    conditions = conditions_of(runs[0].recipe, {}) | {"folds": folds}
+    del conditions["data"]["valid"]
+    with opened(folder, conditions, options, "cross-validating in") as study:
+        rows = study.train(runs, strict=True)
+    outcomes = [Outcome.of_row(rows[run.folder.name], folder) for run in runs]
+    by_fold = [
+        outcome.valid | {f"test {score['name']}": score["value"] for score in outcome.scores}
+        for outcome in outcomes
+    ]
+    scores = {
+        name: tuple(math.nan if (value := of.get(name)) is None else value for of in by_fold)
+        for name in by_fold[0]
+    }
+    trained = tuple(Run(run.folder, read_result(run.folder)) for run in runs)
+    result = CrossValidation(folder, trained, scores)
+    result.write("cross-validation.json")
+    return result

@@ -14,7 +14,7 @@ import filecmp
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -205,18 +205,22 @@ def _splits_train(value: Any) -> bool:
 
 
 @contextmanager
-def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawRecipe]:
+def data_in_files(
+    raw: RawRecipe, schema: Any, folder: Path, has_runs: bool = False
+) -> Iterator[RawRecipe]:
     """The recipe with the paths of files instead of data in memory, which are written to them.
 
     If the body of the `with` statement raises an error, the files are removed.
 
     Args:
         schema: that of the recipe; its [data] tells the format of the files.
-        folder: the folder of the run.
+        folder: the folder of the run, or of a study.
+        has_runs: whether runs have read the files, which must then hold the same data.
 
     Raises:
         DataError: the data have no rows, or a row lacks a value.
-        ConfigError: the names of the columns do not tell which to read.
+        ConfigError: the names of the columns do not tell which to read; or the files hold other
+            data.
     """
     data_section = section_class(schema, "data")
     parts, existed = parts_in_memory(raw, data_section), folder.exists()
@@ -227,53 +231,33 @@ def data_in_files(raw: RawRecipe, schema: Any, folder: Path) -> Iterator[RawReci
     data = dict(raw.tables["data"])
     data |= _column_options(data, next(iter(parts.values())), data_section)
     sources: dict[str, str] = {}  # path -> the name of its data in errors
+    new = folder / DATA_FOLDER / "new"
     try:
         for part, rows in parts.items():
             path = _data_file(folder, part, data_section)
-            sources[str(path)] = source = f"{part}={source_name(rows)}"
+            fresh = new.absolute() / path.name
+            sources |= dict.fromkeys((str(path), str(fresh)), f"{part}={source_name(rows)}")
             columns = _written_columns(data, part)
             if data_section.of_documents:
                 columns = [name for name in (raw.tables["data"].get("field"),) if name is not None]
-            _write(rows, path, columns, source, data_section)
-            data[part] = _path_option(path, data_section)
-        yield replace(raw, tables={**raw.tables, "data": data})
-    except BaseException as error:
-        shutil.rmtree(folder / DATA_FOLDER if existed else folder, ignore_errors=True)
-        if isinstance(error, DataError) and error.path in sources:  # a file that is removed
-            source = sources[error.path]
-            raise DataError(source, error.line, error.problem, error.hint) from None
-        raise
-
-
-def data_in_shared_files(raw: RawRecipe, schema: Any, folder: Path, has_runs: bool) -> RawRecipe:
-    """As `data_in_files`, with files in a folder that several runs share.
-
-    has_runs: whether runs have read the files, which must then hold the same data.
-
-    Raises:
-        ConfigError: the files hold other data.  Other errors as `data_in_files`.
-    """
-    data_section = section_class(schema, "data")
-    parts, raw = parts_in_memory(raw, data_section), _with_saved_tokenizer(raw, schema, folder)
-    if not parts:
-        return raw
-    new, kept = folder / "new", {part: _data_file(folder, part, data_section) for part in parts}
-    with _without_empty(folder), data_in_files(raw, schema, new) as written:
-        for part, path in kept.items():
-            fresh = _data_file(new, part, data_section)
+            _write(rows, fresh, columns, sources[str(path)], data_section)
             if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
                 raise ConfigError(
                     f"{folder} was started with other data: {path} differs from `{part}`. Give the "
                     "same data, remove the folder, or choose another one (`out`, --out)."
                 )
-        for part, path in kept.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _data_file(new, part, data_section).replace(path)
-        shutil.rmtree(new)
-    data = written.tables["data"] | {
-        part: _path_option(path, data_section) for part, path in kept.items()
-    }
-    return replace(raw, tables={**raw.tables, "data": data})
+            data[part] = _path_option(path, data_section)
+        for fresh in [*new.iterdir()]:
+            fresh.replace(new.parent / fresh.name)
+        new.rmdir()
+        yield replace(raw, tables={**raw.tables, "data": data})
+    except BaseException as error:
+        written = new if has_runs else folder / DATA_FOLDER if existed else folder
+        shutil.rmtree(written, ignore_errors=True)
+        if isinstance(error, DataError) and error.path in sources:  # a file that is removed
+            source = sources[error.path]
+            raise DataError(source, error.line, error.problem, error.hint) from None
+        raise
 
 
 def _with_saved_tokenizer(raw: RawRecipe, schema: Any, folder: Path) -> RawRecipe:
@@ -286,17 +270,6 @@ def _with_saved_tokenizer(raw: RawRecipe, schema: Any, folder: Path) -> RawRecip
         tokenizer = schema.new_tokenizer.completed(tokenizer)
     tokenizer.save(path)
     return replace(raw, tables={**raw.tables, "tokenizer": {"path": str(path)}})
-
-
-@contextmanager
-def _without_empty(folder: Path) -> Iterator[None]:
-    """If the body raises an error and leaves the folder empty, the folder is removed."""
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
 
 
 def _data_file(folder: Path, part: str, data_section: Any) -> Path:

@@ -22,9 +22,8 @@ from uuid import uuid4
 
 from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.compare.conditions import differences
 from regard.file_writing import not_written, rename_new, write_text
-from regard.schema import read_json
+from regard.schema import differences, read_json
 from regard.sharded.rows import InputFile, check_columns, input_files
 
 MANIFEST, PARTS, FAILED = "manifest.json", "parts", "failed"

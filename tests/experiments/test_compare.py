@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,21 +18,20 @@ from pathlib import Path
 import pytest
 
 from regard.errors import CheckpointError, ConfigError, RegardError
-from regard.executors.local import HereExecutor
-from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare, compare_files
-from regard.experiments.compare.conditions import check_equal, conditions_of
-from regard.experiments.compare.results import Comparison, Outcome
-from regard.experiments.compare.study import RunOptions
-from regard.experiments.compare.worker import measure, peak_memory
+from regard.experiments.conditions import conditions_of
+from regard.experiments.results import Comparison, Outcome
 from regard.experiments.runs import read_recipe
+from regard.experiments.study import RunOptions
+from regard.experiments.study_worker import peak_memory, trained_until
 from regard.experiments.sweep import sweep
 from regard.file_writing import locked
 from regard.recipe import read
 from regard.training import Interrupted
 
 TOKENS = 600
+HERE: dict = {"executor": "here", "progress": False}  # runs in this process
 WORDS = "a b c d e f g h".split()
 MODELS = {
     "lstm": 'name = "lstm-seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
@@ -85,15 +83,6 @@ def recipes(tmp_path):
     return write_recipes(tmp_path)
 
 
-@contextmanager
-def runs_in_this_process():
-    """Runs one after another, which need not import everything again."""
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(comparing, "make_executor", HereExecutor)
-        yield
-
-
 @dataclass(frozen=True)
 class Done:
     """A comparison that was made in two steps, and its files after the first."""
@@ -107,10 +96,9 @@ class Done:
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     recipes, out = write_recipes(folder), folder / "out"
-    with runs_in_this_process():
-        compare(recipes, seeds=(1,), out=out, progress=False)
-        first = {path: path.stat().st_mtime_ns for path in out.glob("*/*.json")}
-        return Done(recipes, compare(recipes, seeds=(1, 2), out=out, progress=False), first)
+    compare(recipes, seeds=(1,), out=out, **HERE)
+    first = {path: path.stat().st_mtime_ns for path in out.glob("*/result.json")}
+    return Done(recipes, compare(recipes, seeds=(1, 2), out=out, **HERE), first)
 
 
 def outcome(quality: float, **changes: object) -> Outcome:
@@ -158,7 +146,7 @@ def test_all_models_train_on_as_many_tokens_of_one_tokenizer(done):
 
 
 def test_finished_runs_are_kept_when_a_seed_is_added(done):
-    assert len(done.first) >= 4
+    assert len(done.first) == 2
     assert {path: path.stat().st_mtime_ns for path in done.first} == done.first
     again = compare(done.recipes, seeds=(1, 2), out=done.found.folder, progress=False)
     assert again.outcomes == done.found.outcomes
@@ -233,13 +221,10 @@ def test_a_stopped_comparison_continues_and_ends_with_the_same_weights(done, tmp
     if out is None:
         pytest.skip("five times the training was over before the interruption reached it")
     run = out / "lstm-seed1"
-    with runs_in_this_process():
-        found = compare(done.recipes[:1], out=out, progress=False)
-    whole = done.found.folder / "lstm-seed1"
-    one, other = (vars(Outcome.read(folder)) for folder in (run, whole))
-    for depends_on_the_clock in ("seconds", "memory"):
-        del one[depends_on_the_clock], other[depends_on_the_clock]
-    assert one == other and found.outcomes["lstm"][0].tokens == one["tokens"]
+    found, whole = compare(done.recipes[:1], out=out, **HERE), done.found.folder / "lstm-seed1"
+    pair = (found.outcomes["lstm"][0], done.found.outcomes["lstm"][0])
+    one, other = (replace(outcome, seconds=0.0, memory=None) for outcome in pair)
+    assert one == other
     weights = [folder / "model/model.safetensors" for folder in (run, whole)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -294,19 +279,6 @@ def test_a_second_comparison_in_the_same_folder_at_the_same_time_raises_an_error
         assert not list((tmp_path / "out").iterdir())
 
 
-def test_recipes_of_different_tasks_differ_in_their_task_before_all():
-    one = {"data": {"a": 1, "b": 2}, "task": "translation", "budget": {"epochs": 1}}
-    other = {"data": {"c": 1}, "task": "tagging", "budget": {"epochs": 2}}
-    with pytest.raises(ConfigError) as refused:
-        check_equal({"x": one, "y": other})
-    assert str(refused.value).splitlines()[1] == "  task: 'translation' in x, 'tagging' in y"
-    many = {"decoding": {str(n): n for n in range(30)}, **one}
-    with pytest.raises(ConfigError) as refused:
-        check_equal({"x": {**one, "data": {"a": 2, "b": 2}}, "y": many})
-    lines = str(refused.value).splitlines()
-    assert lines[1] == "  data.a: 2 in x, 1 in y" and lines[-2] == "  and 19 other options"
-
-
 def test_a_copy_of_the_data_elsewhere_is_the_same_data(recipes, tmp_path):
     copy = tmp_path / "copy.tsv"
     copy.write_bytes((tmp_path / "train.tsv").read_bytes())
@@ -346,10 +318,11 @@ def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
         'train = "train.txt"\nvalid = "valid.txt"\ntest = "test.txt"\n'
         '[model]\nname = "lstm-lm"\nd_model = 4\n[training]\ntokens = 200\n'
     )
-    measure(tmp_path / "run", str(tmp_path / "lm.toml"), (), False)
-    one = Outcome.read(tmp_path / "run")
+    run, recipe = tmp_path / "run", tmp_path / "lm.toml"
+    row = trained_until(str(run), str(recipe), (), every=1e9, until=1.0, device=None)
+    one = Outcome.of_row({"run": "run", **row}, tmp_path)
     assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
-    assert one.quality > 1 and one.goal[:2] == ["loss", "min"] and one.flops > 0
+    assert one.quality > 1 and one.goal[:2] == ("loss", "min") and one.flops > 0
     assert Comparison(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
 
 
@@ -377,17 +350,6 @@ layers = 1
 """
 
 
-def test_runs_validated_on_shares_of_different_tables_are_told_what_helps(tmp_path):
-    recipe = CLASSES.format(model=NEW.format(name="bert"))
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.jsonl").write_text(f'{{"text": "{name}", "label": "yes"}}\n' * 4)
-        shares = recipe.replace('valid = "train.jsonl"\ntest = "train.jsonl"', "valid = 0.5")
-        (tmp_path / name / "recipe.toml").write_text(shares)
-    with pytest.raises(ConfigError, match="share of the training data.*one file as `valid`"):
-        compare([tmp_path / "one", tmp_path / "other"], out=tmp_path / "out", progress=False)
-
-
 @pytest.mark.parametrize("begun", ["new", "started"])
 def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     rows = [{"text": f"a b {word}", "label": "yes" if word < "e" else "no"} for word in WORDS]
@@ -401,8 +363,7 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
                 read(path, ["training.tokens=4"]), out=tmp_path / path.stem, progress=False
             ).folder
             path.write_text(CLASSES.format(model=f'[model]\npath = "{start}"\n'))
-    with runs_in_this_process():
-        found = compare(recipes, out=tmp_path / "out", progress=False)
+    found = compare(recipes, out=tmp_path / "out", **HERE)
     bert, distilbert = (several[0] for several in found.outcomes.values())
     assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24
     assert bert.scores[0]["name"] == "accuracy" and "count:8" in bert.scores[0]["signature"]
@@ -487,7 +448,7 @@ def test_the_best_model_is_the_best_by_the_score_of_the_test_data(score, goal, b
 
 def test_the_peak_of_a_small_process_is_not_that_of_its_parent():
     ballast = bytearray(os.urandom(1)) * (400 << 20)
-    code = "from regard.experiments.compare.worker import peak_memory; print(peak_memory())"
+    code = "from regard.experiments.study_worker import peak_memory; print(peak_memory())"
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(small.stdout) < 400 << 20 < peak_memory()
     del ballast
@@ -513,22 +474,17 @@ def test_keywords_models_and_runs_are_compared(tmp_path, monkeypatch):
     wide = {"model": SMALL | {"d_model": 12}, "name": "wide", "tokenizer": tokenizer}
     encoder = {"name": "bert", "d_model": 8, "d_ff": 8, "heads": 2, "layers": 1}
     runs.train(model=encoder, tokenizer=tokenizer, out="start", progress=False, **options)
-    with runs_in_this_process():
-        given = [wide, {"model": SMALL, "tokenizer": tokenizer}, "start/model"]
-        found = compare(given, out="three", progress=False, **options)
-        assert [*found.outcomes] == ["wide", "bilstm", "start"]
-        assert found.outcomes["wide"][0].parameters > found.outcomes["bilstm"][0].parameters
-        assert repr(found).startswith("Comparison('three': valid accuracy wide ")
-        with pytest.raises(ConfigError, match="other data"):
-            compare(
-                [wide], out="three", **options | {"valid": {**TABLE, "label": ["no"] * len(ROWS)}}
-            )
-        # finished runs are scored as they are, however long each was trained
-        other = runs.train(
-            model="start/model", out="other", progress=False, **options | {"epochs": 2}
-        )
-        before = {path: path.stat().st_mtime_ns for path in other.folder.glob("checkpoints/*")}
-        both = compare(["start", other], out="both", progress=False)
+    given = [wide, {"model": SMALL, "tokenizer": tokenizer}, "start/model"]
+    found = compare(given, out="three", **HERE, **options)
+    assert [*found.outcomes] == ["wide", "bilstm", "start"]
+    assert found.outcomes["wide"][0].parameters > found.outcomes["bilstm"][0].parameters
+    assert repr(found).startswith("Comparison('three': valid accuracy wide ")
+    with pytest.raises(ConfigError, match="other data"):
+        compare([wide], out="three", **options | {"valid": {**TABLE, "label": ["no"] * len(ROWS)}})
+    # finished runs are scored as they are, however long each was trained
+    other = runs.train(model="start/model", out="other", progress=False, **options | {"epochs": 2})
+    before = {path: path.stat().st_mtime_ns for path in other.folder.glob("checkpoints/*")}
+    both = compare(["start", other], out="both", **HERE)
     assert [*both.outcomes] == ["start", "other"]
     assert both.outcomes["other"][0].goal[2] == other.result.best
     assert both.outcomes["other"][0].memory is None

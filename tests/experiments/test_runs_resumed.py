@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,9 @@ from typer.testing import CliRunner
 from regard.checkpoints.store import read_folder
 from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.executors.local import HereExecutor
-from regard.experiments import compare as comparing
 from regard.experiments import runs
 from regard.experiments.compare import compare
-from regard.experiments.compare.results import Outcome
+from regard.experiments.results import Comparison
 from regard.recipe import plain_name
 from regard.training.callbacks import read_result
 from regard.training.checkpointing import checked_checkpoint
@@ -192,20 +191,18 @@ def test_resuming_a_finished_run_without_any_weights_raises_an_error(copy):
         runs.resume(copy, progress=False)
 
 
-def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path, monkeypatch):
+def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path):
     def run(out: Path) -> None:
-        compare([whole / "small.toml"], out=out, progress=False)
+        compare([whole / "small.toml"], out=out, executor="here", progress=False)
 
-    monkeypatch.setattr(comparing, "make_executor", HereExecutor)
     draw, out = random.Random(os.getpid()), tmp_path / "whole"
     count = writes_of(lambda: run(out))
     for last in [draw.randint(1, count - 12), count - draw.randint(0, 9)]:
         killed = tmp_path / f"killed{last}"
         assert killed_at(last, lambda killed=killed: run(killed))
         run(killed)
-        one, other = ({**vars(Outcome.read(o / "small-seed1"))} for o in (killed, out))
-        for measured in ("seconds", "memory"):
-            del one[measured], other[measured]
+        outcomes = [Comparison.read(o).outcomes["small"][0] for o in (killed, out)]
+        one, other = (replace(outcome, seconds=0.0, memory=None) for outcome in outcomes)
         assert one == other
         assert files_of(killed).keys() == files_of(out).keys()
         got, wanted = (outcome(o / "small-seed1") for o in (killed, out))

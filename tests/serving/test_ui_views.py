@@ -15,7 +15,7 @@ from served import ask, ask_together, message_of, near, running, service_of
 
 import regard
 from regard.errors import ConfigError, DataError
-from regard.experiments.compare.results import COMPARISON, Comparison, Outcome
+from regard.experiments.results import COMPARISON, Comparison, Outcome
 from regard.serving.ui.examples import NEUTRAL
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.maps import SHOWN, TextMaps

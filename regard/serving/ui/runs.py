@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.compare.results import COMPARISON, Comparison
+from regard.experiments.results import COMPARISON, Comparison
 from regard.serving.problems import Problem
 from regard.serving.ui.pictures import plain_picture
 from regard.training.callbacks import read_result

@@ -1,26 +1,27 @@
-"""What the runs of a comparison reached and cost, as tables, pictures and a page."""
+"""What the runs of a study reached and cost, as tables, pictures and a page."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import Field
 
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.compare.study import cv_results, run_name
-from regard.experiments.report import report_links
+from regard.experiments.report import REPORT, report_links
+from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Picture, PictureRow, Table, fragment
 from regard.visual.report import ComparedModel, RunReport, compare_results
 
-OUTCOME = "outcome.json"
-COMPARISON = "comparison.json"
+COMPARISON, RESULTS = "comparison.json", "results.jsonl"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
 
 
@@ -47,7 +48,7 @@ class Outcome:
     metrics.jsonl.  seconds: spent in steps.  memory: peak bytes of the process; None
     where another one has trained.  samples:
     (source, output, reference) of the first test examples.  items: what `tokens` counts, such as
-    "examples".
+    "examples".  valid: all scores of the weights that are kept on the validation data.
     """
 
     scores: list[dict[str, Any]]
@@ -63,6 +64,7 @@ class Outcome:
     threads: int
     samples: list[tuple[str, str, str]]
     items: str = "tokens"
+    valid: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def quality(self) -> float:
@@ -79,21 +81,83 @@ class Outcome:
         return tuple((items, score) for items, score in self.curves[f"valid/{self.goal[0]}"])
 
     @classmethod
-    def read(cls, folder: Path) -> Outcome:
-        """The outcome of a finished run.
+    def of_row(cls, row: Mapping[str, Any], folder: Path) -> Self:
+        """The outcome in a row of results.jsonl of a study.
 
         Raises:
-            CheckpointError: the file is damaged; the message names the field.
+            CheckpointError: the row is damaged; the message names the field.
         """
+        return checked(row.get("outcome"), cls, folder / RESULTS, field=f"{row['run']}.outcome")
 
-        def damaged(message: str) -> CheckpointError:
-            hint = "If you remove the file, the same command measures this run again."
-            return CheckpointError(f"{message}\n{hint}")
 
-        found = read_json(folder / OUTCOME, error=damaged, finite=False)
-        checked(found, cls, folder / OUTCOME, damaged)
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in known})
+def run_name(trial: str, seed: int) -> str:
+    """The name of the folder of a run: NAME-seed1."""
+    return f"{trial}-seed{seed}"
+
+
+class StudyResults:
+    """The results of a study, as a picture, a page and plain values.
+
+    folder: that of the study.
+    """
+
+    folder: Path
+
+    def picture(self) -> Picture:
+        """The tables and charts."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        raise NotImplementedError
+
+    def report(self) -> RunReport:
+        """A page, to be saved in the folder, since it links to the pages of the runs."""
+        raise NotImplementedError
+
+    def write(self, file: str) -> None:
+        """Write the plain values and the page into the folder."""
+        write_json(self.folder / file, self.facts())
+        self.report().save(self.folder / REPORT)
+
+    def __str__(self) -> str:
+        return self.picture().text(width=160).rstrip()
+
+    def _repr_html_(self) -> str:
+        return fragment(self.picture().body())
+
+
+def cv_results(
+    trials: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Sequence[float]]]],
+    splits: int,
+    better: str,
+) -> dict[str, list[Any]]:
+    """The columns of scikit-learn's `cv_results_`: `params`, `param_NAME`, and of each score
+    `splitN_NAME`, `mean_NAME`, `std_NAME` and `rank_NAME`; with `trial` before them.
+
+    trials: of each its name, its values, and its scores by name, one for each split (a seed or a
+        fold); NaN stands where there is none.
+    better: "max" or "min", of the first score.
+    """
+    params = dict.fromkeys(name for _, values, _ in trials for name in values)
+    columns: dict[str, list[Any]] = {
+        "trial": [name for name, _, _ in trials],
+        "params": [dict(values) for _, values, _ in trials],
+        **{f"param_{name}": [values.get(name) for _, values, _ in trials] for name in params},
+    }
+    for number, name in enumerate(dict.fromkeys(n for _, _, scores in trials for n in scores)):
+        table = np.full((len(trials), splits), math.nan)
+        for row, (_, _, scores) in zip(table, trials, strict=True):
+            row[: len(scores.get(name, ()))] = scores.get(name, ())
+        if np.isnan(table).all():
+            continue
+        means = table.mean(1)
+        columns |= {f"split{i}_{name}": table[:, i].tolist() for i in range(splits)}
+        columns |= {f"mean_{name}": means.tolist(), f"std_{name}": table.std(1).tolist()}
+        if number == 0:
+            ordered = np.where(np.isnan(means), math.inf, -means if better == "max" else means)
+            columns[f"rank_{name}"] = [1 + int((ordered < mean).sum()) for mean in ordered]
+    return columns
 
 
 class _ComparedRun(Fields):
@@ -111,7 +175,7 @@ class _ComparisonFile(Fields):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(StudyResults):
     """The outcomes of all runs.
 
     conditions: what all runs share.  outcomes: of each model by its name, one for each seed.
@@ -147,12 +211,6 @@ class Comparison:
     def __repr__(self) -> str:
         rows = (f"{row['model']} {row['quality']['mean']:.4g}" for row in self.table())
         return f"Comparison({str(self.folder)!r}: {self.quality} {', '.join(rows)})"
-
-    def __str__(self) -> str:
-        return self.picture().text(width=160).rstrip()
-
-    def _repr_html_(self) -> str:
-        return fragment(self.picture().body())
 
     @property
     def better(self) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 
 from regard.errors import RegardError
 from regard.executors import Json
-from regard.experiments.compare.results import OUTCOME, Outcome
-from regard.experiments.compare.study import ResultLog, Row, cv_results, run_name
 from regard.experiments.report import report_links
-from regard.experiments.sweep.space import Values
+from regard.experiments.results import Outcome, StudyResults, cv_results, run_name
+from regard.experiments.study import ERROR, Row, Study
+from regard.experiments.sweep_space import Values
 from regard.visual.curves import Curves, Series, short
-from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.picture import Picture, PictureColumn, PictureRow, Table
 from regard.visual.report import RunReport, spread
 
 
@@ -69,7 +69,7 @@ def _spread_facts(scores: Sequence[float]) -> dict[str, Json]:
 
 
 @dataclass(frozen=True)
-class SweepResults:
+class SweepResults(StudyResults):
     """The trials of a sweep, the best first; those that have failed last.
 
     goal: the validation score that selects, and "max" or "min".  about: facts for the page.
@@ -205,12 +205,6 @@ class SweepResults:
         trials = f"{len(self.trials)} trials, the best {best.values}{score}"
         return f"SweepResults({str(self.folder)!r}: {trials})"
 
-    def __str__(self) -> str:
-        return self.table().text(width=160).rstrip()
-
-    def _repr_html_(self) -> str:
-        return fragment(self.table().body())
-
 
 def _spread(scores: Sequence[float]) -> str:
     """`spread`, with four significant digits for a single score."""
@@ -223,49 +217,45 @@ def _shown(value: Json) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def ordered(trials: Sequence[Trial], better: str) -> tuple[Trial, ...]:
-    """The best first, among those that were trained equally long; those that have failed last."""
-    sign = -1 if better == "max" else 1
-
-    def rank(one: Trial) -> tuple[bool, float, float]:
-        return bool(one.error), -one.until, sign * (one.score or 0.0)
-
-    return tuple(sorted(trials, key=rank))
+def mean_score(rows: Sequence[Row]) -> float | None:
+    """The mean score of the runs of a trial, negative where lower is better; None where one has
+    failed."""
+    if any(row.get("score") is None for row in rows):
+        return None
+    return mean(row["score"] for row in rows) * (1 if rows[0]["goal"][1] == "max" else -1)
 
 
 def results_of_sweep(
-    folder: Path,
-    seeds: Sequence[int],
-    trials: Mapping[str, tuple[Values, str]],
-    log: ResultLog,
-    about: Mapping[str, str],
+    study: Study, trials: Mapping[str, Values], about: Mapping[str, str]
 ) -> SweepResults:
     """The results of a sweep that has ended.
 
-    trials: of each its values, and why it has failed.
+    trials: of each its values.
 
     Raises:
         RegardError: every trial has failed.
     """
-    goals = [row["goal"] for row in log.rows if row.get("score") is not None]
+    folder, seeds, ranked, goals = study.folder, study.options.seeds, [], list[list[str]]()
+    for name, values in trials.items():
+        newest = [study.newest(folder / run_name(name, seed), strict=False) for seed in seeds]
+        rows = [row for row in newest if row is not None]
+        score = mean_score(rows)
+        until, tokens = max(row["until"] for row in rows), sum(row.get("tokens", 0) for row in rows)
+        if score is None:
+            errors = [str(row[ERROR]) for row in rows if ERROR in row]
+            error = next(iter(errors), "no validation score is finite")
+            trial = Trial(name, values, until, (), tokens, error=error)
+        else:
+            goals.append(rows[0]["goal"])
+            outcomes = tuple(Outcome.of_row(row, folder) for row in rows if "outcome" in row)
+            scores = tuple(row["score"] for row in rows)
+            trial = Trial(name, values, until, scores, tokens, outcomes)
+        ranked.append((score is None, -until, -(score or 0.0), trial))
     if not goals:
-        reasons = dict.fromkeys(reason for _, reason in trials.values())
+        reasons = dict.fromkeys(trial.error for *_, trial in ranked)
         raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
-    made = [_trial(folder, name, seeds, *one, log) for name, one in trials.items()]
-    ranked = ordered(made, goals[0][1])
-    results = SweepResults(folder, (goals[0][0], goals[0][1]), tuple(seeds), ranked, about)
+    in_order = tuple(trial for *_, trial in sorted(ranked, key=lambda row: row[:3]))
+    name, better = goals[0]
+    results = SweepResults(folder, (name, better), seeds, in_order, about)
     spent = f"{results.tokens:,} {results.items}"
     return replace(results, about={**about, "read by all runs": spent})
-
-
-def _trial(
-    folder: Path, name: str, seeds: Sequence[int], values: Values, error: str, log: ResultLog
-) -> Trial:
-    newest: dict[str, Row] = {row["run"]: row for row in log.rows if row["trial"] == name}
-    rows = [newest[run_name(name, seed)] for seed in seeds]
-    until, tokens = max(row["until"] for row in rows), sum(row.get("tokens", 0) for row in rows)
-    if error:
-        return Trial(name, values, until, (), tokens, error=error)
-    folders = [folder / run_name(name, seed) for seed in seeds]
-    outcomes = tuple(Outcome.read(f) for f in folders if until == 1 and (f / OUTCOME).exists())
-    return Trial(name, values, until, tuple(row["score"] for row in rows), tokens, outcomes)

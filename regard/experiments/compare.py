@@ -1,0 +1,188 @@
+"""Several models under equal conditions: the same data, tokenizer, decoding, scores, budget, seeds.
+
+    compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3), out="runs/compare")
+
+Every run is a process of its own, so that its peak memory can be measured. Finished runs are kept:
+the same call again continues where it was stopped, and can add seeds and recipes. A run whose
+process is lost continues from its checkpoint, wherever the executor starts it again. The folder is
+that of a study (study.py), with comparison.json and report.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
+
+from regard.errors import ConfigError
+from regard.executors.protocol import ExecutorOptions
+from regard.experiments.conditions import HINT, check_equal, conditions_of, scored_conditions
+from regard.experiments.keyword_types import RecipeOptions
+from regard.experiments.recipe_options import read_recipe
+from regard.experiments.results import COMPARISON, Comparison, Outcome
+from regard.experiments.runs import name_of_run
+from regard.experiments.study import (
+    RunOptions,
+    StudyRun,
+    opened,
+    recipe_in_file,
+    runs_by_seed,
+    with_tokenizer,
+)
+
+DEFAULTS = RunOptions()
+Compared = str | PathLike[str] | Mapping[str, Any]
+"""A recipe, a run or its folder, the keywords of `regard.train`, or the name of a model."""
+
+
+def compare(
+    recipes: Sequence[Compared],
+    *,
+    seeds: Sequence[int] = (1,),
+    out: str | PathLike[str] = "runs/compare",
+    executor: str | ExecutorOptions = "local",
+    workers: int = 1,
+    gpus: int = 0,
+    progress: bool = True,
+    **options: Unpack[RecipeOptions],
+) -> Comparison:
+    """Train each recipe with each seed, measure, and write comparison.json and report.html.
+
+        compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3))
+        compare(["runs/first", "runs/second"])
+        compare([{"model": {"name": "bilstm"}}, {"model": "path/to/minilm", "learning_rate": 5e-5}],
+                task="classification", train=dataframe, valid=other, epochs=3)
+
+    Args:
+        recipes: the models of the comparison. Each is a recipe, the keywords of `regard.train`, the
+            name or the folder of a model, or a run or its folder, which is scored and not trained
+            again; an unfinished one is continued.
+        seeds: each is a run of every recipe; the spread over them is shown.
+        out: the folder; finished runs in it are not repeated.
+        executor: where runs are processes: "local", "slurm", "ray", or one with its options; with
+            "here" they run in this process.
+        workers: how many runs at once. Where the recipe leaves `training.threads` open, they share
+            the machine's cores; other numbers of threads give other last bits.
+        gpus: how many GPUs of its own each run has; 0: it finds those that there are.
+        progress: whether the progress is shown.
+        options: as of `regard.train`, for every recipe.
+
+    Raises:
+        ConfigError: the recipes differ in what must be equal, or `out` holds something else, or
+            another process is comparing in it.
+        RegardError: a run has failed; the others are kept.
+        Interrupted: after Ctrl-C; the runs in progress are saved.
+    """
+    if isinstance(recipes, str | PathLike | Mapping):
+        raise ConfigError(f"`recipes` must be a list, but is {recipes!r:.60}.")
+    files: list[Path] = []
+    for recipe in recipes:
+        path, keywords = (None, recipe) if isinstance(recipe, Mapping) else (Path(recipe), {})
+        is_run = path is not None and (path / "recipe.toml").exists()
+        if path is not None and path.suffix != ".toml" and not is_run:
+            path, keywords = None, {"model": str(path)}
+        if path is None or options and not is_run:
+            names = [file.stem for file in files]
+            path = recipe_in_file(path, {**options, **keywords}, Path(out), names)
+        files.append(path)
+    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
+    return compare_files(files, (), run_options, out)
+
+
+def compare_files(
+    paths: Sequence[str | PathLike[str]],
+    overrides: Sequence[str] = (),
+    options: RunOptions = DEFAULTS,
+    out: str | PathLike[str] = "runs/compare",
+) -> Comparison:
+    """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
+    out = Path(out)
+    entries = _entries(paths, overrides)
+    conditions = _shared_conditions(entries)
+    with opened(out, conditions, options, "comparing in") as study:
+        recipes = [entry.recipe for entry in entries.values() if entry.run is None]
+        exchanged = with_tokenizer(recipes, out)
+        by_model: dict[str, list[StudyRun]] = {}
+        for name, entry in entries.items():
+            if entry.run is not None:
+                by_model[name] = [StudyRun(name, entry.run, entry.recipe, entry.path)]
+            else:
+                texts = exchanged(entry.recipe, overrides)
+                by_model[name] = runs_by_seed(name, entry.path, texts, options.seeds, out)
+        rows = study.train([run for runs in by_model.values() for run in runs], strict=True)
+    outcomes = {
+        name: tuple(Outcome.of_row(rows[run.folder.name], out) for run in runs)
+        for name, runs in by_model.items()
+    }
+    comparison = Comparison(out, conditions, options.seeds, outcomes)
+    comparison.write(COMPARISON)
+    return comparison
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A recipe that is trained, or a run that was.
+
+    path: of the recipe.  run: the folder of the run; None: the recipe is trained here.
+    """
+
+    path: Path
+    recipe: Any
+    run: Path | None = None
+
+
+def _entries(paths: Sequence[str | PathLike[str]], overrides: Sequence[str]) -> dict[str, _Entry]:
+    """The recipes and the runs, by their names.
+
+    overrides: `dotted.name=value`, for the recipes.
+
+    Raises:
+        ConfigError: there is none, or two have the same name.
+    """
+    entries: dict[str, _Entry] = {}
+    for path in map(Path, paths):
+        if (path / "recipe.toml").exists():
+            file = path / "recipe.toml"
+            name, entry = path.resolve().name, _Entry(file, read_recipe(file), path)
+        else:
+            recipe = read_recipe(path, overrides)
+            name, entry = name_of_run(path, recipe.name), _Entry(path, recipe)
+        if name in entries:
+            raise ConfigError(
+                f"{entries[name].path} and {entry.path} are both named {name!r}. Give one of them "
+                "another `name`."
+            )
+        entries[name] = entry
+    if not entries:
+        raise ConfigError("`recipes` must name at least one recipe, but is empty.")
+    return entries
+
+
+def _shared_conditions(entries: Mapping[str, _Entry]) -> dict[str, Any]:
+    """The conditions of all entries.
+
+    Models that are started from folders have their own tokenizers, and runs were trained as they
+    were: they share what their scores depend on.
+
+    Raises:
+        ConfigError: the entries differ in what must be equal, or have no data to be scored with.
+    """
+    checksums: dict[str, str] = {}
+    conditions = {name: conditions_of(entry.recipe, checksums) for name, entry in entries.items()}
+    hint = HINT
+    if any(entry.run for entry in entries.values()):
+        conditions = {name: scored_conditions(of_entry) for name, of_entry in conditions.items()}
+        hint = "Train them again with the same data: one file as `valid` for all."
+    tokenizers = {
+        name: {"tokenizer": of_entry.pop("tokenizer", None)}
+        for name, of_entry in conditions.items()
+    }
+    check_equal(conditions, hint)
+    if not any(entry.recipe.data.valid or entry.recipe.data.test for entry in entries.values()):
+        raise ConfigError("Models are compared by their scores: give `valid` or `test` data.")
+    trained = {name: one for name, one in tokenizers.items() if one["tokenizer"] is not None}
+    if trained:
+        check_equal(trained)
+    return {**next(iter(conditions.values())), **next(iter((trained or tokenizers).values()))}

@@ -1,0 +1,300 @@
+"""A study: named trials in a folder, each a training in its run folder, that an executor runs.
+
+    conditions.json    what all runs share
+    tokenizer/         trained once, for all runs that train one
+    recipes/, data/    what was given in Python
+    results.jsonl      a row for each run that has ended, from which the same call goes on
+
+`compare`, `cross_validate` and `sweep` are studies: their trials differ in the recipe, the fold of
+the training data, or the values of options.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ConfigError, RegardError, check_at_least
+from regard.executors import Job, Json, make_executor, results_of
+from regard.executors.protocol import ExecutorOptions, print_line
+from regard.experiments import keywords
+from regard.experiments.conditions import check_same_run, check_unchanged
+from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
+from regard.experiments.results import RESULTS, run_name
+from regard.experiments.run_folder import check_out
+from regard.experiments.runs import name_of_run
+from regard.experiments.start_model import check_start
+from regard.experiments.training_plan import holds_tokenizer
+from regard.file_writing import locked, write_json
+from regard.progress import Lines
+from regard.recipe import read, write
+from regard.schema import read_json
+from regard.training import Interrupted
+from regard.training.options import DefaultEpochs
+
+CONDITIONS, RECIPES = "conditions.json", "recipes"
+ERROR = "error"
+FUNCTION = "regard.experiments.study_worker:trained_until"
+Row = dict[str, Any]
+Overrides = Sequence[str]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How the runs of a study are trained: the seeds of each trial, and where, as of
+    `regard.compare`.
+
+    Raises:
+        ConfigError: there are no seeds, or one twice; or no worker.
+    """
+
+    seeds: tuple[int, ...] = (1,)
+    executor: str | ExecutorOptions = "local"
+    workers: int = 1
+    gpus: int = 0
+    progress: bool = True
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least(1, workers=self.workers)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(
+                f"`seeds` must be different numbers, at least one, but is {self.seeds!r}."
+            )
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A training of a study.
+
+    recipe: the checked recipe.  path, overrides: where it is read from.  params: the values that
+    make the trial.  split: {"seed": 1} or {"fold": 1}.
+    """
+
+    trial: str
+    folder: Path
+    recipe: Any
+    path: Path
+    overrides: tuple[str, ...] = ()
+    split: Mapping[str, int] = field(default_factory=dict)
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+
+def runs_by_seed(
+    trial: str,
+    path: Path,
+    overrides: Overrides,
+    seeds: Sequence[int],
+    folder: Path,
+    params: Mapping[str, Json] | None = None,
+) -> list[StudyRun]:
+    """The run of each seed of a trial, in the folder of a study."""
+    made = []
+    for seed in seeds:
+        with_seed = (*overrides, f"seed={seed}")
+        recipe, run = read_recipe(path, with_seed), folder / run_name(trial, seed)
+        made.append(StudyRun(trial, run, recipe, path, with_seed, {"seed": seed}, params or {}))
+    return made
+
+
+class Study:
+    """The runs of a folder, and the rows of results.jsonl: what each run has reached at each part
+    of its budget. `opened` makes it."""
+
+    def __init__(self, folder: Path, options: RunOptions):
+        self.folder, self.options = folder, options
+        self.executor = make_executor(options.executor, options.workers, print_line)
+        self.every = Lines().every if options.progress else 1e9
+        self.rows: list[Row] = []
+
+    def say(self, message: str) -> None:
+        """Show a message."""
+        if self.options.progress:
+            Lines().say(message)
+
+    def train(
+        self, runs: Sequence[StudyRun], until: float = 1.0, *, strict: bool = False
+    ) -> dict[str, Row]:
+        """Train runs to a part of their budget; the row of each by the name of its folder.
+
+        Those that have ended before are not repeated, but those that have failed where `strict`,
+        with which a failure is an error. Else the row of a run that has failed has `error`.
+
+        Raises:
+            ConfigError: the folder of a run holds another one, or the model that runs of this
+                folder started from has changed.
+            RegardError: a run has failed.
+            Interrupted: after Ctrl-C; the runs in progress are saved.
+        """
+        starts = self._recorded_starts()
+        for run in runs:  # before any is trained
+            check_same_run(run.folder, run.recipe)
+            model = run.recipe.model.model_dump().get("path")
+            check_start(run.recipe.model, starts.get(model, {}), self.folder)
+        rows = {run.folder.name: self.newest(run.folder, until, strict) for run in runs}
+        left = {run.folder.name: run for run in runs if not rows[run.folder.name]}
+        jobs = [self._job(run, until) for run in left.values()]
+        try:
+            with closing(results_of(self.executor, jobs)) as results:
+                for job, future in results:
+                    run = left[job.name]
+                    row = {"run": job.name, "trial": run.trial, "params": dict(run.params)}
+                    row |= {**run.split, "until": until}
+                    try:
+                        reached: Any = future.result()
+                        row |= reached
+                    except RegardError as error:
+                        row[ERROR] = str(error)
+                    self._append(row)
+                    rows[job.name] = row
+                    if ERROR in row:
+                        self._report_failure(run.folder, row[ERROR], strict)
+        except Interrupted as stopped:
+            saved = ", ".join(str(run.folder) for run in left.values() if run.folder.exists())
+            state = f"what was in progress is saved in {saved}" if saved else "no run was begun"
+            message = f"stopped; {state}. The same command continues from there."
+            raise Interrupted(message, stopped.code) from None
+        return {name: row for name, row in rows.items() if row}
+
+    def _report_failure(self, run: Path, error: str, strict: bool) -> None:
+        message = f"the run in {run} has failed: {error}"
+        if strict:
+            raise RegardError(
+                f"{message}\nFinished runs are kept: the same command continues from there."
+            )
+        self.say(message)
+
+    def newest(self, run: Path, until: float | None = None, strict: bool = True) -> Row | None:
+        """The newest row of a run, at this part of its budget.
+
+        strict: a row of a run that has failed, or whose folder is gone, does not count.
+        """
+        for row in reversed(self.rows):
+            if row["run"] == run.name and until in (None, row["until"]):
+                counts = not strict or (ERROR not in row and run.exists())
+                return row if counts else None
+        return None
+
+    def _job(self, run: StudyRun, until: float) -> Job:
+        arguments: dict[str, Json] = {
+            "folder": str(run.folder),
+            "recipe": str(run.path),
+            "overrides": run.overrides,
+            "every": self.every,
+            "until": until,
+            "device": self.options.device,
+        }
+        threads = run.recipe.training.threads
+        return Job(FUNCTION, arguments, run.folder.name, threads, self.options.gpus)
+
+    def _recorded_starts(self) -> dict[str, dict[str, str]]:
+        """The checksums of the models that runs of this folder started from, by their paths."""
+        written = (read(file) for file in sorted(self.folder.glob("*/recipe.toml")))
+        return {raw.text_at("model.path"): raw.run.get("start", {}) for raw in written}
+
+    def _append(self, row: Row) -> None:
+        """Write a row, and wait until it is on the disk."""
+        self.rows.append(row)
+        with (self.folder / RESULTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def opened(
+    folder: Path, conditions: Mapping[str, Any], options: RunOptions, doing: str
+) -> Iterator[Study]:
+    """The study in a folder, which is locked for this process.
+
+    conditions: what all runs share; they are written into a new folder.
+
+    Raises:
+        ConfigError: the folder was started under other conditions, or another process is `doing`
+            something in it.
+    """
+    study = Study(folder, options)
+    with locked(folder, doing):
+        file, results = folder / CONDITIONS, folder / RESULTS
+        if results.exists():
+            whole, _, torn = results.read_bytes().rpartition(b"\n")
+            study.rows = [json.loads(line) for line in whole.splitlines()]
+            if torn:  # the process was killed while it wrote this line
+                os.truncate(results, results.stat().st_size - len(torn))
+        begun = any(ERROR not in row for row in study.rows) or any(folder.glob("*/recipe.toml"))
+        if file.exists() and begun:
+            check_unchanged(read_json(file), json.loads(json.dumps(conditions)), folder)
+        else:
+            write_json(file, conditions)
+        yield study
+
+
+def with_tokenizer(recipes: Sequence[Any], out: Path) -> Callable[[Any, Overrides], list[str]]:
+    """From a recipe and its overrides to those where [tokenizer] is the path of a shared tokenizer.
+
+    It is trained here, unless that was done before or the recipes name one. Models that are started
+    from folders have their own.
+    """
+
+    def trains(recipe: Any) -> bool:
+        return recipe.tokenizer is not None and recipe.tokenizer.path is None
+
+    tokenizer = (out / "tokenizer").absolute()
+    first = next(filter(trains, recipes), None)
+    if first is not None and not holds_tokenizer(tokenizer):
+        first.tokenizer.build(first.data.texts).save(tokenizer)
+
+    def exchanged(recipe: Any, overrides: Overrides) -> list[str]:
+        if not trains(recipe):
+            return [*overrides]
+        others = [text for text in overrides if not text.startswith("tokenizer.")]
+        return [*others, f"tokenizer={{path={json.dumps(str(tokenizer))}}}"]
+
+    return exchanged
+
+
+def recipe_in_file(
+    path: Path | None, options: Mapping[str, Any], out: Path, names: Sequence[str] = ()
+) -> Path:
+    """The file with a recipe and keywords, its data in files, too.
+
+    names: those that other files have.
+
+    Raises:
+        ConfigError: the recipe is wrong, or the folder holds other data.
+    """
+    raw = keywords.recipe_from_keywords(path, options)
+    schema = schema_of(raw)
+    raw = keywords.with_options_in_sections(raw, schema)
+    checked_recipe(keywords.with_placeholder_paths(raw, schema))  # before data are written
+    has_runs = bool(names) or any(out.glob("*/recipe.toml"))
+    with keywords.data_in_files(raw, schema, out, has_runs) as raw:
+        recipe = checked_recipe(raw)
+    if isinstance(recipe.training.epochs, DefaultEpochs):  # each run decides by its data
+        training = replace(recipe.training, epochs=None)
+        recipe = recipe.model_copy(update={"training": training})
+    name = recipe.name or (path.stem if path else recipe.model.name)
+    numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    file = out / RECIPES / f"{next(one for one in numbered if one not in names)}.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, recipe)
+    return file
+
+
+def folder_of_study(path: Any, options: Mapping[str, Any], out: Any, ending: str) -> Path:
+    """`out`, or runs/NAME-ENDING by the name of the recipe.
+
+    Raises:
+        ConfigError: `out` is no path, or the name cannot be a folder's.
+    """
+    check_out(out)
+    if out is not None:
+        return Path(out)
+    name = options.get("name") or ("" if path is None else read(path).text_at("name"))
+    return Path("runs") / f"{name_of_run(path or options.get('task', ''), name)}-{ending}"

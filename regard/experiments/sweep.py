@@ -1,0 +1,359 @@
+"""Sweeps: one recipe with many values of its options, trained for equal budgets, ranked.
+
+    space = {"learning_rate": LogUniform(1e-4, 1e-2), "model.d_model": [128, 256]}
+    found = regard.sweep("recipe.toml", param_space=space, strategy="successive-halving")
+    found.best.values, found.run
+
+The trials are compared by the best validation score of the task's goal (the mean over the seeds),
+never by test data. The folder is that of a study (study.py), with runs trial-01-seed1 ...,
+results.json and report.html. All that is drawn or suggested follows from the settings and from the
+rows of results.jsonl, so the same call continues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, Unpack
+
+from regard import habit_names
+from regard.checkpoints.filling import on_meta
+from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
+from regard.executors.protocol import ExecutorOptions
+from regard.experiments.build_model import build_model, build_tokenizer
+from regard.experiments.conditions import BUDGET, check_equal, conditions_of
+from regard.experiments.keyword_types import RecipeOptions
+from regard.experiments.recipe_options import (
+    FineTuneSection,
+    open_recipe,
+    read_recipe,
+    schema_of,
+)
+from regard.experiments.results import run_name
+from regard.experiments.study import (
+    RunOptions,
+    Study,
+    folder_of_study,
+    opened,
+    recipe_in_file,
+    runs_by_seed,
+    with_tokenizer,
+)
+from regard.experiments.sweep_results import SweepResults, mean_score, results_of_sweep
+from regard.experiments.sweep_space import LogUniform, Space, Uniform, Values, axis_of
+from regard.recipe import check_name, full_name, takes
+from regard.suggest import nearest
+from regard.toml_text import toml_value
+
+__all__ = ["LogUniform", "Uniform", "sweep", "sweep_file"]
+
+STRATEGIES = ("grid", "random", "tpe", "successive-halving")
+DEFAULT_TRIALS = 16  # if `trials` is not given
+PROBES = (0.5, 1.5)  # an option that takes one of them takes numbers that are not whole
+# Options of [data] that make batches. They may be swept over: all trials read equally many tokens.
+BATCHING = ("batch_size", "max_tokens_per_batch")
+HINT = (
+    "All trials must have these in common: do not sweep over them (`param_space`, --param-space)."
+)
+
+
+def sweep(
+    recipe: str | PathLike[str] | None = None,
+    *,
+    param_space: Mapping[str, Any],
+    strategy: str = "grid",
+    trials: int | None = None,
+    num_rungs: int = 2,
+    seeds: Sequence[int] = (1,),
+    draw_seed: int = 1,
+    out: str | PathLike[str] | None = None,
+    executor: str | ExecutorOptions = "local",
+    workers: int = 1,
+    gpus: int = 0,
+    progress: bool = True,
+    **options: Unpack[RecipeOptions],
+) -> SweepResults:
+    """Train a recipe with many values of its options, and rank them by their validation scores.
+
+    After an interruption, the same call continues. A trial that fails (no memory, NaN) is
+    reported with its reason, and the other trials continue.
+
+    Args:
+        recipe, options: as of `regard.train`.
+        param_space: for each option, by its name, a `Uniform`, a `LogUniform` or a list of values
+            (see `regard.experiments.sweep_space`). The name is dotted where several sections have
+            the option.
+        strategy: "grid", "random", "tpe" (values near those of good trials, by Optuna) or
+            "successive-halving".
+        trials: how many configurations are drawn; None: 16, or all where there are fewer.
+        num_rungs: how often successive halving stops the worse half; the last time at 1/4 of the
+            budget, before that at 1/8, and so on.
+        seeds: each is a run of every trial; trials are compared by the mean of their scores.
+        draw_seed: the seed of the values that are drawn.
+        out: the folder; None: runs/NAME-sweep.
+        executor, workers, gpus: where runs are processes, how many at once, and the GPUs of each,
+            as of `regard.compare`. With "tpe" `workers` trials are chosen together.
+        progress: whether the progress is shown.
+
+    Raises:
+        MissingExtra: Optuna is not installed, which "tpe" needs.
+        ConfigError: an option does not exist, or a trial has impossible values, before anything
+            runs; or `out` holds another sweep.
+        Interrupted: after Ctrl-C; the runs in progress are saved.
+        RegardError: every trial has failed.
+    """
+    drawn = strategy, trials, num_rungs, draw_seed
+    run_options = RunOptions(tuple(seeds), executor, workers, gpus, progress)
+    if recipe is None or options:
+        out = folder_of_study(recipe, options, out, "sweep")
+        recipe = recipe_in_file(None if recipe is None else Path(recipe), options, out)
+    return sweep_file(recipe, (), param_space, drawn, run_options, out)
+
+
+def sweep_file(
+    recipe: str | PathLike[str],
+    overrides: Sequence[str],
+    param_space: Mapping[str, Any],
+    drawn: tuple[str, int | None, int, int],
+    options: RunOptions,
+    out: str | PathLike[str] | None = None,
+) -> SweepResults:
+    """As `sweep`, of a file with the NAME=VALUE of a command line.
+
+    drawn: `strategy`, `trials`, `num_rungs` and `draw_seed`.
+    """
+    path, folder = Path(recipe), folder_of_study(recipe, {}, out, "sweep")
+    raw, checked = open_recipe(path, overrides)
+    plan = SweepPlan(*drawn, _space(schema_of(raw), param_space), options.workers)
+    conditions = plan.check(path, overrides, checked)
+    settings = {
+        "param_space": {name: str(axis) for name, axis in plan.space.axes.items()},
+        "strategy": plan.strategy,
+        "trials": plan.count,
+        "rungs": plan.rungs,
+        "seeds": [*options.seeds],
+        "draw_seed": plan.draw_seed,
+        "together": plan.workers if plan.strategy == "tpe" else None,
+        "recipe": checked.model_dump(mode="json"),
+    }
+    with opened(folder, conditions | settings, options, "sweeping in") as study:
+        texts = with_tokenizer([checked], folder)(checked, overrides)
+        plan.check_models(path, texts)
+        for line in [*plan.space.lines(), *plan.lines(checked)]:
+            study.say(line)
+        trials = plan.train(study, path, texts)
+    about = {"strategy": plan.strategy, "seeds": ", ".join(map(str, options.seeds))}
+    about |= {name: str(axis) for name, axis in plan.space.axes.items()}
+    about["budget of a run"] = _budget(checked, 1)
+    results = results_of_sweep(study, trials, about)
+    results.write("results.json")
+    return results
+
+
+def _space(schema: Any, param_space: Mapping[str, Any]) -> Space:
+    """The swept options by their dotted names; one may be given by its last part.
+
+    Raises:
+        ConfigError: there is no such option, or several sections have it; or it is the seed.
+    """
+    if not param_space or "seed" in param_space:
+        raise ConfigError(
+            "`param_space` must name at least one option, such as model.d_model=128,256, and not "
+            "`seed`: give several seeds by --seeds 1,2,3 (`seeds` in Python)."
+        )
+    axes = {}
+    for given_name, values in param_space.items():
+        name = full_name(schema, habit_names.OPTIONS.get(given_name, given_name))
+        check_name(schema, name)
+        axes[name] = axis_of(name, values, any(takes(schema, name, value) for value in PROBES))
+    return Space(axes)
+
+
+def _texts(values: Values) -> list[str]:
+    """A trial's values as overrides."""
+    return [f"{name}={toml_value(value)}" for name, value in values.items()]
+
+
+def _budget(recipe: Any, times: float) -> str:
+    """The budget of a recipe, multiplied by `times`, in words."""
+    limits = {name: getattr(recipe.training, name) for name in BUDGET}
+    return " or ".join(f"{limit * times:,.6g} {name}" for name, limit in limits.items() if limit)
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Which trials there are, and to which parts of the budget they are trained.
+
+    Raises:
+        ConfigError: there is no such strategy, or an option is without effect.
+    """
+
+    strategy: str
+    trials: int | None
+    num_rungs: int
+    draw_seed: int
+    space: Space
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        check_at_least(1, trials=self.trials, num_rungs=self.num_rungs)
+        if self.strategy not in STRATEGIES:
+            known = nearest(self.strategy, STRATEGIES)
+            raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {known}")
+        if self.strategy == "grid" and self.trials is not None:
+            raise ConfigError(
+                "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
+                "use --strategy random."
+            )
+
+    @cached_property
+    def points(self) -> list[Values]:
+        """The configurations that are known before anything runs; TPE chooses the others."""
+        if self.strategy == "grid":
+            return self.space.grid()
+        if self.strategy == "tpe":
+            return []
+        return self.space.drawn(self.trials or DEFAULT_TRIALS, self.draw_seed)
+
+    @property
+    def count(self) -> int:
+        """The number of trials."""
+        return len(self.points) or self.trials or DEFAULT_TRIALS
+
+    @property
+    def rungs(self) -> list[float]:
+        """The parts of the budget; at all but the last, the better half goes on.
+
+        The last rung before the end is at 1/4: later, and until the learning rate has decayed,
+        scores say little about those at the end.
+        """
+        halvings = self.num_rungs if self.strategy == "successive-halving" else 0
+        return [0.5 ** (halvings + 1 - rung) for rung in range(halvings)] + [1.0]
+
+    def stages(self) -> list[tuple[float, int]]:
+        """Of each rung: the part of the budget, and how many trials it has at most."""
+        counts = [-(-self.count // 2**rung) for rung in range(len(self.rungs))]
+        return [*zip(self.rungs, counts, strict=True)]
+
+    def lines(self, recipe: Any) -> Iterator[str]:
+        """The lines that are printed before the training: stages and budgets."""
+        for until, count in self.stages():
+            part = "the end" if until == 1 else f"{Fraction(until)} of the budget"
+            yield f"trials that are trained to {part}: {count}, {_budget(recipe, until)} each"
+
+    @contextmanager
+    def _naming(self, number: int, values: Values) -> Iterator[None]:
+        """Errors inside name a trial."""
+        try:
+            yield
+        except RegardError as error:
+            raise ConfigError(f"{_name(number)} ({' '.join(_texts(values))}): {error}") from None
+
+    def check(self, path: Path, overrides: Sequence[str], recipe: Any) -> dict[str, Any]:
+        """Check the recipes of all trials that are known; the conditions that they share.
+
+        Raises:
+            ConfigError: a recipe is wrong, or conditions differ.
+        """
+        checksums: dict[str, str] = {}
+        shared = conditions_of(recipe, checksums)
+        for number, values in enumerate(self.points):
+            with self._naming(number, values):
+                own = read_recipe(path, [*overrides, *_texts(values)])
+            names = {"the recipe": shared, _name(number): conditions_of(own, checksums)}
+            if "max_steps" not in shared["budget"]:  # with steps, larger batches read more
+                names = {name: _without_batching(one) for name, one in names.items()}
+            check_equal(names, HINT)
+        return shared
+
+    def check_models(self, path: Path, overrides: Sequence[str]) -> None:
+        """Build the model of each trial on the meta device, without memory for its parameters.
+
+        Raises:
+            ConfigError: the options of a trial's model contradict each other.
+        """
+        for number, values in enumerate(self.points):
+            with self._naming(number, values), on_meta():
+                recipe: Any = read_recipe(path, [*overrides, *_texts(values)])
+                if isinstance(recipe.model, FineTuneSection):
+                    return
+                build_model(recipe.model, build_tokenizer(recipe))
+
+    def train(self, study: Study, path: Path, overrides: Sequence[str]) -> dict[str, Values]:
+        """Train all trials; the values of each by its name."""
+        if self.strategy != "tpe":
+            trials = {_name(number): values for number, values in enumerate(self.points)}
+            self._train_together(study, path, overrides, trials)
+            return trials
+        try:
+            import optuna
+        except ImportError as error:
+            raise MissingExtra("optuna", "sweep", "A sweep by tpe") from error
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        suggestions, trials = optuna.create_study(direction="maximize"), {}
+        while len(trials) < self.count:
+            batch: dict[str, tuple[Any, Values]] = {}
+            for number in range(len(trials), min(len(trials) + self.workers, self.count)):
+                # Each trial has a seed of its own, so that a resumed sweep suggests the same.
+                suggestions.sampler = optuna.samplers.TPESampler(
+                    seed=self.draw_seed + number, constant_liar=self.workers > 1
+                )
+                asked = suggestions.ask()
+                batch[_name(number)] = asked, self.space.suggested(asked)
+            trials |= {name: values for name, (_, values) in batch.items()}
+            suggested = {name: trials[name] for name in batch}
+            scores = self._train_together(study, path, overrides, suggested)
+            for name, (asked, _) in batch.items():
+                failed = optuna.trial.TrialState.FAIL if scores[name] is None else None
+                suggestions.tell(asked, scores[name], state=failed)
+        return trials
+
+    def _train_together(
+        self, study: Study, path: Path, overrides: Sequence[str], trials: Mapping[str, Values]
+    ) -> dict[str, float | None]:
+        """Train trials from rung to rung; the last score of each, negative where lower is better,
+        and None where one has failed.
+
+        After each rung the worse half is stopped; a single trial is trained to the end at once.
+        """
+        scores: dict[str, float | None] = {}
+        alive = [*trials]
+        for until in self.rungs:
+            if len(alive) == 1 and until < 1:
+                continue
+            seeds = study.options.seeds
+            runs = [
+                run
+                for name in alive
+                for run in runs_by_seed(
+                    name,
+                    path,
+                    [*overrides, *_texts(trials[name])],
+                    seeds,
+                    study.folder,
+                    trials[name],
+                )
+            ]
+            rows = study.train(runs, until)
+            for name in alive:
+                scores[name] = mean_score([rows[run_name(name, seed)] for seed in seeds])
+            reached = {name: scores[name] for name in alive if scores[name] is not None}
+            ranked = sorted(reached, key=lambda name: -(reached[name] or 0.0))
+            alive = ranked[: -(-len(ranked) // 2)]
+        return scores
+
+
+def _name(number: int) -> str:
+    """The name of a trial, whose number is from 0."""
+    return f"trial-{number + 1:02}"
+
+
+def _without_batching(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """The conditions that all trials must share whose budget is not in steps."""
+    data = {name: value for name, value in conditions["data"].items() if name not in BATCHING}
+    return {**conditions, "data": data}
