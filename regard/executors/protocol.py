@@ -124,11 +124,16 @@ def results_of(
     with Interruption() as interruption:
         running: dict[Future[Json], Job] = {}
         try:
-            running |= {executor.submit(job): job for job in jobs}
+            for job in jobs:
+                future = executor.submit(job)
+                if future.done():  # it has run in this process
+                    yield job, future
+                else:
+                    running[future] = job
             while running:
                 with interruption.interruptible():
-                    ended, _ = wait(running, POLL_INTERVAL, FIRST_COMPLETED)
-                for future in ended:
+                    wait(running, POLL_INTERVAL, FIRST_COMPLETED)
+                for future in [future for future in running if future.done()]:
                     yield running.pop(future), future
                 tick()
         except Stopped:
