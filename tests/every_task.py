@@ -38,7 +38,6 @@ HEADS = {
     "classification": ("classes", 3),
     "regression": ("classes", 1),
     "multi-label-classification": ("classes", 3),
-    "multi-regression": ("classes", 2),
     "tagging": ("tags", 3),
     "parsing": ("chart", 3),
     "crf-tagging": ("crf", 3),
@@ -63,7 +62,6 @@ BODIES = {"replaced-tokens": Electra, "sentence-order": Albert}
 SETTINGS: dict[str, dict[str, Any]] = {
     "classification": {"labels": ["no", "perhaps", "yes"]},
     "multi-label-classification": {"labels": ["old", "sunny", "warm"]},
-    "multi-regression": {"labels": ["length", "warmth"]},
     "tagging": {"labels": ["B-X", "I-X", "O"]},
     "parsing": {"labels": ["NP", "S", "S VP"]},
     "crf-tagging": {"labels": ["B-X", "I-X", "O"]},

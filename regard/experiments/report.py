@@ -12,7 +12,6 @@ from regard.metrics.class_report import ClassReport
 from regard.models import described
 from regard.tasks.classification import TextClassifier
 from regard.tasks.multi_label import MultiLabelClassifier
-from regard.tasks.multi_regression import MultiRegressor
 from regard.tasks.tagging import Tagger
 from regard.tasks.task import Task
 from regard.training import Result
@@ -23,7 +22,7 @@ from regard.visual.picture import Note, Picture, PictureColumn, Table
 from regard.visual.report import ReportSample, RunReport
 
 REPORT = "report.html"
-SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, MultiRegressor, Tagger)
+SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, Tagger)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
 

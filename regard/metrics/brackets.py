@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from regard.errors import RegardError
 from regard.metrics.class_report import COLUMNS, ScoresByLabel
 from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 from regard.text.trees import ROOT, TRACE, ConstituencyTree, Span
@@ -49,22 +48,6 @@ class BracketCounts:
         mine, theirs = asdict(self), asdict(other)
         return BracketCounts(**{name: mine[name] + theirs[name] for name in mine})
 
-    @property
-    def recall(self) -> float:
-        """The share of gold brackets that were predicted; 0 without any."""
-        return self.matched / self.gold if self.gold else 0.0
-
-    @property
-    def precision(self) -> float:
-        """The share of predicted brackets that are in the gold tree; 0 without any."""
-        return self.matched / self.predicted if self.predicted else 0.0
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of both; 0 without any bracket."""
-        total = self.gold + self.predicted
-        return 2 * self.matched / total if total else 0.0
-
 
 @dataclass(frozen=True)
 class BracketReport(ScoreReport):
@@ -90,32 +73,16 @@ class BracketReport(ScoreReport):
 class BracketScore(Score):
     """`value` is the F1 of labelled brackets, 0 to 1; `counts` are those of all sentences.
 
-    errors: sentences whose words differ.  skipped: those without a predicted word.
+    recall, precision: of labelled brackets.  exact_match: the share of sentences all of whose
+    brackets match.  errors: sentences whose words differ.  skipped: those without a predicted word.
     """
 
     counts: BracketCounts
+    recall: float
+    precision: float
+    exact_match: float
     errors: int
     skipped: int
-
-    @property
-    def recall(self) -> float:
-        """Of labelled brackets."""
-        return self.counts.recall
-
-    @property
-    def precision(self) -> float:
-        """Of labelled brackets."""
-        return self.counts.precision
-
-    @property
-    def exact_match(self) -> float:
-        """The share of sentences all of whose brackets match."""
-        return self.counts.exact / self.counts.sentences if self.counts.sentences else 0.0
-
-    @property
-    def tag_accuracy(self) -> float:
-        """The share of words, without the deleted ones, whose tags are right."""
-        return self.counts.correct_tags / self.counts.words if self.counts.words else 0.0
 
     def __str__(self) -> str:
         return (
@@ -141,12 +108,25 @@ class BracketF1:
         """Predicted trees and gold trees.
 
         Raises:
-            RegardError: their numbers differ, or one is no tree. Then none of them is counted.
+            RegardError: their numbers differ.
         """
         check_equal(predictions, references, "trees", "gold trees")
-        pairs = zip(predictions, references, strict=True)
-        for predicted, reference in [(Scored.of(one), Scored.of(other)) for one, other in pairs]:
-            self._add(predicted, reference)
+        for tree, gold_tree in zip(predictions, references, strict=True):
+            predicted, target = Scored.of(tree), Scored.of(gold_tree)
+            self._sentences += 1
+            if not predicted.words:
+                self._skipped += 1
+            elif predicted.words != target.words:
+                self._errors += 1
+            else:
+                matched = predicted.brackets & target.brackets
+                self._counts += _compared(predicted, target, matched.total())
+                for sums, brackets in (
+                    (self._correct, matched),
+                    (self._predicted, predicted.brackets),
+                    (self._target, target.brackets),
+                ):
+                    sums.update(label for _, _, label in brackets.elements())
 
     def result(self) -> BracketScore:
         """The score of all sentences.
@@ -155,38 +135,28 @@ class BracketF1:
             RegardError: nothing was added.
         """
         check_any(self._sentences, "Bracket F1")
-        counts, excluded = self._counts, (self._errors, self._skipped)
-        by_label = {
-            label: (self._correct[label], self._predicted[label], self._target[label])
-            for label in sorted(self._predicted | self._target)
-        }
-        report = BracketReport(ScoresByLabel.of(by_label), counts, *excluded)
-        signature = (
-            f"rules:COLLINS|sentences:{counts.sentences}|errors:{excluded[0]}|skipped:{excluded[1]}"
+        counts, errors, skipped = self._counts, self._errors, self._skipped
+        labels = ScoresByLabel.of(
+            {
+                label: (self._correct[label], self._predicted[label], self._target[label])
+                for label in sorted(self._predicted | self._target)
+            }
         )
-        parts: Any = {
-            "counts": counts,
-            "errors": excluded[0],
-            "skipped": excluded[1],
-            "report": report,
-        }
-        return BracketScore("bracket F1", counts.f1, signature, counts.sentences, 4, **parts)
-
-    def _add(self, predicted: Scored, target: Scored) -> None:
-        self._sentences += 1
-        if not predicted.words:
-            self._skipped += 1
-        elif predicted.words != target.words:
-            self._errors += 1
-        else:
-            matched = predicted.brackets & target.brackets
-            self._counts += _compared(predicted, target, matched.total())
-            for sums, brackets in (
-                (self._correct, matched),
-                (self._predicted, predicted.brackets),
-                (self._target, target.brackets),
-            ):
-                sums.update(label for _, _, label in brackets.elements())
+        signature = f"rules:COLLINS|sentences:{counts.sentences}|errors:{errors}|skipped:{skipped}"
+        return BracketScore(
+            "bracket F1",
+            labels.micro.f1,
+            signature,
+            counts.sentences,
+            4,
+            counts=counts,
+            recall=labels.micro.recall,
+            precision=labels.micro.precision,
+            exact_match=counts.exact / counts.sentences if counts.sentences else 0.0,
+            errors=errors,
+            skipped=skipped,
+            report=BracketReport(labels, counts, errors, skipped),
+        )
 
 
 @dataclass(frozen=True)
@@ -199,13 +169,7 @@ class Scored:
 
     @classmethod
     def of(cls, tree: ConstituencyTree) -> Scored:
-        """The words and brackets that are not deleted.
-
-        Raises:
-            RegardError: this is no tree.
-        """
-        if not isinstance(tree, ConstituencyTree):
-            raise RegardError(f"Brackets are those of trees, but this is {tree!r:.80}.")
+        """The words and brackets that are not deleted."""
         tree = tree if tree.label else replace(tree, label=ROOT)
         leaves, before = tree.leaves(), [0]
         for leaf in leaves:

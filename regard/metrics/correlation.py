@@ -128,13 +128,7 @@ def _pair(predictions: Numbers, references: Numbers) -> np.ndarray:
 def _array(numbers: Any, name: str) -> np.ndarray:
     if isinstance(numbers, Tensor):
         numbers = numbers.detach().double().cpu().numpy()
-    try:
-        values = np.asarray(numbers, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise RegardError(f"`{name}` must be numbers: {error}") from None
-    wrong = np.flatnonzero(~np.isfinite(values))
-    if len(wrong):
-        raise RegardError(
-            f"`{name}` must be finite numbers, but number {wrong[0]} is {values.flat[wrong[0]]}."
-        )
+    values = np.asarray(numbers, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise RegardError(f"`{name}` must be finite numbers, but some are infinite or NaN.")
     return values

@@ -1,53 +1,152 @@
-"""Precision, recall and F1 of entities: a correct one has the words and the type of a target.
+"""Entities as tags of words, and their precision, recall and F1.
 
-Equal to seqeval's, lenient (its default mode, which is conlleval's) or strict about a scheme.
+A tag is `O`, or a prefix and a type, as in `B-PER`. IOB1 (CoNLL-2003's files) writes `B-` only
+between two entities of one type that touch; IOB2 writes it at the start of every entity; IOBES
+also marks the last word (`E-`) and entities of one word (`S-`). BILOU, BMES and BMEWO are IOBES
+with other letters (`OTHER_LETTERS`), and are read as it.
+
+A predicted entity is correct if a target has its words and its type. Tags are read and entities
+scored as seqeval does, lenient (its default mode, which is conlleval's) or strict about a scheme.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.errors import RegardError
 from regard.metrics.class_report import COLUMNS, ScoresByLabel
-from regard.metrics.score import (
-    Score,
-    ScoreReport,
-    ScoreTable,
-    check_any,
-    check_equal,
-    has_length,
-)
-from regard.metrics.tags import Span, scheme_of, spans
+from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
 
-Sentences = Sequence[Sequence[str]]
+
+class Span(NamedTuple):
+    """An entity of this type in the words from `start` to before `stop`."""
+
+    type: str
+    start: int
+    stop: int
+
+
+class Tag(NamedTuple):
+    """The parts of a tag. The type of `O` is empty; that of a prefix alone, as in `B`, is `_`."""
+
+    prefix: str
+    type: str
+
+
+OUTSIDE = Tag("O", "")
+OTHER_LETTERS = {"L": "E", "U": "S", "M": "I", "W": "S"}  # of BILOU, BMES and BMEWO
 
 
 @dataclass(frozen=True)
-class EntityCounts:
-    """Numbers of correct, of predicted and of target entities."""
+class Scheme:
+    """prefixes: the prefixes beside `O`.  begins(before, tag): whether an entity begins at a tag.
+    ends(last, after): whether an entity may end with the tag `last`."""
 
-    correct: int
-    predicted: int
-    target: int
+    prefixes: str
+    begins: Callable[[Tag, Tag], bool]
+    ends: Callable[[Tag, Tag], bool]
 
-    @property
-    def precision(self) -> float:
-        """The share of predicted entities that are correct; 0 where none was predicted."""
-        return self.correct / self.predicted if self.predicted else 0.0
 
-    @property
-    def recall(self) -> float:
-        """The share of target entities that were predicted; 0 where there is none."""
-        return self.correct / self.target if self.target else 0.0
+def _begins_iob1(before: Tag, tag: Tag) -> bool:
+    """`B-` counts only after a tag of the same type; `I-` begins an entity where none continues."""
+    if tag.prefix == "B":
+        return before.prefix != "O" and before.type == tag.type
+    return tag.prefix == "I" and (before.prefix != "I" or before.type != tag.type)
 
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of both; 0 where there is no entity at all."""
-        total = self.predicted + self.target
-        return 2 * self.correct / total if total else 0.0
+
+def _ends_iob1(last: Tag, after: Tag) -> bool:
+    """`B-` after a `B-` of another type is against the scheme, and seqeval drops the first."""
+    return not (last.prefix == after.prefix == "B" and last.type != after.type)
+
+
+# What seqeval's strict mode takes for an entity in each scheme.
+SCHEMES = {
+    "IOB1": Scheme("IB", _begins_iob1, _ends_iob1),
+    "IOB2": Scheme("IB", lambda before, tag: tag.prefix == "B", lambda last, after: True),
+    "IOBES": Scheme(
+        "IBES", lambda before, tag: tag.prefix in "BS", lambda last, after: last.prefix in "ES"
+    ),
+}
+# seqeval's default mode: every word that is not outside belongs to an entity, in any scheme.
+LENIENT = Scheme("IBES", lambda before, tag: tag.prefix != "O", lambda last, after: True)
+
+
+def spans(tags: Sequence[str], scheme: str | None = None) -> list[Span]:
+    """The entities of one sentence, in order.
+
+    scheme: "IOB1", "IOB2" or "IOBES" to take only what is written as this scheme demands (strict);
+    None to take tags of any of them, well-formed or not, as conlleval and seqeval's default do, and
+    tags with the letters of BILOU and BMES.
+
+    Raises:
+        RegardError: a tag is not in the scheme.
+    """
+    grammar = LENIENT if scheme is None else SCHEMES[scheme]
+    parsed = [_parsed(tag, grammar.prefixes, scheme) for tag in tags] + [OUTSIDE]
+    entities, end = [], 0
+    while end < len(tags):
+        start, end = end, end + 1
+        if not grammar.begins(parsed[start - 1] if start else OUTSIDE, parsed[start]):
+            continue
+        while _continues(parsed[end - 1], parsed[end]):
+            end += 1
+        if grammar.ends(parsed[end - 1], parsed[end]):
+            entities.append(Span(parsed[start].type, start, end))
+    return entities
+
+
+def convert_tags(tags: Sequence[str], scheme: str) -> list[str]:
+    """The same entities in another scheme, whatever scheme `tags` are in.
+
+    A classifier of words learns IOB2 or IOBES more easily than IOB1, where the first word's tag
+    depends on what stands before it.
+
+    Raises:
+        RegardError: a tag belongs to no scheme.
+    """
+    converted, before = ["O"] * len(tags), Span("", 0, 0)
+    for span in spans(tags):
+        touches = span.start == before.stop and span.type == before.type
+        prefixes = _prefixes(span.stop - span.start, scheme, touches)
+        converted[span.start : span.stop] = [f"{prefix}-{span.type}" for prefix in prefixes]
+        before = span
+    return converted
+
+
+def _prefixes(length: int, scheme: str, touches: bool) -> str:
+    """For the words of one entity; `touches`: right after another of its type."""
+    if scheme == "IOBES":
+        return "S" if length == 1 else "B" + "I" * (length - 2) + "E"
+    first = "B" if scheme == "IOB2" or touches else "I"
+    return first + "I" * (length - 1)
+
+
+def _continues(before: Tag, tag: Tag) -> bool:
+    """Whether the entity of the tag `before` continues with `tag`."""
+    return before.prefix in "BI" and tag.prefix in "IE" and before.type == tag.type
+
+
+def _parsed(tag: str, prefixes: str, scheme: str | None) -> Tag:
+    if tag == "O":
+        return OUTSIDE
+    if isinstance(tag, str):
+        prefix, _, kind = tag.partition("-")
+        if scheme is None:
+            prefix = OTHER_LETTERS.get(prefix, prefix)
+        if len(prefix) == 1 and prefix in prefixes:
+            return Tag(prefix, kind or "_")
+    allowed = ", ".join(f"{prefix}-" for prefix in prefixes)
+    where = f" in {scheme}" if scheme else ""
+    raise RegardError(
+        f"The tag {tag!r} is none of an entity{where}: a tag is O, or one of {allowed} and a type. "
+        "Labels of other kinds are scored by accuracy or F1."
+    )
+
+
+Sentences = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -70,20 +169,10 @@ class EntityReport(ScoreReport):
 
 @dataclass(frozen=True, kw_only=True)
 class EntityScore(Score):
-    """`value` is the F1 over all entities; `counts` are theirs, `types` those of each type."""
+    """`value` is the F1 over all entities, of which these are precision and recall."""
 
-    counts: EntityCounts
-    types: dict[str, EntityCounts]
-
-    @property
-    def precision(self) -> float:
-        """Over all entities."""
-        return self.counts.precision
-
-    @property
-    def recall(self) -> float:
-        """Over all entities."""
-        return self.counts.recall
+    precision: float
+    recall: float
 
     def __str__(self) -> str:
         return (
@@ -100,8 +189,6 @@ class EntityF1:
     """
 
     def __init__(self, scheme: str | None = None):
-        if scheme is not None:
-            scheme_of(scheme)
         self.scheme = scheme
         self.sentences = 0
         # Memory grows with the types of entities, not with the data.
@@ -114,48 +201,40 @@ class EntityF1:
 
         Raises:
             RegardError: predictions and references differ in number; a tag is not in the scheme.
-                Then no sentence of the batch is counted.
         """
         check_equal(predictions, references, "sentences", "sentences of references")
-        pairs = enumerate(zip(predictions, references, strict=True), self.sentences)
-        for predicted, reference in [self._entities(number, *pair) for number, pair in pairs]:
-            self._correct.update(span.type for span in predicted & reference)
+        for tags, reference_tags in zip(predictions, references, strict=True):
+            check_equal(tags, reference_tags, "predicted tags", "words")
+            predicted = set(spans(tags, self.scheme))
+            target = set(spans(reference_tags, self.scheme))
+            self._correct.update(span.type for span in predicted & target)
             self._predicted.update(span.type for span in predicted)
-            self._target.update(span.type for span in reference)
+            self._target.update(span.type for span in target)
             self.sentences += 1
 
     def result(self) -> EntityScore:
-        """F1 over all entities, with precision and recall, and with the counts of each type.
+        """F1 over all entities, with precision and recall, and with a report of each type.
 
         Raises:
             RegardError: nothing was added.
         """
         check_any(self.sentences, "Entity F1")
-        types = {
-            name: EntityCounts(self._correct[name], self._predicted[name], self._target[name])
-            for name in sorted(self._predicted | self._target)
-        }
-        sums = (self._correct.total(), self._predicted.total(), self._target.total())
-        counts = EntityCounts(*sums)
+        types = ScoresByLabel.of(
+            {
+                name: (self._correct[name], self._predicted[name], self._target[name])
+                for name in sorted(self._predicted | self._target)
+            }
+        )
+        micro = types.micro
         mode = f"mode:strict|scheme:{self.scheme}" if self.scheme else "mode:default|scheme:any"
-        signature = f"{mode}|average:micro|sentences:{self.sentences}|entities:{counts.target}"
-        by_type = {name: (n.correct, n.predicted, n.target) for name, n in types.items()}
-        report = EntityReport(ScoresByLabel.of(by_type))
-        parts: Any = {"counts": counts, "types": types, "report": report}
-        return EntityScore("entity F1", counts.f1, signature, counts.target, 4, **parts)
-
-    def _entities(
-        self, number: int, predicted: Sequence[str], target: Sequence[str]
-    ) -> tuple[set[Span], set[Span]]:
-        """The predicted entities and the targets of a sentence.
-
-        number: of the sentence, for errors.
-        """
-        listed = has_length(predicted) and has_length(target)
-        if isinstance(predicted, str) or isinstance(target, str) or not listed:
-            raise RegardError("`predictions` and `targets` must be lists of sentences' tags.")
-        if len(predicted) != len(target):
-            raise RegardError(
-                f"Sentence {number} has {len(target)} words, but {len(predicted)} predicted tags."
-            )
-        return set(spans(predicted, self.scheme)), set(spans(target, self.scheme))
+        signature = f"{mode}|average:micro|sentences:{self.sentences}|entities:{micro.targets}"
+        return EntityScore(
+            "entity F1",
+            micro.f1,
+            signature,
+            micro.targets,
+            4,
+            precision=micro.precision,
+            recall=micro.recall,
+            report=EntityReport(types),
+        )

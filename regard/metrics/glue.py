@@ -12,38 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from regard.errors import ConfigError, RegardError
 from regard.metrics.correlation import Pearson, Spearman
 from regard.metrics.labels import F1, Accuracy, Matthews
-from regard.metrics.score import Metric, Score
+from regard.metrics.score import Metric, Score, check_any
 from regard.suggest import nearest
 
-
-def _accuracy() -> list[Metric]:
-    return [Accuracy()]
-
-
-def _paraphrases() -> list[Metric]:
-    return [Accuracy(), F1("1", labels=("0", "1"))]
-
-
-def _similarity() -> list[Metric]:
-    return [Pearson(), Spearman()]
-
-
 # Each task's metrics in the order in which the benchmark names them.
-TASKS: dict[str, Callable[[], list[Metric]]] = {
-    "cola": lambda: [Matthews()],
-    "sst2": _accuracy,
-    "mrpc": _paraphrases,
-    "stsb": _similarity,
-    "qqp": _paraphrases,
-    "mnli-matched": _accuracy,
-    "mnli-mismatched": _accuracy,
-    "qnli": _accuracy,
-    "rte": _accuracy,
-    "wnli": _accuracy,
+TASKS: dict[str, tuple[Callable[[], Metric], ...]] = {
+    "cola": (Matthews,),
+    "sst2": (Accuracy,),
+    "mrpc": (Accuracy, partial(F1, "1", labels=("0", "1"))),
+    "stsb": (Pearson, Spearman),
+    "qqp": (Accuracy, partial(F1, "1", labels=("0", "1"))),
+    "mnli-matched": (Accuracy,),
+    "mnli-mismatched": (Accuracy,),
+    "qnli": (Accuracy,),
+    "rte": (Accuracy,),
+    "wnli": (Accuracy,),
 }
 
 
@@ -53,7 +41,7 @@ def metrics(task: str) -> list[Metric]:
     Raises:
         ConfigError: there is no such task; the nearest one is offered.
     """
-    return _task(task)()
+    return [make() for make in _task(task)]
 
 
 def average(scores: Mapping[str, Sequence[Score | float]]) -> Score:
@@ -67,11 +55,10 @@ def average(scores: Mapping[str, Sequence[Score | float]]) -> Score:
         ConfigError: there is no such task.
         RegardError: no task; or not as many scores as the task has metrics.
     """
-    if not scores:
-        raise RegardError("The average over no task is not defined.")
+    check_any(len(scores), "GLUE average")
     parts: dict[str, list[float]] = {}
     for task, results in scores.items():
-        count = len(_task(task)())
+        count = len(_task(task))
         if len(results) != count:
             raise RegardError(f"{task} has {count} metrics, but {len(results)} scores are given.")
         values = [score if isinstance(score, float | int) else score.value for score in results]
@@ -88,7 +75,7 @@ def _shown(name: str, scores: Mapping[str, object]) -> str:
     return parts[0] if len(parts) == 1 else name
 
 
-def _task(name: str) -> Callable[[], list[Metric]]:
+def _task(name: str) -> tuple[Callable[[], Metric], ...]:
     if name not in TASKS:
         parts = [task for task in TASKS if task.startswith(name)]  # of mnli
         raise ConfigError(f"GLUE has no task {name!r}. {nearest(name, parts or TASKS)}")

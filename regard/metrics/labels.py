@@ -12,17 +12,30 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from regard.errors import RegardError, shown
+from regard.errors import RegardError
 from regard.metrics.score import Score, check_any, check_equal
 from regard.suggest import nearest
 
 IGNORE = -100
 
-# Names of labels, or integers; as two lists or two integer tensors of one shape.
-Labels = Sequence[Any] | Tensor
+# Names of labels, or integers; as two lists, or two integer arrays or tensors of one shape.
+Labels = Sequence[Any] | np.ndarray | Tensor
+
+
+def counted_pairs(predictions: Labels, references: Labels) -> list[tuple[Any, Any]]:
+    """(prediction, target) of all whose target is not -100.
+
+    Raises:
+        RegardError: there are not as many predictions as references.
+    """
+    check_equal(predictions, references, "predictions", "references")
+    columns = [
+        column.flatten().tolist() if isinstance(column, Tensor | np.ndarray) else column
+        for column in (predictions, references)
+    ]
+    return [pair for pair in zip(*columns, strict=True) if pair[1] != IGNORE]
 
 
 class Accuracy:
@@ -32,23 +45,9 @@ class Accuracy:
         self.right, self.count = 0, 0
 
     def add(self, predictions: Labels, references: Labels) -> None:
-        """Labels of any kind, as two lists; or two integer tensors of one shape.
-
-        Raises:
-            RegardError: there are not as many predictions as references.
-        """
-        if isinstance(predictions, Tensor) and isinstance(references, Tensor):
-            _check_shapes(predictions, references)
-            counted = references != IGNORE
-            self.right += int(((predictions == references) & counted).sum())
-            self.count += int(torch.count_nonzero(counted))
-            return
-        check_equal(predictions, references, "predictions", "references")
-        plain = (
-            (_as_python(p), _as_python(t)) for p, t in zip(predictions, references, strict=True)
-        )
-        pairs = [pair for pair in plain if pair[1] != IGNORE]
-        self.right += sum(bool(prediction == reference) for prediction, reference in pairs)
+        """Labels of any kind; see `counted_pairs`."""
+        pairs = counted_pairs(predictions, references)
+        self.right += sum(prediction == reference for prediction, reference in pairs)
         self.count += len(pairs)
 
     def result(self) -> Score:
@@ -65,41 +64,30 @@ class _Confusion:
     """Counts pairs (predicted, target); memory grows with the labels, not with the data."""
 
     def __init__(self, labels: Sequence[Hashable] | None = None):
-        if labels is not None and not labels:
-            raise RegardError("`labels` must name at least one label.")
         self.labels = None if labels is None else tuple(labels)
-        self._known = frozenset(labels or ())
         self.pairs: Counter[tuple[Hashable, Hashable]] = Counter()
 
     def add(self, predictions: Labels, references: Labels) -> None:
-        """Labels as two lists, or two integer tensors of one shape; -100 as reference is left out.
+        """Labels; see `counted_pairs`.
 
         Raises:
-            RegardError: there are not as many predictions as references; a label that is not one of
-                the `labels` given at the start. Then nothing of the batch is counted.
+            RegardError: there are not as many predictions as references, or a label is not one of
+                the `labels` given at the start.
         """
-        if isinstance(predictions, Tensor) and isinstance(references, Tensor):
-            _check_shapes(predictions, references)
-            predictions, references = predictions.flatten().tolist(), references.flatten().tolist()
-        check_equal(predictions, references, "predictions", "references")
-        pairs = Counter(
-            (_plain(p), _plain(t)) for p, t in zip(predictions, references, strict=True)
-        )
-        counted = Counter({pair: count for pair, count in pairs.items() if pair[1] != IGNORE})
-        for label in {label for pair in counted for label in pair}:
-            self._check(label)
-        self.pairs += counted
+        pairs = Counter(counted_pairs(predictions, references))
+        self._check({label for pair in pairs for label in pair})
+        self.pairs += pairs
 
     @property
     def count(self) -> int:
         """How many predictions were counted."""
         return self.pairs.total()
 
-    def _check(self, label: Hashable) -> None:
-        if self.labels is None or label in self._known:
-            return
-        names = map(str, self.labels)
-        raise RegardError(f"There is no label {label!r}. {nearest(str(label), names)}")
+    def _check(self, labels: set[Hashable]) -> None:
+        known = labels if self.labels is None else self.labels
+        if unknown := labels.difference(known):
+            label = min(map(repr, unknown))
+            raise RegardError(f"There is no label {label}. {nearest(label, map(str, known))}")
 
     def _sums(self) -> tuple[Counter[Hashable], Counter[Hashable], Counter[Hashable]]:
         """How often each label was right, predicted, and the target."""
@@ -129,7 +117,6 @@ class F1(_Confusion):
     def __init__(self, positive: Hashable, labels: Sequence[Hashable] | None = None):
         super().__init__(labels)
         self.positive = positive
-        self._check(positive)
 
     def result(self) -> Score:
         """Between 0 and 1.
@@ -139,8 +126,8 @@ class F1(_Confusion):
         """
         check_any(self.count, "F1")
         right, predicted, targets = self._sums()
-        labels = predicted | targets
-        if self.labels is None and self.positive not in labels:
+        labels = predicted | targets if self.labels is None else self.labels
+        if self.positive not in labels:
             hint = nearest(str(self.positive), map(str, labels))
             raise RegardError(
                 f"F1 of the label {self.positive!r} is not defined: it is neither predicted nor a "
@@ -198,28 +185,3 @@ class Matthews(_Confusion):
 def _f1(right: int, predicted: int, targets: int) -> float:
     """The harmonic mean of right / predicted and right / targets; 0 where there is neither."""
     return 2 * right / (predicted + targets) if predicted + targets else 0.0
-
-
-def _plain(label: Any) -> Hashable:
-    """Numbers of torch and numpy as Python's, which are equal where the labels are."""
-    label = _as_python(label)
-    if not isinstance(label, Hashable):
-        raise RegardError(f"A label must be a name or a number, but one is {label!r}.")
-    return label
-
-
-def _as_python(label: Any) -> Any:
-    """A number of torch or numpy as Python's; other labels as they are."""
-    if not isinstance(label, Tensor | np.ndarray | np.generic):
-        return label
-    if isinstance(label, Tensor | np.ndarray) and math.prod(label.shape) != 1:
-        raise RegardError(f"A label must be a name or a number, but one is {shown(label)}.")
-    return label.item()
-
-
-def _check_shapes(predictions: Tensor, references: Tensor) -> None:
-    if predictions.shape != references.shape:
-        raise RegardError(
-            "`predictions` and `references` must have one shape, but have "
-            f"{tuple(predictions.shape)} and {tuple(references.shape)}."
-        )

@@ -49,11 +49,9 @@ class Protocol:
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, but is {self.unit!r}.")
-        if self.window is None and self.stride is not None:
-            raise ConfigError(f"`stride` needs a `window`, but is {self.stride} without one.")
-        if self.window is not None and self.step not in range(1, self.window + 1):
+        if self.stride is not None and not 1 <= self.stride <= (self.window or 0):
             raise ConfigError(
-                f"`stride` must be between 1 and the window, {self.window}, but is {self.stride}."
+                f"`stride` must be between 1 and `window`, {self.window}, but is {self.stride}."
             )
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal, Protocol
 
-from regard.errors import RegardError, shown
+from regard.errors import RegardError
 
 # Words in the names of scores that are better if lower. "error-free" is none of them.
 _LOWER = re.compile(
@@ -156,7 +156,7 @@ class Scores(Mapping[str, float]):
 
     def _repr_html_(self) -> str:
         """In a notebook: a table; below it the scores of each label, where there are such."""
-        rows = [(one.name, f"{one.value:.4g}", one.signature) for one in self.named]
+        rows = [(score.name, f"{score.value:.4g}", score.signature) for score in self.named]
         table = ScoreTable("", "", ("score", "value", "signature"), rows)._repr_html_()
         return table + (self.report._repr_html_() if self.report is not None else "")
 
@@ -175,27 +175,12 @@ class Metric(Protocol):
     def result(self) -> Any: ...
 
 
-def has_length(value: object) -> bool:
-    """Whether this is a list, an array or the like; a tensor or an array of shape () is none."""
-    try:
-        len(value)  # type: ignore[arg-type]
-    except TypeError:
-        return False
-    return True
-
-
-def references_of(given: Any) -> list[Any]:
-    """Of one reference, or of several, the list."""
-    return [given] if isinstance(given, str) or not has_length(given) else list(given)
-
-
 def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
-    """Raise RegardError for columns of unequal length, and for what is no list, array or tensor: a
-    string would be read letter by letter, and a set has no order.
+    """Raise RegardError for columns of unequal length, and for a string in the place of a list,
+    which would be read letter by letter.
     """
-    for column, name in ((first, what), (second, others)):
-        if isinstance(column, str | bytes | Set | Mapping) or not has_length(column):
-            raise RegardError(f"The {name} must be a list, but are {shown(column)}.")
+    if isinstance(first, str) or isinstance(second, str):
+        raise RegardError(f"The {what} and {others} must be lists, but one is a string.")
     if len(first) != len(second):
         raise RegardError(
             f"There must be as many {what} as {others}, but there are {len(first)} {what} and "

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.errors import RegardError, shown
-from regard.metrics.score import Score, check_any, check_equal, has_length
+from regard.errors import RegardError
+from regard.metrics.score import Score, check_any, check_equal
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -68,42 +68,18 @@ class SQuAD:
 
     def __init__(self) -> None:
         self._sums = _Sums()
-        self.missing = self.extra = 0
 
     def add(self, predictions: Sequence[str], references: Answers) -> None:
         """The predicted answers, and for each question its right ones.
 
         Raises:
-            RegardError: not as many predictions as questions; a prediction that is no string; a
-                question without an answer. Then no question of the batch is counted.
+            RegardError: not as many predictions as questions; a question without an answer.
         """
         check_equal(predictions, references, "predictions", "questions")
-        pairs = list(zip(predictions, references, strict=True))
-        for at, (prediction, right) in enumerate(pairs):
-            _check(at, prediction, right)
-            if not len(right):
-                raise RegardError(
-                    f"Question {at} has no answer: questions without one are version 2.0's, "
-                    "which SQuAD2 scores."
-                )
-        for prediction, right in pairs:
+        if not all(references):
+            raise RegardError("A question has no answer: SQuAD2 scores such data, version 2.0.")
+        for prediction, right in zip(predictions, references, strict=True):
             self._sums.add(*_raw(prediction, right))
-
-    def add_by_id(
-        self, predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]
-    ) -> None:
-        """All questions of a file. As the official script has it, one without a prediction scores
-        0, and a prediction without a question is left out; the signature tells how many.
-
-        Raises:
-            RegardError: as `add`.
-        """
-        answered = [name for name in references if name in predictions]
-        self.add([predictions[name] for name in answered], [references[name] for name in answered])
-        for _ in range(len(references) - len(answered)):
-            self._sums.add(0, 0)
-        self.missing += len(references) - len(answered)
-        self.extra += len(predictions.keys() - references.keys())
 
     def result(self) -> SquadScore:
         """F1 and exact match, 0 to 100.
@@ -113,8 +89,10 @@ class SQuAD:
         """
         check_any(self._sums.total, "SQuAD")
         exact, f1 = self._sums.percent()
-        signature = _signature("1.1", self._sums.total, missing=self.missing, extra=self.extra)
-        details = {"exact_match": exact, "f1": f1}
+        signature, details = (
+            f"version:1.1|count:{self._sums.total}",
+            {"exact_match": exact, "f1": f1},
+        )
         return SquadScore("SQuAD F1", f1, signature, self._sums.total, exact=exact, details=details)
 
 
@@ -128,7 +106,6 @@ class SQuAD2:
 
     def __init__(self, threshold: float = 1.0):
         self.threshold = threshold
-        self.extra = 0
         self._has, self._none = _Sums(), _Sums()
         # For the best thresholds, where scores are given: (score, has answers, answered, EM, F1).
         # They are known only at the end, so this grows with the questions; the rest does not.
@@ -141,52 +118,18 @@ class SQuAD2:
         no_answer: Sequence[float] | None = None,
     ) -> None:
         """The predicted answers, for each question its right ones or none, and for each, where
-        thresholds shall be tried, how likely it has none; the larger, the likelier.
+        thresholds shall be tried, how likely it has none; the larger, the likelier. Of equal scores
+        the best threshold depends on the order of the questions.
 
         Raises:
-            RegardError: columns of unequal length; a prediction that is no string; scores for
-                "no answer" in some batches only. Then no question of the batch is counted.
+            RegardError: columns of unequal length.
         """
         check_equal(predictions, references, "predictions", "questions")
         if no_answer is not None:
             check_equal(no_answer, references, "scores for no answer", "questions")
-        if self.total and len(predictions) and bool(self._scored) != (no_answer is not None):
-            raise RegardError("Scores for no answer must be given for all questions or for none.")
-        pairs = list(zip(predictions, references, strict=True))
-        for at, (prediction, right) in enumerate(pairs):
-            _check(at, prediction, right)
-        scores = [None] * len(pairs) if no_answer is None else list(map(float, no_answer))
-        for (prediction, right), score in zip(pairs, scores, strict=True):
+        scores = [None] * len(predictions) if no_answer is None else list(map(float, no_answer))
+        for prediction, right, score in zip(predictions, references, scores, strict=True):
             self._add(prediction, right, score)
-
-    def add_by_id(
-        self,
-        predictions: Mapping[str, str],
-        references: Mapping[str, Sequence[str]],
-        no_answer: Mapping[str, float] | None = None,
-    ) -> None:
-        """All questions of a file; predictions without a question are left out and counted.
-
-        Raises:
-            RegardError: as `add`; a question has no prediction or no score.
-        """
-        _check_complete(references, predictions, "prediction")
-        names = list(references)
-        if no_answer is not None:
-            _check_complete(references, no_answer, "score for no answer")
-            # Of equal scores, the best threshold depends on the order, officially the file's.
-            names = [name for name in no_answer if name in references]
-        self.add(
-            [predictions[name] for name in names],
-            [references[name] for name in names],
-            None if no_answer is None else [no_answer[name] for name in names],
-        )
-        self.extra += len(predictions.keys() - references.keys())
-
-    @property
-    def total(self) -> int:
-        """Questions so far."""
-        return self._has.total + self._none.total
 
     def result(self) -> SquadScore:
         """F1 and exact match, 0 to 100, also of the questions with and without an answer, and with
@@ -195,22 +138,23 @@ class SQuAD2:
         Raises:
             RegardError: nothing was added.
         """
-        check_any(self.total, "SQuAD")
-        overall = _Sums(
-            self._has.exact + self._none.exact, self._has.f1 + self._none.f1, self.total
-        )
+        total = self._has.total + self._none.total
+        check_any(total, "SQuAD")
+        overall = _Sums(self._has.exact + self._none.exact, self._has.f1 + self._none.f1, total)
         exact, f1 = overall.percent()
-        details: dict[str, float] = {"exact": exact, "f1": f1, "total": self.total}
+        details: dict[str, float] = {"exact": exact, "f1": f1, "total": total}
         for name, sums in (("HasAns", self._has), ("NoAns", self._none)):
             if sums.total:
                 details[f"{name}_exact"], details[f"{name}_f1"] = sums.percent()
                 details[f"{name}_total"] = sums.total
+        parts = ["version:2.0"]
         if self._scored:
-            details |= self._best()
-        counts = {"has": self._has.total, "none": self._none.total, "extra": self.extra}
-        threshold = f"|threshold:{self.threshold:g}" if self._scored else ""
-        signature = _signature(f"2.0{threshold}", self.total, **counts)
-        return SquadScore("SQuAD F1", f1, signature, self.total, exact=exact, details=details)
+            details |= self._best(total)
+            parts.append(f"threshold:{self.threshold:g}")
+        parts.append(f"count:{total}")
+        counts = {"has": self._has.total, "none": self._none.total}
+        signature = "|".join([*parts, *(f"{name}:{n}" for name, n in counts.items() if n)])
+        return SquadScore("SQuAD F1", f1, signature, total, exact=exact, details=details)
 
     def _add(self, prediction: str, right: Sequence[str], score: float | None) -> None:
         # An answer of articles and punctuation alone cannot be told from none.
@@ -222,7 +166,7 @@ class SQuAD2:
                 exact = f1 = float(not len(right))
         (self._has if len(right) else self._none).add(exact, f1)
 
-    def _best(self) -> dict[str, float]:
+    def _best(self, total: int) -> dict[str, float]:
         """The best values, and the largest scores for "no answer" that still mean an answer.
 
         From nothing answered on, questions are answered in the order of their scores.
@@ -237,7 +181,7 @@ class SQuAD2:
                 value += question[column] if has else -answered
                 if value > best[name]:
                     best[name], best[f"{name}_thresh"] = value, score
-            best[name] *= 100 / self.total
+            best[name] *= 100 / total
         return {f"best_{name}": value for name, value in best.items()}
 
 
@@ -246,29 +190,3 @@ def _raw(prediction: str, answers: Sequence[str]) -> tuple[float, float]:
     predicted, right = normalize(prediction), [normalize(answer) for answer in answers]
     exact = float(predicted in right)
     return exact, max(overlap(predicted, answer) for answer in right)
-
-
-def _signature(version: str, count: int, **counts: int) -> str:
-    parts = [f"{name}:{number}" for name, number in counts.items() if number]
-    return "|".join([f"version:{version}", f"count:{count}", *parts])
-
-
-def _check(at: int, prediction: str, answers: Sequence[str]) -> None:
-    if not isinstance(prediction, str):
-        raise RegardError(f"Prediction {at} must be a string, but is {shown(prediction)}.")
-    listed = not isinstance(answers, str) and has_length(answers)
-    if not listed or not all(isinstance(answer, str) for answer in answers):
-        text = shown(answers)
-        raise RegardError(f"The answers of question {at} must be a list of texts, but are {text}.")
-
-
-def _check_complete(
-    answers: Mapping[str, object], by_question: Mapping[str, object], what: str
-) -> None:
-    missing = [name for name in answers if name not in by_question]
-    if missing:
-        named = ", ".join([*missing[:3], *(["…"] if len(missing) > 3 else [])])
-        raise RegardError(
-            f"{len(missing)} of {len(answers)} questions have no {what}: {named}. Every question "
-            "needs one; the prediction that there is no answer is the empty string."
-        )

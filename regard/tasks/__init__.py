@@ -35,7 +35,6 @@ TASKS: dict[str, Any] = {
     "classification": "regard.tasks.classification:TextClassifier",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabelClassifier",
     "regression": "regard.tasks.regression:TextRegressor",
-    "multi-regression": "regard.tasks.multi_regression:MultiRegressor",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
     "fill-mask": "regard.tasks.fill_mask:MaskFiller",
     "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",

@@ -46,36 +46,33 @@ PUBLISHED_FOR = {
 TRAINED_AS = {"xlnet": "permutation-language-modeling"}
 # an encoder -> the task that it is pre-trained by, and then used as such
 PRETRAINED_AS = {"elmo": "bidirectional-language-modeling"}
-OF_CLASSES = ("classification", "multi-label-classification", "multi-regression", "regression")
-HEAD_OF = {task: kind for kind, task in TASK_OF.items()} | dict.fromkeys(OF_CLASSES, "classes")
+OF_CLASSES = ("classification", "multi-label-classification")  # of at least two; one is a number
+HEAD_OF = {task: kind for kind, task in TASK_OF.items()}
+HEAD_OF |= dict.fromkeys((*OF_CLASSES, "regression"), "classes")
 HEAD_OF["masked-language-modeling"] = "masked_lm"
 NAMED = ("classes", "tags", "crf")  # heads whose outputs have names
-PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def tasks_for(model: nn.Module) -> tuple[str, ...]:
     """The tasks that a model can be used for."""
-    if not isinstance(model, EncoderWithHeads):
-        continues = model.continues
-        tasks: tuple[str, ...] = ("language-modeling",) if continues else OF_ENCODER_DECODERS
-        if isinstance(model, EncoderDecoder) and model.reads_regions:
-            return ("captioning",)
-        if continues and name_of(model) in TRAINED_AS:
-            tasks = (*tasks, TRAINED_AS[name_of(model)])
-        if is_encoder(type(model)):
-            tasks = tasks if continues else ()
-            if name_of(model) in PRETRAINED_AS:
-                tasks = (*tasks, PRETRAINED_AS[name_of(model)])
-            return (*tasks, "embedding")
-        return tasks
-    of_heads = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
-    if "classes" in model.heads:
-        *of_classes, regression = OF_CLASSES
-        of_classes = [regression, of_classes[1]] if model.outputs()["classes"] == 1 else of_classes
-        of_heads = of_classes + [task for task in of_heads if task != "classification"]
-    if "masked_lm" in model.heads:
-        of_heads += ["masked-language-modeling"]
-    return (*of_heads, "embedding")
+    if isinstance(model, EncoderWithHeads):
+        tasks = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
+        if "classes" in model.heads:
+            one = model.outputs()["classes"] == 1
+            tasks[:1] = ["regression", OF_CLASSES[1]] if one else OF_CLASSES
+        if "masked_lm" in model.heads:
+            tasks.append("masked-language-modeling")
+        return (*tasks, "embedding")
+    if isinstance(model, EncoderDecoder) and model.reads_regions:
+        return ("captioning",)
+    encodes = is_encoder(type(model))
+    if not model.continues and not encodes:
+        return OF_ENCODER_DECODERS
+    tasks = ["language-modeling"] if model.continues else []
+    trained = (TRAINED_AS if model.continues else {}) | (PRETRAINED_AS if encodes else {})
+    if name_of(model) in trained:
+        tasks.append(trained[name_of(model)])
+    return (*tasks, *(["embedding"] if encodes else []))
 
 
 def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: Path) -> None:
@@ -193,9 +190,9 @@ def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
         ConfigError: it names another activation.
     """
     section = config.get("sentence_transformers")
-    old_name = config.get("sbert_ce_default_activation_function")
-    named = section.get("activation_fn") if isinstance(section, Mapping) else None
-    if section is None and old_name is None:
+    name = section.get("activation_fn") if isinstance(section, Mapping) else None
+    name = name or config.get("sbert_ce_default_activation_function")
+    if name is None and section is None:
         if "regard" in config or config.get("problem_type") == "regression":
             return None
         warnings.warn(
@@ -203,11 +200,11 @@ def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
             'the one output. For the number itself set `problem_type` to "regression".',
             stacklevel=2,
         )
-    kind = str(named or old_name or "Sigmoid").rpartition(".")[2].lower()
+    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
     if kind not in ("sigmoid", "identity"):
         raise ConfigError(
             f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
-            f"but is {named or old_name!r}."
+            f"but is {name!r}."
         )
     return kind
 
@@ -218,12 +215,9 @@ def source_prefix(config: Mapping[str, Any]) -> str:
     That is `prefix`, or the prefix of the task in `task_specific_params` where there is one task; a
     model of several tasks gets the prefix with each text.
     """
-    tasks = config.get("task_specific_params")
-    task_params = (
-        [params for params in tasks.values() if isinstance(params, Mapping)] if tasks else []
-    )
-    sections = [config, *task_params[:1]] if len(task_params) == 1 else [config]
-    prefixes = (section.get("prefix") for section in sections)
+    tasks = config.get("task_specific_params") or {}
+    sections = [config, *(tasks.values() if len(tasks) == 1 else ())]
+    prefixes = [section.get("prefix") for section in sections if isinstance(section, Mapping)]
     return next((prefix for prefix in prefixes if isinstance(prefix, str) and prefix), "")
 
 
@@ -240,33 +234,28 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
         return [f"LABEL_{i}" for i in range(outputs)]
     labels = list(names.values())
     repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if not repeated:
-        return labels
-    distinct = [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
-    if len(set(distinct)) < outputs:
-        raise ConfigError(f"config.json: `id2label` must name each label once, but is {names}.")
-    warnings.warn(
-        f"config.json: `id2label` has several labels {', '.join(repeated)}. They are distinguished "
-        f"by their numbers: {', '.join(name for name in distinct if name not in labels)}.",
-        stacklevel=2,
-    )
-    return distinct
+    if repeated:
+        warnings.warn(
+            f"config.json: `id2label` has several labels {', '.join(repeated)}. They get their "
+            "numbers behind them.",
+            stacklevel=2,
+        )
+    return [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
 
 
 def _task_of_classes(config: Mapping[str, Any], outputs: int) -> str:
-    """The task of a head for classes or numbers, as `problem_type` has it."""
+    """The task of a head for classes or a number, as `problem_type` has it.
+
+    Raises:
+        ConfigError: it has not the outputs for it.
+    """
     problem = config.get("problem_type")
-    if problem not in (None, *PROBLEMS):
-        raise ConfigError(
-            f"config.json: `problem_type` must be {joined_with_or(PROBLEMS)}, but is {problem!r}."
-        )
     if problem == "multi_label_classification":
         return "multi-label-classification"
-    if problem == "single_label_classification" and outputs == 1:
+    numbers = "regression" if outputs == 1 else "single_label_classification"
+    if problem not in (None, numbers):
         raise ConfigError(
-            "config.json: `problem_type` is single_label_classification, but the head has one "
-            "answer, and a class is one of at least two. For a number it must be regression."
+            f"config.json: `problem_type` must be {numbers} or multi_label_classification for a "
+            f"head of {outputs} outputs, but is {problem!r}."
         )
-    if outputs == 1:
-        return "regression"
-    return "multi-regression" if problem == "regression" else "classification"
+    return "regression" if outputs == 1 else "classification"

@@ -2,6 +2,9 @@
 
 Each label is a binary decision: the head has a logit for each, and the loss is the binary
 cross-entropy. Other libraries have such heads as `problem_type` multi_label_classification.
+
+A row has its labels as a list in one column, or a column with 0 or 1 for each label. Readers give
+rows of texts, so that the list is JSON in the last field: `["old", "warm"]`.
 """
 
 from __future__ import annotations
@@ -9,8 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -18,12 +20,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import RowReader
+from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
+from regard.data.header_rows import WithoutHeader
+from regard.data.in_memory import column_names, infer_columns, infer_text_columns
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
-from regard.metrics.multi_label import MultiLabelReport, best_threshold
+from regard.metrics.class_report import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest
@@ -32,18 +36,11 @@ from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by
 from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
-from regard.tasks.several_targets import (
-    MakeList,
-    SeveralTargetsData,
-    SeveralTargetsRecipe,
-    columns_to_score,
-    list_in,
-    rows_to_score,
-    several_target_problems,
-)
 from regard.tasks.texts import (
     TextObjective,
     TextOptions,
+    TextRecipe,
+    TextsData,
     add_data,
     probabilities_of_labels,
     published_labels,
@@ -51,16 +48,18 @@ from regard.tasks.texts import (
     targets_of,
     text_example,
     text_options,
+    text_problems,
     text_settings,
     texts_and_targets,
 )
 from regard.text import Tokenizer
 
 THRESHOLD = 0.5
+NEEDS_VALID = "needs validation data"
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
-class MultiLabelData(SeveralTargetsData):
+class MultiLabelData(TextsData):
     """[data]: tables of one text or two and their labels: a list in one column, or a column with 0
     or 1 for each label.
     """
@@ -68,10 +67,69 @@ class MultiLabelData(SeveralTargetsData):
     separator: str = ""
     """The text between labels in a column of texts, such as ";". Lists (of JSONL, Parquet and data
     in memory) need none."""
+    target_columns: tuple[int | str, ...] = ()
+    """The columns of the labels, where each has its own: `columns` then names the texts alone."""
 
-    def make_list(self) -> MakeList:
-        """From 0 or 1 for each label to the labels."""
-        return partial(_labels_of_indicators, tuple(map(str, self.target_columns)))
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return len(self.columns) == (2 if self.target_columns else 3)
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The rows of a file: one text or two, then the labels as JSON text, or as a table has it.
+
+        Raises:
+            ConfigError: `columns` does not name one text or two.
+        """
+        least = 1 if self.target_columns else 2
+        missing = self.target_columns and "columns" not in self.model_fields_set
+        if missing or len(self.columns) not in (least, least + 1):
+            raise ConfigError(
+                "[data] `columns` must name one text or two"
+                f"{'' if self.target_columns else ', and then that of the labels'}, but "
+                f"{'is missing' if missing else f'names {len(self.columns)} columns'}."
+            )
+        return self.rows(source, part, (*self.columns, *self.target_columns))
+
+    def with_named_columns(self) -> Self:
+        return self if self.target_columns else super().with_named_columns()
+
+    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+        """These columns of a file, those of labels as a list."""
+        reader = self.table(path, columns, () if self.target_columns else self.columns[-1:])
+        if len(columns) == 1:  # that of the groups
+            return reader
+        if self.target_columns:
+            return MergedColumns(reader, tuple(map(str, self.target_columns)))
+        return WithoutHeader(reader)
+
+
+@dataclass(frozen=True, eq=False)
+class MergedColumns(RowReader):
+    """A reader whose rows have their last columns, 0 or 1 for each of the labels, as a list."""
+
+    reader: RowReader
+    labels: Sequence[str]
+
+    def file_of(self, field: int) -> str:
+        return self.reader.file_of(field)
+
+    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """The rows.
+
+        Raises:
+            DataError: a column has neither 0 nor 1.
+        """
+        count = len(self.labels)
+        for line, row in self.reader.numbered():
+            chosen = []
+            for label, value in zip(self.labels, row[-count:], strict=True):
+                if value.strip().lower() not in YES_OR_NO:
+                    problem = f"has {value!r:.60} in column {label!r}, which must be 0 or 1."
+                    raise DataError(self.file_of(0), line, problem)
+                if YES_OR_NO[value.strip().lower()]:
+                    chosen.append(label)
+            yield line, (*row[:-count], json.dumps(chosen))
 
 
 class MultiLabelObjective(TextObjective):
@@ -98,7 +156,7 @@ class MultiLabelEvaluation(Options):
     """The score that selects the best weights. All of them are computed."""
 
 
-class MultiLabelRecipe(SeveralTargetsRecipe):
+class MultiLabelRecipe(TextRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: MultiLabelData
@@ -179,11 +237,16 @@ class MultiLabelClassifier(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from several_target_problems(recipe)
-        if recipe.data.target_columns:
+        yield from text_problems(recipe)
+        data = recipe.data
+        if len({*data.target_columns}) < len(data.target_columns):
+            yield "data.target_columns", "must name each column once."
+        if data.target_columns:
             why = "is of labels in one column, but `target_columns` has a column for each"
-            yield from differing(recipe.data, "data", ("separator",), why)
-        if recipe.labels.threshold == "fitted" and recipe.data.valid is None:
+            yield from differing(data, "data", ("separator",), why)
+        if data.valid is None:
+            yield from differing(recipe.evaluation, "evaluation", ("goal",), NEEDS_VALID)
+        if recipe.labels.threshold == "fitted" and data.valid is None:
             yield "labels.threshold", "needs validation data. Name a file or a share as `valid`."
 
     example = staticmethod(text_example)
@@ -263,13 +326,36 @@ class MultiLabelClassifier(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""
-        reader = rows_to_score(rows, self.labels, partial(_labels_of_indicators, self.labels))
-        return texts_and_targets(reader, self.target)
+        rows = list(rows) if isinstance(rows, Iterator) else rows
+        if not isinstance(rows, RowReader):
+            if {*self.labels} <= {*column_names(rows)}:
+                texts = infer_text_columns(rows, excluded=self.labels)
+                rows = MergedColumns(read(rows, (*texts, *self.labels)), self.labels)
+            else:
+                columns = infer_columns(rows)
+                rows = read(rows, columns, lists=columns[-1:])
+        return texts_and_targets(rows, self.target)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
-        """The examples of a file that a user names."""
-        indicated = partial(_labels_of_indicators, self.labels)
-        return columns_to_score(files[0], tuple(columns) or self.columns, self.labels, indicated)
+        """The examples of a file that a user names: texts and a list of labels, or texts and a
+        column for each label.
+
+        Raises:
+            ConfigError: columns of labels are named, but not of all, or none of a text.
+        """
+        columns = tuple(columns) or self.columns
+        # Labels may be numbers by chance ("0", "1"), as columns are.
+        column_of = {str(column): column for column in columns if str(column) in self.labels}
+        texts = [column for column in columns if str(column) not in self.labels]
+        if texts and len(column_of) == len(self.labels):
+            merged = read(files[0], (*texts, *(column_of[label] for label in self.labels)))
+            return MergedColumns(merged, self.labels)
+        if any(isinstance(column, str) for column in column_of.values()):
+            raise ConfigError(
+                f"`columns` must name texts, and the labels all or none, {', '.join(self.labels)}, "
+                f"but names {', '.join(map(str, columns))}."
+            )
+        return read(files[0], columns, lists=columns[-1:])
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -306,44 +392,33 @@ def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
     Raises:
         DataError: it holds neither, or names a label twice.
     """
-    items = list_in(field, file, line)
-    if items is None:
-        if field.strip() and not separator:
-            problem = f"has {field!r:.60} where a list of labels should be."
-            hint = 'If labels are text, say what separates them, such as separator = ";" in [data].'
-            raise DataError(file, line, problem, hint)
-        items = [part.strip() for part in field.split(separator)] if separator else []
-        items = [part for part in items if part]
-    for item in items:
-        if (
-            not isinstance(item, str | int | float)
-            or isinstance(item, bool)
-            or not str(item).strip()
-        ):
-            problem = f"has {json.dumps(item)} in a list of labels."
-            raise DataError(file, line, problem, "A label is a text or a number.")
-    labels = list(map(str, items))
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        problem = f"names the label {twice[0]!r} twice."
-        hint = "Lists hold the names of labels. 0 or 1 for each label: see `target_columns`."
+    field = field.strip()
+    if field.startswith("[") and field.endswith("]"):
+        items = _json_list(field)
+        wrong = items is None or not all(
+            isinstance(item, str | int | float) and not isinstance(item, bool) and str(item).strip()
+            for item in items
+        )
+    else:
+        parts = field.split(separator) if separator else []
+        items = [part.strip() for part in parts if part.strip()]
+        wrong = bool(field) and not separator
+    labels = list(map(str, items or ()))
+    if wrong or len({*labels}) < len(labels):
+        problem = f"has {field!r:.60} where a list of labels, each once, should be."
+        hint = (
+            'Write ["a", "b"], or say what separates labels that are text, such as separator = ";" '
+            "in [data]. For 0 or 1 for each label see `target_columns`."
+        )
         raise DataError(file, line, problem, hint)
     return labels
 
 
-def _labels_of_indicators(
-    labels: Sequence[str], values: Sequence[str], file: str, line: int
-) -> list[str]:
-    """The labels whose column has a 1.
-
-    Raises:
-        DataError: a column has neither 0 nor 1.
-    """
-    for label, value in zip(labels, values, strict=True):
-        if value.strip().lower() not in YES_OR_NO:
-            problem = f"has {value!r:.60} in column {label!r}, which must be 0 or 1."
-            raise DataError(file, line, problem)
-    pairs = zip(labels, values, strict=True)
-    return [label for label, value in pairs if YES_OR_NO[value.strip().lower()]]
+def _json_list(text: str) -> list[Any] | None:
+    try:
+        return list(json.loads(text))
+    except ValueError:
+        return None
 
 
 def pos_weight(

@@ -29,7 +29,7 @@ from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.layers.crf import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores
-from regard.metrics.tags import convert_tags, spans
+from regard.metrics.entities import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.metrics.multi_regression import NAMES
 from regard.metrics.perplexity import UNITS, Perplexity, Protocol
 from regard.metrics.score import better_direction
 from regard.tasks.bidirectional_language_modeling import DIRECTIONS
@@ -32,7 +31,9 @@ HIGHER = (
     "Matthews correlation",
     "micro-F1",
     "minimal-pair accuracy",
+    "Pearson correlation",
     "ROUGE-L",
+    "Spearman correlation",
     "SQuAD F1",
     "subset accuracy",
 )
@@ -44,11 +45,9 @@ LOWER = (
     *(Perplexity(1.0, 1, Protocol(unit, "words")).name for unit in UNITS),
     *(Perplexity(1.0, 1, Protocol("word", "words", direction=way)).name for way in DIRECTIONS),
 )
-OF_NUMBERS = {"mse": "min", "mae": "min", "pearson": "max", "spearman": "max"}
 DIRECTION_OF = {
     **dict.fromkeys(HIGHER, "max"),
     **dict.fromkeys(LOWER, "min"),
-    **{NAMES[name]: direction for name, direction in OF_NUMBERS.items()},
 }
 
 

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from regard.errors import RegardError
-from regard.metrics import CIDEr, metric_class
+from regard.metrics import metric_class
 
 CAPTIONS = ["a dog runs on the grass", "two men talk", "", "A man's well-known dog , a dog !"]
 REFERENCES = [
@@ -64,17 +63,3 @@ def test_the_score_is_the_formula():
     found = metric.result()
     assert found.value == pytest.approx(naive(CAPTIONS, REFERENCES), rel=1e-12)
     assert found.value > 10 and found.count == 4 and "sigma:6" in found.signature
-
-
-def test_wrong_input_is_an_error():
-    metric = CIDEr()
-    with pytest.raises(RegardError, match="nothing"):
-        metric.result()
-    with pytest.raises(RegardError, match="Caption 0 has no reference"):
-        metric.add(["a"], [[]])
-    with pytest.raises(RegardError, match="must be a list"):
-        metric.add("a", [["a"]])
-    with pytest.raises(RegardError, match="must be a string, but is 3"):
-        metric.add(["a"], [["b", 3]])
-    with pytest.raises(RegardError, match="references"):
-        metric.add(["a"], [])

@@ -62,10 +62,8 @@ def test_lists_tensors_and_arrays_give_the_same_score(metric):
     assert expected.count == 32
     tensors = metric()
     tensors.add(torch.tensor(found).view(8, 5), torch.tensor(wanted).view(8, 5))
-    mixed = metric()
-    mixed.add(list(torch.tensor(found)), wanted)
     lists = fed(metric(), found.tolist(), wanted.tolist(), 11)
-    assert expected == tensors.result() == mixed.result() == lists == fed(metric(), found, wanted)
+    assert expected == tensors.result() == lists == fed(metric(), found, wanted)
 
 
 def test_metrics_of_a_single_label_are_defined():
@@ -76,12 +74,10 @@ def test_metrics_of_a_single_label_are_defined():
 
 
 @pytest.mark.parametrize("metric", [Accuracy, lambda: F1("1"), MacroF1, Matthews])
-def test_unequal_shapes_and_no_targets_raise_errors(metric):
+def test_unequal_lengths_and_no_targets_raise_errors(metric):
     metric = metric()
     with pytest.raises(RegardError, match="1 predictions and 2 references"):
         metric.add(["a"], ["a", "b"])
-    with pytest.raises(RegardError, match="must have one shape"):
-        metric.add(torch.zeros(2, 3), torch.zeros(3, 2))
     metric.add(torch.tensor([1]), torch.tensor([-100]))
     with pytest.raises(RegardError, match="of nothing is not defined"):
         metric.result()
@@ -93,13 +89,8 @@ def test_unknown_labels_raise_errors():
         metric.add(["neutral", "entailmant"], ["neutral", "neutral"])
     with pytest.raises(RegardError, match="of nothing"):
         metric.result()  # nothing of the refused batch was counted
-    with pytest.raises(RegardError, match="no label 1. .*'1'"):
+    with pytest.raises(RegardError, match="no label 1. "):
         F1("1", labels=["0", "1"]).add([1], ["1"])  # the number is another label than its name
-    with pytest.raises(RegardError, match="no label 'yse'. Did you mean 'yes'?"):
-        F1("yse", labels=["yes", "no"])
-    with pytest.raises(RegardError, match="the label 'yse' is not defined.*Did you mean 'yes'?"):
-        fed(F1("yse"), ["yes"], ["no"])
-    with pytest.raises(RegardError, match="a name or a number, but one is \\['a'\\]"):
-        Matthews().add([["a"]], ["b"])
-    with pytest.raises(RegardError, match="at least one label"):
-        MacroF1(labels=[])
+    for labels in (None, ["no", "yes"]):
+        with pytest.raises(RegardError, match="the label 'yse' is not defined.*mean 'yes'?"):
+            fed(F1("yse", labels), ["yes"], ["no"])

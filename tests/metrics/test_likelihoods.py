@@ -64,19 +64,10 @@ def test_entropies_take_tensors_of_any_shape_and_type():
     assert (kl_divergence(p, p) == 0).all()
 
 
-@pytest.mark.parametrize(
-    "p, q, message",
-    [
-        ([0.5, 0.6], [0.5, 0.5], "`p` must sum to 1, but sums to 1.1"),
-        ([0.5, 0.5], [1.5, -0.5], "`q` must be probabilities, but one is -0.5"),
-        ([0.5, 0.5], [1.0], "`p` and `q` must have equally many outcomes.*2 and 1"),
-        ([float("nan"), 1.0], [0.5, 0.5], "`p` must be probabilities"),
-        ([], [], "`p` must have at least one outcome"),
-    ],
-)
-def test_invalid_distributions_raise_errors(p, q, message):
-    with pytest.raises(RegardError, match=message):
-        kl_divergence(p, q)
+@pytest.mark.parametrize("wrong", [[0.5, 0.6], [1.5, -0.5], [float("nan"), 1.0], []])
+def test_invalid_distributions_raise_errors(wrong):
+    with pytest.raises(RegardError, match="`p` must be probabilities that sum to 1, but is"):
+        kl_divergence(wrong, [0.5, 0.5])
 
 
 def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
@@ -117,11 +108,9 @@ def test_protocols_have_signatures_and_invalid_ones_raise_errors():
     )
     with pytest.raises(ConfigError, match="`unit` must be one of word, token"):
         Protocol("sentence", "words")
-    with pytest.raises(ConfigError, match="`stride` needs a `window`"):
-        Protocol("word", "words", stride=3)
-    for stride in (0, 9):
-        with pytest.raises(ConfigError, match="`stride` must be between 1 and the window, 8"):
-            Protocol("word", "words", window=8, stride=stride)
+    for window, stride in ((None, 3), (8, 0), (8, 9)):
+        with pytest.raises(ConfigError, match=f"`stride` must be between 1 and `window`, {window}"):
+            Protocol("word", "words", window=window, stride=stride)
     meter = PerplexityMeter(Protocol("word", "words"))
     with pytest.raises(RegardError, match="Perplexity of nothing is not defined"):
         meter.result()

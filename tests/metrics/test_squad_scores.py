@@ -121,7 +121,8 @@ def test_published_systems_have_their_scores_of_version_1(shared, system):
     answers = questions(shared("squad/dev-v1.1.reconstructed.json"))
     predictions = json.loads(shared(f"squad/models/1.1/{system}.json").read_text())
     metric = SQuAD()
-    metric.add_by_id(predictions, answers)
+    # As the official script has it, a question without a prediction scores 0.
+    metric.add([predictions.get(name, "") for name in answers], list(answers.values()))
     score = metric.result()
     assert (score.exact, score.value) == pytest.approx(SCORES_1[system], abs=1e-9)
     rounded = (round(score.exact, 1), round(score.value, 1))
@@ -129,8 +130,7 @@ def test_published_systems_have_their_scores_of_version_1(shared, system):
     judged = [naive(predictions[n], answers[n], 1) for n in answers if n in predictions]
     exact, f1 = (100 * sum(column) / 10570 for column in zip(*judged, strict=True))
     assert (score.exact, score.value) == pytest.approx((exact, f1), abs=1e-9)
-    lost = "|missing:13|extra:28" if system.startswith("Logistic") else ""
-    assert score.signature == f"version:1.1|count:10570{lost}"
+    assert score.signature == "version:1.1|count:10570"
 
 
 @pytest.mark.parametrize("system", SCORES_2)
@@ -138,7 +138,7 @@ def test_published_systems_have_their_scores_of_version_2(shared, system):
     answers = questions(shared("squad/dev-v2.0.reconstructed.json"))
     predictions = json.loads(shared(f"squad/models/v2.0/{system}.json").read_text())
     metric = SQuAD2()
-    metric.add_by_id(predictions, answers)
+    metric.add([predictions[name] for name in answers], list(answers.values()))
     score = metric.result()
     assert score.details == pytest.approx(SCORES_2[system], abs=1e-9)
     assert (score.exact, score.value) == (score.details["exact"], score.details["f1"])
@@ -192,12 +192,6 @@ def test_the_best_threshold_for_no_answer_equals_that_of_a_naive_search(rows, th
     assert f"version:2.0|threshold:{threshold:g}|count:{len(rows)}" in score.signature
 
 
-def SQuAD2_without_scores():
-    metric = SQuAD2()
-    metric.add(["", "x"], [[], ["x"]])
-    return metric.result()
-
-
 def test_an_answer_of_articles_only_has_f1_0_in_version_1_and_100_in_version_2():
     """Version 1.1 sees no word in common; version 2.0 takes such an answer for none."""
     metric = SQuAD()
@@ -208,40 +202,13 @@ def test_an_answer_of_articles_only_has_f1_0_in_version_1_and_100_in_version_2()
     assert (metric.result().exact, metric.result().value) == (100, 100)
 
 
-def test_predictions_by_id_report_missing_and_extra_ones():
-    answers = {"1": ["x"], "2": ["y"], "3": []}
-    metric = SQuAD()
-    metric.add_by_id({"1": "x", "9": "z"}, {"1": ["x"], "2": ["y"]})
-    assert metric.result().exact == 50
-    assert metric.result().signature == "version:1.1|count:2|missing:1|extra:1"
-    metric = SQuAD2()
-    with pytest.raises(RegardError, match="2 of 3 questions have no prediction: 2, 3. .*empty"):
-        metric.add_by_id({"1": "x", "9": "z"}, answers)
-    predictions = {"9": "z", "3": "", "2": "y", "1": "q"}
-    with pytest.raises(RegardError, match="1 of 3 questions have no score for no answer: 3. "):
-        metric.add_by_id(predictions, answers, {"1": 0.1, "2": 0.2})
-    metric.add_by_id(predictions, answers, {"2": 0.2, "1": 0.3, "3": 0.5, "9": 0.1})
-    score = metric.result()
-    assert score.exact == pytest.approx(200 / 3)
-    assert score.details["best_exact_thresh"] == 0.2
-    assert score.signature == "version:2.0|threshold:1|count:3|has:2|none:1|extra:1"
-
-
-def test_invalid_predictions_and_answers_raise_errors():
+def test_data_that_cannot_be_scored_raise_errors():
     for metric in (SQuAD(), SQuAD2()):
         with pytest.raises(RegardError, match="SQuAD of nothing"):
             metric.result()
         with pytest.raises(RegardError, match="1 predictions and 2 questions"):
             metric.add(["x"], [["x"], ["y"]])
-        with pytest.raises(RegardError, match="Prediction 1 must be a string, but is None"):
-            metric.add(["x", None], [["x"], ["y"]])
-        with pytest.raises(RegardError, match="question 0 must be a list of texts, but are 'x'"):
-            metric.add(["x"], ["x"])
-    with pytest.raises(RegardError, match="Question 1 has no answer: .*SQuAD2"):
+    with pytest.raises(RegardError, match=r"has no answer: SQuAD2"):
         SQuAD().add(["x", ""], [["x"], []])
-    metric = SQuAD2()
     with pytest.raises(RegardError, match="1 scores for no answer and 2 questions"):
-        metric.add(["x", ""], [["x"], []], [0.1])
-    metric.add(["x"], [["x"]])
-    with pytest.raises(RegardError, match="for all questions or for none"):
-        metric.add(["x"], [["x"]], [0.1])
+        SQuAD2().add(["x", ""], [["x"], []], [0.1])

@@ -80,16 +80,12 @@ def test_invalid_hypotheses_and_options_raise_errors():
             metric.result()
         with pytest.raises(RegardError, match="2 predictions and 1 references"):
             metric.add(["a", "b"], ["a"])
-        with pytest.raises(RegardError, match="must be a list"):
+        with pytest.raises(RegardError, match="must be lists, but one is a string"):
             metric.add("a", ["a"])
-        with pytest.raises(RegardError, match="Sentence 0 must be a string, but is None"):
+        with pytest.raises(RegardError, match="Text 0 must be a string, but is None"):
             metric.add([None], ["a"])
-        with pytest.raises(RegardError, match="Sentence 0 has no reference"):
+        with pytest.raises(RegardError, match="Text 0 has no reference"):
             metric.add(["a"], [[]])
-    with pytest.raises(RegardError, match="`smooth` must be one of exp"):
-        BLEU(smooth="add-k")
-    with pytest.raises(RegardError, match="`tokenize` must be one of"):
-        BLEU(tokenize="14a")
     assert bleu([""], [""]).value == 0.0 == chrf([""], ["a"]).value
 
 

@@ -29,7 +29,7 @@ import every_task
 
 # tasks of an encoder whose answers are made of the scores of one pass
 BY_SCORES = (
-    *("classification", "regression", "multi-label-classification", "multi-regression"),
+    *("classification", "regression", "multi-label-classification"),
     *("tagging", "crf-tagging", "classification-gpt2", "classification-xlnet"),
     *("classification-transformer-xl", "classification-elmo", "tagging-elmo"),
 )

@@ -11,7 +11,7 @@ import torch
 import regard
 from regard.data.windows import WordWindows
 from regard.layers.crf import CRF
-from regard.metrics.tags import spans
+from regard.metrics.entities import spans
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task  # noqa: E402

@@ -328,7 +328,6 @@ def rounded(found: Any) -> str:
 DATA: dict[str, Any] = {
     "classification": [("the cat", "yes"), ("a mat", "no")],
     "multi-label-classification": [("the cat", ["old", "warm"]), ("a mat", [])],
-    "multi-regression": [("the cat", [1, 2.5]), ("a mat", [2, 0]), ("sat", [3, 1])],
     "regression": [("the cat", "1"), ("a mat", "2"), ("sat", "3")],
     **dict.fromkeys(every_task.TAGGING, [(["the", "cat"], ["O", "B-X"])]),
     "embedding": [("the", "cat", "1"), ("a", "mat", "3"), ("sun", "on", "2")],

@@ -15,7 +15,7 @@ from tiny_folders import FAMILIES, GPTS, folder, their_scores
 import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments import runs
-from regard.metrics.multi_label import best_threshold
+from regard.metrics.class_report import best_threshold
 
 pandas = pytest.importorskip("pandas")
 transformers = pytest.importorskip("transformers")
@@ -173,14 +173,12 @@ def test_rows_without_labels_have_the_target_zero(start):
             "valid=<DataFrame>:2: has the label 'new', which is none of: bad, film",
         ),
         (dict(train=LISTS.assign(labels="good")), "<DataFrame>:1: has 'good' where a list of la"),
-        (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: names the label '1' twice.*0 or"),
-        (dict(train=LISTS.assign(labels=[["a", None]] * 24)), ":1: has null in a list of labels"),
-        (dict(train=LISTS.assign(labels=[["a", math.nan]] * 24)), "has null in a list of labels"),
-        (dict(train=LISTS.assign(labels=[[["a"]]] * 24)), r'has \["a"\] in a list of labels'),
-        (dict(train=LISTS.assign(labels=[[""]] * 24)), 'has "" in a list of labels'),
+        (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: has .*where a list of labels, ea"),
+        (dict(train=LISTS.assign(labels=[["a", None]] * 24)), ":1: has .* where a list of labels"),
+        (dict(train=LISTS.assign(labels=[[["a"]]] * 24)), r"has .* where a list of labels"),
+        (dict(train=LISTS.assign(labels="['a', 'b']")), ":1: has .* where a list of labels"),
         (dict(train=LISTS.assign(labels=[[]] * 24)), "has no row with a label"),
         (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: has no value in column"),
-        (dict(train=LISTS.assign(labels="['a', 'b']")), "which is no list in JSON"),
         (dict(train=INDICATORS), "their names do not say which"),
         (
             dict(train=INDICATORS.assign(bad=2), columns=["text"], target_columns=["good", "bad"]),
@@ -231,7 +229,7 @@ def test_errors_in_files_have_the_line(start, name):
 
 def test_target_columns_without_columns_in_a_recipe_are_an_error(start):
     INDICATORS.to_csv("rows.csv", index=False)
-    with pytest.raises(ConfigError, match="`columns` is missing"):
+    with pytest.raises(ConfigError, match="`columns` must name one text or two, but is missing"):
         train(train="rows.csv", target_columns=["good", "bad"])
 
 
@@ -362,5 +360,5 @@ def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_lin
     columns = ["text", *LABELS[::-1]]
     found = task.evaluate(task.rows_to_evaluate(["rows.csv"], columns)).named
     assert found == task.evaluate(LISTS).named
-    with pytest.raises(ConfigError, match="columns of all labels, or of none: bad is missing"):
+    with pytest.raises(ConfigError, match="must name texts, and the labels all or none"):
         task.rows_to_evaluate(["rows.csv"], ["text", *LABELS[1:]])

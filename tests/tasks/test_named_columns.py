@@ -27,7 +27,6 @@ TARGETS = {
     "classification": lambda n: ["no", "perhaps", "yes"][n % 3],
     "regression": lambda n: n / 3,
     "multi-label-classification": lambda n: [["old"], ["sunny", "warm"]][n % 2],
-    "multi-regression": lambda n: [n / 2, 1.0],
     **dict.fromkeys(ENCODER_DECODERS, lambda n: TEXTS[-n]),
 }
 

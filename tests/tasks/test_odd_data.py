@@ -34,7 +34,6 @@ DATA: dict[str, dict[str, list[Any]]] = {
     "classification": {"text": TEXTS, "label": ["no", "yes"] * 3},
     "regression": {"text": TEXTS, "label": [1, 2.5, 3, 4, 5, 6]},
     "multi-label-classification": {"text": TEXTS, "labels": [["old"], [], ["warm", "sunny"]] * 2},
-    "multi-regression": {"text": TEXTS, "labels": [[1, 2.0]] * 6},
     **dict.fromkeys(
         every_task.TAGGING, {"words": [["the", "cat"]] * 6, "tags": [["O", "B-X"]] * 6}
     ),

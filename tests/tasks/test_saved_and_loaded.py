@@ -28,7 +28,7 @@ SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 LABELS = {
     **dict.fromkeys(("tagging", "crf-tagging"), ["B-X", "O"]),
     **dict.fromkeys(("classification", "multi-label-classification"), ["no", "yes"]),
-    **dict.fromkeys(("multi-regression", "parsing"), ["a", "b"]),
+    "parsing": ["a", "b"],
 }
 ONE_OUTPUT = ("regression", "multiple-choice")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,17 +1,13 @@
-"""Scores of sets of labels and of several numbers, beside scikit-learn, scipy and the formulas."""
+"""Scores of sets of labels, beside scikit-learn and the formulas."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-import scipy.stats
 import sklearn.metrics
 
 from regard.errors import RegardError
-from regard.metrics.multi_label import MultiLabelReport, best_threshold
-from regard.metrics.multi_regression import MultiRegressionReport
+from regard.metrics.class_report import MultiLabelReport, best_threshold
 
 LABELS = ["old", "warm", "never", "always", "rare"]
 
@@ -88,41 +84,8 @@ def test_the_best_threshold_without_any_target_is_a_half():
     ).subset_accuracy
 
 
-def test_scores_of_numbers_are_those_of_scipy_and_their_means():
-    generator = np.random.default_rng(3)
-    targets = generator.normal(size=(40, 3)) * [1, 10, 100]
-    predicted = targets + generator.normal(size=(40, 3)) * [0.5, 20, 30]
-    report = MultiRegressionReport.of(predicted.astype(np.float32), targets, ["a", "b", "c"])
-    means = np.zeros(4)
-    for column, one in enumerate(report.numbers):
-        found, wanted = predicted.astype(np.float32).astype(float)[:, column], targets[:, column]
-        theirs = [
-            sum((a - b) ** 2 for a, b in zip(found, wanted, strict=True)) / 40,
-            sum(abs(a - b) for a, b in zip(found, wanted, strict=True)) / 40,
-            scipy.stats.pearsonr(found, wanted).statistic,
-            scipy.stats.spearmanr(found, wanted).statistic,
-        ]
-        assert [one.mse, one.mae, one.pearson, one.spearman] == pytest.approx(theirs)
-        means += np.array(theirs) / 3
-    assert list(report.values().values()) == pytest.approx(means.tolist())
-    assert [score.value for score in report.scores()] == list(report.values().values())
-    assert [row[0] for row in report.table().rows] == ["a", "b", "c", "mean"]
-
-
-def test_correlations_with_constant_targets_are_nan_and_errors_are_not():
-    predicted, targets = np.arange(6.0).reshape(3, 2), np.ones((3, 2))
-    targets[:, 1] = [1, 2, 3]
-    report = MultiRegressionReport.of(predicted, targets, ["flat", "b"])
-    assert math.isnan(report.numbers[0].pearson) and report.numbers[1].pearson == pytest.approx(1)
-    assert math.isnan(report.values()["pearson"]) and math.isfinite(report.values()["mse"])
-
-
 def test_no_examples_and_unequal_lengths_raise_an_error():
-    for kind in (
-        lambda a, b: MultiLabelReport.of(a, b, ["x", "y"], 0.5),
-        lambda a, b: MultiRegressionReport.of(a, b, ["x", "y"]),
-    ):
-        with pytest.raises(RegardError, match="nothing was added"):
-            kind(np.zeros((0, 2)), np.zeros((0, 2), bool))
-        with pytest.raises(RegardError, match="as many predictions as targets"):
-            kind(np.zeros((3, 2)), np.zeros((2, 2), bool))
+    with pytest.raises(RegardError, match="nothing was added"):
+        MultiLabelReport.of(np.zeros((0, 2)), np.zeros((0, 2), bool), ["x", "y"], 0.5)
+    with pytest.raises(RegardError, match="as many predictions as targets"):
+        MultiLabelReport.of(np.zeros((3, 2)), np.zeros((2, 2), bool), ["x", "y"], 0.5)
