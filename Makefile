@@ -10,11 +10,12 @@ TORCH  := $(shell grep '^torch==' $(PINS))
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-reference versions lint docs dist sanitize bench weight clean
+.PHONY: help demo test test-all test-reference versions lint docs dist sanitize bench weight clean
 
 help:
 	@echo "make demo   train three translators, compare them, write runs/demo/report.html"
-	@echo "make test   all tests"
+	@echo "make test   the tests, but for slow ones of special parts"
+	@echo "make test-all  all tests"
 	@echo "make test-reference  the tests on a copy without the compiled kernels"
 	@echo "make versions  the tests with every Python here, and with the lowest dependencies"
 	@echo "make lint   style and types"
@@ -29,8 +30,9 @@ demo: $(VENV)/.core
 	$(BIN)/python examples/demo.py
 
 # Whatever the environment says, Python keeps what it has compiled: a hundred tests start processes.
-test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest -n 2 --dist worksteal
+test test-all: $(VENV)/.dev
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false \
+	  $(BIN)/python -m pytest -n 2 --dist worksteal $(if $(filter test,$@),-m "not slow")
 
 # The package of kernels is optional: what the definitions compute is tested without its folder.
 REFERENCE := build/reference

@@ -76,6 +76,7 @@ def commands() -> tuple[list[str], list[str]]:
     return tuple(in_this_python(json.loads(text), port) for text in (*FILE["ENTRYPOINT"], check))
 
 
+@pytest.mark.slow("Containerfile", "regard/serving")
 @pytest.mark.parametrize("where", ["variable", "file"])
 def test_the_health_check_finds_the_server_wherever_its_key_is(tmp_path, commands, where):
     entry, check = commands

@@ -76,6 +76,7 @@ def test_the_excerpt_is_small_enough_to_ship():
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 500_000
 
 
+@pytest.mark.slow("examples/tatoeba")
 def test_the_same_source_gives_the_same_excerpt(shared, parts):
     import zipfile
 

@@ -85,6 +85,7 @@ def test_typed_keywords_are_options_and_those_that_many_tasks_have_are_there():
     assert shared | (training - {"d_model"}) <= typed
 
 
+@pytest.mark.slow("regard/__init__.py", "regard/experiments")
 def test_mypy_finds_misspelled_names_and_options(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)

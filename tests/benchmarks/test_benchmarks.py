@@ -141,6 +141,7 @@ def test_a_worker_returns_results_and_raises_errors_of_its_process():
             worker.make()
 
 
+@pytest.mark.slow("benchmarks")
 def test_failed_and_missing_conditions_are_left_out_with_the_reason():
     conditions = [
         Condition("regard", TOYS + "Sleeps", {"seconds": 0.01}),
@@ -230,6 +231,7 @@ def test_exceeded_names_conditions_faster_than_the_ceiling():
     assert tables.exceeded(work, {"read GB/s": 12.0}) == []
 
 
+@pytest.mark.slow("benchmarks")
 def test_files_of_a_condition_are_written_in_another_process(tmp_path):
     settings = {"folder": str(tmp_path)}
     condition = Condition("opens", TOYS + "Opens", settings, prepare=TOYS + "write_large")
@@ -242,6 +244,7 @@ def test_files_of_a_condition_are_written_in_another_process(tmp_path):
         assert peak is None or peak < 200  # what the writer held does not count
 
 
+@pytest.mark.slow("benchmarks")
 def test_a_turn_reports_the_cpu_use_of_other_programs():
     with Worker(Condition("sleeps", TOYS + "Sleeps", {"seconds": 0.5}), threads=1) as worker:
         worker.make()
@@ -257,6 +260,7 @@ def test_a_turn_reports_the_cpu_use_of_other_programs():
         assert turn.others * turn.seconds < busy - own / 2  # its own work is not that of others
 
 
+@pytest.mark.slow("benchmarks")
 def test_the_memory_of_a_command_is_that_of_its_own_process():
     held = "import time; held = bytearray(300 * 2**20); time.sleep(0.1)"
     settings = {"command": ["-c", held]}

@@ -137,6 +137,7 @@ def no_gradients():
 # ---- every decoder -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow("regard/decoding/cuda_graphs.py", "regard/models", "regard/attention")
 @pytest.mark.parametrize("counts", [(1,) * 12, (2, 1, 1, 2, 1, 1, 2, 1, 1)], ids=str)
 def test_replayed_steps_give_the_scores_of_plain_ones(model, replays, monkeypatch, counts):
     tokens = ids(3, sum(counts))
@@ -160,6 +161,7 @@ def test_steps_that_cannot_be_recorded_are_the_models_own(case, replays, monkeyp
     assert not replays
 
 
+@pytest.mark.slow("regard/decoding/cuda_graphs.py", "regard/models", "regard/attention")
 def test_replayed_steps_take_sequences_of_different_lengths(model, replays, monkeypatch):
     if reads_source(model):
         pytest.skip("its rows have the same length")
@@ -168,6 +170,7 @@ def test_replayed_steps_take_sequences_of_different_lengths(model, replays, monk
     assert len(replays) > 6
 
 
+@pytest.mark.slow("regard/decoding/cuda_graphs.py", "regard/models", "regard/attention")
 @pytest.mark.parametrize("orders", [
     [(2, 0, 1), (0, 0, 1), (1, 1, 1), (0, 2), (1,)],  # a search that reorders, and rows that end
     [(0, 0, 1, 1, 2, 2), (1, 0, 3, 2, 5, 5), (0, 1, 4, 5), (3, 2, 1, 1)],  # and beams of sentences

@@ -60,6 +60,7 @@ def job_numbers() -> list[str]:
     return sorted(names, key=int)
 
 
+@pytest.mark.slow("regard/executors")
 def test_values_errors_and_jobs_that_are_killed(tmp_path):
     for name in ("once", "often"):
         (tmp_path / name).mkdir()
@@ -81,6 +82,7 @@ def test_values_errors_and_jobs_that_are_killed(tmp_path):
     assert found["facts"].result()["OMP_NUM_THREADS"] == "2"  # type: ignore[index, call-overload]
 
 
+@pytest.mark.slow("regard/executors")
 def test_a_job_that_is_cancelled_saves_and_is_submitted_again(tmp_path):
     executor = SlurmExecutor(1)
     future = executor.submit(Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)}))
@@ -90,6 +92,7 @@ def test_a_job_that_is_cancelled_saves_and_is_submitted_again(tmp_path):
     assert future.result() == "after 1 stop" and len(job_numbers()) == 2
 
 
+@pytest.mark.slow("regard/executors")
 def test_a_job_that_the_cluster_requeues_is_not_submitted_again(tmp_path):
     executor = SlurmExecutor(1)
     future = executor.submit(Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)}))
@@ -99,6 +102,7 @@ def test_a_job_that_the_cluster_requeues_is_not_submitted_again(tmp_path):
     assert future.result() == "after 1 stop" and len(job_numbers()) == 1
 
 
+@pytest.mark.slow("regard/executors")
 def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting(tmp_path):
     lines: list[str] = []
     options = ExecutorOptions("slurm", time=1)
@@ -108,6 +112,7 @@ def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting
     assert "has saved near its time limit; it is submitted again" in lines[0]
 
 
+@pytest.mark.slow("regard/executors")
 def test_ctrl_c_cancels_the_jobs_which_save(tmp_path):
     def disturb() -> None:
         wait_for((tmp_path / "a.pid").exists)
@@ -133,6 +138,7 @@ def test_what_sbatch_refuses_and_a_folder_that_cannot_be_written_are_errors():
         SlurmExecutor(1).submit(job).result()
 
 
+@pytest.mark.slow("regard/executors")
 def test_a_command_in_a_job_submits_jobs_of_their_own(monkeypatch):
     """`salloc`, `srun` and `sbatch` set these, and a new job would inherit them."""
     for name, value in {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND_LIST": "0x4000"}.items():

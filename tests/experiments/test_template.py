@@ -116,6 +116,7 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path, monkeypatch):
     assert "Did you mean 'tagging'?" in refused("init", "taging")
 
 
+@pytest.mark.slow("pyproject.toml", "recipes", "examples/tatoeba", "regard/serving/page")
 def test_the_wheel_holds_the_recipes_the_demo_s_data_and_the_page_of_the_web_ui(tmp_path):
     """What is installed lists them: a wheel is built, unpacked and asked."""
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):

@@ -37,6 +37,7 @@ ERRORS = (RegardError, IndexError)
 # ---- every function, in a process of its own
 
 
+@pytest.mark.slow("regard/kernels")
 @pytest.mark.parametrize("kind, threads", [("fast", "1"), ("fast", "3"), ("plain", "2")])
 def test_random_arguments_give_the_right_result_or_an_error(libraries, kind, threads):
     count = "4" if kind == "plain" else "8"  # `make sanitize` draws 25

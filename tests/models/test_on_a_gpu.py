@@ -11,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_registry import CASES
 
 TESTS = Path(__file__).with_name("on_a_gpu.py")
 
 
+@pytest.mark.slow("regard/models", "regard/attention", "regard/layers")
 def test_every_model_computes_on_a_gpu_what_it_computes_on_the_cpu():
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(

@@ -101,16 +101,19 @@ def assert_equal_runs(found: Path, expected: Path, tolerance: float) -> None:
         assert torch.allclose(tensor, theirs[name], rtol=tolerance, atol=tolerance), name
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_two_processes_give_the_curve_and_the_weights_of_one(runs, alone):
     """In float64, with a carried state, accumulation, clipping and the mean of checkpoints."""
     assert_equal_runs(runs / "several", alone, 1e-10)
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_the_mean_of_weights_is_that_of_one_process(runs, tmp_path):
     train(Exact(), averaged(), tmp_path / "run", progress=False)
     assert_equal_runs(runs / "averaged", tmp_path / "run", 1e-7)  # a rate of 5 multiplies rounding
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_one_process_resumes_what_two_have_saved(runs, alone, tmp_path):
     run = shutil.copytree(runs / "stopped", tmp_path / "run")
     assert (max((run / "checkpoints").iterdir()) / "index.json").exists()
@@ -118,10 +121,12 @@ def test_one_process_resumes_what_two_have_saved(runs, alone, tmp_path):
     assert_equal_runs(run, alone, 1e-10)
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_two_processes_resume_what_one_has_saved(runs, alone):
     assert_equal_runs(runs / "resumed", alone, 1e-10)
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_a_process_that_dies_ends_the_run_and_little_is_lost(alone, tmp_path):
     done = torchrun("dying", tmp_path)
     assert done.returncode != 0
@@ -152,6 +157,7 @@ def two_processes(program: str, folder: Path) -> list[subprocess.Popen]:
     ]
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_each_process_writes_why_it_ends(tmp_path):
     both = two_processes("terminated", tmp_path)
     first, second = (process.communicate(timeout=300)[1] for process in both)
@@ -162,6 +168,7 @@ def test_each_process_writes_why_it_ends(tmp_path):
         assert "Continue from the last checkpoint with `regard resume`" in message
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):
     done = torchrun("twice", tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -169,6 +176,7 @@ def test_a_program_connects_again_after_an_error_that_it_has_caught(tmp_path):
     assert found == {"0 0": "1", "0 1": "1", "1 0": "11", "1 1": "11", "end 0": "", "end 1": ""}
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_gradients_in_layers_are_those_of_the_whole_model(runs):
     """Of every kind of layer: parameters are read where they are gathered."""
     names = (runs / "models.txt").read_text().splitlines()
@@ -176,6 +184,7 @@ def test_gradients_in_layers_are_those_of_the_whole_model(runs):
     assert {"stream gpt2", "translator transformer", "translator t5", "stream xlnet"} <= {*names}
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp_path, monkeypatch):
     """In float32, with layers of their own; the folder is that of one process."""
     write_rows(tmp_path)
@@ -191,6 +200,7 @@ def test_a_recipe_is_trained_with_batches_of_fewer_rows_than_processes(runs, tmp
     assert first.predict("the old cat") == second.predict("the old cat")
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_a_loss_that_reads_the_weights_of_layers_is_that_of_one_process(
     runs, tmp_path, monkeypatch
 ):
@@ -203,6 +213,7 @@ def test_a_loss_that_reads_the_weights_of_layers_is_that_of_one_process(
     assert any(event.get("train/reconstruction", 0) > 0 for event in events)
 
 
+@pytest.mark.slow("regard/training", "regard/data", "regard/models")
 def test_a_checkpoint_without_a_file_of_a_process_is_not_read(runs, tmp_path):
     step = max((runs / "stopped" / "checkpoints").iterdir())
     copy = shutil.copytree(step, tmp_path / "step")
