@@ -375,7 +375,7 @@ def open_folder(
     Raises:
         CheckpointError: it holds no model, or config.json is malformed; of an adapter, its base
             model cannot be opened, or is another one.
-        ConfigError: config.json has no `model_type`, and the weights do not tell which it is.
+        ConfigError: config.json has no known `model_type`.
     """
     folder = folder_of(path)
     if holds_adapter(folder):

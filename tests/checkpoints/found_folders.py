@@ -262,12 +262,10 @@ def missing_fields(found: Found, draw: Random) -> None:
 
 
 def missing_architectures(found: Found, draw: Random) -> bool | None:
-    """No `architectures`: the tensors must say which head there is."""
-    if draw.random() < 0.7:
+    """No `architectures`: tensors and labels must say which head there is."""
+    if draw.random() < 0.5:
         return False
     del found.config["architectures"]
-    if found.ending in (*LABELLED, "ForMultipleChoice"):  # heads whose tensors have one name
-        found.refusable |= {"architectures"}
     return None
 
 
@@ -318,6 +316,8 @@ def other_labels(found: Found, draw: Random) -> bool | None:
     elif choice == 3:
         found.config["label2id"] = {"L0": count}
         found.refusable |= {"label2id"}
+    elif found.ending == "ForSequenceClassification" and "architectures" not in found.config:
+        return False  # nobody could tell it from a tagger
     else:
         names["0"] = "O"
         names |= {str(i): f"B-{i}" for i in range(1, count)}

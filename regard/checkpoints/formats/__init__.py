@@ -68,6 +68,7 @@ def layout_of(model_type: object) -> Layout:
             f"config.json: `model_type` is {model_type!r}, and there is no such model here. It "
             f"must be one of {', '.join(LAYOUTS)}."
             + (f" Did you mean {close[0]!r}?" if close else "")
+            + " Where a folder names none or another one: regard.load(folder, model_type=...)."
         )
     return imported(LAYOUTS[model_type])
 

@@ -6,6 +6,7 @@ The tensors of a file say which heads it holds; where several heads share a tens
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -234,7 +235,7 @@ class EncoderLayout:
         if architecture:
             found = self._heads_of_architecture(architecture, signs, tensors)
         else:
-            found = self._heads_of_tensors(signs)
+            found = self._heads_of_tensors(signs, config, tensors)
         # A pooler that is the inner layer of another head is not a head of its own.
         if any(kind in self.model.pooled for kind in found if kind != "pooler"):
             found = [kind for kind in found if kind != "pooler"]
@@ -263,16 +264,44 @@ class EncoderLayout:
             found = [*required, *(kind for kind in others if kind == "pooler")]
         return found
 
-    def _heads_of_tensors(self, signs: Mapping[str, str]) -> list[str]:
-        """The heads of a file that names no architecture."""
-        names = [*signs.values()]
-        if len({*names}) < len(names) or self._architecture(signs) is None:
+    def _heads_of_tensors(
+        self, signs: Mapping[str, str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> list[str]:
+        """The heads of a file that names no known architecture."""
+        shared = [kind for kind, sign in signs.items() if [*signs.values()].count(sign) > 1]
+        heads = [kind for kind in signs if kind not in shared]
+        if shared:
+            heads.append(self._shared_head(shared, config, tensors))
+        name = self._architecture(heads)
+        if name is None:
             known = ", ".join(self.architectures.values())
             raise CheckpointError(
                 f"config.json: `architectures` must name one of {known}, for there are tensors of "
-                f"several heads: {', '.join(sorted({*names}))}."
+                f"several heads: {', '.join(sorted(signs[kind] for kind in heads))}."
             )
-        return [*signs]
+        if shared:
+            warnings.warn(
+                "config.json: `architectures` names no known class. By the tensors and labels this "
+                f"is a {name}; name the task where it is another one: "
+                'regard.load(folder, task="multiple-choice").',
+                stacklevel=2,
+            )
+        return heads
+
+    def _shared_head(
+        self, kinds: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> str:
+        """Which of several heads with tensors of one name a file holds: that whose inner layer is
+        there; of taggers and classifiers the one that the labels are of.
+        """
+        whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
+        labels = label_names(config)
+        one_output = tensors[self.heads[kinds[0]].sign].shape[0] == 1
+        if one_output and "multiple_choice" in whole and len(labels) != 1:
+            return "multiple_choice"
+        tags = all(re.fullmatch("O|[BIESLU]-.+", str(name)) for name in labels.values())
+        wanted = ("tags", "classes") if labels and tags else ("classes", "tags")
+        return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
     def _named_architecture(self, config: Mapping[str, Any]) -> str:
         """The architecture that config.json names; "", for which the tensors decide, where it names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -204,21 +205,26 @@ def test_tensors_that_change_no_result_are_named_in_a_warning(extra):
 # ------------------------------------------------------------------------ files as they are met
 
 
-UNIQUE = ("Model", "ForMaskedLM", "ForQuestionAnswering")  # no other head has their tensors
-
-
+@pytest.mark.parametrize("architectures", [None, ["MyOwn"]])
 @pytest.mark.parametrize(("family", "ending"), CASES)
-def test_the_tensors_tell_a_head_that_alone_has_them(family, ending):
-    if ending in UNIQUE:
-        assert tuple(sorted(read(family, ending, {"architectures": None}).heads)) == heads_of(
-            family, ending
-        )
-        with pytest.warns(UserWarning, match="names 'MyOwn', which is not known here, so the ten"):
-            ours = read(family, ending, {"architectures": ["MyOwn"]})
-        assert tuple(sorted(ours.heads)) == heads_of(family, ending)
-    elif ending in ("ForTokenClassification", "ForMultipleChoice"):
-        with pytest.raises(CheckpointError, match="`architectures` must name one of .*classifier"):
-            read(family, ending, {"architectures": None})
+def test_the_tensors_tell_the_head_where_no_known_architecture_is_named(
+    family, ending, architectures
+):
+    labels = {} if ending != "ForSequenceClassification" else {"id2label": {0: "no", 1: "yes"}}
+    unknown = "names 'MyOwn', which is not known here, so the tensors"
+    with pytest.warns(UserWarning, match=unknown) if architectures else nullcontext():
+        ours = read(family, ending, {"architectures": architectures, **labels})
+    assert tuple(sorted(ours.heads)) == heads_of(family, ending)
+
+
+def test_labels_and_their_number_tell_classifiers_from_others():
+    """As `transformers` opens it: a classifier of one output has one label in config.json."""
+    one = dict(architectures=None, id2label={"0": "LABEL_0"})
+    assert "classes" in read("bert", "ForMultipleChoice", one).heads
+    tags = dict(architectures=None, id2label={"0": "O", "1": "B-PER"})
+    with pytest.warns(UserWarning, match="this is a BertForTokenClassification; name the task"):
+        ours = read("bert", "ForSequenceClassification", tags)
+    assert {*ours.heads} == {"tags", "pooler"}
 
 
 def test_heads_of_no_architecture_must_be_told_apart():
