@@ -14,8 +14,6 @@ from functools import singledispatch
 from itertools import islice
 from math import exp
 
-import numpy as np
-
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
 from regard.text.merges import Pair, join
@@ -193,8 +191,7 @@ def encoding(
     if model["type"] == "WordPiece":
         return [_matched(word, model) for word in words]
     if model["type"] == "Unigram":
-        dtype = np.float32 if tokenizer.kind == "sentencepiece" else float
-        unigram = model_of(tokenizer.to_json(), dtype)
+        unigram = model_of(tokenizer.to_json())
         return [_segmented(word, unigram) for word in words]
     if model["type"] == "WordLevel":
         vocab, unknown = model["vocab"], model["unk_token"]

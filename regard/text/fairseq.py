@@ -52,18 +52,14 @@ class FairseqTokenizer(PieceTokenizer):
         super().__init__(files, ids_of, fast, "fairseq", ROLES, targets=targets)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], **options: Any) -> FairseqTokenizer:
-        """Read a folder, or a dictionary with the codes beside it or in the option `merges`.
+    def load(cls, path: str | PathLike[str]) -> FairseqTokenizer:
+        """Read a folder, or a dictionary with the codes beside it.
 
         Raises:
             DataError: a line is not a token and a count, or a token occurs twice.
         """
         file = Path(path) / DICT if Path(path).is_dir() else Path(path)
-        beside = [one for name in CODES if (one := file.with_name(name)).is_file()]
-        merges = options.pop("merges", None)
-        if options:
-            raise DataError(file, None, f"takes `merges` alone, but is given {', '.join(options)}.")
-        codes = Path(merges) if merges is not None else next(iter(beside), None)
+        codes = next((path for name in CODES if (path := file.with_name(name)).is_file()), None)
         ids = {token: number for number, token in enumerate(ROLES.values())}
         for number, line in enumerate(vocab_files.read_lines(file), 1):
             token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")

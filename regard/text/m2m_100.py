@@ -65,15 +65,13 @@ class M2M100Tokenizer(PieceTokenizer):
         return [*self.roles.values(), *self.listed]
 
     @classmethod
-    def load(cls, path: str | PathLike[str], **options: Any) -> M2M100Tokenizer:
+    def load(cls, path: str | PathLike[str]) -> M2M100Tokenizer:
         """Read a folder.
 
         Raises:
             DataError: a file is missing or malformed, or names a language that there is not.
         """
         folder = Path(path)
-        if options:
-            raise DataError(folder, None, f"takes no options, but is given {', '.join(options)}.")
         settings = read_settings(folder / VOCAB)
         others = settings.config.model_extra or {}
         codes, source = others.get("language_codes") or "m2m100", others.get("src_lang") or "en"

@@ -18,7 +18,6 @@ from typing import Any
 
 import tokenizers
 
-from regard.errors import DataError
 from regard.text import sentencepiece, vocab_files
 from regard.text.languages import LANGUAGE_CODE
 from regard.text.piece_tokenizer import PieceTokenizer, check_vocabulary, vocabulary
@@ -52,7 +51,7 @@ class MarianTokenizer(PieceTokenizer):
         super().__init__(files, ids_of, fast, "marian", roles, max_length, targets)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], **options: Any) -> MarianTokenizer:
+    def load(cls, path: str | PathLike[str]) -> MarianTokenizer:
         """Read a folder: the tokenizer of sources, with that of targets.
 
         Raises:
@@ -60,8 +59,6 @@ class MarianTokenizer(PieceTokenizer):
                 is not in a vocabulary, or ids are not contiguous.
         """
         folder = Path(path)
-        if options:
-            raise DataError(folder, None, f"takes no options, but is given {', '.join(options)}.")
         settings = read_settings(folder / VOCAB)
         separate = bool((settings.config.model_extra or {}).get("separate_vocabs"))
         vocab = vocab_files.read_vocab_json(folder / VOCAB)

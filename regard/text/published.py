@@ -7,9 +7,8 @@ Formats:
     tokenizer.json     of the `tokenizers` library, any model
     vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased;
                        or of Transformer-XL, one word per line, with <eos>
-    vocab.json         or encoder.json, with the merges beside it or in `merges`
+    vocab.json         or encoder.json, with the merges beside it
     spiece.model       and other SentencePiece models: unigram, and BPE of Llama and NLLB
-    dict.txt           of fairseq, with the BPE codes beside it or in `merges`
 
 The settings beside them are read as `transformers` does: see `regard.text.token_settings`.
 """
@@ -17,7 +16,6 @@ The settings beside them are read as `transformers` does: see `regard.text.token
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -29,7 +27,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
 from regard.text import sentencepiece, vocab_files
-from regard.text.added_tokens import add_from_settings
 from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
@@ -37,21 +34,25 @@ from regard.text.normalize import Preprocessing
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template
-from regard.text.token_settings import AddedTokenSpec, TokenSettings, added_tokens, read_settings
+from regard.text.token_settings import (
+    AddedTokenSpec,
+    TokenSettings,
+    add_from_settings,
+    added_tokens,
+    read_settings,
+)
 from regard.text.tokenizer_classes import (
     BERT,
     END_OF_TEXT,
     ROBERTA,
     Family,
     adapted,
-    check_unknown_class,
     family_of,
 )
 from regard.text.tokenizers_calls import parse
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
-PICKLES = ("vocab.bin", "vocab.pkl")  # of Transformer-XL
 LINE_END = "<eos>"  # the first word of Transformer-XL's vocabularies
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
 BACKEND = "TokenizersBackend"  # of `transformers` 5, which gives no segments unless it is told to
@@ -82,34 +83,23 @@ class LoadedTokenizer:
     max_length: int | None
 
 
-def load(
-    path: str | PathLike[str],
-    *,
-    merges: str | PathLike[str] | None = None,
-    lowercase: bool | None = None,
-) -> LoadedTokenizer:
+def load(path: str | PathLike[str]) -> LoadedTokenizer:
     """A tokenizer from a folder or file, recognized by its name and content (see this module).
-
-    merges: the file of merges, if it is not in the folder of the vocabulary
-    lowercase: for vocab.txt, whether texts are lower-cased and stripped of accents; None: as
-        tokenizer_config.json says, or unless a token has a capital
 
     Raises:
         DataError: a file is missing or malformed, or what it asks for is not supported.
     """
     path = _main_file(Path(path))
-    merges = Path(merges) if merges is not None else None
     if sentencepiece.is_model(path.name):
         return _sentencepiece(path)
     if path.suffix == ".txt":
-        first = vocab_files.read_lines(path)[0]
-        return _words(path, lowercase) if first == LINE_END else _bert(path, lowercase)
+        return _words(path) if vocab_files.read_lines(path)[0] == LINE_END else _bert(path)
     if path.suffix == ".json":
         text = vocab_files.read_text(path)
         content = vocab_files.parse_json(path, text)
         if path.name == "tokenizer.json" or isinstance(content.get("model"), dict):
             return _tokenizer_json(path, text, content)  # in vocab.json "model" is a token
-        return _bpe(path, merges)
+        return _bpe(path)
     hint = "Known: .json, .txt, .model, folder."
     raise DataError(path, None, "is not a known kind of vocabulary.", hint)
 
@@ -132,14 +122,6 @@ def _main_file(path: Path) -> Path:
     for name in (*VOCAB_NAMES, "vocab.txt"):
         if (path / name).is_file():
             return path / name
-    for name in PICKLES:
-        if (path / name).is_file():
-            raise DataError(
-                path / name,
-                None,
-                "is a pickle, a program that runs when it is opened, and is not read.",
-                "Write the words of its `idx2sym`, one a line, into vocab.txt where you trust it.",
-            )
     names = ", ".join(sorted(p.name for p in path.iterdir())[:8]) or "nothing"
     expected = "tokenizer.json, vocab.json, encoder.json, vocab.txt or spiece.model"
     raise DataError(path, None, f"the folder must have {expected}, but has {names}.")
@@ -149,7 +131,10 @@ def _main_file(path: Path) -> Path:
 
 
 def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTokenizer:
-    listed = _check_content(path, content)
+    model, listed = content.get("model"), added_tokens(path, content)
+    if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
+        vocab_files.check_ids(path, model["vocab"])
+    vocab_files.check_ids(path, {token.content: number for number, token in listed})
     settings = read_settings(path, content)
     fit = adapted(path, content, settings)
     start = fit.content
@@ -160,79 +145,22 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     names = fit.family.defaults if fit.family else {}
     defaults = {role: AddedTokenSpec(name, plain=True) for role, name in names.items()}
     add_from_settings(path, fast, settings, defaults)
-    _check_added(path, fast, listed)
-    check_unknown_class(path, fast, settings)
-    roles = _roles(fast, settings, defaults)
-    if fit.family in (BERT, ROBERTA):
-        _put_class_template(path, fast, fit.family, settings, roles)
-    _check_template(path, fast)
-    return _loaded(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
-
-
-def _check_content(path: Path, content: dict[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
-    """The added tokens of a tokenizer.json whose ids can be used.
-
-    Raises:
-        DataError: an id is negative, huge or given twice.
-    """
-    model = content.get("model")
-    if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
-        vocab_files.check_ids(path, model["vocab"])
-    listed = added_tokens(path, content)
-    vocab_files.check_ids(path, {token.content: number for number, token in listed})
-    return listed
-
-
-def _check_added(
-    path: Path, fast: tokenizers.Tokenizer, listed: list[tuple[int, AddedTokenSpec]]
-) -> None:
-    """Every token that tokenizer.json adds must be there, with its id."""
     added = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
     for number, token in listed:
-        if token.content not in added:
-            problem = f"adds {token.content!r}, which tokenizer_config.json does not: its "
-            problem += "`added_tokens_decoder` must list every added token."
-            raise DataError(path, None, problem, f"Add it there, with the id {number}.")
-        if added[token.content] != number:
-            actual = added[token.content]
-            problem = f"the added token {token.content!r} must have the id {actual}, not {number}."
-            raise DataError(path, None, problem, "Number added tokens after the vocabulary.")
-
-
-def _roles(
-    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
-) -> dict[str, str]:
-    """The special tokens by role: those of the settings, and defaults in the vocabulary."""
-    unnamed = {r: t.content for r, t in defaults.items() if r not in settings.named}
-    return {r: n for r, n in unnamed.items() if fast.token_to_id(n) is not None} | settings.roles
-
-
-def _put_class_template(
-    path: Path,
-    fast: tokenizers.Tokenizer,
-    family: Family,
-    settings: TokenSettings,
-    roles: Mapping[str, str],
-) -> None:
-    """The template that the classes of BERT and RoBERTa apply, whatever tokenizer.json has."""
-    if null := [role for role in ("cls", "sep") if settings.named.get(role, 0) is None]:
-        problem = f"`{null[0]}_token` names no token, but the class puts it around texts."
-        raise DataError(settings.path, None, problem, "Name it there, or remove the field.")
-    cls, sep = (fast.token_to_id(roles[r]) if r in roles else None for r in ("cls", "sep"))
-    if cls is None or sep is None:
-        return
-    roberta = Template.around((cls,), (sep, sep), (sep,))
-    template = Template.bert(cls, sep) if family is BERT else roberta
-    if fast.post_processor is not None:
-        if _check_template(path, fast) == template:
-            return
-        warnings.warn(
-            f"{path}: its `post_processor` is not used, but the template of "
-            f"{settings.class_name or settings.model_type}, as `transformers` does. The class "
-            f'"PreTrainedTokenizerFast" in {settings.path.name} would use it.',
-            stacklevel=4,
-        )
-    fast.post_processor = _class_processor(fast, family, roles)
+        if added.get(token.content) != number:
+            problem = f"the added token {token.content!r} must have the id {number}, but has "
+            problem += f"{added.get(token.content, 'none')}."
+            hint = "tokenizer_config.json must list it, and ids must follow the vocabulary."
+            raise DataError(path, None, problem, hint)
+    unnamed = {role: name for role, name in names.items() if role not in settings.named}
+    present = {r: name for r, name in unnamed.items() if fast.token_to_id(name) is not None}
+    roles = present | settings.roles
+    if fit.family in (BERT, ROBERTA) and {"cls", "sep"} <= roles.keys():
+        processor = _class_processor(fast, fit.family, roles)
+        if _check_template(path, fast) != template_in(processor):
+            fast.post_processor = processor
+    _check_template(path, fast)
+    return _loaded(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
 
 
 def _class_processor(
@@ -293,7 +221,7 @@ def _loaded(
     model = type(fast.model).__name__
     if MODELS.get(stated) != model:
         problem = f"`regard_kind` is {stated!r}, which the model of {path.name}, {model}, is not."
-        raise DataError(settings.path, None, problem, f"It is {kind!r}.")
+        raise DataError(settings.path, None, problem)
     return LoadedTokenizer(
         fast,
         stated,
@@ -324,7 +252,7 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 # ---- BERT
 
 
-def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
+def _bert(path: Path) -> LoadedTokenizer:
     """vocab.txt of BERT, with BERT's preprocessing and template."""
     vocab, settings = vocab_files.read_vocab_txt(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
@@ -335,7 +263,10 @@ def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"} | settings.roles
     _check_present(path, vocab, "BERT", names["unk"], names["cls"], names["sep"])
     config = settings.config
-    lower = _lowercases(path, settings, vocab) if lowercase is None else lowercase
+    is_bert, lower = family_of(settings) is BERT, config.do_lower_case
+    if lower is None:  # an unnamed vocabulary is cased where a token has a capital
+        capital = any(t != t.lower() for t in vocab if not (t.startswith("[") and t.endswith("]")))
+        lower = (is_bert and settings.class_name is not None) or not capital
     isolate, accents = config.tokenize_chinese_chars, config.strip_accents
     preprocessing = Preprocessing(
         clean=True,
@@ -346,7 +277,6 @@ def _bert(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     )
     fast = longest_match_tokenizer(vocab, preprocessing, names["unk"])
     fast.post_processor = _class_processor(fast, BERT, names)
-    is_bert = family_of(settings) is BERT
     return _finish(path, fast, "wordpiece", settings, BERT.defaults if is_bert else roles_of(vocab))
 
 
@@ -357,28 +287,10 @@ def _check_present(path: Path, vocab: Mapping[str, int], model: str, *names: str
             raise DataError(path, None, f"the token {name} is missing.", hint)
 
 
-def _lowercases(path: Path, settings: TokenSettings, vocab: Mapping[str, int]) -> bool:
-    """Whether texts are lower-cased: as the settings say, or unless a token has a capital."""
-    stated = settings.config.do_lower_case
-    if stated is not None:
-        return stated
-    capital = any(t != t.lower() for t in vocab if not (t.startswith("[") and t.endswith("]")))
-    if settings.class_name is None or family_of(settings) is not BERT:
-        return not capital
-    if capital:
-        warnings.warn(
-            f"{path} has tokens with capitals, but texts are lower-cased: {settings.class_name} "
-            f"does so in `transformers` unless {settings.path.name} has "
-            '"do_lower_case": false.',
-            stacklevel=5,
-        )
-    return True
-
-
 # ---- Transformer-XL
 
 
-def _words(path: Path, lowercase: bool | None) -> LoadedTokenizer:
+def _words(path: Path) -> LoadedTokenizer:
     """vocab.txt of Transformer-XL: words between white space, in a text that is tokenized already.
 
     The text of Wikipedia that it learned from has spaces around punctuation and inside numbers
@@ -388,8 +300,7 @@ def _words(path: Path, lowercase: bool | None) -> LoadedTokenizer:
     unknown = next((name for name in ("<unk>", "<UNK>") if name in vocab), None)
     if unknown is None:
         _check_present(path, vocab, "Transformer-XL", "<unk>")
-    lower = settings.config.do_lower_case if lowercase is None else lowercase
-    preprocessing = Preprocessing(lowercase=bool(lower))
+    preprocessing = Preprocessing(lowercase=bool(settings.config.do_lower_case))
     fast = assemble(models.WordLevel(vocab, unknown), preprocessing)
     return _finish(path, fast, "words", settings, {"unk": str(unknown), "eos": LINE_END})
 
@@ -422,10 +333,10 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
 # ---- GPT, GPT-2, RoBERTa
 
 
-def _bpe(path: Path, merges_path: Path | None) -> LoadedTokenizer:
+def _bpe(path: Path) -> LoadedTokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
     vocab, settings = vocab_files.read_vocab_json(path), read_settings(path)
-    merges = _merges(path, merges_path, vocab)
+    merges = _merges(path, vocab)
     if any(token.endswith(END) and token != END for token in vocab):
         return _gpt(path, vocab, merges, settings)
     family = family_of(settings)
@@ -436,17 +347,17 @@ def _bpe(path: Path, merges_path: Path | None) -> LoadedTokenizer:
     return _finish(path, fast, "byte-bpe", settings, family.defaults if family else ends)
 
 
-def _merges(path: Path, merges_path: Path | None, vocab: dict[str, int]) -> list[Pair]:
-    """The merges given, or beside the vocabulary, or rebuilt from the order of the ids."""
-    beside = [p for name in MERGES_NAMES if (p := path.with_name(name)).is_file()]
-    if merges_path or beside:
-        return vocab_files.read_merges(merges_path or beside[0], vocab)
+def _merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
+    """The merges beside the vocabulary, or rebuilt from the order of the ids."""
+    for name in MERGES_NAMES:
+        if (beside := path.with_name(name)).is_file():
+            return vocab_files.read_merges(beside, vocab)
     try:
         return rebuild_merges(vocab, [*roles_of(vocab).values(), END_OF_TEXT, "\n" + END])
     except ValueError as error:
         problem = f"has no merges beside it ({' or '.join(MERGES_NAMES)}), and its ids do not "
         problem += f"follow the order of learning: {error}."
-        raise DataError(path, None, problem, "Give the file in `merges`.") from None
+        raise DataError(path, None, problem) from None
 
 
 def _gpt(
@@ -522,13 +433,10 @@ def _put_ends(
     config = settings.config
     ids: dict[str, list[int]] = {"bos": [], "eos": []}
     for role, stated in (("bos", config.add_bos_token), ("eos", config.add_eos_token)):
-        if not stated:
-            continue
-        if role not in roles or settings.named.get(role, 0) is None:
+        if stated and settings.named.get(role, roles.get(role)) is None:
             problem = f"`add_{role}_token` asks for a {role} token, but there is none."
-            hint = f"Name one in `{role}_token`, or remove `add_{role}_token`."
-            raise DataError(settings.path, None, problem, hint)
-        ids[role].append(_id_of(fast, roles[role]))
+            raise DataError(settings.path, None, problem, f"Name one in `{role}_token`.")
+        ids[role] += [_id_of(fast, roles[role])] if stated else []
     if not ids["bos"] + ids["eos"]:
         return
     (bos, bos_of_second), (eos, eos_of_second) = (

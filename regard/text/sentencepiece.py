@@ -2,8 +2,7 @@
 
 A model file is a protocol buffer, `ModelProto` of SentencePiece's sentencepiece_model.proto: the
 pieces with their scores and types, the options of training and those of normalization. `pipeline`
-gives them to the `tokenizers` library; `sentencepiece_encoder` encodes the few texts for which its
-ids are others than SentencePiece's.
+gives them to the `tokenizers` library.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import DataError, RegardError
-from regard.text.character_map import CharacterMap
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template
 from regard.text.token_settings import TokenSettings
@@ -123,7 +121,6 @@ def parsed(path: Path, content: bytes, kinds: Collection[str] = UNIGRAM) -> Sent
             roles=_roles(pieces, trainer),
             kind=kind,
         )
-        CharacterMap(model.character_map)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, RegardError) as error:
         raise DataError(path, None, f"is not a SentencePiece model: {error}.") from None
     if model.kind not in kinds:

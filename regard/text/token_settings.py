@@ -1,4 +1,4 @@
-"""The settings in the files beside a vocabulary, merged as `transformers` merges them.
+"""The settings and added tokens in the files beside a vocabulary, merged as `transformers` does.
 
 Where tokenizer_config.json has `added_tokens_decoder`, special_tokens_map.json and
 added_tokens.json are not read. Otherwise special_tokens_map.json overrides the special
@@ -7,14 +7,17 @@ tokens, and added_tokens.json and the `added_tokens` of tokenizer.json list the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import tokenizers
+from pydantic import Field
 from tokenizers import AddedToken
 
-from regard.errors import DataError
+from regard.errors import DataError, RegardError
 from regard.schema import Fields, checked, data_error
 from regard.text.special_tokens import ROLES
 from regard.text.vocab_files import MOST_IDS, read_json, read_vocab_json
@@ -24,6 +27,9 @@ MODEL = "config.json"
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 NO_LIMIT = 10**9  # `model_max_length` of 10 ** 30 and the like mean "no limit"
+# The order in which `transformers` adds special tokens that are not in the vocabulary.
+Side = Literal["left", "right"]
+ORDER = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class TokenFields(Fields):
@@ -52,10 +58,11 @@ class ConfigFields(Fields):
     add_eos_token: bool | None = None
     split_special_tokens: bool | None = None
     clean_up_tokenization_spaces: bool | None = None
+    padding_side: Side | None = None
+    truncation_side: Side | None = None
     model_input_names: list[str] | None = None
-    model_max_length: int | float | None = None
+    model_max_length: Annotated[int | float, Field(ge=1)] | None = None
     added_tokens_decoder: dict[str, TokenFields] | None = None
-    fast_tokenizer_files: list[str] | None = None
     extra_ids: int | None = None
 
 
@@ -78,8 +85,6 @@ class AddedTokenSpec:
     """An added token and how it is found in a text; see `tokenizers.AddedToken`.
 
     plain: its file states only its text, no flags
-    late: `transformers` reads added_tokens.json before it turns this entry into a token, so the
-        entry does not make a token of that file special.
     """
 
     content: str
@@ -89,7 +94,6 @@ class AddedTokenSpec:
     normalized: bool = False
     special: bool = True
     plain: bool = False
-    late: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, fields: TokenFields, special: bool | None = None) -> AddedTokenSpec:
@@ -98,10 +102,6 @@ class AddedTokenSpec:
         normal = not is_special if fields.normalized is None else fields.normalized
         flags = fields.lstrip, fields.rstrip, fields.single_word, normal, is_special
         return cls(fields.content, *flags)
-
-    def to_added_token(self) -> AddedToken:
-        """The token as an object of `tokenizers`."""
-        return AddedToken(self.content, **{name: getattr(self, name) for name in FLAGS})
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,14 @@ class TokenSettings:
         limit = self.config.model_max_length
         return None if limit is None or limit >= NO_LIMIT else int(limit)
 
-    def sides(self, padding: Any = None, truncation: Any = None) -> dict[str, str]:
+    def sides(self, padding: Any, truncation: Any) -> dict[str, str]:
         """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
-        stated = {"padding_side": padding["direction"]} if padding else {}
-        stated |= {"truncation_side": truncation["direction"]} if truncation else {}
-        extra = self.config.model_extra or {}
-        names = ("padding_side", "truncation_side")
-        stated |= {name: extra[name] for name in names if extra.get(name) is not None}
-        for name, side in stated.items():
-            if side not in ("left", "right"):
-                problem = f"`{name}` must be left or right, but is {side!r}."
-                raise DataError(self.path, None, problem)
-        return stated
+        padded, cut = self.config.padding_side, self.config.truncation_side
+        sides = {
+            "padding_side": padded or (padding and padding["direction"]),
+            "truncation_side": cut or (truncation and truncation["direction"]),
+        }
+        return {name: side for name, side in sides.items() if side}
 
 
 def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) -> TokenSettings:
@@ -156,33 +152,46 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
     content: of tokenizer.json, if that is the file: its added tokens are read too.
 
     Raises:
-        DataError: a file is malformed, or one of its fields is not supported.
+        DataError: a file is malformed, or one of its fields has a value that is not allowed.
     """
-    path = vocabulary.with_name(CONFIG)
+    path, beside = vocabulary.with_name(CONFIG), vocabulary.with_name(SPECIALS)
     raw = read_json(path) if path.is_file() else {}
     config = checked(raw, ConfigFields, path, data_error(path))
-    _check_files(path, config)
-    if config.model_max_length is not None and config.model_max_length < 1:
-        problem = f"`model_max_length` must be at least 1, but is {config.model_max_length}."
-        raise DataError(path, None, problem)
-    class_name, model = _class_of(vocabulary, config)
-    stated = _Special.of(path, raw)
+    model, model_path = ModelFields(), vocabulary.with_name(MODEL)
+    if model_path.is_file() and model_path != vocabulary:
+        model = checked(read_json(model_path), ModelFields, model_path, data_error(model_path))
+    class_name = config.tokenizer_class or model.tokenizer_class
+    if config.added_tokens_decoder is None and beside.is_file():
+        raw |= read_json(beside)
+    names = {role: f"{role}_token" for role in ROLES}
+    named = {role: _token(path, name, raw[name]) for role, name in names.items() if name in raw}
+    others = [
+        _token(path, name, value)
+        for name, value in raw.items()
+        if name.endswith("_token") and name not in names.values() and isinstance(value, str | dict)
+    ]
+    others += [token for name in (EXTRA, ADDITIONAL) for token in _listed(path, name, raw)]
+    extra = tuple(token for token in others if token is not None)
     added: dict[int, tuple[AddedTokenSpec, Path]] = {}
     if config.added_tokens_decoder is not None:
         for number, fields in config.added_tokens_decoder.items():
             added[_id(path, number)] = AddedTokenSpec.of(fields), path
     else:
-        beside = vocabulary.with_name(SPECIALS)
-        if beside.is_file():
-            stated = stated.updated(beside, read_json(beside))
-        added = _added(vocabulary.with_name(ADDED), stated)
-        for number, token in added_tokens(vocabulary, content or {}):
-            added[number] = token, vocabulary
+        special = {token.content for token in (*named.values(), *extra) if token is not None}
+        added = _added(vocabulary.with_name(ADDED), special)
+        added |= {n: (token, vocabulary) for n, token in added_tokens(vocabulary, content or {})}
     by_content = {token.content: token for token, _ in added.values()}
-    named = {r: token and by_content.get(token.content, token) for r, token in stated.named.items()}
-    size = model.vocab_size if type(model.vocab_size) is int else None
-    others = stated.others()
-    return TokenSettings(path, config, class_name, model.model_type, size, named, others, added)
+    named = {r: token and by_content.get(token.content, token) for r, token in named.items()}
+    return TokenSettings(
+        path,
+        config,
+        class_name.removesuffix("Fast") if class_name else None,
+        model.model_type,
+        model.vocab_size if type(model.vocab_size) is int else None,
+        named,
+        extra,
+        added,
+    )
 
 
 def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
@@ -192,128 +201,34 @@ def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, Adde
     return [(fields.id, AddedTokenSpec.of(fields)) for fields in tokens]
 
 
-def _class_of(vocabulary: Path, config: ConfigFields) -> tuple[str | None, ModelFields]:
-    """The name of the tokenizer's class, if a file names it, and the fields of config.json."""
-    path = vocabulary.with_name(MODEL)
-    model = ModelFields()
-    if path.is_file() and path != vocabulary:
-        model = checked(read_json(path), ModelFields, path, data_error(path))
-    name = config.tokenizer_class or model.tokenizer_class
-    return name.removesuffix("Fast") if name else None, model
-
-
-def _check_files(path: Path, config: ConfigFields) -> None:
-    """Raise an error if another file should be read in place of tokenizer.json."""
-    for name in config.fast_tokenizer_files or []:
-        if name != "tokenizer.json" and path.with_name(name).is_file():
-            problem = f"`fast_tokenizer_files` names {name}, but only tokenizer.json is supported."
-            raise DataError(
-                path, None, problem, "Remove the field, or rename the file to tokenizer.json."
-            )
-
-
-@dataclass(frozen=True)
-class _Special:
-    """The special tokens of tokenizer_config.json and special_tokens_map.json.
-
-    named: by role.  flagged, plain: by other names, such as `image_token`, with flags or without.
-    extra, additional: the lists under the new and the old name; None if there is none. The old one
-    is used if the new one is missing.
-    """
-
-    named: dict[str, AddedTokenSpec | None]
-    flagged: tuple[AddedTokenSpec, ...]
-    plain: tuple[AddedTokenSpec, ...]
-    extra: tuple[AddedTokenSpec, ...] | None
-    additional: tuple[AddedTokenSpec, ...] | None
-
-    def others(self) -> tuple[AddedTokenSpec, ...]:
-        """All special tokens without a role, in the order in which `transformers` adds them."""
-        listed = self.additional if self.extra is None else self.extra
-        return (*self.flagged, *self.plain, *(listed or ()))
-
-    @classmethod
-    def of(cls, path: Path, raw: Mapping[str, Any]) -> _Special:
-        """Those of tokenizer_config.json."""
-        flagged = tuple(_other_names(path, raw, dict))
-        plain = tuple(_other_names(path, raw, str))
-        extra, additional = (_listed(path, name, raw) for name in (EXTRA, ADDITIONAL))
-        if additional is not None and not extra:
-            extra, additional = additional, None
-        if isinstance(raw.get(EXTRA), dict) and raw[EXTRA]:  # an object of named tokens, not a list
-            plain, extra = plain + (extra or ()), None
-        return cls(_by_role(path, raw), flagged, plain, extra, additional)
-
-    def updated(self, path: Path, raw: Mapping[str, Any]) -> _Special:
-        """These, overridden by special_tokens_map.json."""
-        flagged = (*self.flagged, *_other_names(path, raw, dict), *_other_names(path, raw, str))
-        extra, plain = _listed(path, EXTRA, raw), self.plain
-        if isinstance(raw.get(EXTRA), dict):
-            plain, extra = plain + (extra or ()), None
-        elif extra is not None:
-            extra = tuple(dict.fromkeys((*(self.extra or ()), *extra)))
-        else:
-            extra = self.extra
-        additional = _listed(path, ADDITIONAL, raw) if ADDITIONAL in raw else self.additional
-        return _Special(self.named | _by_role(path, raw), flagged, plain, extra, additional)
-
-
-def _by_role(path: Path, raw: Mapping[str, Any]) -> dict[str, AddedTokenSpec | None]:
-    names = {role: f"{role}_token" for role in ROLES}
-    return {role: _token(path, name, raw[name]) for role, name in names.items() if name in raw}
-
-
-def _other_names(path: Path, raw: Mapping[str, Any], kind: type) -> Iterator[AddedTokenSpec]:
-    """Special tokens of other fields, such as `image_token`."""
-    of_roles = {f"{role}_token" for role in ROLES}
-    for name, value in raw.items():
-        if not name.endswith("_token") or name in of_roles or not isinstance(value, kind):
-            continue
-        if kind is str or "content" in value:  # type: ignore[operator]
-            if (token := _token(path, name, value)) is not None:
-                yield token
-
-
-def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> tuple[AddedTokenSpec, ...] | None:
-    """The tokens of a list, or of an object of named ones; None if the field is missing."""
-    if name not in raw:
-        return None
-    value = raw[name] or []
+def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> list[AddedTokenSpec | None]:
+    """The tokens of a list, or of an object of named ones."""
+    value = raw.get(name) or []
     value = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(value, list):
         raise DataError(path, None, f"`{name}` must be a list of tokens, but is {value!r:.80}.")
-    tokens = (_token(path, f"{name}.{number}", entry, True) for number, entry in enumerate(value))
-    return tuple(token for token in tokens if token is not None)
+    return [_token(path, f"{name}.{number}", entry) for number, entry in enumerate(value)]
 
 
-def _token(path: Path, name: str, value: Any, listed: bool = False) -> AddedTokenSpec | None:
-    """The token in a field; None if it is null or empty.
-
-    listed: whether it is in a list. There its flag `special` is used; elsewhere it is special.
-    """
+def _token(path: Path, name: str, value: Any) -> AddedTokenSpec | None:
+    """The special token in a field; None if it is null or empty."""
     if value is None or value == "":
         return None
     if isinstance(value, dict):
         fields = checked(value, TokenFields, path, data_error(path), name)
-        late = path.name == CONFIG
-        token = AddedTokenSpec.of(fields, None if late and listed else True)
-        return replace(token, late=late) if fields.content else None
+        return AddedTokenSpec.of(fields, special=True) if fields.content else None
     if not isinstance(value, str):
         raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
     return AddedTokenSpec(value, plain=True)
 
 
-def _added(path: Path, stated: _Special) -> dict[int, tuple[AddedTokenSpec, Path]]:
+def _added(path: Path, special: set[str]) -> dict[int, tuple[AddedTokenSpec, Path]]:
     """The tokens of added_tokens.json by id; special if another field names them as special."""
-    if not path.is_file():
-        return {}
-    named = (*stated.named.values(), *(stated.extra or ()))
-    special = {token.content for token in named if token is not None and not token.late}
-    added = {}
-    for content, number in read_vocab_json(path).items():
-        is_special = content in special
-        added[number] = AddedTokenSpec(content, normalized=not is_special, special=is_special), path
-    return added
+    listed = read_vocab_json(path) if path.is_file() else {}
+    flags = {
+        name: {"normalized": name not in special, "special": name in special} for name in listed
+    }
+    return {id: (AddedTokenSpec(name, **flags[name]), path) for name, id in listed.items()}
 
 
 def _id(path: Path, number: str) -> int:
@@ -321,3 +236,91 @@ def _id(path: Path, number: str) -> int:
         return int(number)
     problem = f"`added_tokens_decoder` must have ids from 0 to {MOST_IDS - 1:,} as its keys"
     raise DataError(path, None, f"{problem}, but has {number!r:.40}.")
+
+
+# ---- the tokens that are found before a text is split
+
+
+def add(fast: tokenizers.Tokenizer, tokens: Sequence[AddedTokenSpec]) -> None:
+    """Add the tokens; one that is not in the vocabulary gets the next free id.
+
+    A token that was added before gets the flags given here.
+
+    Raises:
+        RegardError: the next id belongs to another token, because the ids are not contiguous.
+    """
+    new = [t.content for t in tokens if t.content and fast.token_to_id(t.content) is None]
+    before = set(fast.get_vocab(with_added_tokens=True).values()) if new else set()
+    fast.add_tokens([AddedToken(t.content, **{f: getattr(t, f) for f in FLAGS}) for t in tokens])
+    for content in new:
+        number = fast.token_to_id(content)
+        if number is None or number in before:
+            raise RegardError(
+                f"the token {content!r} cannot be added: the ids of the vocabulary are not "
+                f"contiguous, and the next id, {number}, is in use. Use contiguous ids, from 0."
+            )
+
+
+def add_from_settings(
+    path: Path,
+    fast: tokenizers.Tokenizer,
+    settings: TokenSettings,
+    defaults: Mapping[str, AddedTokenSpec],
+) -> None:
+    """Add the tokens of the files beside a vocabulary, in the order in which `transformers` does.
+
+    A token for which the model in the folder has no embedding is left out, with a warning: files
+    often name a padding token that was never used.
+
+    path: of the vocabulary.  defaults: special tokens by role, for roles that no file names; one is
+    used if the vocabulary contains it.
+
+    Raises:
+        DataError: the id of a token in a file is not the one that it gets, or a folder that this
+            library wrote names a special token that is not in its vocabulary.
+    """
+    tokens = _tokens_to_add(fast, settings, defaults)
+    new = [token.content for token in tokens if fast.token_to_id(token.content) is None]
+    listed = {token.content for token, _ in settings.added.values()}
+    for role, name in settings.roles.items():
+        if name in new and name not in listed and settings.config.regard_kind is not None:
+            problem = f"the {role} token {name!r} is not in the vocabulary."
+            raise DataError(settings.path, None, problem, "Was the file changed?")
+    beyond = list[str]()
+    if settings.vocab_size is not None:
+        left = max(0, settings.vocab_size - fast.get_vocab_size(with_added_tokens=True))
+        if beyond := new[left:]:
+            warnings.warn(
+                f"{settings.path}: {', '.join(map(repr, beyond))} would be added to the "
+                f"vocabulary, but the model in this folder has only {settings.vocab_size:,} ids "
+                "(`vocab_size` in config.json). It is left out.",
+                stacklevel=5,
+            )
+    try:
+        add(fast, [token for token in tokens if token.content not in beyond])
+    except RegardError as error:
+        raise DataError(path, None, str(error)) from None
+    for number, (token, file) in settings.added.items():
+        actual = fast.token_to_id(token.content)
+        if actual != number and token.content not in beyond:
+            problem = f"{token.content!r} must have the next free id, {actual}, not {number}."
+            raise DataError(file, None, problem, "Does the file belong to this vocabulary?")
+
+
+def _tokens_to_add(
+    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
+) -> list[AddedTokenSpec]:
+    """The tokens to be added; those that the tokenizer has already may get other flags."""
+    named = {role: settings.named[role] for role in ORDER if role in settings.named}
+    unnamed = {role: t for role, t in defaults.items() if role not in settings.named}
+    present = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
+    by_role = {role: (named | present).get(role) for role in ORDER}
+    special = {token.content for token in by_role.values() if token is not None}
+    added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda item: item[0])]
+    tokens = [replace(t, special=t.special or t.content in special) for t in added]
+    listed = {token.content for token in tokens}
+    listed |= {token.content for token in fast.get_added_tokens_decoder().values()}
+    # A token that occurs with two sets of flags is added twice: the later flags are used.
+    new = dict.fromkeys(token for token in (*by_role.values(), *settings.extra) if token)
+    tokens += [token for token in new if token.content not in listed]
+    return [token for token in tokens if token.content]

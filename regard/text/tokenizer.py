@@ -10,7 +10,7 @@ from functools import cached_property
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 
@@ -22,11 +22,7 @@ from regard.text.encoding import Encoding
 from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
-from regard.text.tokenizers_calls import call, reason
-
-if TYPE_CHECKING:
-    from regard.text.sentencepiece_encoder import SentencePieceEncoder
-
+from regard.text.tokenizers_calls import reason
 
 MARIAN = "regard.text.marian:MarianTokenizer"
 M2M_100 = "regard.text.m2m_100:M2M100Tokenizer"
@@ -46,7 +42,7 @@ class Tokenizer:
     roles: {"pad": "<pad>", "eos": "</s>", …}, a subset of `ROLES`
     reads_special_tokens: whether "</s>" in a text is the special token (True) or four plain
         characters (False; a model may still find it in its vocabulary, as in transformers)
-    sides: `padding_side` and `truncation_side` of a published file, for other libraries
+    sides: `padding_side` and `truncation_side` of a published file
     clean_up_spaces: whether decoding removes the space before punctuation, as
         tokenizer_config.json asks with `clean_up_tokenization_spaces`
     max_length: the most tokens of a text that tokenizer_config.json allows; None: no limit
@@ -86,13 +82,10 @@ class Tokenizer:
                 raise RegardError(f"`{role}` is not a role. {nearest(role, ROLES)}")
             if fast.token_to_id(token) is None:
                 raise RegardError(f"the {role} token {token!r} is not in the vocabulary.")
-        self.pad_id = self._role_id("pad")
-        self.bos_id = self._role_id("bos")
-        self.eos_id = self._role_id("eos")
-        self.unk_id = self._role_id("unk")
-        self.cls_id = self._role_id("cls")
-        self.sep_id = self._role_id("sep")
-        self.mask_id = self._role_id("mask")
+        ids = {role: fast.token_to_id(token) for role, token in self.roles.items()}
+        self.pad_id, self.bos_id, self.eos_id = (ids.get(role) for role in ("pad", "bos", "eos"))
+        self.unk_id, self.mask_id = ids.get("unk"), ids.get("mask")
+        self.cls_id, self.sep_id = ids.get("cls"), ids.get("sep")
 
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
@@ -117,9 +110,6 @@ class Tokenizer:
     def closed(self, id: int) -> int:
         """The id in the vocabulary: of most tokenizers itself; see `OpenVocabulary`."""
         return id
-
-    def _role_id(self, role: str) -> int | None:
-        return self._fast.token_to_id(self.roles[role]) if role in self.roles else None
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -171,24 +161,13 @@ class Tokenizer:
         Raises:
             ConfigError: the tokenizer has no token for a role.
         """
-        ids = [self._role_id(role) for role in roles]
-        missing = [role for role, number in zip(roles, ids, strict=True) if number is None]
-        if missing:
+        if missing := [role for role in roles if role not in self.roles]:
             raise ConfigError(
                 f"This model puts {' and '.join(roles)} tokens around texts, but its tokenizer "
                 f"has no {' and no '.join(missing)} token. Name it in tokenizer_config.json "
                 f'("{missing[0]}_token"), or use the tokenizer that belongs to the model.'
             )
-        return [number for number in ids if number is not None]
-
-    @cached_property
-    def _exact(self) -> SentencePieceEncoder | None:
-        """Encodes the texts to which the library gives other ids than SentencePiece."""
-        if self.kind != "sentencepiece":
-            return None
-        from regard.text.sentencepiece_encoder import SentencePieceEncoder
-
-        return SentencePieceEncoder(self._fast, self.reads_special_tokens)
+        return [self.id(self.roles[role]) for role in roles]
 
     # ---- text -> ids -> text
 
@@ -205,8 +184,6 @@ class Tokenizer:
                 rule that fails on it.
         """
         try:
-            if self._exact is not None and self._exact.may_differ(text):
-                return self._exact.encode(text)
             encoding = self._fast.encode(text, add_special_tokens=False)
         except BaseException as error:  # the library's panics are no `Exception`
             raise self._error([text], error) from None
@@ -219,21 +196,14 @@ class Tokenizer:
             RegardError: `texts` is one str or not iterable, or a text cannot be encoded.
         """
         texts = text_list(texts)
-        if set(map(type, texts)) - {str}:  # the library would read a tuple as two texts
-            for number, text in enumerate(texts):
-                if not isinstance(text, str):
-                    raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):  # the library would read a tuple as two texts
+                raise RegardError(f"text {number} cannot be encoded: {text_problem(text)}")
         try:
             encoded = self._fast.encode_batch_fast(texts, add_special_tokens=False)
         except BaseException as error:
             raise self._error(texts, error) from None
-        rows, exact = [row.ids for row in encoded], self._exact
-        if exact is None:
-            return rows
-        return [
-            exact.encode(text).ids if exact.may_differ(text) else ids
-            for text, ids in zip(texts, rows, strict=True)
-        ]
+        return [row.ids for row in encoded]
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
         """The error for the first text that cannot be encoded, and why."""
@@ -246,7 +216,7 @@ class Tokenizer:
                 self._fast.encode(text, add_special_tokens=False)
             except BaseException as inner:
                 problem = f"{where} cannot be encoded: {reason(inner)}. It is {text!r:.80}."
-                return RegardError(f"{problem} {_hint(message)}")
+                return RegardError(f"{problem} Change the tokenizer.json.")
         return RegardError(f"the texts cannot be encoded: {message}.")
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -284,15 +254,11 @@ class Tokenizer:
         if problem := text_problem(text):
             raise RegardError(f"the text cannot be encoded: {problem}")
         normalizer, split = self._fast.normalizer, self._fast.pre_tokenizer
-
-        def split_text() -> list[str]:
+        try:
             plain = text if normalizer is None else normalizer.normalize_str(text)
             return [plain] if split is None else [word for word, _ in split.pre_tokenize_str(plain)]
-
-        return call(
-            split_text,
-            lambda message: RegardError(f"the text cannot be cut into words: {message}."),
-        )
+        except BaseException as error:
+            raise RegardError(f"the text cannot be cut into words: {reason(error)}.") from None
 
     # ---- files
 
@@ -359,18 +325,18 @@ class Tokenizer:
         return trained
 
     @classmethod
-    def load(cls, path: str | PathLike[str], **options: Any) -> Tokenizer:
-        """Read a folder or a file; for formats and options see `regard.text.published.load`."""
+    def load(cls, path: str | PathLike[str]) -> Tokenizer:
+        """Read a folder or a file; for formats see `regard.text.published.load`."""
         from regard.text.published import load
         from regard.text.sentencepiece import is_m2m_100, is_marian
         from regard.text.vocab_files import is_fairseq
 
         for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100), (is_fairseq, FAIRSEQ)):
             if is_kind(Path(path)):
-                read: Tokenizer = imported(kind).load(path, **options)
+                read: Tokenizer = imported(kind).load(path)
                 break
         else:
-            read = Tokenizer(**vars(load(path, **options)))
+            read = Tokenizer(**vars(load(path)))
         if (targets := Path(path) / TARGETS).is_dir():
             read.targets = Tokenizer.load(targets)
         return read
@@ -428,8 +394,7 @@ class Tokenizer:
         return self._like(fast, {**self.roles, **tokens}, targets)
 
     def _extended(self, tokens: Sequence[str]) -> tokenizers.Tokenizer:
-        from regard.text.added_tokens import add
-        from regard.text.token_settings import AddedTokenSpec
+        from regard.text.token_settings import AddedTokenSpec, add
 
         for name in tokens:
             if problem := text_problem(name):
@@ -497,13 +462,6 @@ def is_id(value: Any, size: int) -> bool:
         return 0 <= index(value) < size
     except TypeError:
         return False
-
-
-def _hint(message: str) -> str:
-    """What a user can do about this message of the library."""
-    if "unk" in message.lower():
-        return "The vocabulary has no unknown token: add one to it."
-    return "The normalizer or pre-tokenizer of its tokenizer.json fails on such texts: change it."
 
 
 def clean_up(text: str) -> str:

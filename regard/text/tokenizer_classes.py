@@ -13,14 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
-import tokenizers
-
-from regard.errors import DataError
 from regard.text.bpe import END
 from regard.text.token_settings import ConfigFields, TokenSettings
-from regard.text.tokenizers_calls import call
 
 Parts = dict[str, Any]  # of tokenizer.json, by name; "model" without vocabulary and merges
 
@@ -158,20 +153,17 @@ LLAMA = Family(
 )
 
 CLASSES = {
-    **dict.fromkeys(("Bert", "DistilBert", "Electra", "ConvBert", "MobileBert", "Lxmert"), BERT),
-    **dict.fromkeys(("LayoutLM", "SqueezeBert", "DPRQuestionEncoder"), BERT),
-    **dict.fromkeys(("DPRContextEncoder",), BERT),
-    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
+    **dict.fromkeys(("Bert", "DistilBert", "Electra"), BERT),
+    **dict.fromkeys(("Roberta", "Bart"), ROBERTA),
     "GPT2": GPT2,
     "OpenAIGPT": GPT,
     "Llama": LLAMA,
 }
 # The family of a model type, for folders in which no file names a tokenizer class.
 MODEL_TYPES = {
-    **dict.fromkeys(("bert", "distilbert", "electra", "convbert", "layoutlm"), BERT),
-    **dict.fromkeys(("squeezebert", "megatron-bert", "ernie"), BERT),
-    **dict.fromkeys(("roberta", "bart", "roberta-prelayernorm", "data2vec-text"), ROBERTA),
-    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "opt", "codegen"), GPT2),
+    **dict.fromkeys(("bert", "distilbert", "electra"), BERT),
+    **dict.fromkeys(("roberta", "bart"), ROBERTA),
+    **dict.fromkeys(("gpt2", "gpt_neo"), GPT2),
     "openai-gpt": GPT,
 }
 
@@ -184,28 +176,17 @@ def family_of(settings: TokenSettings) -> Family | None:
 
 
 def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> AdaptedTokenizer:
-    """A tokenizer.json with the parts that its folder's class overrides.
-
-    Raises:
-        DataError: the class belongs to another type of model than tokenizer.json has.
+    """A tokenizer.json with the parts that its folder's class overrides; one for another type of
+    model, as multilingual sentence encoders of the class of BERT have it, is used as it is.
     """
     family = family_of(settings)
     model = content.get("model")
     if family is None or not isinstance(model, dict):
         return AdaptedTokenizer(content)
-    if _type_of(model) != family.model:
-        mismatch = f"is for a model of type {family.model}, but {path.name} has {_type_of(model)}"
-        # Multilingual sentence encoders were published as BERT with XLM-R's tokenizer.json.
-        multilingual = family is BERT and _type_of(model) == "Unigram"
-        if settings.class_name is not None and not multilingual:
-            problem = f"`tokenizer_class` {settings.class_name} {mismatch}."
-            hint = 'To use the file as it is, set it to "PreTrainedTokenizerFast".'
-            raise DataError(settings.path, None, problem, hint)
-        stated = f"{path.with_name('config.json')}: `model_type` {settings.model_type}"
-        if settings.class_name is not None:
-            stated = f"{settings.path}: `tokenizer_class` {settings.class_name}"
+    if (actual := _type_of(model)) != family.model:
         warnings.warn(
-            f"{stated} {mismatch}. The file is used as it is.",
+            f"{path}: {settings.class_name or settings.model_type} is for a model of type "
+            f"{family.model}, but the file has {actual}. It is used as it is.",
             stacklevel=4,
         )
         return AdaptedTokenizer(content)
@@ -223,51 +204,3 @@ def _type_of(model: Mapping[str, Any]) -> str:
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     return "WordPiece" if "continuing_subword_prefix" in model else "WordLevel"
-
-
-# Classes that override parts in ways that are not implemented here.
-UNKNOWN_CLASSES = (
-    *("Albert", "BigBird", "Blenderbot", "Camembert", "CodeGen", "Deberta", "DebertaV2", "FNet"),
-    *("Funnel", "GPTNeoX", "Herbert", "MPNet", "Pegasus", "RemBert", "Splinter", "T5"),
-    *("XLMRoberta", "XLNet"),
-)
-
-
-# Of these, those that read none of the fields for case, accents and Chinese characters.
-WITHOUT_CASE = ("XLMRoberta",)
-
-
-def check_unknown_class(path: Path, fast: tokenizers.Tokenizer, settings: TokenSettings) -> None:
-    """Raise an error for a field that contradicts tokenizer.json, for the UNKNOWN_CLASSES.
-
-    Raises:
-        DataError: for example, `do_lower_case` is true, but the file's normalizer keeps capitals.
-    """
-    name = (settings.class_name or "").removesuffix("Tokenizer")
-    if name not in UNKNOWN_CLASSES:
-        return
-
-    def normalized(text: str) -> str:
-        return text if fast.normalizer is None else fast.normalizer.normalize_str(text)
-
-    def tokens() -> list[str]:
-        return fast.encode("a", add_special_tokens=False).tokens
-
-    does: dict[str, Callable[[], bool]] = {
-        "do_lower_case": lambda: "A" not in normalized("A"),
-        "strip_accents": lambda: "\u0301" not in normalize("NFD", normalized("\u00e9")),
-        "tokenize_chinese_chars": lambda: " " in normalized("a\u4e2da").strip(),
-        "add_prefix_space": lambda: "".join(tokens()).startswith(("\u0120", "\u2581")),
-    }
-    for field_name, check in does.items():
-        if name in WITHOUT_CASE and field_name != "add_prefix_space":
-            continue
-        stated = getattr(settings.config, field_name)
-        if stated is not None and stated != call(
-            check, lambda reason: DataError(path, None, reason)
-        ):
-            problem = f"`{field_name}` is {str(stated).lower()}, but {path.name} does the opposite."
-            hint = (
-                f"The behaviour of {settings.class_name} is not implemented: make both files agree."
-            )
-            raise DataError(settings.path, None, problem, hint)

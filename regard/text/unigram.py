@@ -13,10 +13,10 @@ smallest score.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, inf, log
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -48,17 +48,9 @@ class UnigramModel:
 
     scores: subword -> log p(subword) in nats.
     unknown: the score of an unknown character; None: the smallest score - `UNKNOWN_PENALTY`.
-    dtype: the type in which scores are added: rounding decides between equally probable paths.
-        SentencePiece adds in float32, the `tokenizers` library in float64.
     """
 
-    def __init__(
-        self,
-        scores: Mapping[str, float],
-        unknown: float | None = None,
-        dtype: Callable[[float], float | np.floating[Any]] = float,
-    ):
-        self.dtype = dtype
+    def __init__(self, scores: Mapping[str, float], unknown: float | None = None):
         self.scores = dict(scores)
         smallest = min(self.scores.values(), default=0.0)
         self.unknown = smallest - UNKNOWN_PENALTY if unknown is None else unknown
@@ -88,11 +80,10 @@ class UnigramModel:
 
         Of equally probable paths it is the one whose last subword is the longest.
         """
-        dtype = self.dtype
-        scores = [dtype(0.0), *[dtype(-inf)] * len(text)]
+        scores = [0.0, *[-inf] * len(text)]
         last: list[Edge | None] = [None] * (len(text) + 1)
         for edge in self.edges(text):
-            score = scores[edge.start] + dtype(edge.score)
+            score = scores[edge.start] + edge.score
             if last[edge.end] is None or score > scores[edge.end]:
                 scores[edge.end], last[edge.end] = score, edge
         path: list[Edge] = []
@@ -104,15 +95,11 @@ class UnigramModel:
 
     def log_likelihood(self, text: str) -> float:
         """log P(text), the sum over all segmentations (equation 3), in nats."""
-        return self._forward(text, self.edges(text))[-1]
-
-    @staticmethod
-    def _forward(text: str, edges: list[Edge]) -> list[float]:
-        """The logarithmic probability of each prefix of a text."""
-        forward = [0.0] + [-inf] * len(text)
-        for edge in edges:
-            forward[edge.end] = _log_add(forward[edge.end], forward[edge.start] + edge.score)
-        return forward
+        prefixes = [0.0] + [-inf] * len(text)  # of each beginning of the text
+        for edge in self.edges(text):
+            path = prefixes[edge.start] + edge.score
+            prefixes[edge.end] = float(np.logaddexp(prefixes[edge.end], path))
+        return prefixes[-1]
 
 
 def unknown_joined(path: Iterable[Edge]) -> list[Edge]:
@@ -127,26 +114,15 @@ def unknown_joined(path: Iterable[Edge]) -> list[Edge]:
     return joined
 
 
-def _log_add(a: float, b: float) -> float:
-    """log(exp(a) + exp(b))"""
-    if a < b:
-        a, b = b, a
-    return a if b == -inf else a + log(1.0 + exp(b - a))
-
-
-def model_of(
-    saved: Mapping[str, Any], dtype: Callable[[float], float | np.floating[Any]] = float
-) -> UnigramModel:
+def model_of(saved: Mapping[str, Any]) -> UnigramModel:
     """The unigram language model in the contents of a tokenizer.json of the type Unigram.
 
     Special tokens are not subwords, nor are the names of bytes, such as <0x0A>, with
     `byte_fallback`. A user-defined token has the score `USER_DEFINED_SCORE`.
-
-    dtype: see `UnigramModel`.
     """
     added = {token["content"]: token["special"] for token in saved["added_tokens"]}
     is_byte = re.compile(BYTE_NAME if saved["model"]["byte_fallback"] else "(?!)").fullmatch
     vocab = saved["model"]["vocab"]
     normal = {name: score for name, score in vocab if name not in added and not is_byte(name)}
     user_defined = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
-    return UnigramModel(normal | user_defined, UnigramModel(normal).unknown, dtype)
+    return UnigramModel(normal | user_defined, UnigramModel(normal).unknown)

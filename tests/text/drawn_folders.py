@@ -142,13 +142,11 @@ def _fields(config: dict, files: dict, kind: str, draw: Random) -> None:
         mapped.pop("mask_token", None)
     config |= {"pad_token": "[NEW]"} if draw.random() < 0.1 else {}
     config |= {"image_token": "<img>"} if draw.random() < 0.1 else {}
-    config |= {"extra_special_tokens": {"x_token": "<x>"}} if draw.random() < 0.1 else {}
-    if draw.random() < 0.3:
-        name = draw.choice(["additional_special_tokens", "extra_special_tokens"])
-        config[name] = [token(one, draw) for one in draw.sample(NAMES, draw.randint(0, 3))]
-    if draw.random() < 0.3:
-        name = draw.choice(["additional_special_tokens", "extra_special_tokens"])
-        mapped[name] = draw.sample(NAMES, draw.randint(0, 3))
+    name = draw.choice(["additional_special_tokens", "extra_special_tokens"])
+    if (way := draw.random()) < 0.3:
+        config[name] = draw.sample(NAMES, draw.randint(0, 3))
+    elif way < 0.5:
+        config["extra_special_tokens"] = {"x_token": "<x>"}
     if mapped:
         files["special_tokens_map.json"] = mapped
 

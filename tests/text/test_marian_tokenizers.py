@@ -194,8 +194,6 @@ def test_a_vocabulary_that_does_not_fit_is_an_error_that_names_it(tmp_path, chan
     (tmp_path / "vocab.json").write_text(json.dumps(vocab))
     with pytest.raises(DataError, match=f"vocab.json.*{message}"):
         Tokenizer.load(tmp_path)
-    with pytest.raises(DataError, match="takes no options"):
-        Tokenizer.load(tmp_path, lowercase=True)
 
 
 def test_further_special_tokens_are_an_error(folder):

@@ -17,9 +17,9 @@ BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able"]
 BYTES = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
 
 
-def assert_located_error(path, line, message, **options):
+def assert_located_error(path, line, message):
     with pytest.raises(DataError, match=message) as refusal:
-        Tokenizer.load(path, **options)
+        Tokenizer.load(path)
     assert refusal.value.line == line
     assert refusal.value.path.startswith(str(path if path.is_file() else path.parent))
 
@@ -49,7 +49,6 @@ def test_a_bert_vocabulary_encodes_by_longest_match(tmp_path):
 def test_cased_vocabularies_are_recognized_by_capitals_or_stated(tmp_path):
     path = bert(tmp_path, [*BERT, "The"])
     assert Tokenizer.load(path).encode("The").tokens == ["The"]
-    assert Tokenizer.load(path, lowercase=True).encode("The").tokens == ["[UNK]"]
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     assert Tokenizer.load(tmp_path).encode("The").tokens == ["[UNK]"]
 
@@ -76,8 +75,7 @@ def test_special_tokens_have_the_names_in_the_settings(tmp_path):
     stated = {f"{role}_token": name for role, name in names.items()} | {"bos_token": "<absent>"}
     (folder / "special_tokens_map.json").write_text(json.dumps(stated))
     settings(folder, cls_token={"content": "<cls>", "lstrip": False})
-    with pytest.warns(UserWarning, match="`bos_token` '<absent>' is not in the vocabulary. It is"):
-        tokenizer = Tokenizer.load(folder)
+    tokenizer = Tokenizer.load(folder)
     assert [getattr(tokenizer, f"{role}_id") for role in names] == [0, 1, 2, 3, 4]
     assert tokenizer.encode("CO N [X]").ids == [5, 6, 0, 4]
     assert tokenizer.bos_id == 7 == tokenizer.vocab_size - 1  # as `transformers` numbers it
@@ -86,6 +84,7 @@ def test_special_tokens_have_the_names_in_the_settings(tmp_path):
         assert Tokenizer.load(folder).bos_id is None
     template = tokenizer.template
     assert template == Template.bert(1, 2)
+    (folder / "special_tokens_map.json").unlink()
     settings(folder, cls_token=7)
     with pytest.raises(DataError, match="`cls_token` must be a token, but is 7"):
         Tokenizer.load(folder)
@@ -129,7 +128,7 @@ def test_padding_and_truncation_sides_are_saved_again(tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "three")
     assert theirs.padding_side == theirs.truncation_side == "left"
     settings(folder, padding_side="middle")
-    with pytest.raises(DataError, match="`padding_side` must be left or right, but is 'middle'"):
+    with pytest.raises(DataError, match="`padding_side` must be 'left' or 'right'"):
         Tokenizer.load(folder)
 
 
@@ -268,11 +267,4 @@ def test_words_of_transformer_xl_are_read_from_vocab_txt(tmp_path):
     assert Tokenizer.load(tmp_path / "saved").encode("the Old sea").ids == [1, 4, 3]
     path.write_text("<eos>\nthe\n")
     with pytest.raises(DataError, match="<unk>"):
-        Tokenizer.load(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["vocab.bin", "vocab.pkl"])
-def test_pickled_vocabularies_are_not_opened(tmp_path, name):
-    (tmp_path / name).write_bytes(b"cos\nsystem\n.")
-    with pytest.raises(DataError, match="is a pickle, .* Write the words of its `idx2sym`"):
         Tokenizer.load(tmp_path)
