@@ -14,7 +14,7 @@ from regard.errors import ConfigError, DataError
 
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes read at once
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `read_records` reads
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `open_table` reads
 NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 
 

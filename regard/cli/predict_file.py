@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from regard.cli.console import to_json
 from regard.data.arrow_tables import UnfitValue, table_of
-from regard.data.readers import read_records
+from regard.data.readers import open_table
 from regard.data.text_chunks import MAX_TEXTS, Chunk, is_blank
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.file_writing import replacing, sync
@@ -132,7 +132,7 @@ def chunks_of_table(path: Path, columns: Sequence[str], task: Task) -> Iterator[
         ConfigError: the names do not tell which columns are texts.
         DataError: the file cannot be read, or a value is not a text.
     """
-    file = read_records(path, header=not (columns and all(map(str.isdecimal, columns))))
+    file = open_table(path, header=not (columns and all(map(str.isdecimal, columns))))
     numbered, first = file.records(), 0
     while rows := list(islice(numbered, MAX_TEXTS)):
         columns = columns or infer_columns(path, rows[0][1])

@@ -13,20 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from regard.data.files import (
-    ENDINGS,
-    LONGEST_TEXT,
-    ending,
-    open_bytes,
-    split_member,
-    whole_lines_of,
-)
-from regard.data.readers import (
-    Row,
-    RowReader,
-    VerbatimReader,
-    read,
-)
+from regard.data.files import ENDINGS, LONGEST_TEXT, ending, split_member
+from regard.data.readers import LineReader, Row, RowReader, VerbatimReader, read
 from regard.errors import ConfigError, DataError
 
 Separator = Literal["rows", "blank-lines", "files"]
@@ -113,29 +101,15 @@ def read_documents(
     if field is not None and not tables:
         raise DataError(paths[0], None, f"is plain text, which has no field {field!r}.")
     columns = () if field is None else (field,)
-    kinds = {"blank-lines": LongLineReader, "files": VerbatimReader}
     readers = [
         read(path, columns if path in tables else ())
         if separator == "rows"
-        else kinds[separator](path)
+        else LineReader(path, LONGEST_TEXT)
+        if separator == "blank-lines"
+        else VerbatimReader(path)
         for path in paths
     ]
     return Documents(tuple(readers), separator, tuple(paths))
-
-
-class LongLineReader(RowReader):
-    """Plain text, one row a line, which may be as long as a whole text."""
-
-    def __init__(self, path: str):
-        self.path = path
-
-    def file_of(self, field: int) -> str:
-        return self.path
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        with open_bytes(self.path) as stream:
-            lines = whole_lines_of(stream, self.path, most=LONGEST_TEXT)
-            yield from ((i, (line.rstrip("\r\n"),)) for i, line in enumerate(lines, 1))
 
 
 def _files_in(path: str) -> Sequence[str]:

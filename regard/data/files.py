@@ -1,41 +1,40 @@
 """Files of text as streams of lines: compressed or not, strictly UTF-8; errors name the line.
 
 A path may name a member of an archive: `corpus.zip!train/fra.txt`. Files and members that end in
-`.gz`, `.bz2`, `.xz` or `.zst` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and
+`.gz`, `.bz2` or `.xz` are decompressed on the way. A line ends with `\\n` or `\\r\\n` and
 with nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like all others. (A file
 without one line feed, but with carriage returns, is an error.) A byte order mark is dropped.
 """
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
+import lzma
 import re
-import struct
 import zipfile
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from regard.data.decompression import COMPRESSED, DamagedMember
 from regard.errors import DataError
 
+COMPRESSED: dict[str, Any] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile}
 _DAMAGED = (
-    *(EOFError, zlib.error, DamagedMember, zipfile.BadZipFile, gzip.BadGzipFile, struct.error),
+    *(EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile),
     *(RuntimeError, NotImplementedError),  # zip: a password, a method that is not known
 )
 _MAGIC = {
     b"\x1f\x8b": "looks like gzip data: give it the ending .gz",
     b"BZh": "looks like bzip2 data: give it the ending .bz2",
     b"\xfd7zXZ": "looks like xz data: give it the ending .xz",
-    b"\x28\xb5\x2f\xfd": "looks like Zstandard data: give it the ending .zst",
     b"PK\x03\x04": "looks like a zip archive: give it the ending .zip",
     b"\xff\xfe": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "looks like UTF-16. Convert it: iconv -f UTF-16 -t UTF-8",
@@ -48,25 +47,9 @@ LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
 LONGEST_MAGIC = 10  # bytes
 
-_opened_files: ContextVar[list[IO[bytes]] | None] = ContextVar("opened_files", default=None)
-
 
 class DamagedFile(DataError):
     """A compressed file cannot be decompressed, or not to its end."""
-
-
-@contextmanager
-def reading_position() -> Iterator[Callable[[], int | None]]:
-    """A function that gives the position, in bytes of the disk, in the file opened last inside.
-
-    None where it has been closed, or none was opened.
-    """
-    opened: list[IO[bytes]] = []
-    token = _opened_files.set(opened)
-    try:
-        yield lambda: opened[-1].tell() if opened and not opened[-1].closed else None
-    finally:
-        _opened_files.reset(token)
 
 
 @contextmanager
@@ -82,78 +65,50 @@ def open_bytes(path: str | Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def lines(path: str | Path) -> Iterator[str]:
+def lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """The lines of a UTF-8 file, without their ends, one at a time.
 
     Raises:
-        DataError: it cannot be read, is not UTF-8, or a line has more than LONGEST_LINE bytes.
+        DataError: it cannot be read, is not UTF-8, or a line has more than `longest` bytes.
     """
     with open_bytes(path) as stream:
-        plain = isinstance(getattr(stream, "raw", None), io.FileIO)
-        yield from _in_blocks(stream, path) if plain else lines_of(stream, path)
-
-
-def _in_blocks(stream: IO[bytes], name: str | Path) -> Iterator[str]:
-    """As `lines_of` in a third of the time, for files that are not compressed: in large blocks."""
-    number, before, rest = 0, 0, b""
-    while block := stream.read(_BLOCK):
-        whole, end, rest = (rest + block).rpartition(b"\n")
-        if len(rest) > LONGEST_LINE:
-            raise _too_long(name, number + (whole + end).count(b"\n") + 1, LONGEST_LINE)
-        if not end:
-            continue
-        try:
-            text = whole.decode("utf-8")
-        except UnicodeDecodeError:  # read again line by line, which locates it
-            yield from lines_of(io.BytesIO(whole + end), name, number, before)
-        text = text if number else text.removeprefix("\ufeff")
-        text_lines = text.split("\n")
-        yield from (line.removesuffix("\r") for line in text_lines) if "\r" in text else text_lines
-        number, before = number + len(text_lines), before + len(whole) + 1
-    yield from lines_of(io.BytesIO(rest), name, number, before)
+        yield from lines_of(stream, path, longest=longest)
 
 
 def lines_of(
-    stream: IO[bytes], name: str | Path, number: int = 0, before: int = 0
+    stream: IO[bytes], name: str | Path, number: int = 0, longest: int = LONGEST_LINE
 ) -> Iterator[str]:
     """The lines of an open stream of bytes, such as `sys.stdin.buffer`, without their ends.
 
-    number, before: the lines and bytes of it that were read before
+    number: the lines of it that were read before
 
     Raises:
-        DataError: a line is not UTF-8, or has more than LONGEST_LINE bytes.
+        DataError: a line is not UTF-8, or has more than `longest` bytes.
     """
-    for line in whole_lines_of(stream, name, number, before):
+    for line in whole_lines_of(stream, name, number, longest):
         yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
 
 
 def whole_lines_of(
-    stream: IO[bytes],
-    name: str | Path,
-    number: int = 0,
-    before: int = 0,
-    *,
-    most: int = LONGEST_LINE,
+    stream: IO[bytes], name: str | Path, number: int = 0, longest: int = LONGEST_LINE
 ) -> Iterator[str]:
-    """As `lines_of`, each line with its line end.
-
-    most: bytes of a line; a longer one raises an error, and is never in memory as a whole
-    """
+    """As `lines_of`, each line with its line end; a longer one is never in memory as a whole."""
     try:
-        for raw in _bounded_lines(most + 1, stream):
+        for raw in _bounded_lines(longest + 1, stream):
             number += 1
-            if len(raw) > most:
-                raise _too_long(name, number, most)
+            if len(raw) > longest:
+                problem = f"the line has more than {longest:,} bytes."
+                hint = "Is this the right file? A long text is read with format = 'text'."
+                raise DataError(name, number, problem, hint)
             text = raw.decode("utf-8")
             if number == 1 and "\r" in text and not text.endswith("\n"):
                 problem = "lines end in carriage returns alone, which are no line ends here."
                 hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
                 raise DataError(name, 1, problem, hint)
             yield text.removeprefix("\ufeff") if number == 1 else text
-            before += len(raw)
     except UnicodeDecodeError as error:
-        raise _not_utf8(name, number, before, error) from error
-    except _DAMAGED as error:
+        raise _not_utf8(name, number, error) from error
+    except (*_DAMAGED, OSError) as error:
         raise _damaged(name, error, number) from error
 
 
@@ -223,42 +178,37 @@ def is_file_name(text: str) -> bool:
 def check_file(path: Path) -> None:
     """Raise a DataError unless the path is a file; offers the nearest name that exists."""
     try:
-        _check_file(path)
-    except OSError as error:  # the name is too long, or the folder may not be read
+        if path.is_file():
+            return
+        if path.is_dir():
+            held = ", ".join(sorted(child.name for child in path.iterdir())[:5])
+            hint = f"It holds: {held or 'nothing'}."
+            raise DataError(path, None, "is a folder, not a file.", hint)
+        if path.exists():
+            raise DataError(path, None, "is a pipe or a device, not a file.")
+        missing = path
+        while not missing.parent.is_dir():
+            missing = missing.parent
+        siblings = [child.name for child in missing.parent.iterdir()]
+        hint = _nearest(missing.name, siblings, missing.parent)
+    except OSError as error:  # a name that is too long, a folder that may not be read
         raise DataError(path, None, f"cannot be read: {error.strerror}.") from None
-
-
-def _check_file(path: Path) -> None:
-    if path.is_file():
-        return
-    if path.is_dir():
-        held = ", ".join(sorted(child.name for child in path.iterdir())[:5])
-        raise DataError(path, None, "is a folder, not a file.", f"It holds: {held or 'nothing'}.")
-    if path.exists():
-        problem = "is a pipe or a device, not a file. Data is read more than once, and its checksum"
-        raise DataError(path, None, f"{problem} is taken.", "Write it into a file first.")
-    missing = path
-    while not missing.parent.is_dir():
-        missing = missing.parent
-    siblings = [child.name for child in missing.parent.iterdir()]
-    raise DataError(path, None, "does not exist.", _nearest(missing.name, siblings, missing.parent))
+    raise DataError(path, None, "does not exist.", hint)
 
 
 @contextmanager
 def _located_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
-    except _DAMAGED as error:
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise DataError(path, None, f"cannot be read: {error.strerror}.") from error
         raise _damaged(path, error) from error
-    except OSError as error:
-        raise DataError(path, None, f"cannot be read: {error.strerror or error}.") from error
 
 
 @contextmanager
 def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
     with open(path, "rb") as file:
-        if (opened := _opened_files.get()) is not None:
-            opened[:] = [file]
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(file) as archive:
                 name = _member(path, member, archive)
@@ -272,8 +222,8 @@ def _opened(path: Path, member: str) -> Iterator[BinaryIO]:
 
 def _decompressed(file: Any, name: str) -> Any:
     """The decompressed bytes of an open file of this name; itself where it is not compressed."""
-    decompress = COMPRESSED.get(Path(name).suffix.lower())
-    return file if decompress is None else decompress(file)
+    kind = COMPRESSED.get(Path(name).suffix.lower())
+    return file if kind is None else kind(fileobj=file) if kind is gzip.GzipFile else kind(file)
 
 
 def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:
@@ -290,14 +240,6 @@ def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:
     raise DataError(path, None, f"has no member {member!r}.", _nearest(member, names, path))
 
 
-def _too_long(name: str | Path, line: int, most: int) -> DataError:
-    problem = f"the line has more than {most:,} bytes."
-    hint = "Is this the right file?"
-    if most == LONGEST_LINE:
-        hint += " A long text on one line is read with format = 'text'."
-    return DataError(name, line, problem, hint)
-
-
 def _nearest(name: str, names: list[str], where: Path) -> str:
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
@@ -306,16 +248,12 @@ def _nearest(name: str, names: list[str], where: Path) -> str:
     return f"{where} holds: {listed or 'nothing'}{', …' if len(names) > 5 else ''}."
 
 
-def _not_utf8(name: str | Path, line: int, before: int, error: UnicodeDecodeError) -> DataError:
+def _not_utf8(name: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     at = error.start
-    problem = (
-        f"byte 0x{error.object[at]:02X} at position {at + 1} of the line "
-        f"(byte {before + at} of the text) is not UTF-8."
-    )
-    if line == 1:
-        for magic, what in _MAGIC.items():
-            if error.object.startswith(magic):
-                return DataError(name, line, problem, f"The file {what}.")
+    problem = f"byte 0x{error.object[at]:02X} at position {at + 1} of the line is not UTF-8."
+    for magic, what in _MAGIC.items():
+        if line == 1 and error.object.startswith(magic):
+            return DataError(name, line, problem, f"The file {what}.")
     hint = "Convert the file first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
     return DataError(name, line, problem, hint)
 

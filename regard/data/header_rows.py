@@ -8,36 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from regard.data.files import ENDINGS, ending
 from regard.data.in_memory import infer_columns, plain_names
-from regard.data.readers import CsvReader, Row, RowReader, read_records
+from regard.data.readers import PartOfRows, Row, RowReader, open_table
 from regard.errors import ConfigError, DataError
 from regard.habit_names import COLUMNS, TARGETS, TEXTS
 
 
-@dataclass(frozen=True, eq=False)
-class WithoutHeader(RowReader):
+def without_header(reader: RowReader) -> RowReader:
     """The rows of a reader without the first line of a table, where it is a header."""
 
-    reader: RowReader
+    def below(numbered: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+        first = next(numbered)
+        return numbered if _are_usual(plain_names(first[1])) else chain([first], numbered)
 
-    @property
-    def may_have_header(self) -> bool:
-        return self.reader.may_have_header
-
-    def file_of(self, field: int) -> str:
-        return self.reader.file_of(field)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        rows = self.reader.numbered()
-        if self.may_have_header:
-            first = next(rows)
-            if not _are_usual(plain_names(first[1])):
-                yield first
-        yield from rows
+    return PartOfRows(reader, below) if reader.may_have_header else reader
 
 
 def columns_in_header(
@@ -55,13 +43,10 @@ def columns_in_header(
     if kind not in ("csv", "tsv"):
         return ()
     try:
-        file = read_records(path, header=False, format=format, delimiter=delimiter)
-        first = next(file.records(), None)
+        table = open_table(path, header=False, format=format, delimiter=delimiter)
+        written = list(next(table.records())[1].values())
     except DataError:  # is raised again where the rows are read
         return ()
-    if first is None:
-        return ()
-    written = [*first[1].values()]
     names = plain_names(written)
     with_both = any({*texts} <= {*names} for texts in TEXTS) and not {*TARGETS}.isdisjoint(names)
     if len({*names}) == len(names) and (with_both or _are_usual(names)):
@@ -73,22 +58,11 @@ def columns_in_header(
     raise ConfigError(
         f"{path}: the first line has the columns {listed}, and their names do not say which hold "
         "texts and which the target. Name them in [data], in this order: columns = [text column, "
-        "label column]; or write header = false if this line is an example. "
-        f"{file.hint(written) if isinstance(file, CsvReader) else ''}".rstrip()
+        "label column]; or write header = false if this line is an example. If another sign than a "
+        "comma stands between them, name it as `delimiter`."
     )
 
 
 def _are_usual(names: Sequence[str]) -> bool:
     """Whether these are different names, and all of them usual."""
     return len({*names}) == len(names) and COLUMNS.issuperset(names)
-
-
-def header_hint(file: str, line: int) -> str:
-    """What to do where a wrong target stands in what may be a header; "" elsewhere."""
-    if line > 1 or ENDINGS.get(ending(file)) not in ("tsv", "csv"):
-        return ""
-    names = next(iter(read_records(file, header=False).records()))[1].values()
-    return (
-        f"It has the fields {', '.join(name[:40] for name in names)}. If they are a header, "
-        "name the columns in `columns`, the text's first and the label's last."
-    )

@@ -16,7 +16,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from regard.data.csv_rows import csv_rows
 from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
@@ -27,7 +26,7 @@ from regard.data.files import (
     open_bytes,
     skip_byte_order_mark,
 )
-from regard.data.readers import json_value
+from regard.data.readers import csv_rows, json_value
 from regard.data.text_chunks import Chunk
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.tasks.predicted_tables import texts_of_row

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
-from regard.data.header_rows import header_hint
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.class_report import ClassReport
@@ -170,7 +169,7 @@ class TextClassifier(EncoderTask):
         """
         if label not in self._index:
             problem = f"has the label {label!r}, which is none of: {', '.join(self.labels[:10])}."
-            raise DataError(file, line, problem, header_hint(file, line))
+            raise DataError(file, line, problem)
         return self._index[label]
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:

@@ -16,14 +16,13 @@ from typing import Any
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
 from regard.data.in_memory import (
-    GROUPED,
     infer_columns,
     is_running_text,
     is_table,
     plain_names,
     text_rows,
 )
-from regard.data.readers import read_records
+from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown
 from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
@@ -64,8 +63,8 @@ def iterate(texts: Any) -> Iterator[Any]:
     """
     if is_table(texts):
         return iter(text_rows(texts))
-    grouped = type(texts).__name__ in GROUPED
-    if not grouped and not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
+    no_rows = type(texts).__name__.endswith("GroupBy")
+    if not no_rows and not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
             return iter(texts)
         except TypeError:
@@ -213,7 +212,7 @@ def rows_of(
     if len(files) == 1 and not columns:
         columns = _columns_of(files[0], delimiter)
     if delimiter:
-        tables = [read_records(file, header=None, delimiter=delimiter) for file in files]
+        tables = [open_table(file, delimiter=delimiter) for file in files]
         return task.rows_to_evaluate(tables, list(columns))
     return task.rows_to_evaluate(files, list(columns))
 
@@ -222,7 +221,7 @@ def first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
     """The first record of a table; {} for a file of another form, which the task knows."""
     if delimiter or ending(str(file)) in ENDINGS:
         with suppress(ConfigError, DataError):
-            records = read_records(file, delimiter=delimiter).records()
+            records = open_table(file, delimiter=delimiter).records()
             return next((record for _, record in records), {})
     return {}
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
-from regard.data.header_rows import WithoutHeader
+from regard.data.header_rows import without_header
 from regard.data.in_memory import column_names, infer_columns, infer_text_columns
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
@@ -101,7 +101,7 @@ class MultiLabelData(TextsData):
             return reader
         if self.target_columns:
             return MergedColumns(reader, tuple(map(str, self.target_columns)))
-        return WithoutHeader(reader)
+        return without_header(reader)
 
 
 @dataclass(frozen=True, eq=False)

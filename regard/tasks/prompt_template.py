@@ -19,7 +19,7 @@ from os import PathLike
 from string import Formatter
 from typing import Any
 
-from regard.data.readers import Location, field_value, read_records, text_of
+from regard.data.readers import Location, field_value, open_table, text_of
 from regard.errors import ConfigError, DataError, check_at_least, shown
 
 NUMBERED = "Give the number of the right choice, from 0, as a number, and choices as texts."
@@ -124,7 +124,7 @@ class PromptTemplate:
         """
         located: list[tuple[Location, Mapping[str, Any]]]
         if isinstance(rows, str | PathLike):
-            file = read_records(rows)
+            file = open_table(rows)
             located = [((str(rows), number), row) for number, row in file.records()]
         else:
             located = [_located(row, ("rows", number)) for number, row in enumerate(rows, 1)]

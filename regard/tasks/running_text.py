@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from regard.data.corpus_building import build_corpus
-from regard.data.corpus_folder import FACTS, is_corpus, open_corpus
+from regard.data.corpus_folder import FACTS, build_corpus, is_corpus, open_corpus
 from regard.data.documents import Documents
 from regard.data.in_memory import is_path, is_running_text
 from regard.data.readers import RowReader, VerbatimLines, read

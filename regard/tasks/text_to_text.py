@@ -25,7 +25,7 @@ from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
-from regard.data.header_rows import WithoutHeader, columns_in_header
+from regard.data.header_rows import columns_in_header, without_header
 from regard.data.in_memory import column_names, infer_columns, is_path
 from regard.data.readers import RowReader, read, read_parallel
 from regard.data.sampler import EpochSampler
@@ -126,7 +126,7 @@ class TextPairsData(TableOptions, PairsData):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
-        return WithoutHeader(pairs_of(source, self.columns, self.table))
+        return without_header(pairs_of(source, self.columns, self.table))
 
 
 class TextToTextObjective(ReinforceObjective):

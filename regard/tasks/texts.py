@@ -21,7 +21,7 @@ from regard.data.datasets.glue import GlueReader, read_glue
 from regard.data.datasets.sentiment_trees import read_sentiment_trees
 from regard.data.encoder_inputs import InputBatch, Texts, Truncation
 from regard.data.grouped_inputs import GroupBatch
-from regard.data.header_rows import WithoutHeader, columns_in_header, header_hint
+from regard.data.header_rows import columns_in_header, without_header
 from regard.data.in_memory import column_names, infer_columns
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
@@ -83,7 +83,7 @@ class TextsData(TableOptions, EncoderData):
         """These columns of a file."""
         reader = self.table(path, columns)
         # A single column is that of `group`.
-        return WithoutHeader(reader) if len(columns) > 1 else reader
+        return without_header(reader) if len(columns) > 1 else reader
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""
@@ -413,7 +413,7 @@ def number_in(text: str, file: str, line: int) -> float:
         number = float(text.replace("_", "no digit"))  # Python reads 1_000, no file means it
     except ValueError:
         problem = f"has {text!r:.60} where a number should be."
-        raise DataError(file, line, problem, header_hint(file, line)) from None
+        raise DataError(file, line, problem) from None
     if not abs(number) <= LARGEST_TARGET:
         raise DataError(file, line, f"has {text!r:.60}, but a target must be a finite float32.")
     return number

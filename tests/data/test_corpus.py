@@ -19,7 +19,7 @@ from regard.data import (
     ShuffledBlocks,
     TokenArray,
     build_corpus,
-    corpus_building,
+    corpus_folder,
     encode_corpus,
     open_corpus,
     read_documents,
@@ -183,12 +183,12 @@ KILLED = """
 # Builds in children, each of which dies at a random one of its writes, until one ends.
 import os, random, sys
 from regard import file_writing
-from regard.data import build_corpus, corpus_building, read_documents, token_arrays
+from regard.data import build_corpus, corpus_folder, read_documents, token_arrays
 from regard.text import Tokenizer
 
 source, tokenizer, out = sys.argv[1:]
 documents, tokenizer = read_documents(source), Tokenizer.load(tokenizer)
-corpus_building.SAVE_EVERY, token_arrays._CHUNK = 0.001, 16
+corpus_folder.SAVE_EVERY, token_arrays._CHUNK = 0.001, 16
 draw = random.Random(1).randrange
 left = 0
 
@@ -220,11 +220,11 @@ class DyingFile:
         return getattr(self.file, name)
 
 
-write = corpus_building._Build._write
-corpus_building._Build._write = lambda self, files, part: write(
+write = corpus_folder._Build._write
+corpus_folder._Build._write = lambda self, files, part: write(
     self, [DyingFile(file) for file in files], part
 )
-file_writing.os = corpus_building.os = Dying()
+file_writing.os = corpus_folder.os = Dying()
 deaths = resumed = 0
 while True:
     left = draw(3, 400)
@@ -265,7 +265,7 @@ def test_an_interrupted_build_goes_on_in_the_same_process(
     monkeypatch.setattr("regard.data.token_arrays._FEW", 1)
     source.write_text(source.read_text() * 20)
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    write, calls = corpus_building._Build._write, []
+    write, calls = corpus_folder._Build._write, []
 
     def interrupted(self, files, part):
         calls.append(part.passages)
@@ -274,13 +274,13 @@ def test_an_interrupted_build_goes_on_in_the_same_process(
             raise KeyboardInterrupt
         write(self, files, part)
 
-    monkeypatch.setattr(corpus_building._Build, "_write", interrupted)
+    monkeypatch.setattr(corpus_folder._Build, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     assert json.loads((tmp_path / "out/building.json").read_text())["passages"] == sum(calls[:2])
     with pytest.raises(CheckpointError, match="holds no finished corpus"):
         open_corpus(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"end was \[\], is \[3\]"):
+    with pytest.raises(ConfigError, match=r"something else: end changed"):
         build_corpus(documents, tokenizer, tmp_path / "out", end=(3,), progress=False)
     built = build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     assert_same(built, encode_corpus(documents, tokenizer))
@@ -294,7 +294,7 @@ def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkey
     def built_again(self, progress):
         raise AssertionError("the corpus is built again")
 
-    monkeypatch.setattr(corpus_building._Build, "run", built_again)
+    monkeypatch.setattr(corpus_folder._Build, "run", built_again)
     build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     open_corpus(tmp_path / "out")
     assert bytes_of(tmp_path / "out") == before
@@ -308,24 +308,24 @@ def test_a_changed_file_is_noticed(tokenizers, source, tmp_path):
         return build_corpus(documents, tokenizer, out, progress=False, **options)
 
     build()
-    with pytest.raises(ConfigError, match="tokenizer was '"):
+    with pytest.raises(ConfigError, match="tokenizer"):
         build(tokenizers["wordpiece"])
-    with pytest.raises(ConfigError, match="structure was False, is True"):
+    with pytest.raises(ConfigError, match="structure"):
         build(structure=True)
     content = source.read_text()
     source.write_text(content.replace("cat", "dog"))
-    with pytest.raises(ConfigError, match=r"texts\.txt has changed"):
+    with pytest.raises(ConfigError, match=r"texts\.txt changed"):
         build()
     source.write_text(content)
     build()
-    for change, message in (
-        (lambda data: data[:-2], r"tokens\.bin has .* bytes instead of"),
-        (lambda data: data[:10] + bytes([data[10] ^ 1]) + data[11:], r"has changed: its SHA-256"),
-        (lambda data: b"", r"tokens\.bin has 0 bytes instead of"),
+    for change in (
+        lambda data: data[:-2],
+        lambda data: data[:10] + bytes([data[10] ^ 1]) + data[11:],
+        lambda data: b"",
     ):
         data = (out / "tokens.bin").read_bytes()
         (out / "tokens.bin").write_bytes(change(data))
-        with pytest.raises(CheckpointError, match=message):
+        with pytest.raises(CheckpointError, match=r"tokens\.bin is missing or has changed"):
             build()
         (out / "tokens.bin").write_bytes(data)
     (out / "documents.bin").unlink()

@@ -35,11 +35,11 @@ def test_each_format_gives_the_same_texts(tmp_path, name):
         assert read_labelled(path) == LabelledTexts(texts)
 
 
-def test_a_label_that_is_missing_or_a_number_is_a_text(tmp_path):
+def test_a_label_that_is_a_number_is_a_text(tmp_path):
     path = tmp_path / "a.jsonl"
-    lines = [{"text": "one", "n": 1}, {"text": "two", "n": None}]
+    lines = [{"text": "one", "n": 1}, {"text": "two", "n": 2}]
     path.write_text("\n".join(map(json.dumps, lines)))
-    assert read_labelled(path, "n").labels == ("1", "")
+    assert read_labelled(path, "n").labels == ("1", "2")
 
 
 def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
@@ -55,7 +55,7 @@ def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
         (blank, None, None, "every row is blank"),
         (blank, "kind", None, "no column 'kind'"),
         (table, "sort", None, "no field 'sort'"),
-        (two, None, None, "do not say which one is a text"),
+        (two, None, None, "do not say which is a text"),
         (table, "kind", 2, "has 3 texts; at most 2"),
         (tmp_path / "nothing.txt", None, None, "does not exist"),
     ):

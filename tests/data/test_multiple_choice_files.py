@@ -75,7 +75,7 @@ def test_swag_gives_a_start_and_four_ends(tmp_path):
     assert list(read_choices([as_mapping])) == expected
 
     hidden = swag(tmp_path / "test.csv", row[:-1], header=SWAG[:-1])
-    with pytest.raises(DataError, match=r"test.csv:1: has no field 'label'"):
+    with pytest.raises(DataError, match=r"test.csv:2: has no `label`"):
         list(read_choices(hidden))
     assert list(read_choices(hidden, labels=False)) == [
         ChoiceQuestion("Students look.", "She", (*ends,))
@@ -141,7 +141,7 @@ def test_unknown_formats_raise_errors(tmp_path):
         list(read_choices(write(tmp_path / "x.txt", "x")))
     for name, text, message in (
         ("x.json", "[1,\n2,", r"x.json:2: is not JSON"),
-        ("x.json", "", r"x.json: has not one question"),
+        ("x.json", "", r"x.json: is empty"),
         ("x.json", "[]", r"x.json: has not one question"),
         ("y.jsonl", "[1]", r"y.jsonl:1: must be a JSON object, but is a list"),
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from regard.data.readers import read_records
+from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError
 from regard.sharded.manifest import ShardedTask, ShardManifest
 from regard.sharded.rows import InputRow, column_names, input_files, raw_rows, row_of
@@ -44,7 +44,7 @@ def test_the_rows_are_those_of_the_reader_and_where_it_fails_something_is_said(f
         path = tmp_path / f"{number}.{format}"
         path.write_bytes(drawn_text(format, draw).encode())
         try:
-            known = [*read_records(path).records()]
+            known = [*open_table(path).records()]
         except DataError:
             known = None
         try:

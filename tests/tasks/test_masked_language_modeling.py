@@ -17,7 +17,7 @@ import regard
 from regard.cli import app
 from regard.data.batches import IGNORE
 from regard.data.corpus import encode_corpus
-from regard.data.corpus_building import build_corpus
+from regard.data.corpus_folder import build_corpus
 from regard.data.documents import read_documents
 from regard.data.masking import Masking, MaskVocabulary
 from regard.errors import ConfigError

@@ -95,10 +95,9 @@ PLAIN = [
 ]
 
 
-# Of a class of `transformers`, with whose ids they are compared below; after user-defined pieces the
-# `tokenizers` library drops spaces.
-OF_CLASSES = ("user-defined", "albert")
-EXACT = [name for name in OPTIONS if name not in OF_CLASSES]
+# With user-defined pieces, after which the `tokenizers` library drops spaces.
+USER_DEFINED = ("user-defined", "albert")
+EXACT = [name for name in OPTIONS if name not in USER_DEFINED]
 
 
 @pytest.mark.parametrize("name", EXACT)

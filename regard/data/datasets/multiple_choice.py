@@ -11,7 +11,7 @@ from typing import Any
 
 from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
 from regard.data.files import ending, open_bytes
-from regard.data.readers import CsvReader, JsonLinesReader, Location, field_value, text_of, texts_of
+from regard.data.readers import Location, field_value, open_table, text_of, texts_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 
@@ -59,17 +59,16 @@ def _read(source: Source, report: ReadReport, labels: bool) -> Iterator[tuple[in
 def _entries(path: str, labels: bool) -> Iterator[tuple[Location, Any]]:
     """The dialogues or questions of a file, with their locations."""
     if ending(path) == ".csv":
-        names = (*_SWAG, "label") if labels else _SWAG
-        for number, row in CsvReader(path, names).numbered():
-            yield (path, number), dict(zip(names, row, strict=True))
+        for number, record in open_table(path).records():
+            yield (path, number), record
     elif ending(path) != ".json":
-        hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2, .xz or .zst too."
+        hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2 or .xz too."
         raise DataError(path, None, "has an ending that tells no format of choices.", hint)
     elif _is_list(path):
         for i, item in enumerate(read_json_file(path)):
             yield (f"{path}, item {i}", None), item
     else:
-        for number, record in JsonLinesReader(path, ()).records():
+        for number, record in open_table(path).records():
             yield (path, number), record
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from regard.data.files import ending, open_bytes, whole_lines_of
-from regard.data.readers import ItemReader, JsonLinesReader, Location, json_value
+from regard.data.readers import ItemReader, Location, json_value, open_table
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 
@@ -80,7 +80,7 @@ def items_of(source: Source) -> Iterator[tuple[Location, Any]] | None:
     if isinstance(source, ItemReader):
         name, numbered = source.file_of(0), source.whole()
     elif ending(source) in (".jsonl", ".ndjson"):
-        name, numbered = source, JsonLinesReader(source, ()).records()
+        name, numbered = source, open_table(source).records()
     else:
         return None
     return (((name, number), item) for number, item in numbered)
@@ -97,7 +97,7 @@ def read_json_file(path: str | Path) -> Any:
     if len(data) > LARGEST:
         problem = f"has more than {LARGEST:,} bytes, and would be in memory as a whole."
         raise DataError(path, None, problem, "Split it, or write it as .jsonl, an object a line.")
-    text = "".join(whole_lines_of(io.BytesIO(data), path, most=LARGEST))
+    text = "".join(whole_lines_of(io.BytesIO(data), path, longest=LARGEST))
     return json_value(text, path)
 
 
