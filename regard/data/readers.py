@@ -546,8 +546,9 @@ def text_of(name: Field, value: object, location: Location) -> str:
 
 def check_unique(path: str | Path, names: Sequence[str]) -> None:
     """Raise a DataError where a name of a column occurs twice."""
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(path, None, f"has more than one column {twice!r}.", "Rename one.")
+    for name in {*names}:
+        if names.count(name) > 1:
+            raise DataError(path, None, f"has more than one column {name!r}.", "Rename one.")
 
 
 def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataError:
