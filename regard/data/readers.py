@@ -189,7 +189,7 @@ class ParallelReader(RowReader):
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """A file whose rows have fields by name.
 
     format: one of `TABLES`
@@ -248,7 +248,7 @@ class Table:
 class TableRows(RowReader):
     """These fields of a table as text; `lists` may hold lists, which become JSON text."""
 
-    table: Table
+    table: TableFile
     fields: tuple[Field, ...]
     lists: tuple[Field, ...] = ()
     may_have_header: bool = False  # type: ignore[override]
@@ -394,7 +394,7 @@ def read(
 ) -> RowReader:
     """The rows of one file, or of anything one can loop over.
 
-    data: also a `Table`
+    data: also a `TableFile`
     fields: the columns wanted, by name or by number from 0
     format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz),
         and lines for any other ending
@@ -407,7 +407,7 @@ def read(
         DataError: columns or a header of plain text are asked for.
     """
     by_name = any(isinstance(field, str) for field in fields)
-    if isinstance(data, Table):
+    if isinstance(data, TableFile):
         return TableRows(replace(data, header=by_name), tuple(fields), tuple(lists))
     if not isinstance(data, str | PathLike):
         return ItemReader(data, fields, lists)
@@ -417,7 +417,7 @@ def read(
             problem = "is read as plain text, which has no columns and no header."
             raise DataError(path, None, problem, "If it is a table: format = 'tsv' or 'csv'.")
         return VerbatimReader(path) if kind == "text" else LineReader(path)
-    table = Table(path, kind, by_name if header is None else header, delimiter or ",")
+    table = TableFile(path, kind, by_name if header is None else header, delimiter or ",")
     undecided = header is None and not by_name and kind in ("csv", "tsv")
     return TableRows(table, tuple(fields), tuple(lists), undecided)
 
@@ -428,7 +428,7 @@ def open_table(
     header: bool = True,
     format: str | None = None,
     delimiter: str | None = None,
-) -> Table:
+) -> TableFile:
     """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet.
 
     header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
@@ -440,7 +440,7 @@ def open_table(
     """
     kind = _format_of(str(path), format, delimiter)
     if kind in TABLES:
-        return Table(str(path), kind, header, delimiter or ",")
+        return TableFile(str(path), kind, header, delimiter or ",")
     problem = f"must end in one of {', '.join(ENDINGS)}, which say how it is read."
     raise DataError(str(path), None, problem)
 

@@ -167,7 +167,7 @@ def test_rows_without_labels_have_the_target_zero(start):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(valid=[("a", "b")]), "whose fields have no names"),
+        (dict(valid=[("a", "b")]), "has no column 'text'"),
         (
             dict(valid=LISTS[:2].assign(labels=[["good"], ["new"]])),
             "valid=<DataFrame>:2: has the label 'new', which is none of: bad, film",
