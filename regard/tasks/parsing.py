@@ -44,7 +44,6 @@ from regard.tasks.predictions import Prediction
 from regard.tasks.tagging import at_positions
 from regard.tasks.trees import (
     METRIC_NAMES,
-    KnownLabels,
     LearnedTrees,
     Sentence,
     bracket_score,
@@ -314,7 +313,10 @@ class Parser(encoding.EncoderTask):
         check_at_least(1, n_best=n_best)
         sentences = []
         for index, text in enumerate(self.checked(texts)):
-            sentence = self._sentence(text, index)
+            sentence = Sentence.of(text)
+            if self.inputs == "tags":
+                tags = tuple(text.split() if isinstance(text, str) else text)
+                sentence = Sentence(tags, tags)
             if not sentence.words:
                 raise TextError(index, "has no word, so it has no tree.")
             if len(sentence.words) > MOST_WORDS:
@@ -331,14 +333,6 @@ class Parser(encoding.EncoderTask):
             ParsePrediction(str(ranked[0][0]), ranked[0][1], tuple(ranked))
             for ranked in self._parses(sentences, n_best)
         ]
-
-    def _sentence(self, text: str | Sequence[str], index: int) -> Sentence:
-        """The words of a text; for a model that reads tags the tags of a tree, or those given."""
-        sentence = Sentence.of(text, KnownLabels.of(self.labels, self.tags), index)
-        if self.inputs == "words" or sentence.tags is not None:
-            return sentence
-        tags = tuple(text.split() if isinstance(text, str) else text)
-        return Sentence(tags, tags)
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """Empty: sentences of any length are read, in windows."""

@@ -28,7 +28,7 @@ from regard.models.protocols import EncoderDecoder
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long, decode_in_order
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import as_list, checked_texts, too_long_error, warn_of_truncation
+from regard.tasks.inputs import as_list, too_long_error, warn_of_truncation
 from regard.tasks.sections import (
     DataSection,
     DecodingRecipe,
@@ -47,7 +47,6 @@ from regard.tasks.text_to_text import (
 )
 from regard.tasks.trees import (
     METRIC_NAMES,
-    KnownLabels,
     Sentence,
     bracket_score,
     bracket_values,
@@ -69,13 +68,13 @@ LEAST = 3  # tokens of a tree besides its words: the brackets of a root, and the
 
 
 class TreePairs(RowReader):
-    """Trees as pairs: each tree in brackets, of which a source reads the words, and once more."""
+    """Trees as pairs: the words of a tree with spaces between them, and the tree in brackets."""
 
     def __init__(self, trees: RecordReader[ConstituencyTree]):
         self.trees = trees
 
     def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        return ((line, (str(tree), str(tree))) for line, tree in self.trees.numbered())
+        return ((line, (_joined(tree.words), str(tree))) for line, tree in self.trees.numbered())
 
     def file_of(self, field: int) -> str:
         return self.trees.name
@@ -108,8 +107,8 @@ class TreePairsData(DataSection):
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
-        for tree, _ in self.records("train"):
-            yield _source_text(tree)
+        for words, tree in self.records("train"):
+            yield words
             yield " ".join(linearized(read_trees(tree)[0]))
 
 
@@ -136,22 +135,6 @@ class SequenceParsingRecipe(DecodingRecipe):
     """Where the model is started from a folder: that of the folder."""
     objective: TextToTextObjective = TextToTextObjective()
     evaluation: TextToTextEvaluation = TextToTextEvaluation()
-
-
-@dataclass(frozen=True)
-class SentenceTokens:
-    """Encodes the words of sentences, given as trees in brackets."""
-
-    tokenizer: Tokenizer
-
-    @property
-    def vocab_size(self) -> int:
-        """That of the tokenizer."""
-        return self.tokenizer.vocab_size
-
-    def encode_many(self, texts: list[str]) -> list[list[int]]:
-        """The ids of the words of each tree."""
-        return self.tokenizer.encode_many(list(map(_source_text, texts)))
 
 
 @dataclass(frozen=True)
@@ -255,7 +238,7 @@ class SequenceParser(TextToText):
     @classmethod
     def metric_options(cls, recipe: SequenceParsingRecipe) -> dict[str, Any]:
         """What the training trees tell of all trees."""
-        trees = (read_trees(tree)[0] for tree, _ in recipe.data.records("train"))
+        trees = (read_trees(tree)[0] for _, tree in recipe.data.records("train"))
         return {"most_open": max(map(_most_open, trees))}
 
     @classmethod
@@ -264,10 +247,9 @@ class SequenceParser(TextToText):
     ) -> tuple[FieldEncoder, FieldEncoder]:
         """How sentences and trees are encoded."""
         (before, after), (start, end) = tokens.source, tokens.target
-        source, target = SentenceTokens(tokenizer), TreeTokens.of(tokenizer)
         return (
-            FieldEncoder("sentence", source, before, after, **limits),
-            FieldEncoder("tree", target, start, end, **limits),
+            FieldEncoder("sentence", tokenizer, before, after, **limits),
+            FieldEncoder("tree", TreeTokens.of(tokenizer), start, end, **limits),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -277,11 +259,11 @@ class SequenceParser(TextToText):
     def validate(self) -> dict[str, float]:
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
         data = self._data()
+        gold = [read_trees(text)[0] for text in data.references]
         try:
-            predicted = self._parsed(list(map(_without_labels, data.references)))
+            predicted = self._parsed([tree.words for tree in gold])
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
-        gold = [read_trees(text)[0] for text in data.references]
         loss, count = self._total_loss(data.valid)
         return {**bracket_values(bracket_score(predicted, gold)), "loss": loss / count}
 
@@ -300,19 +282,27 @@ class SequenceParser(TextToText):
         """
         if isinstance(texts, str):
             return self.parse([texts], **options)[0]
-        sentences = [_as_text(item, i) for i, item in enumerate(as_list(texts))]
-        for index, text in enumerate(sentences):
-            if not text.strip():
+        sentences = self.checked(texts)
+        for index, words in enumerate(self._words(sentences)):
+            if not words:
                 raise TextError(index, "has no word, so it has no tree.")
         self._warn_if_truncated(sentences)
         return self._parsed(sentences, **options)
 
-    def _parsed(self, texts: Sequence[str], **options: Any) -> list[ConstituencyTree]:
+    def checked(self, texts: Any) -> list[Any]:
+        """Sentences as strings or lists of words.
+
+        Raises:
+            TextError: a sentence is neither, or has a word that no tree can have.
+        """
+        return [sentence_or_words(text, index) for index, text in enumerate(as_list(texts))]
+
+    def _parsed(self, texts: Sequence[Any], **options: Any) -> list[ConstituencyTree]:
         """The tree of each text; of longer ones that of the words that the model reads."""
         trees = self.generate(texts, too_long="truncate", **options)
         return [read_trees(tree)[0] for tree in trees]
 
-    def _warn_if_truncated(self, texts: Sequence[str]) -> None:
+    def _warn_if_truncated(self, texts: Sequence[Any]) -> None:
         if cut := self.over_limit(texts):
             limit = self.module.config.max_length
             warn_of_truncation(len(cut), len(texts), "sentences or their trees", limit)
@@ -330,7 +320,7 @@ class SequenceParser(TextToText):
                 `too_long` is "error".
         """
         check_too_long(too_long)
-        texts = checked_texts(texts)
+        texts = self.checked(texts)
         long = self.over_limit(texts)
         if long and too_long == "error":
             raise too_long_error(*min(long.items()), self.module.config.max_length)
@@ -338,7 +328,8 @@ class SequenceParser(TextToText):
         sentences = list(map(self._words_read, self._words(texts)))
         hypotheses = [[Hypothesis([], 0.0, 0.0, True)] for _ in texts]
         with muted():
-            for count, numbers in _by_length(sentences).items():
+            for count in {*map(len, sentences)} - {0}:
+                numbers = [i for i, words in enumerate(sentences) if len(words) == count]
                 sources = self._sources([sentences[number] for number in numbers])
                 decoded = decode_in_order(self.module, sources, self._constrained(method, count))
                 for number, ranked in zip(numbers, decoded, strict=True):
@@ -351,15 +342,14 @@ class SequenceParser(TextToText):
         the tokens of the longer one of both.
         """
         limit = self.module.config.max_length
-        sentences = self._words(checked_texts(texts))
+        sentences = self._words(self.checked(texts))
         lengths = self._sources(sentences).lengths.tolist()
         longer = [max(n, len(s) + LEAST) for n, s in zip(lengths, sentences, strict=True)]
         return {i: n for i, n in enumerate(longer) if limit is not None and n > limit}
 
-    def _words(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
-        """The words of each text, or of each tree in brackets."""
-        labels = KnownLabels(frozenset(self.trees.vocabulary.opening))
-        return [Sentence.of(text, labels, index).words for index, text in enumerate(texts)]
+    def _words(self, texts: Sequence[Any]) -> list[tuple[str, ...]]:
+        """The words of each sentence as a tree has them."""
+        return [tuple(map(escaped, Sentence.of(text).words)) for text in texts]
 
     def _words_read(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The first words of a sentence, those that the model can read and write."""
@@ -371,8 +361,8 @@ class SequenceParser(TextToText):
 
     def _sources(self, sentences: Sequence[Sequence[str]]) -> TokenArray:
         """Sentences as the encoder reads them."""
-        texts = list(map(_bracketed, sentences))
-        return TokenArray.of(self._source_encoder(self._language_tokens()).encode_many(texts))
+        encoder = self._source_encoder(self._language_tokens())
+        return TokenArray.of(encoder.encode_many(list(map(_joined, sentences))))
 
     def _constrained(self, method: Any, words: int) -> Any:
         """The method for trees of so many words; its limit allows at least the shortest one."""
@@ -413,10 +403,10 @@ class SequenceParser(TextToText):
         return str(from_linearized(tokens, words, [WORD] * len(words)))
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
-        """The first rows: (tree, predicted tree, tree)."""
-        trees = [pair[1] for pair in islice(rows, SAMPLES)]
-        parses = self._parsed(list(map(_without_labels, trees)))
-        return [(tree, str(parse), tree) for tree, parse in zip(trees, parses, strict=True)]
+        """The first rows: (words, predicted tree, tree)."""
+        pairs = list(islice(rows, SAMPLES))
+        parses = self._parsed([words.split() for words, _ in pairs])
+        return [(*pair[:1], str(parse), pair[1]) for pair, parse in zip(pairs, parses, strict=True)]
 
     # ---- scores
 
@@ -433,8 +423,8 @@ class SequenceParser(TextToText):
         encoding.no_columns(columns)
         are_pairs = isinstance(pairs, TreePairs)
         sources, references = fields_of(pairs if are_pairs else TreePairs(read_treebank(pairs)))
-        self._warn_if_truncated(sources)
-        sentences = list(map(_without_labels, sources))
+        sentences = [words.split() for words in sources]
+        self._warn_if_truncated(sentences)
         texts = self.generate(sentences, too_long="truncate", **options)
         return Scores(self.scores(texts, references), texts)
 
@@ -453,31 +443,6 @@ def _most_open(tree: ConstituencyTree) -> int:
     return most
 
 
-def _source_text(text: str) -> str:
-    """The words of a tree in brackets, as the encoder reads them; of an empty text none."""
-    return " ".join(escaped(word) for tree in read_trees(text) for word in tree.words)
-
-
-def _as_text(sentence: Any, index: int) -> str:
-    """A text as it is; a list of words as a tree that has them."""
-    sentence = sentence_or_words(sentence, index)
-    return sentence if isinstance(sentence, str) else _bracketed(sentence)
-
-
-def _bracketed(words: Sequence[str]) -> str:
-    """A tree without labels that has these words; "" of none."""
-    return f"({WORD} {' '.join(f'({WORD} {escaped(word)})' for word in words)})" if words else ""
-
-
-def _without_labels(tree: str) -> str:
-    """The words of a tree in brackets as another one."""
-    return _bracketed(read_trees(tree)[0].words)
-
-
-def _by_length(sentences: Sequence[Sequence[str]]) -> dict[int, list[int]]:
-    """Numbers of words -> the indices of the sentences that have so many; none of those without."""
-    indices: dict[int, list[int]] = {}
-    for index, words in enumerate(sentences):
-        if words:
-            indices.setdefault(len(words), []).append(index)
-    return indices
+def _joined(words: Sequence[str]) -> str:
+    """Words as the encoder reads them."""
+    return " ".join(map(escaped, words))

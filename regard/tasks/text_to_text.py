@@ -454,9 +454,13 @@ class TextToText(EmbedsTexts):
         if isinstance(texts, str):
             warn_if_file(texts)
             return self.generate([texts], too_long=too_long, **options)[0]
-        texts = checked_texts(texts)
+        texts = self.checked(texts)
         hypotheses = self.hypotheses(texts, too_long=too_long, **options)
         return results_of(self.spelled(texts, hypotheses), options)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """The sources, each checked to be a text."""
+        return checked_texts(texts)
 
     def hypotheses(
         self,

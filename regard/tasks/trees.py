@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +12,7 @@ from regard.data.token_arrays import ReadReport
 from regard.errors import TextError
 from regard.metrics.brackets import BracketF1, BracketScore
 from regard.tasks.inputs import text_or_words
-from regard.text.trees import (
-    CHAIN,
-    ROOT,
-    UNESCAPED,
-    WORD,
-    ConstituencyTree,
-    TreeError,
-    read_trees,
-    simplified,
-    tree_of,
-    walk,
-)
+from regard.text.trees import UNESCAPED, ConstituencyTree, tree_of
 from regard.text.word_spans import WordSpans
 
 # What the Penn Treebank writes as a word of its own: do n't, she 's, we 'll.
@@ -40,73 +29,6 @@ def treebank_words(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class KnownLabels:
-    """The labels of a parser, which tell a tree from running text in parentheses.
-
-    constituents: without functions.  tags: of words; empty where the parser has none.
-    """
-
-    constituents: frozenset[str]
-    tags: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, chains: Iterable[str], tags: Iterable[str] = ()) -> KnownLabels:
-        """Those of the labels of spans, which may be chains."""
-        return cls(
-            frozenset(label for chain in chains for label in chain.split(CHAIN)), frozenset(tags)
-        )
-
-    def tree_of(self, text: str, index: int) -> ConstituencyTree | None:
-        """The tree of a text in brackets; None of running text.
-
-        Each opening bracket of a tree is followed by another one or by a label, so that nearly no
-        running text can be read as a tree. If a text can, such as "(He (came late))", the labels
-        decide: it is a tree if the parser knows them, and running text if it knows none of them and
-        some have lower-case letters.
-
-        Raises:
-            TextError: the labels do not decide, or there are several trees.
-        """
-        try:
-            trees = read_trees(text) if text.lstrip().startswith("(") else []
-        except TreeError:
-            return None
-        tree = simplified(ConstituencyTree("", tuple(trees)))
-        if (
-            tree is None
-            or not all(subtree.children for subtree in trees)
-            or not self._has_labels(tree, index)
-        ):
-            return None
-        if len(trees) > 1:
-            raise TextError(index, f"must be one tree, but is {len(trees)}.", "Give each alone.")
-        return tree
-
-    def _has_labels(self, tree: ConstituencyTree, index: int) -> bool:
-        """Whether these are labels of a tree."""
-        nodes = [node for node, ended in walk(tree) if not ended]
-        labels = {node.label for node in nodes if not node.word and node.label != ROOT}
-        tags = {node.label for node in nodes if node.word}
-        compared = labels | tags if self.tags or not labels else labels
-        unknown = compared - self.constituents - self.tags - {WORD}
-        as_words = sorted(
-            label for label in labels | tags if not label.isascii() or label != label.upper()
-        )
-        if not unknown or (unknown < compared and not as_words):
-            return True
-        if unknown == compared and as_words:
-            return False
-        shown = ", ".join(map(repr, sorted(unknown)[:3]))
-        raise TextError(
-            index,
-            "can be read as running text in parentheses and as a tree in brackets, "
-            f"some of whose labels this parser does not know: {shown}.",
-            'Give its words as a list, such as ["(", "He", "came", ")"], or a tree with labels '
-            f"such as {', '.join(sorted(self.constituents)[:3])}.",
-        )
-
-
-@dataclass(frozen=True)
 class Sentence:
     """What is parsed: words, and their tags where they are known."""
 
@@ -114,18 +36,9 @@ class Sentence:
     tags: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, text: str | Sequence[str], labels: KnownLabels, index: int) -> Sentence:
-        """Of a running text; of a list of words; or of a tree in brackets, its words and tags.
-
-        labels: those of the parser.  index: of the text, for errors.
-
-        Raises:
-            TextError: see `KnownLabels.tree_of`.
-        """
-        if not isinstance(text, str):
-            return cls(tuple(text))
-        tree = labels.tree_of(text, index)
-        return cls(treebank_words(text)) if tree is None else cls.of_tree(tree)
+    def of(cls, text: str | Sequence[str]) -> Sentence:
+        """Of a running text, or of a list of words."""
+        return cls(treebank_words(text) if isinstance(text, str) else tuple(text))
 
     @classmethod
     def of_tree(cls, tree: ConstituencyTree) -> Sentence:
