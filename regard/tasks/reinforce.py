@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from regard.attention.selection import CHOICE_ENTROPY, CHOICE_LOG_PROBS
@@ -33,20 +34,19 @@ from regard.state import State
 class ReinforceObjective(Options):
     """Options of [objective] for a model that draws choices in training; None: the default."""
 
-    reinforce_weight: float | None = None
+    reinforce_weight: float | None = Field(default=None, ge=0)
     """The weight of the gradient of the choices, compared with that of the tokens: 0.2."""
-    choice_entropy_weight: float | None = None
+    choice_entropy_weight: float | None = Field(default=None, ge=0)
     """The weight of the entropy of the distribution of choices: 0.1."""
-    baseline_decay: float | None = None
+    baseline_decay: float | None = Field(default=None, ge=0, lt=1)
     """The decay of the moving average of the reward: 0.9."""
 
 
-class HasReinforce(Protocol):
-    """A section [objective] with these options."""
-
-    reinforce_weight: float | None
-    choice_entropy_weight: float | None
-    baseline_decay: float | None
+OPTIONS = {
+    "weight": "reinforce_weight",
+    "entropy": "choice_entropy_weight",
+    "decay": "baseline_decay",
+}
 
 
 @dataclass
@@ -62,50 +62,31 @@ class Reinforce:
 
     With 1 and 0.002, as in the paper's program, choices of a small translator collapse onto one
     position: see docs/concepts/attention-forms.md.
-
-    Raises:
-        ConfigError: one is negative, or `decay` is not from 0 to below 1.
     """
 
     weight: float = 0.2
     entropy: float = 0.1
     decay: float = 0.9
 
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("reinforce_weight", self.weight),
-            ("choice_entropy_weight", self.entropy),
-        ):
-            if value < 0:
-                raise ConfigError(f"[objective] `{name}` must be at least 0, but is {value}.")
-        if not 0 <= self.decay < 1:
-            raise ConfigError(
-                f"[objective] `baseline_decay` must be from 0 to below 1, but is {self.decay}."
-            )
-
     @classmethod
-    def of(cls, model: EncoderDecoder, objective: HasReinforce | None = None) -> Self | None:
+    def of(cls, model: EncoderDecoder, objective: ReinforceObjective | None = None) -> Self | None:
         """What a recipe asks for; None where the model draws no choices.
 
         Raises:
             ConfigError: options are given for a model that draws no choices.
         """
-        options = (
-            {}
-            if objective is None
-            else {
-                "weight": objective.reinforce_weight,
-                "entropy": objective.choice_entropy_weight,
-                "decay": objective.baseline_decay,
-            }
-        )
-        chosen = {name: value for name, value in options.items() if value is not None}
+        options = objective or ReinforceObjective()
+        chosen = {
+            name: value
+            for name, option in OPTIONS.items()
+            if (value := getattr(options, option)) is not None
+        }
         if CHOICE_LOG_PROBS in model.extras:
             return cls(**chosen)
         if chosen:
             raise ConfigError(
-                "[objective] `reinforce_weight`, `choice_entropy_weight` and `baseline_decay` are "
-                'of a model that draws choices in training, such as one with selection = "hard".'
+                f"[objective] `{OPTIONS[next(iter(chosen))]}` is of a model that draws choices in "
+                'training, such as one with selection = "hard".'
             )
         return None
 

@@ -33,8 +33,7 @@ MOST_SEGMENTS = {"cpu": 32}  # as many as keep a processor busy
 ELSEWHERE = 256  # on other devices
 FEWEST_SEGMENTS = 4  # fewer do not pay
 PER_OVERLAP = 8  # a segment has at least so many tokens for each token of its overlap
-PROBES = 8  # positions at which convergence is tested
-FIRST_OVERLAP = 32  # tokens; doubled until the states agree
+FIRST_OVERLAP = 64  # tokens; doubled until the states agree
 NEURAL = "neural_cache"  # its size; how the names of its other options begin
 TOLERANCE = 1e-2  # largest difference of states that count as equal
 
@@ -131,9 +130,7 @@ def sequential_likelihood(
     """The likelihood of a text as one sequence, `steps` tokens at a time."""
     nats, count, state, remembered = 0.0, 0, None, None
     parts = ParallelStreams(text, batch_size=1, sequence_length=steps)
-    for number, batch in enumerate(watched(parts)):
-        if number and state is None:
-            raise _no_state(model)
+    for batch in watched(parts):
         if cache is None:
             loss, tokens, state = _read(model, batch, state)
             nats, count = nats + loss, count + tokens
@@ -154,9 +151,8 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
 
     model: in evaluation mode.  text: ids, N of them; N - 1 are predicted.
     """
-    overlap = converging_overlap(model, text)
-    most = MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
-    while overlap and (rows := min(most, _segments(text, overlap))) >= FEWEST_SEGMENTS:
+    overlap, most = FIRST_OVERLAP, MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
+    while (rows := min(most, len(text.ids) // (PER_OVERLAP * overlap))) >= FEWEST_SEGMENTS:
         likelihood, gap = _read_segments(model, text, rows, overlap)
         if gap <= TOLERANCE:
             return likelihood
@@ -164,26 +160,17 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
     return sequential_likelihood(model, text, SEQUENTIAL_STEPS)
 
 
-def _segments(text: TokenArray, overlap: int) -> int:
-    return len(text.ids) // (PER_OVERLAP * overlap)
-
-
-def _read(
-    model: Generator, batch: StreamBatch, state: State | None
-) -> tuple[float, int, State | None]:
+def _read(model: Generator, batch: StreamBatch, state: State | None) -> tuple[float, int, State]:
     """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
     batch = batch.to(device_of(model))
     output = model(batch.tokens, state)
+    if output.state is None:
+        raise ConfigError(
+            f"{type(model).__name__} carries no state from one part of a text to the next: give "
+            "`window`, the tokens that it reads at a time."
+        )
     loss, tokens = model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
     return float(loss), tokens, output.state
-
-
-def _no_state(model: Generator) -> ConfigError:
-    """The error for a text whose further parts would be read without those before."""
-    return ConfigError(
-        f"{type(model).__name__} carries no state from one part of a text to the next: give "
-        "`window`, the tokens that it reads at a time."
-    )
 
 
 def _read_segments(
@@ -199,30 +186,10 @@ def _read_segments(
         loss, tokens, state = _read(model, batch, state)
         nats, count = nats + loss, count + tokens
         if number == streams.leading:
-            assert state is not None
             began = state.select(before + 1)
     assert began is not None and state is not None
     likelihood = TextLikelihood(nats, count, rows, overlap)
     return likelihood, difference(state.select(before), began)
-
-
-def converging_overlap(model: Generator, text: TokenArray) -> int | None:
-    """Tokens after which the state does not depend on where reading began; None: too many.
-
-    At some positions of the text, the state after n tokens is compared with the state after 2n.
-    """
-    ids, device = torch.from_numpy(text.ids.astype("int64")), device_of(model)
-    overlap = FIRST_OVERLAP
-    while _segments(text, overlap) >= FEWEST_SEGMENTS:
-        ends = torch.linspace(2 * overlap, len(ids), PROBES).long()
-        tokens = ids[ends[:, None] - torch.arange(2 * overlap, 0, -1)].to(device)  # (PROBES, 2n)
-        short, long = model(tokens[:, overlap:]).state, model(tokens).state
-        if short is None or long is None:
-            raise _no_state(model)
-        if difference(short, long) <= TOLERANCE:
-            return 2 * overlap  # positions that were not tested may converge later
-        overlap *= 2
-    return None
 
 
 def difference(first: State, second: State) -> float:
