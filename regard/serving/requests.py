@@ -265,8 +265,6 @@ class Fill(TextsWithLimit):
 
     top: Annotated[int, Field(ge=1, le=1000)] = 5
     """How many words to give for each mask."""
-    among: Listed[str] | None = None
-    """The only words to choose from, each of them one token."""
 
 
 class Decoding(Request):

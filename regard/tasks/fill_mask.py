@@ -7,7 +7,7 @@ filled.masks[0][:3]                     words for the first mask, with their pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.data.encoder_inputs import EncodedInputs
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError, TextError, check_at_least
+from regard.errors import ConfigError, TextError, check_at_least
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong, watched
 from regard.tasks.embedder import batch_budget
@@ -67,29 +67,24 @@ class MaskFiller(EncoderTask):
         texts: Any,
         *,
         top: int = 5,
-        among: Iterable[str] | None = None,
         too_long: TooLong = "error",
     ) -> Any:
         """A text with its masks filled, and the `top` best words of each: a list for a list.
 
         A mask is written [MASK], or as the tokenizer writes it.
 
-        Args:
-            among: the only words to choose from, each of them one token; all of them are returned,
-                with their probabilities among all words.
-
         Raises:
-            RegardError: a text has no mask, or is too long; a word is not one token.
+            RegardError: a text has no mask, or is too long.
         """
         if isinstance(texts, str):
-            return self._filled([texts], top, among, too_long)[0]
-        return self._filled(as_list(texts), top, among, too_long)
+            return self._filled([texts], top, too_long)[0]
+        return self._filled(as_list(texts), top, too_long)
 
     def _predictions(
         self, texts: Sequence[str], *, too_long: TooLong = "error"
     ) -> list[FilledText]:
         """Texts with their masks filled, and the best candidates."""
-        return self._filled(as_list(texts), 5, None, too_long)
+        return self._filled(as_list(texts), 5, too_long)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts with masks, each as a tuple."""
@@ -158,16 +153,12 @@ class MaskFiller(EncoderTask):
 
     # ---- words
 
-    def _filled(
-        self, texts: list[str], top: int, among: Iterable[str] | None, too_long: TooLong
-    ) -> list[FilledText]:
+    def _filled(self, texts: list[str], top: int, too_long: TooLong) -> list[FilledText]:
         check_at_least(1, top=top)
-        among = among if among is None or isinstance(among, str) else list(among)
-        allowed = self._in_vocabulary if among is None else self._only(among)
-        count = min(top if among is None else len(among), int(allowed.sum()))
+        count = min(top, int(self._in_vocabulary.sum()))
         masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
         for number, shares in self._at_masks(self.encoded(texts, too_long)):
-            best, ids = shares.masked_fill(~allowed, -1.0).topk(count)
+            best, ids = shares.masked_fill(~self._in_vocabulary, -1.0).topk(count)
             pairs = zip(ids.tolist(), best.tolist(), strict=True)
             masks[number].append([self._candidate(i, share) for i, share in pairs])
         return [
@@ -194,33 +185,6 @@ class MaskFiller(EncoderTask):
         token = self.tokenizer.token(number)
         word = self.tokenizer.decode([number]).strip() or token
         return MaskCandidate(word, token, probability)
-
-    def _only(self, words: Sequence[str]) -> Tensor:
-        """Which ids (V,) are those of the words.
-
-        Raises:
-            RegardError: a word is not one token of the vocabulary.
-        """
-        if isinstance(words, str) or not words:
-            raise RegardError("`among` must be a list of at least one word.")
-        allowed = torch.zeros_like(self._in_vocabulary)
-        allowed[[self._token_of(word) for word in words]] = True
-        return allowed
-
-    def _token_of(self, word: str) -> int:
-        """The one token of a word, with its space where tokens include it."""
-        forms = [word] if self.tokenizer.kind != "byte-bpe" else [f" {word}", word]
-        encodings = [self.tokenizer.encode(form) for form in forms]
-        for ids in (encoding.ids for encoding in encodings):
-            if len(ids) == 1 and ids[0] != self.tokenizer.unk_id:
-                return ids[0]
-        if word in self.tokenizer.vocab():
-            return self.tokenizer.id(word)
-        tokens = ", ".join(encodings[0].tokens) or "nothing"
-        raise RegardError(
-            f"`among`: {word!r} is not one token of this vocabulary but {tokens}, and a mask "
-            "stands for one token."
-        )
 
     def _put(self, text: str, masks: Sequence[Sequence[MaskCandidate]]) -> str:
         """The text with the best candidate of each mask."""

@@ -31,23 +31,9 @@ class LinePredictor:
 
     def predict(self, chunk: Chunk) -> tuple[list[Result], DataError | None]:
         """The results of the lines before the first without a prediction, and the error for it."""
-        error: DataError | None = None
-        while True:
-            filled = [index for index, line in enumerate(chunk.texts) if not is_blank(line)]
-            texts = [self._text(chunk.texts[index]) for index in filled]
-            try:
-                long = self.task.over_limit(texts, **self.decoding)
-                if not long or self.too_long == "truncate":
-                    predictions = self._predictions(texts, "truncate" if long else "error")
-                    by_line = dict(zip(filled, predictions, strict=True))
-                    return self._results(chunk, by_line, long), error
-                first, tokens = min(long.items())
-                end = filled[first]
-                error = chunk.too_long(end, tokens, self.limit, self.task.limited)
-            except TextError as problem:
-                end = filled[problem.index]
-                error = chunk.error(end, problem.problem, problem.hint)
-            chunk = chunk.until(end)
+        results, errors = self.predict_each(chunk)
+        end = min(errors, default=len(results))
+        return [result for result in results[:end] if result is not None], errors.get(end)
 
     def predict_each(self, chunk: Chunk) -> tuple[list[Result | None], dict[int, DataError]]:
         """The result of each line, None for those without one; of these the errors, by index."""

@@ -128,11 +128,10 @@ class EmbedOptions(TypedDict, total=False):
 class FillOptions(TypedDict, total=False):
     """The options of `fill`.
 
-    top: the number of words that are given for a mask.  among: words, of which one is chosen.
+    top: the number of words that are given for a mask.
     """
 
     top: int
-    among: Iterable[str] | None
     too_long: TooLong
 
 

@@ -83,13 +83,6 @@ def test_pairs_of_every_form_have_the_scores_of_their_list(name):
     assert task.evaluate(numbered, columns=[1, 2], max_tokens=3).named == wanted
 
 
-def test_the_candidates_of_a_mask_may_be_any_iterable():
-    task, words = task_named("fill-mask"), ["cat", "mat"]
-    wanted = task.fill("the [MASK]", among=words)
-    assert task.fill("the [MASK]", among=iter(words)) == wanted
-    assert task.fill("the [MASK]", among=np.array(words)) == wanted
-
-
 # ---- options -------------------------------------------------------------------------------
 
 WHOLE_NUMBERS = [
