@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -44,13 +44,13 @@ from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import NamedScore, check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
-from regard.tasks.auxiliary_losses import AuxiliaryLoss
 from regard.tasks.batching import TooLong, check_too_long, decode_in_order, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
 from regard.tasks.lambada import lambada_scores
 from regard.tasks.language_modeling_recipe import (
+    AuxiliaryLoss,
     LanguageModelingRecipe,
     TrainingText,
     Unit,
@@ -63,11 +63,9 @@ from regard.tasks.methods import results_of
 from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
 from regard.tasks.running_text import rows_of_text
 from regard.tasks.stateful_perplexity import (
+    StateKeywords,
     StateOptions,
-    cache_of,
     carried_likelihood,
-    check_state_options,
-    given,
     signature,
 )
 from regard.text import Tokenizer
@@ -102,14 +100,13 @@ class TextGenerator(EmbedsTexts):
         unit: Unit = "token",
         window: int | None = None,
         stride: int | None = None,
-        **state_options: Unpack[StateOptions],
+        **state_options: Unpack[StateKeywords],
     ):
-        check_state_options(state_options)
         self.module, self.tokenizer = module, tokenizer
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
-        self.state_options = state_options
+        self.state_options = StateOptions.of(state_options)
         self.data: TrainingText | None = None
         self.auxiliary_losses: tuple[AuxiliaryLoss, ...] = ()
         self.prefix_cache: PrefixCache | None = None
@@ -144,11 +141,6 @@ class TextGenerator(EmbedsTexts):
         window, stride = recipe.evaluation.window, recipe.evaluation.stride
         if window is not None and stride is not None and stride > window:
             yield "evaluation.stride", f"must be at most `window`, {window}, but is {stride}."
-        evaluation = recipe.evaluation
-        for name in ("neural_cache_theta", "neural_cache_weight"):
-            if getattr(evaluation, name) is not None and evaluation.neural_cache is None:
-                problem = "needs `neural_cache`, the positions that the cache holds."
-                yield f"evaluation.{name}", problem
 
     @classmethod
     def from_recipe(
@@ -169,7 +161,7 @@ class TextGenerator(EmbedsTexts):
             unit=evaluation.unit,
             window=evaluation.window or (limit and min(limit, data.sequence_length)),
             stride=evaluation.stride,
-            **evaluation.state_options(),
+            **evaluation.chosen(),
         )
         cls.check_length(recipe, limit)
         task.protocol()  # raises an error for a window or a stride that is too long
@@ -198,7 +190,7 @@ class TextGenerator(EmbedsTexts):
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model, tokenizer and decoding method."""
         protocol = {"unit": self.unit, "window": self.window, "stride": self.stride}
-        return {"format": self.given_format, **protocol, **given(self.state_options)}
+        return {"format": self.given_format, **protocol, **self.state_options.chosen()}
 
     def notes(self) -> list[str]:
         """What the tokenizer does not keep of the text, and what is not trained of the model."""
@@ -483,7 +475,7 @@ class TextGenerator(EmbedsTexts):
         *,
         window: int | None = None,
         stride: int | None = None,
-        **state_options: Unpack[StateOptions],
+        **state_options: Unpack[StateKeywords],
     ) -> Scores:
         """Perplexity of a text: a file, a str, or its lines, read once from start to end.
 
@@ -501,12 +493,12 @@ class TextGenerator(EmbedsTexts):
             ConfigError: the model has no such options, or one is out of range.
             RegardError: the likelihood of the text is not finite.
         """
-        check_state_options(state_options)
         protocol = self.protocol(window, stride)
-        options = cast(StateOptions, {**given(self.state_options), **given(state_options)})
-        if protocol.window is not None and options:
+        chosen = StateOptions.of(state_options).chosen()
+        options = StateOptions.of({**self.state_options.chosen(), **chosen})
+        if protocol.window is not None and (names := list(options.chosen())):
             raise ConfigError(
-                f"`{next(iter(options))}` is for a model that carries a state through the whole "
+                f"`{names[0]}` is for a model that carries a state through the whole "
                 f"text, but this one reads windows of {protocol.window:,} tokens."
             )
         reader, units = rows_of_text(rows, self.format), 0
@@ -536,11 +528,10 @@ class TextGenerator(EmbedsTexts):
         """The model with the memory length and largest distance that evaluation is asked for.
 
         Raises:
-            ConfigError: it has none, or options of a cache are given without its size.
+            ConfigError: it has none.
         """
-        cache_of(options)
-        memory = ("memory_length", "max_distance")
-        chosen = {name: value for name, value in given(options).items() if name in memory}
+        memory = {"memory_length", "max_distance"}
+        chosen = options.model_dump(include=memory, exclude_none=True)
         return self.module.with_memory(**chosen) if chosen else self.module
 
     def log_likelihoods(self, texts: Any) -> Any:
@@ -630,7 +621,7 @@ class TextGenerator(EmbedsTexts):
     ) -> Sequence[StreamBatch]:
         """A text in windows; without a window as `streams` parallel streams."""
         if window is None:
-            chosen = self.state_options.get("target_length")
+            chosen = self.state_options.target_length
             length = chosen or self.module.target_length or VALID_STEPS
             return ParallelStreams(text, batch_size=streams, sequence_length=length)
         batch_size = max(1, batch_budget(self.module) // window)

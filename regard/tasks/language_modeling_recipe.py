@@ -1,21 +1,25 @@
-"""The sections of a language modeling recipe, and its text as batches."""
+"""The sections of a language modeling recipe, its losses beside the cross-entropy, and its text as
+batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
+from regard.data.batches import StreamBatch
 from regard.data.corpus_folder import is_corpus
 from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, VariableStreams
 from regard.data.sampler import EpochData
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, DataError
+from regard.models.protocols import LanguageModel, Output
 from regard.recipe import Options
-from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.running_text import TextData, lost_text
 from regard.tasks.sections import DecodingRecipe, TokenizerSection, starts_from_folder
 from regard.tasks.stateful_perplexity import StateOptions
@@ -25,7 +29,82 @@ Unit = Literal["word", "token", "character", "byte"]
 SAMPLED = 500  # texts, lines mostly, in which a tokenizer's losses are looked for
 
 
-class PerplexitySection(Options):
+@dataclass(frozen=True)
+class AuxiliaryLoss:
+    """A loss that is added to the mean cross-entropy of the next tokens.
+
+    name: of the loss, in metrics.jsonl.
+    total: from the model's output the sum over its items, times its weight: ().
+    count: how many items a batch of B T tokens has, known before anything is computed.
+    extra: the name of the auxiliary of `Output` that it reads; "" for none.
+    """
+
+    name: str
+    total: Callable[[Output], Tensor]
+    count: Callable[[StreamBatch], int] = lambda batch: batch.tokens.numel()
+    extra: str = ""
+
+
+def activation_regularization(alpha: float) -> AuxiliaryLoss:
+    """alpha * mean(h^2) of the hidden states that the output reads (Merity et al. 2018, 4.6)."""
+    return AuxiliaryLoss(
+        "activation", lambda output: alpha * output.hidden.float().square().mean(-1).sum()
+    )
+
+
+def temporal_activation_regularization(beta: float) -> AuxiliaryLoss:
+    """beta * mean((h_t - h_t+1)^2) of the hidden states before the output's dropout, in a batch."""
+
+    def total(output: Output) -> Tensor:
+        return beta * output.extras["undropped"].float().diff(dim=1).square().mean(-1).sum()
+
+    def count(batch: StreamBatch) -> int:
+        return batch.tokens[:, 1:].numel()  # differences, B (T - 1)
+
+    return AuxiliaryLoss("temporal_activation", total, count, "undropped")
+
+
+# What attention loses where positions are compressed, from which the compression learns (Rae et al.
+# 2019, section 3.2). The weights of the prediction get no gradient from it, so that it has no
+# weight to be chosen.
+RECONSTRUCTION = AuxiliaryLoss(
+    "reconstruction", lambda output: output.extras["reconstruction"], extra="reconstruction"
+)
+
+
+class LMObjective(Options):
+    """[objective]"""
+
+    activation_regularization: float = Field(default=0.0, ge=0)
+    """alpha: the mean square of the hidden states, after dropout, times this is added."""
+    temporal_activation_regularization: float = Field(default=0.0, ge=0)
+    """beta: the mean square of their differences from step to step, before dropout, times this."""
+
+    variable_length: bool = False
+    """Backpropagation through batches that differ in length around `sequence_length`, the learning
+    rate of each in proportion to it (Merity et al. 2018, section 4.1)."""
+
+    def losses(self, model: LanguageModel) -> tuple[AuxiliaryLoss, ...]:
+        """The losses whose weight is above 0, and that of a compression which learns.
+
+        Raises:
+            ConfigError: the model does not give what one of them reads.
+        """
+        losses = []
+        if alpha := self.activation_regularization:
+            losses.append(activation_regularization(alpha))
+        if beta := self.temporal_activation_regularization:
+            losses.append(temporal_activation_regularization(beta))
+            if "undropped" not in model.extras:
+                raise ConfigError(
+                    "[objective] `temporal_activation_regularization` reads `undropped` of the "
+                    f"model's output, which {type(model).__name__} does not give. Leave it out."
+                )
+        reconstructs = RECONSTRUCTION.extra in model.extras
+        return (*losses, *([RECONSTRUCTION] if reconstructs else ()))
+
+
+class PerplexitySection(StateOptions):
     """[evaluation]"""
 
     unit: Unit = "token"
@@ -36,24 +115,6 @@ class PerplexitySection(Options):
     stride: int | None = Field(default=None, ge=1)
     """Tokens from one window to the next. None: the window's length, so that windows do not overlap
     and the first token of each has no context. (Validation in training never overlaps.)"""
-    target_length: int | None = Field(default=None, ge=1)
-    """Tokens that a model with a state reads at a time. None: the model's own number, or where it
-    does not matter any."""
-    memory_length: int | None = Field(default=None, ge=0)
-    """Positions that a Transformer-XL reads before these. None: as many as in training."""
-    max_distance: int | None = Field(default=None, ge=1)
-    """Distances above this one are set to it (Transformer-XL). None: as in training."""
-    neural_cache: int | None = Field(default=None, ge=1)
-    """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
-    neural_cache_theta: float | None = Field(default=None, ge=0)
-    """The sharpness of the distribution of the neural cache. None: 0.3."""
-    neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
-    """The weight of the neural cache in the mixture with the model's distribution. None: 0.1."""
-
-    def state_options(self) -> StateOptions:
-        """The options of a model that carries a state."""
-        values = self.model_dump(include={*StateOptions.__annotations__}, exclude_none=True)
-        return cast(StateOptions, values)
 
 
 class LanguageModelingRecipe(DecodingRecipe):

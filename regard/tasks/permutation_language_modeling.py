@@ -22,11 +22,10 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.models.xlnet import Xlnet
-from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.batching import device_of, watched
 from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.language_modeling_recipe import LanguageModelingRecipe, TrainingText
+from regard.tasks.language_modeling_recipe import LanguageModelingRecipe, LMObjective, TrainingText
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
 from regard.tasks.running_text import TextData
 from regard.tasks.sections import TokenizerSection, differing
@@ -110,7 +109,7 @@ class PermutationLanguageModel(TextGenerator):
             unit=evaluation.unit,
             window=evaluation.window or data.sequence_length,
             stride=evaluation.stride,
-            **evaluation.state_options(),
+            **evaluation.chosen(),
         )
         end = task.line_end()
         train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))

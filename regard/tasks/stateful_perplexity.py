@@ -5,7 +5,11 @@ does not depend on where reading began more than some hundred tokens ago. The te
 is read in segments side by side, each of which begins `overlap` tokens early; at the end every
 segment's state must equal the state with which the next segment began. A model whose state does
 not converge is evaluated sequentially. So is one for which it matters how many tokens are read at a
-time, such as Transformer-XL, and one with a neural cache.
+time, such as Transformer-XL, and one with a neural cache: recent words become more probable where
+the model was in a similar state (Grave et al. 2017, equations 2 and 3).
+
+    p_cache(w | h_t)  ~  sum over i < t with x_{i+1} = w of exp(theta h_t h_i)
+    p(w)  =  (1 - lambda) p_vocab(w) + lambda p_cache(w)
 """
 
 from __future__ import annotations
@@ -13,19 +17,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import torch
+from pydantic import Field, model_validator
+from torch import Tensor
 
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
-from regard.errors import ConfigError, check_at_least
+from regard.errors import ConfigError
 from regard.models.protocols import Generator, LanguageModel
 from regard.models.wrappers import generator
-from regard.ops import negative_log_likelihood
+from regard.ops import KeyMask, attention_weights, negative_log_likelihood
+from regard.recipe import Options
+from regard.schema import checked
 from regard.state import State
-from regard.suggest import nearest
 from regard.tasks.batching import device_of, watched
-from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 
 SEQUENTIAL_STEPS = 256  # tokens of the single sequence at a time
 SEGMENT_STEPS = 64  # tokens of each segment at a time
@@ -34,7 +40,6 @@ ELSEWHERE = 256  # on other devices
 FEWEST_SEGMENTS = 4  # fewer do not pay
 PER_OVERLAP = 8  # a segment has at least so many tokens for each token of its overlap
 FIRST_OVERLAP = 64  # tokens; doubled until the states agree
-NEURAL = "neural_cache"  # its size; how the names of its other options begin
 TOLERANCE = 1e-2  # largest difference of states that count as equal
 
 
@@ -48,14 +53,59 @@ class TextLikelihood:
     overlap: int = 0
 
 
-class StateOptions(TypedDict, total=False):
-    """How a model that carries a state reads a text: options of evaluation.
+@dataclass(frozen=True)
+class NeuralCache:
+    """size: positions that it remembers.  theta: how peaked its distribution is.
 
-    target_length: tokens that are read at a time.
-    memory_length, max_distance: see `LanguageModel.with_memory`.
-    neural_cache, neural_cache_theta, neural_cache_weight: size, theta and weight of a
-        `regard.tasks.neural_cache.NeuralCache`.
+    weight: lambda, the share of the cache in the mixture.
     """
+
+    size: int
+    theta: float = 0.3
+    weight: float = 0.1
+
+
+@dataclass
+class CacheState:
+    """The last positions of one text: hidden states (N, D), and the token after each, (N,)."""
+
+    hidden: Tensor
+    tokens: Tensor
+
+    @classmethod
+    def empty(cls, like: Tensor) -> CacheState:
+        """None yet; `like` are hidden states (T, D)."""
+        return cls(like[:0], torch.zeros(0, dtype=torch.long, device=like.device))
+
+
+def mixed_nats(
+    cache: NeuralCache, state: CacheState, hidden: Tensor, targets: Tensor, nats: Tensor
+) -> tuple[Tensor, CacheState]:
+    """-log p of the next positions of a text, (T,), and the state after them.
+
+    Args:
+        hidden, targets: (T, D) and (T,), the token after each position.
+        nats: -log p_vocab(target), (T,).
+    """
+    before, count = len(state.tokens), len(targets)
+    every = torch.cat([state.hidden, hidden])  # (N + T, D)
+    tokens = torch.cat([state.tokens, targets])  # (N + T,)
+    positions = torch.arange(before + count, device=hidden.device)
+    distance = positions[before:, None] - positions  # (T, N + T)
+    seen = (distance > 0) & (distance <= cache.size)
+    scores = cache.theta * (hidden @ every.T)
+    weights = attention_weights(scores.double(), KeyMask(seen))
+    cache_probability = (weights * (tokens == targets[:, None])).sum(-1)  # p_cache(target)
+    weight = cache.weight * seen.any(-1).double()  # 0 where there is nothing to remember yet
+    # In logarithms: exp(-nats) is 0 for a token that the model holds to be less likely than e^-745.
+    mixed = torch.logaddexp(
+        torch.log1p(-weight) - nats.double(), torch.log(weight * cache_probability)
+    )
+    return -mixed, CacheState(every[-cache.size :], tokens[-cache.size :])
+
+
+class StateKeywords(TypedDict, total=False):
+    """`StateOptions` as keywords of a task."""
 
     target_length: int | None
     memory_length: int | None
@@ -65,51 +115,63 @@ class StateOptions(TypedDict, total=False):
     neural_cache_weight: float | None
 
 
-def given(options: StateOptions) -> dict[str, Any]:
-    """The options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
+class StateOptions(Options):
+    """How a model that carries a state reads a text: options of [evaluation]."""
 
+    target_length: int | None = Field(default=None, ge=1)
+    """Tokens that a model with a state reads at a time. None: the model's own number, or where it
+    does not matter any."""
+    memory_length: int | None = Field(default=None, ge=0)
+    """Positions that a Transformer-XL reads before these. None: as many as in training."""
+    max_distance: int | None = Field(default=None, ge=1)
+    """Distances above this one are set to it (Transformer-XL). None: as in training."""
+    neural_cache: int | None = Field(default=None, ge=1)
+    """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
+    neural_cache_theta: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """The sharpness of the distribution of the neural cache. None: 0.3."""
+    neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
+    """The weight of the neural cache in the mixture with the model's distribution. None: 0.1."""
 
-def check_state_options(options: Mapping[str, Any]) -> None:
-    """Check the names of options, and that lengths are whole numbers.
+    @model_validator(mode="after")
+    def _has_cache(self) -> Self:
+        chosen = {self.neural_cache_theta, self.neural_cache_weight} != {None}
+        if self.neural_cache is None and chosen:
+            raise ValueError("must be a neural cache with `neural_cache`, its positions")
+        return self
 
-    Raises:
-        ConfigError: there is no such option, or a length is out of range.
-    """
-    option_names = StateOptions.__annotations__
-    if unknown := next((name for name in options if name not in option_names), None):
-        raise ConfigError(f"Perplexity has no option {unknown!r}. {nearest(unknown, option_names)}")
-    lengths = ("target_length", "max_distance", NEURAL)
-    check_at_least(1, **{name: options.get(name) for name in lengths})
-    check_at_least(0, memory_length=options.get("memory_length"))
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> StateOptions:
+        """Options by name.
 
+        Raises:
+            ConfigError: there is no such option, or one is out of range.
+        """
+        options: StateOptions = checked(dict(values), cls, "Perplexity", ConfigError)
+        return options
 
-def cache_of(options: StateOptions) -> NeuralCache | None:
-    """The neural cache that evaluation is asked for.
+    def chosen(self) -> dict[str, Any]:
+        """The options that are not None."""
+        return self.model_dump(include={*StateOptions.model_fields}, exclude_none=True)
 
-    Raises:
-        ConfigError: options of a cache without its size.
-    """
-    chosen = {name: value for name, value in given(options).items() if name.startswith(NEURAL)}
-    size = chosen.pop(NEURAL, None)
-    if size is None and chosen:
-        raise ConfigError(
-            f"`{next(iter(chosen))}` is given, but `{NEURAL}`, the positions that the cache "
-            "holds, is not."
-        )
-    cache_options = {name.removeprefix(f"{NEURAL}_"): value for name, value in chosen.items()}
-    return None if size is None else NeuralCache(size, **cache_options)
+    @property
+    def cache(self) -> NeuralCache | None:
+        """The neural cache that evaluation is asked for."""
+        if self.neural_cache is None:
+            return None
+        chosen = {"theta": self.neural_cache_theta, "weight": self.neural_cache_weight}
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return NeuralCache(self.neural_cache, **given)
 
 
 def signature(model: LanguageModel, options: StateOptions) -> str:
     """The state options in the signature of a score; "" where nothing is chosen."""
-    length = options.get("target_length") or model.target_length
+    length = options.target_length or model.target_length
     facts: dict[str, Any] = {"target": length} if length else {}
     if model.target_length:
         config = model.config
         facts |= {"memory": config.memory_length, "max_distance": config.max_distance}
-    if (cache := cache_of(options)) is not None:
-        facts[NEURAL] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
+    if (cache := options.cache) is not None:
+        facts["neural_cache"] = f"{cache.size},{cache.theta:g},{cache.weight:g}"
     return "".join(f"|{name}:{value}" for name, value in facts.items() if value is not None)
 
 
@@ -117,7 +179,7 @@ def carried_likelihood(
     model: LanguageModel, text: TokenArray, options: StateOptions
 ) -> TextLikelihood:
     """The likelihood of a text under a model in evaluation mode, read as the options say."""
-    length, cache = options.get("target_length") or model.target_length, cache_of(options)
+    length, cache = options.target_length or model.target_length, options.cache
     if length is None and cache is None:
         return stateful_likelihood(generator(model), text)
     return sequential_likelihood(model, text, length or SEQUENTIAL_STEPS, cache)

@@ -17,8 +17,8 @@ from regard.data.batches import StreamBatch
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
-from regard.tasks.auxiliary_losses import LMObjective
 from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.language_modeling_recipe import LMObjective
 from regard.training import Interrupted
 from regard.training.interrupt import Stopped
 from regard.training.loop import Loop

@@ -23,9 +23,13 @@ from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.neural_cache import CacheState, NeuralCache, mixed_nats
 from regard.tasks.permutation_language_modeling import PermutationLanguageModel
-from regard.tasks.stateful_perplexity import sequential_likelihood
+from regard.tasks.stateful_perplexity import (
+    CacheState,
+    NeuralCache,
+    mixed_nats,
+    sequential_likelihood,
+)
 from regard.text import train
 
 WORDS = "the cat sat on the mat and the dog ran to the old house by the sea".split()
@@ -92,7 +96,7 @@ def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
     with pytest.raises(ConfigError, match="RecurrentLanguageModel has no memory whose length"):
         task.evaluate(lines(3), memory_length=5)
     with pytest.raises(
-        ConfigError, match="`neural_cache_theta` is given, but `neural_cache`, .* is not"
+        ConfigError, match="must be a neural cache with `neural_cache`, its positions"
     ):
         task.evaluate(lines(3), neural_cache_theta=0.5)
     config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=8)
