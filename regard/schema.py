@@ -343,3 +343,9 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
+
+
+def change_lines(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """A line for each difference: "\\n  data.batch_size: was 8, is 16"."""
+    changes = differences(before, now)
+    return "".join(f"\n  {key}: was {old!r}, is {new!r}" for key, old, new in changes)

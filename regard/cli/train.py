@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from regard.cli.console import say, show, show_drawn
-from regard.cli.options import AsJson, Device, Quiet, with_executor, with_flags
+from regard.cli.options import AsJson, Device, Quiet, with_executor
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
@@ -31,54 +31,6 @@ Gpus = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class RayCluster:
-    """A Ray cluster that trains, and with how many processes."""
-
-    ray_address: str
-    workers: int
-
-
-def _ray_cluster(
-    executor: Annotated[
-        Literal["local", "ray"],
-        Option(help="Where the training runs: on this machine or on a Ray cluster."),
-    ] = "local",
-    ray_address: Annotated[
-        str,
-        Option(
-            metavar="HOST:PORT",
-            help="With --executor ray: the Ray Client server of the cluster, or auto; default: "
-            "RAY_ADDRESS, or a cluster that is started on this machine.",
-        ),
-    ] = "",
-    workers: Annotated[
-        int | None,
-        Option(min=1, help="With --executor ray: the number of processes; default: 1."),
-    ] = None,
-) -> RayCluster | None:
-    """The Ray cluster that trains; None: this machine does.
-
-    Raises:
-        ConfigError: an option would be without effect.
-    """
-    if executor == "ray":
-        return RayCluster(ray_address, workers or 1)
-    if ray_address:
-        raise ConfigError("--ray-address has an effect with --executor ray only. Add it.")
-    if workers is not None:
-        raise ConfigError(
-            "--workers has an effect with --executor ray only. On this machine, and under Slurm, "
-            "start several processes by: "
-            f"torchrun --standalone --nproc-per-node {workers} -m regard train RECIPE"
-        )
-    return None
-
-
-with_ray_cluster = with_flags("cluster", _ray_cluster)
-
-
-@with_ray_cluster
 def train(
     recipe: RecipeName,
     overrides: Overrides = None,
@@ -96,8 +48,6 @@ def train(
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    *,
-    cluster: RayCluster | None,
 ) -> None:
     """Train a model by a recipe, in a new run folder."""
     if force and (out is None or dry_run):
@@ -118,26 +68,13 @@ def train(
 
         checked_recipe(read(recipe, overrides or ()))  # a wrong recipe replaces nothing
         shutil.rmtree(out)
-    if cluster is not None:
-        from regard.experiments.ray_training import train_on_ray
+    from regard.experiments import runs
+    from regard.recipe import read
 
-        run = train_on_ray(
-            recipe,
-            overrides or (),
-            out=out,
-            device=device,
-            progress=not quiet,
-            **asdict(cluster),
-        )
-    else:
-        from regard.experiments import runs
-        from regard.recipe import read
-
-        run = runs.train_recipe(read(recipe, overrides or ()), out, device, not quiet)
+    run = runs.train_recipe(read(recipe, overrides or ()), out, device, not quiet)
     _show_result(run.folder, run.result, as_json)
 
 
-@with_ray_cluster
 def resume(
     run: Annotated[Path, Argument(help="The folder of the run.")],
     overrides: Annotated[
@@ -147,8 +84,6 @@ def resume(
     device: Device = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
-    *,
-    cluster: RayCluster | None,
 ) -> None:
     """Continue a run from its newest intact checkpoint.
 
@@ -156,17 +91,9 @@ def resume(
 
     For a finished run, model/ and report.html are written where they are missing.
     """
-    if cluster is not None:
-        if overrides:
-            raise ConfigError(f"{overrides[0]!r} has no effect with --executor ray: leave out one.")
-        from regard.experiments.ray_training import train_on_ray
+    from regard.experiments import runs
 
-        on_cluster = asdict(cluster)
-        resumed = train_on_ray(None, out=run, device=device, progress=not quiet, **on_cluster)
-    else:
-        from regard.experiments import runs
-
-        resumed = runs.resume(run, overrides or (), device=device, progress=not quiet)
+    resumed = runs.resume(run, overrides or (), device=device, progress=not quiet)
     _show_result(resumed.folder, resumed.result, as_json)
 
 

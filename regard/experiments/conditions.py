@@ -14,7 +14,7 @@ from regard.errors import ConfigError
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.start_model import check_start
 from regard.recipe import read
-from regard.schema import differences
+from regard.schema import change_lines, differences
 from regard.tasks import task_class
 from regard.training.options import DefaultEpochs
 
@@ -80,10 +80,7 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
     Raises:
         ConfigError: it was not; every difference is named.
     """
-    changes = "".join(
-        f"\n  {key}: was {old!r}, is {new!r} now" for key, old, new in differences(before, now)
-    )
-    if changes:
+    if changes := change_lines(before, now):
         raise ConfigError(
             f"{folder} was started with other settings:{changes}\nUse the same settings again, "
             "remove the folder, or choose another one (`out`, --out)."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,7 @@ from typing import Any, Unpack
 from regard import training
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.hub import CONFIG
+from regard.checkpoints.model_folder import WEIGHTS
 from regard.data.files import split_member
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
@@ -27,7 +29,7 @@ from regard.experiments.recipe_options import checked_recipe, open_recipe, read_
 from regard.experiments.report import REPORT, write_report
 from regard.experiments.run_card import write_run_card
 from regard.experiments.run_folder import Run, check_out
-from regard.experiments.start_model import check_start, keep_start, kept_start, remove_start
+from regard.experiments.start_model import START, check_start, keep_start, kept_start, remove_start
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
@@ -37,7 +39,15 @@ from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
 from regard.text import Tokenizer
 from regard.training import Result
-from regard.training.callbacks import RESULT, Callback, Progress, check_callbacks, check_progress
+from regard.training.callbacks import (
+    RESULT,
+    Callback,
+    Progress,
+    check_callbacks,
+    check_progress,
+    display_of,
+    read_result,
+)
 from regard.training.distributed.processes import connected, processes
 from regard.training.options import DefaultEpochs
 from regard.visual.report import NotebookProgress, in_notebook
@@ -148,7 +158,7 @@ def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPl
         if isinstance(checked.training.epochs, DefaultEpochs):
             made = made.with_enough_epochs()
         made.task.check_test(checked)
-        _check_new(folder)  # reading data takes long: another process may have been quicker
+        check_new(folder)  # reading data takes long: another process may have been quicker
         folder.mkdir(parents=True, exist_ok=True)
         made.task.tokenizer.save(folder / "model")
         keep_start(checked.model, folder)
@@ -202,7 +212,7 @@ def new_folder(raw: RawRecipe, name: str, out: str | PathLike[str] | None) -> Pa
         folder = Path("runs") / name_of_run(raw.path or raw.text_at("task"), name)
         others = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
         return next(one for one in chain([folder], others) if not one.exists())
-    _check_new(folder)
+    check_new(folder)
     return folder
 
 
@@ -218,18 +228,27 @@ def name_of_run(path: str | PathLike[str], name: str) -> str:
         raise ConfigError(f"{path}: the name of this file {error}. Or set `name` in it.") from None
 
 
-def _check_new(folder: Path) -> None:
-    if (folder / "recipe.toml").exists():
-        raise ConfigError(
-            f"{folder} holds a run already. Go on with it (regard resume {folder}), or choose "
-            "another folder (`out`, --out)."
-        )
-    models = (path for path in (folder, folder / "model") if (path / CONFIG).exists())
-    if (model := next(models, None)) is not None:
-        raise ConfigError(
-            f"{model} holds a model, which a run would overwrite. Choose another folder (`out`, "
-            "--out)."
-        )
+# What a run that was killed early may have left in its folder.
+LEFTOVERS = {keywords.DATA_FOLDER, "model", START}
+
+
+def check_new(folder: Path) -> None:
+    """Check that a folder takes a new run: it is not there, is empty, or holds what a run has left
+    that was killed before its recipe was written.
+
+    Raises:
+        ConfigError: it holds a run, a model or other files.
+    """
+    held = ""
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if "recipe.toml" in names:
+        held = f"{folder} holds a run already. Go on with it (regard resume {folder})"
+    elif (folder / "model" / CONFIG).exists() or CONFIG in names:
+        held = f"{folder} holds a model"
+    elif others := sorted(name for name in names - LEFTOVERS if not name.startswith(".")):
+        held = f"{folder} holds other files, such as {others[0]}"
+    if held:
+        raise ConfigError(f"{held}; a new run needs a folder of its own (`out`, --out).")
 
 
 def resume(
@@ -258,9 +277,17 @@ def resume(
     check_progress(progress)
     check_callbacks(callbacks)
     folder = Path(folder)
-    check_run(folder)
+    if not folder.exists():
+        raise CheckpointError(f"{folder}: there is no such folder.")
+    if not (folder / "recipe.toml").exists():
+        raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
+        finished = (folder / RESULT).exists() and (folder / "model" / WEIGHTS).exists()
+        if finished and not check_start(recipe.model, _recorded(raw, "start"), folder):
+            with closing(display_of(progress)) as shown:
+                shown.say(f"{folder} is finished: there is nothing to resume.")
+            return Run(folder, read_result(folder))
         with showing(progress):
             made = _plan_of_run(folder, raw, recipe, overrides, own_device)
         train_or_resume = partial(
@@ -271,16 +298,10 @@ def resume(
         return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 
-def check_run(folder: Path) -> None:
-    """Check that a folder holds a run.
-
-    Raises:
-        CheckpointError: it does not.
-    """
-    if not folder.exists():
-        raise CheckpointError(f"{folder}: there is no such folder.")
-    if not (folder / "recipe.toml").exists():
-        raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
+def _recorded(raw: RawRecipe, part: str) -> dict[str, str]:
+    """The checksums that a run has recorded: of its "data", or of the model of its "start"."""
+    where = raw.path or "recipe.toml"
+    return checked(raw.run.get(part, {}), dict[str, str], where, ConfigError, f"run.{part}")
 
 
 def _plan_of_run(
@@ -291,14 +312,9 @@ def _plan_of_run(
     device: str | None,
 ) -> TrainingPlan:
     """The plan of an existing run, its data at the recorded paths or at those of `overrides`."""
-    recorded = checked(
-        raw.run.get("data", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.data"
-    )
+    recorded = _recorded(raw, "data")
     tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
-    start = checked(
-        raw.run.get("start", {}), dict[str, str], folder / "recipe.toml", ConfigError, "run.start"
-    )
-    check_start(recipe.model, start, folder)
+    check_start(recipe.model, _recorded(raw, "start"), folder)
     gone = [name for name in recorded if not split_member(name)[0].exists()]
     if not overrides:  # where the run has moved, so have the data that were in memory
         own = folder.absolute() / keywords.DATA_FOLDER

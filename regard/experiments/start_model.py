@@ -18,7 +18,7 @@ from regard.data import hash_of
 from regard.errors import CheckpointError, ConfigError
 from regard.experiments.recipe_options import FineTuneSection
 from regard.file_writing import not_written
-from regard.training.run import differences
+from regard.schema import change_lines
 
 START = "start"
 SMALL = 1 << 20  # bytes; smaller files are copied, so that an editor does not change them
@@ -70,23 +70,26 @@ def remove_start(run: Path) -> None:
     shutil.rmtree(run / START, ignore_errors=True)
 
 
-def check_start(section: Any, recorded: Mapping[str, str], run: Path) -> None:
+def check_start(section: Any, recorded: Mapping[str, str], run: Path) -> bool:
     """Check that the model that a run started from is what it was, if its folder is still there.
 
     recorded: the checksums that the run has recorded.
+
+    Returns:
+        False where the folder is gone.
 
     Raises:
         ConfigError: its files have changed; all that differ are named.
     """
     if not isinstance(section, FineTuneSection) or not recorded:
-        return
+        return True
     try:
         folder = folder_of(section.path, download=False)
     except CheckpointError:  # it has been removed
-        return
-    if changes := differences(recorded, checksums_of(folder)):
+        return False
+    if changes := change_lines(recorded, checksums_of(folder)):
         raise ConfigError(
-            f"the model that {run} started from, {folder}, has changed since:\n  "
-            + "\n  ".join(changes)
-            + "\nPut its files back, or train into another folder."
+            f"the model that {run} started from, {folder}, has changed since:{changes}\nPut its "
+            "files back, or train into another folder."
         )
+    return True

@@ -18,6 +18,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
 from regard.progress import Mute
+from regard.schema import change_lines
 from regard.training.callbacks import Callback, Callbacks, Progress, Result, display_of, read_result
 from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
 from regard.training.distributed.processes import processes
@@ -227,21 +228,9 @@ def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: something has changed; every difference is named.
     """
-    if changes := differences(stored, json.loads(json.dumps(now))):
+    if changes := change_lines(stored, now):
         raise ConfigError(
-            "this run cannot be resumed, because what it was started with has changed:\n  "
-            + "\n  ".join(changes)
-            + "\nPut it back, or train into another folder."
+            f"this run cannot be resumed, because what it was started with has changed:{changes}\n"
+            "Put it back, or start another run: with [model] path it may begin from the weights of "
+            "this one and train them for longer."
         )
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every leaf of two nested tables that differs, as "a.b: was 1, is 2"."""
-    lines = []
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            lines += differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            lines.append(f"{prefix}{key}: was {old!r}, is {new!r}")
-    return lines

@@ -54,6 +54,17 @@ def test_a_run_is_resumed_exactly_where_its_start_model_is_gone(workdir):
     weights = "model/model.safetensors"
     assert (resumed.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
     assert not (resumed.folder / "start").exists()
+    again = regard.resume("stopped", progress=False)
+    assert again.result == resumed.result  # it is finished
+
+
+def test_a_finished_run_that_is_resumed_for_longer_says_what_to_do(workdir):
+    regard.train(out="whole", progress=False, **OPTIONS)
+    recipe = Path("whole/recipe.toml")
+    recipe.write_text(recipe.read_text().replace("max_steps = 6", "max_steps = 9"))
+    told = r"training.max_steps: was 6, is 9\n.*start another run: with \[model\] path"
+    with pytest.raises(ConfigError, match=told):
+        regard.resume("whole", progress=False)
 
 
 def test_a_run_is_not_resumed_where_its_start_model_has_changed(workdir):
@@ -63,18 +74,33 @@ def test_a_run_is_not_resumed_where_its_start_model_has_changed(workdir):
         regard.resume("stopped", progress=False)
 
 
-@pytest.mark.parametrize("studied", ["compare", "cross_validate"])
+@pytest.mark.parametrize("studied", ["compare", "cross_validate", "sweep", "new trial"])
 def test_a_study_does_not_go_on_where_its_start_model_has_changed(workdir, studied):
     def study():
+        options = OPTIONS | {"out": "study", "executor": "here", "progress": False}
         if studied == "compare":
-            return regard.compare([OPTIONS], out="study")
-        return regard.cross_validate(out="study", folds=2, **no_valid)
+            return regard.compare([OPTIONS], out="study", executor="here", progress=False)
+        if studied == "cross_validate":
+            del options["valid"]
+            return regard.cross_validate(folds=2, **options)
+        return regard.sweep(param_space={"learning_rate": [0.1, 0.01]}, **options)
 
-    no_valid = {name: value for name, value in OPTIONS.items() if name != "valid"}
     study()
     change_heads()
+    if studied == "new trial":  # of a sweep that was stopped before it
+        shutil.rmtree("study/trial-02-seed1")
+        rows = Path("study/results.jsonl").read_text().splitlines()
+        Path("study/results.jsonl").write_text(rows[0] + "\n")
     with pytest.raises(ConfigError, match=r"has changed since:\s+config\.json"):
         study()
+
+
+def test_a_folder_that_holds_other_files_takes_no_run(workdir):
+    Path("notes").mkdir()
+    Path("notes/a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="notes holds other files, such as a.txt"):
+        regard.train(out="notes", progress=False, **OPTIONS)
+    assert [path.name for path in Path("notes").iterdir()] == ["a.txt"]
 
 
 def test_a_folder_that_holds_a_model_takes_no_run(workdir):
