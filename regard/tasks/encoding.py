@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard.attention.capture import listening
 from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
-from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat, Truncation
+from regard.data.encoder_inputs import EncodedInputs, InputFormat, Truncation
 from regard.data.grouped_inputs import GroupedInputs
 from regard.data.in_memory import is_path
 from regard.data.token_arrays import ReadReport
@@ -305,13 +305,6 @@ class EncoderTask(EmbedsTexts):
         `example`; None: they need the targets of the data. For estimates.
         """
         return None
-
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> Any:
-        """A batch as the recipe asks for, if every text had `words` tokens: for estimates."""
-        data, words = recipe.data, min(words, recipe.data.max_length)
-        count = max(1, min(data.batch_size, data.max_tokens_per_batch // words))
-        return InputBatch(Sequences.dummy(count, words), torch.arange(count))
 
     def train_batches(self) -> EpochSampler:
         """Batches without end: examples in random order where padding costs nothing, otherwise

@@ -40,7 +40,6 @@ from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 SHOWN = 80  # characters of a context there
-ASSUMED_CHOICES = 4  # of a question, in estimates
 
 
 class ChoiceData(EncoderData):
@@ -131,15 +130,6 @@ class MultipleChoice(encoding.EncoderTask):
         valid = None if data.valid is None else task._part(data.records("valid"), data)
         task.parts = encoding.Parts(train, valid, data, recipe.seed)
         return task
-
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> GroupBatch:
-        """A batch of questions whose choices all have `max_length` tokens: for estimates."""
-        data, choices = recipe.data, ASSUMED_CHOICES
-        most = data.max_tokens_per_batch // (choices * data.max_length)
-        count = max(1, min(data.batch_size, most))
-        texts = Sequences.dummy(choices * count, data.max_length)
-        return GroupBatch(texts, torch.full((count,), choices), torch.arange(count))
 
     def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> encoding.Part:
         numbered = list(records.numbered())

@@ -176,11 +176,6 @@ class QuestionAnswerer(encoding.EncoderTask):
             task._fitted.used = valid is not None
         return task
 
-    @classmethod
-    def example(cls, recipe: Any, words: int) -> Any:
-        """A batch of full windows: for estimates."""
-        return super().example(recipe, recipe.data.max_length)
-
     def _train_part(self, records: RecordReader[Question]) -> encoding.Part:
         """All windows of all questions, each with the positions of the first and the last token of
         its answer, and where its context begins and how long it is.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from regard.checkpoints.filling import on_meta
@@ -41,54 +40,6 @@ def twin(model: nn.Module, device: str) -> Any:
     return new
 
 
-_ATEN = torch.ops.aten
-# Operations without products: the shape of the result is that of the first argument; this is the
-# result itself in those that end in "_".
-_POINTWISE = {
-    *(_ATEN.sigmoid.default, _ATEN.tanh.default, _ATEN.relu.default, _ATEN.gelu.default),
-    *(_ATEN.add.Tensor, _ATEN.sub.Tensor, _ATEN.mul.Tensor),
-}
-_IN_PLACE = {
-    *(_ATEN.sigmoid_.default, _ATEN.tanh_.default, _ATEN.relu_.default, _ATEN.add_.Tensor),
-    *(_ATEN.bernoulli_.float, _ATEN.div_.Scalar),
-}
-
-
-class _QuickShapes(TorchDispatchMode):
-    """Gives results on the meta device without the checks of torch, which are in Python and take
-    0.1 to 1 ms for an operation: most of the time for an LSTM, which has ten of them in each step.
-    """
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _POINTWISE and not kwargs and _alike(args):
-            return torch.empty_like(args[0])
-        if func in _IN_PLACE and not kwargs and _alike(args):
-            return args[0]
-        if func is _ATEN.addmm.default and not kwargs and _alike(args[1:], shapes=False):
-            return torch.mm(*args[1:])  # a bias has no products
-        return func(*args, **(kwargs or {}))
-
-
-def _alike(args: tuple[Any, ...], shapes: bool = True) -> bool:
-    """Whether all are floats on the meta device, those that are tensors of one kind and shape."""
-    first, *others = args
-    return (
-        isinstance(first, Tensor)
-        and first.is_meta
-        and first.is_floating_point()
-        and all(
-            isinstance(other, float)
-            or isinstance(other, Tensor)
-            and other.is_meta
-            and other.dtype == first.dtype
-            and not (shapes and other.shape != first.shape)
-            for other in others
-        )
-    )
-
-
 class BatchCost(NamedTuple):
     """What a step by a batch costs.
 
@@ -117,7 +68,7 @@ def count(task: Trainable, batch: Any, *, checkpointing: bool = False) -> BatchC
         for head in heads:
             stack.enter_context(_without_targets(head, list(counts.values())[-1]))
         products = stack.enter_context(_frozen_products(task.module))
-        with FlopCounterMode(display=False) as counter, _QuickShapes():
+        with FlopCounterMode(display=False) as counter:
             stored = stored_by(task.module, lambda: task.losses(batch, None), blocks)
     # A backward pass costs two forward passes, but one where a matrix is frozen under adapters, and
     # does not go through a frozen encoder.
@@ -192,7 +143,7 @@ def _frozen_products(model: nn.Module) -> Iterator[list[int]]:
 def _frozen_flops(task: Trainable, batch: Any) -> FlopCounterMode:
     """FLOPs of the forward pass through a frozen encoder."""
     features = task.module.encoder if isinstance(task.module, EncoderWithHeads) else None
-    with torch.no_grad(), FlopCounterMode(display=False) as counter, _QuickShapes():
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         if isinstance(features, Features):
             batch = cast("EncoderTask", task).completed(batch)  # with characters, if it reads them
             features.choice(features.encoder.states(batch.texts))

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.experiments.estimate import estimate
-from regard.experiments.estimate.counting import memory_of, sharded_memory
+from regard.experiments.estimate import estimate, memory_of, sharded_memory
 from regard.models import model_class
 from regard.training import OptimizerOptions, TrainingOptions
 

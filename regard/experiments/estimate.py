@@ -11,36 +11,50 @@ Conventions:
                  time that the main thread had a processor, as if nothing else ran
 
 Activations are measured on the same rows, since kernels differ: those of an LSTM keep twice as much
-as its formulas need. Without measuring they are those of the formulas.
-
-Where the data exists and is not large, real batches are counted; else their shapes are assumed
-(samples.py).
+as its formulas need. Without measuring they are those of the formulas. Which batches are counted
+says estimate_samples.py.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from regard.experiments.estimate.counting import (
-    PublishedFigure,
-    memory_of,
-    parameters_of,
-    published,
-    sharded_memory,
-    steps_of,
-)
-from regard.experiments.estimate.measuring import Measured, measured
-from regard.experiments.estimate.samples import read_sample, with_local_model
+from regard.data.batches import HasRows
+from regard.errors import ConfigError
+from regard.experiments.estimate_samples import TaskSample, read_sample, with_local_model
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.experiments.training_plan import with_training_defaults
-from regard.models import described
-from regard.training.flops import count, positions_in
+from regard.models import described, model_class, name_of, size_of
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.features import Features
+from regard.models.protocols import Generator, Model
+from regard.training import Trainable
+from regard.training.compiling import activation_checkpointing, blocks_of
+from regard.training.flops import bytes_of, count, positions_in, stored_by, twin
+from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
+from regard.training.precision import casting
+
+PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
+
+
+@dataclass(frozen=True)
+class PublishedFigure:
+    """A published number, and its source."""
+
+    quantity: str
+    value: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -230,3 +244,180 @@ def _duration(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
     return f"{seconds:.3g} seconds"
+
+
+# ---- counted
+
+
+def parameters_of(model: nn.Module) -> dict[str, int]:
+    """Parameters by part; those that parts share are counted in the first of them."""
+    parts: dict[str, int] = {}
+    inside = isinstance(model, EncoderWithHeads) and isinstance(model.encoder, Features)
+    for name, parameter in model.named_parameters():
+        # In `Features`, the frozen encoder and the LSTM are parts of their own.
+        part = name.removeprefix("encoder.").split(".")[0] if inside else name.split(".")[0]
+        part += "" if parameter.requires_grad else " (frozen)"
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    tied = isinstance(model, Generator) and "head" not in parts
+    return {**parts, "head (tied)": 0} if tied else parts
+
+
+def memory_of(model: nn.Module, options: TrainingOptions, activations: int) -> dict[str, int]:
+    """Bytes of a training at its peak, by use."""
+    trained, chosen = bytes_of(model, trained=True), options.optimizer
+    tables = 2 if chosen.name in ("adam", "adamw") else int(chosen.momentum > 0)
+    return {
+        "weights": bytes_of(model),
+        "gradients": trained,
+        f"{chosen.name}'s tables": tables * trained,
+        "activations": activations,
+    }
+
+
+def sharded_memory(
+    model: nn.Module, options: TrainingOptions, activations: int, rows: int, devices: int
+) -> dict[str, int]:
+    """Bytes on the device that has the most, by use, where `devices` share a training.
+
+    Each reads a part of the `rows` of a batch and keeps a part of the rows of every parameter, of
+    its gradient and of the optimizer's tables, as torch's FSDP2 cuts them (ZeRO's third stage:
+    Rajbhandari et al. 2020). What it computes with is gathered: the parameters outside the blocks,
+    a block and the next one, and a block's gradients before they are added up.
+
+    Raises:
+        ConfigError: there are fewer rows than devices.
+    """
+    if rows < devices:
+        raise ConfigError(
+            f"`devices` must be at most {rows:,}, the rows of a batch, but is {devices:,}: each "
+            "device reads at least one row. Ask for fewer, or for larger batches in [data]."
+        )
+    whole = memory_of(model, options, activations * -(-rows // devices) // rows)
+    kept = {one: _shard(one, devices) for one in model.parameters()}
+    trained = sum(size for one, size in kept.items() if one.requires_grad)
+    weights, gradients, tables, activated = whole
+    factor = whole[tables] // max(1, whole[gradients])
+    return {
+        weights: sum(kept.values()),
+        gradients: trained,
+        tables: factor * trained,
+        "gathered": _gathered(model),
+        activated: whole[activated],
+    }
+
+
+def _shard(parameter: nn.Parameter, devices: int) -> int:
+    """Bytes of the largest part of a parameter that is cut between rows."""
+    rows = parameter.size(0) if parameter.dim() else 1
+    return -(-rows // devices) * (parameter.numel() // max(1, rows)) * parameter.element_size()
+
+
+def _gathered(model: nn.Module) -> int:
+    """The most bytes of parameters and gradients that a device gathers from others at a time."""
+    blocks = model.sharded_parts if isinstance(model, Model | EncoderWithHeads) else []
+    largest = max(map(bytes_of, blocks), default=0)
+    gradients = max((bytes_of(block, trained=True) for block in blocks), default=0)
+    return bytes_of(model) - sum(map(bytes_of, blocks)) + 2 * largest + gradients
+
+
+def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: float) -> int | None:
+    """Steps until the first limit is reached; None where that depends on data that is missing.
+
+    Early stopping is not considered.
+
+    batches_per_epoch: None where it is unknown.  items: those of one step.
+    """
+    limits = []
+    if options.max_steps is not None:
+        limits.append(options.max_steps)
+    if options.tokens is not None:
+        limits.append(math.ceil(options.tokens / items))
+    if options.epochs is not None and batches_per_epoch is not None:
+        batches = options.gradient_accumulation_steps
+        limits.append(options.epochs * math.ceil(batches_per_epoch / batches))
+    return min(limits, default=None)
+
+
+def published(model: nn.Module) -> tuple[PublishedFigure, ...]:
+    """The published numbers for the size of this model, if it is one of the sizes with a name."""
+    printed = model_class(name_of(model)).PUBLISHED.get(size_of(model), {})
+    return tuple(PublishedFigure(quantity, *figure) for quantity, figure in printed.items())
+
+
+# ---- measured
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one step costs.
+
+    seconds: None where it was not measured.  activations: bytes.  how: what was measured, in words.
+    """
+
+    seconds: float | None
+    activations: int
+    how: str
+
+
+def measured(recipe: Any, sample: TaskSample, counted: Measured) -> Measured:
+    """The cost of a step from a few rows of a batch, timed on this machine.
+
+    counted: what is returned, with the reason, if this machine has too little memory.
+    """
+    options: TrainingOptions = recipe.training
+    batch = sample.batches[0]
+    needed = 5 * bytes_of(sample.task.module)
+    if needed > free_memory():
+        return replace(counted, how=f"nothing: {needed / 1e9:.1f} GB of memory would be needed")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    torch.manual_seed(recipe.seed)
+    task = copy(sample.task)
+    task.module = twin(task.module, "cpu")  # with new weights
+    if task.aux_lm is not None:
+        task.aux_lm = replace(task.aux_lm, head=task.module.encoder.head)
+    task.module.train()
+    step = optimizer(task.module, options.optimizer).step
+    _losses(task, _first_rows(batch, 1), options).backward()  # loads code and allocates memory
+    step()  # allocates the tables
+    rows, seconds = 0, 0.0
+    while rows < len(batch) and seconds < PASS_SECONDS:
+        rows = min(len(batch), max(1, 4 * rows))
+        before = time.thread_time()
+        _losses(task, _first_rows(batch, rows), options).backward()
+        seconds = time.thread_time() - before
+    before = time.thread_time()
+    step()
+    of_step = time.thread_time() - before
+    whole = options.gradient_accumulation_steps * seconds * len(batch) / rows + of_step
+    threads = torch.get_num_threads()
+    how = (
+        f"{rows:,} of the {len(batch):,} examples of a batch, on this machine with "
+        f"{threads} thread{'s' * (threads > 1)}, without validation"
+    )
+    if rows == 1 < len(batch):
+        how += " (what the weights cost is counted with every row: an upper bound)"
+    return Measured(whole, activations_of(task, batch, options, rows), how)
+
+
+def activations_of(task: Trainable, batch: Any, options: TrainingOptions, rows: int) -> int:
+    """Bytes of the activations of a batch, from those of its first `rows`."""
+    blocks = blocks_of(task.module) if options.activation_checkpointing else []
+    alone, part = replace(options, activation_checkpointing=False), _first_rows(batch, rows)
+    return stored_by(task.module, lambda: _losses(task, part, alone), blocks) * len(batch) // rows
+
+
+def _first_rows(batch: Any, rows: int) -> Any:
+    return batch.select(torch.arange(rows)) if isinstance(batch, HasRows) else batch
+
+
+def _losses(task: Trainable, batch: Any, options: TrainingOptions) -> Any:
+    blocks = blocks_of(task.module) if options.activation_checkpointing else []
+    with casting(options.precision, torch.device("cpu")), activation_checkpointing(blocks):
+        losses, _ = task.losses(batch, None)
+    return sum(value for value, _ in losses.values())
+
+
+def free_memory() -> int:
+    """Bytes of available memory."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
