@@ -48,9 +48,8 @@ from regard.toml_text import dumps, toml_value
 COMMAND_LINE = "command line"
 # where recipes are named: those of the current folder, and those that come with the package
 RECIPE_FOLDERS = (Path("recipes"), Path(__file__).parent / "recipes")
-_DEEPEST = 20  # nested lists and sections
 LARGEST = 4 * 2**20  # bytes of a recipe; one of a run lists its data files
-MOST_PROBLEMS = 20  # in one error
+MAX_PROBLEMS = 20  # in one error
 
 
 # ------------------------------------------------------------------------------- schemas
@@ -207,15 +206,13 @@ class RawRecipe:
     def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
         """The string at the dotted `key`, which must be one of `allowed`."""
         names = list(allowed)
-        value = _value_at(self.tables, key)
-        for _, problem in _invalid_values({key: value} if value is not None else {}):
-            raise ConfigError(f"{self.location(key)}: `{key}` {problem}")
         value = self._asked(key)
         if value is None and default is not None:
             return default
         if value in names:
             return str(value)
-        was = "is missing" if value is None else f"is {toml_value(value)}, which is unknown"
+        was = f"is {json.dumps(value, default=str)}, which is unknown"
+        was = "is missing" if value is None else was
         hint = nearest(str(value or ""), names)
         if key == "model.name":
             hint += " Published weights are named by `model.path`: a folder, or ORG/NAME."
@@ -250,9 +247,8 @@ class RawRecipe:
         Raises:
             ConfigError: the options are wrong; one problem a line.
         """
-        if invalid := list(_invalid_values(self.tables)):
-            message = (f"{self.location(key)}: `{key}` {problem}" for key, problem in invalid)
-            raise ConfigError(_joined(message))
+        if invalid := [*_invalid_values(self.tables)]:
+            raise self._error((key, f"`{key}` {problem}") for key, problem in invalid)
         tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
             _put_override(tables, schema, self._full_name(schema, key), _readings(text))
@@ -266,8 +262,13 @@ class RawRecipe:
                 context={"folder": folder, "keep_unset": keep_unset},
             )
         except ValidationError as error:
-            problems = list(islice(_problems(schema, error), MOST_PROBLEMS + 1))
-        raise ConfigError(_joined(f"{self.location(key)}: {what}" for key, what in problems))
+            problems = [*_problems(schema, error)]
+        raise self._error(problems)
+
+    def _error(self, problems: Iterable[tuple[str, str]]) -> ConfigError:
+        """The error of (dotted name, problem), one a line; the first ones are named."""
+        first = islice(problems, MAX_PROBLEMS)
+        return ConfigError("\n".join(f"{self.location(key)}: {problem}" for key, problem in first))
 
     def _full_name(self, schema: Any, key: str) -> str:
         try:
@@ -355,6 +356,7 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
     """
     try:
         tables = tomllib.loads(text)
+        json.dumps(tables, default=str)  # nested as deeply as JSON may be
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"at line (\d+)", str(error))
         line = int(found.group(1)) if found else None
@@ -441,35 +443,18 @@ def _value_at(tables: Any, key: str) -> Any:
 
 def _invalid_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(dotted name, problem) for each value that TOML has and that no option takes."""
-    left: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in tables.items()]
-    while left:
-        key, value, depth = left.pop(0)
-        if depth > _DEEPEST:
-            yield key[:80], "is nested too deeply."
-        elif isinstance(value, dict):
-            left += [(f"{key}.{name}", one, depth + 1) for name, one in value.items()]
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            yield from ((f"{key}.{name}", problem) for name, problem in _invalid_values(value))
         elif isinstance(value, list):
-            left += [(key, one, depth + 1) for one in value]
+            for item in value:
+                yield from _invalid_values({key: item})
         elif isinstance(value, float) and not math.isfinite(value):
             yield key, f"must be a finite number, but is {value}."
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             yield key, "must fit into 64 bits, but is a larger number."
-        elif isinstance(value, str) and not value.isascii() and _has_undecoded_bytes(value):
-            yield key, f"must be UTF-8, but is {value!r}. Rename the file or folder."
         elif not isinstance(value, bool | int | float | str):
             yield key, f"must not be a date or a time, but is {value}. Put quotes around a text."
-
-
-def _has_undecoded_bytes(text: str) -> bool:
-    """Whether a path has bytes that are not UTF-8, for each of which Python has a surrogate."""
-    return any("\udc80" <= character <= "\udcff" for character in text)
-
-
-def _joined(problems: Iterable[str]) -> str:
-    """The first problems, one a line."""
-    *first, last = islice(problems, MOST_PROBLEMS + 1)
-    more = f"and more, beside these {MOST_PROBLEMS}." if len(first) == MOST_PROBLEMS else last
-    return "\n".join([*first, more])
 
 
 def _key_in(message: str, schema: Any) -> str:
@@ -604,18 +589,10 @@ def _unknown(schema: Any, key: str) -> str:
     while section and _plain(_option(schema, section)) is None:  # [trainig] is misspelled
         section, _, name = section.rpartition(".")
     where = f"[{section}]" if section else "a recipe"
-    if name in names_in(schema, section):  # of which the key asks for a part
-        return f"`{section}.{name}` is an option, not a section: `{key}` is none."
     sections = [*sections_of(schema)]
     if others := [f"[{other}]" for other in sections if name in names_in(schema, other)]:
         return f"{where} has no `{name}`. It belongs to {joined_with_or(others)}."
     names = names_in(schema, section)
-    if name == "batch_size" and "max_tokens_per_batch" in names:
-        written = [other for other, ours in habit_names.OPTIONS.items() if ours == key]
-        return (
-            f"{where} has no `{name}` (nor `{'`, `'.join(written)}`, which mean the same): batches "
-            "of pairs of texts are counted in tokens. Set `max_tokens_per_batch`."
-        )
     return f"{where} has no `{name}`. {nearest(name, names)}"
 
 
@@ -630,14 +607,7 @@ def _problems(schema: Any, invalid: ValidationError) -> Iterator[tuple[str, str]
         elif errors[0]["type"] in ("missing", "missing_argument"):
             yield key, f"`{key}` is missing; it has no default."
         else:
-            yield _only_named(schema, key, errors[0]["msg"]), _message(key, errors)
-
-
-def _only_named(schema: Any, key: str, message: str) -> str:
-    """The option of section `key` that a message is about; the section, where it names several."""
-    names = names_in(schema, key) if key else []
-    named = {name for name in re.findall(r"`(\w+)`", message) if name in names}
-    return f"{key}.{named.pop()}" if len(named) == 1 else key
+            yield key, _message(key, errors)
 
 
 def _key_of(schema: Any, error: Any) -> str:

@@ -109,44 +109,36 @@ def parse_json(
         ) from None
 
 
-class _UnusualJson(Exception):
-    """A JSON text that `decode_json` reads with error messages."""
+class _Refused(Exception):
+    """What is wrong with a JSON text that Python reads."""
 
 
-def _unique_keys(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) < len(items):
-        raise _UnusualJson
-    return found
+@lru_cache(maxsize=4)  # `json.loads` makes a decoder for each text
+def _decoder(any_size: bool, finite: bool) -> json.JSONDecoder:
+    digits, limit = (400, 10**400) if any_size else (20, 2**63)
 
+    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(items)
+        if len(table) < len(items):
+            counts = Counter(name for name, _ in items)
+            twice = next(name for name, count in counts.items() if count > 1)
+            raise _Refused(f"the key {twice!r:.80} occurs twice. Remove one of them.")
+        return table
 
-def _finite_number(number: str) -> float:
-    if not math.isfinite(value := float(number)):
-        raise _UnusualJson
-    return value
+    def real(number: str) -> float:
+        if not math.isfinite(value := float(number)) and finite:
+            raise _Refused(f"{number} is not a finite number.")
+        return value
 
+    def whole(number: str) -> int:
+        if len(number) > digits or not -limit <= int(number) < limit:
+            problem = "has too many digits" if any_size else "does not fit into 64 bits"
+            raise _Refused(f"{number:.40} {problem}.")
+        return int(number)
 
-def _integer_of_64_bits(number: str) -> int:
-    if len(number) > 18:
-        raise _UnusualJson
-    return int(number)
-
-
-# One decoder for many texts: `json.loads` makes one for each.
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique_keys,
-    parse_float=_finite_number,
-    parse_int=_integer_of_64_bits,
-    parse_constant=_finite_number,
-)
-
-
-def json_line(text: str, where: str, error: ErrorOf) -> Any:
-    """As `decode_json` with surrogates, in half of the time where nothing is wrong."""
-    try:
-        return _DECODER.decode(text)
-    except (_UnusualJson, ValueError, RecursionError):
-        return decode_json(text, where, error, surrogates=True)
+    return json.JSONDecoder(
+        object_pairs_hook=unique, parse_float=real, parse_int=whole, parse_constant=real
+    )
 
 
 def decode_json(
@@ -162,38 +154,19 @@ def decode_json(
 
     surrogates: whether a \\u escape may be one half of a surrogate pair.
     """
-    digits, limit = (400, 10**400) if any_size else (20, 2**63)
-
-    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(items)
-        if len(found) < len(items):
-            counts = Counter(name for name, _ in items)
-            twice = next(name for name, count in counts.items() if count > 1)
-            raise error(f"{where}: the key {twice!r:.80} occurs twice. Remove one of them.")
-        return found
-
-    def real(number: str) -> float:
-        if not math.isfinite(value := float(number)) and finite:
-            raise error(f"{where}: {number} is not a finite number.")
-        return value
-
-    def whole(number: str) -> int:
-        if len(number) > digits or not -limit <= int(number) < limit:
-            problem = "has too many digits" if any_size else "does not fit into 64 bits"
-            raise error(f"{where}: {number:.40} {problem}.")
-        return int(number)
-
     try:
-        value = json.loads(
-            text, object_pairs_hook=unique, parse_float=real, parse_int=whole, parse_constant=real
-        )
+        value = _decoder(any_size, finite).decode(text)
         if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
+    except _Refused as refused:
+        problem = str(refused)
     except UnicodeEncodeError:
-        raise error(f"{where}: a \\u escape is one half of a surrogate pair.") from None
+        problem = "a \\u escape is one half of a surrogate pair."
     except RecursionError:
-        raise error(f"{where}: lists or objects are nested too deeply.") from None
-    return value
+        problem = "lists or objects are nested too deeply."
+    else:
+        return value
+    raise error(f"{where}: {problem}")
 
 
 def checked(

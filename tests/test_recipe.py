@@ -216,10 +216,6 @@ def test_options_of_a_section_with_free_names_are_given_one_by_one():
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        (
-            "training.updates.many=5",
-            "`training.updates` is an option, not a section: `training.updates.many` is none.",
-        ),
         ("training.updatse=5", "[training] has no `updatse`. Did you mean 'updates'?"),
         ("trainig.updates=5", "a recipe has no `trainig`. Did you mean 'training'?"),
         ("training.updates=many", WHOLE + ' "many".'),

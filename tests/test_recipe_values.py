@@ -69,7 +69,8 @@ def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
             runs.read_recipe(other, keep_unset=True)
         except ConfigError as error:
             # Options that do not fit together, or a section without an option that it needs.
-            if len(re.findall("`", str(error))) > 2 or "is missing" in str(error):
+            several = len(re.findall("`", str(error))) > 2 or "options must be" in str(error)
+            if several or "is missing" in str(error):
                 line = f"({line}|{recipe._line_of(other.read_text(), name.rpartition('.')[0])})"
             assert re.match(f"{other}:{line}: ", str(error)), f"{error}\n{other.read_text()}"
 
@@ -81,8 +82,7 @@ def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
         ("training.optimizer.betas=[0.9, inf]", "must be a finite number, but is inf"),
         ("seed=99999999999999999999", "must fit into 64 bits"),
         ("data.max_tokens_per_batch=1979-05-27", "must not be a date"),
-        ("training.threads=1000000000", "must be from 0 to 1024"),
-        ("model.d_model=[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]", "nested too deeply"),
+        ("training.threads=1000000000", "must be at most 1,024"),
         ("name=../evil", "must be a plain name"),
     ],
 )
@@ -150,7 +150,7 @@ def test_an_error_while_the_model_is_built_names_file_and_line(tmp_path, monkeyp
         ("a = " + "9" * 6000, "is not TOML"),
         ("run = 3\n", "r.toml:1: `run` must be a section"),
         ("#" * (4 * 2**20 + 1), "at most 4,194,304 bytes"),
-        ("\n".join(f"a{i} = {i}" for i in range(3000)), "and more, beside these 20"),
+        ("\n".join(f"a{i} = {i}" for i in range(3000)), "has no `a17`"),
     ],
 )
 def test_recipes_that_are_too_large_or_too_deep_are_errors(tmp_path, content, told):

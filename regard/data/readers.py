@@ -39,7 +39,7 @@ from regard.data.files import (
 )
 from regard.data.in_memory import list_as_json, plain, rows, source_name
 from regard.errors import ConfigError, DataError, MissingExtra
-from regard.schema import json_line
+from regard.schema import decode_json
 
 Field = str | int
 Row = tuple[str, ...]
@@ -475,7 +475,8 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
         return DataError(path, line, message.removeprefix("JSON: "))
 
     try:
-        return json_line(text, "JSON", wrong)  # `text_of` names fields with half a surrogate pair
+        # `text_of` names fields with half a surrogate pair.
+        return decode_json(text, "JSON", wrong, surrogates=True)
     except json.JSONDecodeError as error:
         problem = f"is not JSON: {error.msg} at character {error.colno}."
         hint = "A JSONL file holds one whole object on each line." if line else ""

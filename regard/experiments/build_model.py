@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
-import torch
 from torch import nn
 
-from regard.checkpoints.filling import on_meta
+from regard.attention.pruning import HasModule
+from regard.checkpoints.adapters import add_adapters
 from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import open_folder, read_model
 from regard.errors import ConfigError
-from regard.experiments.recipe_options import FineTuneSection
+from regard.experiments.recipe_options import FineTuneSection, LoraSection
 from regard.models import model_class, name_of
-from regard.models.config import MOST_LAYERS
 from regard.models.features import Features
-from regard.models.resizing import keep_layers
+from regard.models.resizing import exchange_vocabulary, keep_layers
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
-from regard.training.flops import bytes_of
 
 
 def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
@@ -35,13 +33,9 @@ def build_model(section: Any, tokenizer: Tokenizer) -> nn.Module:
     model: Any = model_class(section.name)
     special = special_ids(tokenizer, {field.name: field.default for field in fields(model.Config)})
     options = section.model_dump(exclude={"name", "size"})
-    _check_layers(options)
     options |= _vocabularies(tokenizer, options)
     try:
-        config = model.Config(**options, **special)
-        if torch.get_default_device().type != "meta":  # there, no model takes memory
-            _check_memory(lambda: model(config))
-        return model(config)
+        return model(model.Config(**options, **special))
     except (ValueError, OverflowError, RuntimeError) as error:  # torch's own have the last type
         raise ConfigError(f"[model] {str(error).removeprefix('[model] ')}") from None
 
@@ -90,43 +84,12 @@ def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
     if section.features is None:
         return model
     options = section.features.model_dump()
-    _check_layers(options, "model.features")
     options["feature_layers"] = options.pop("layers")
     encoder = headed(model).encoder
     try:
         return Features.over(encoder, name_of(encoder), options)
     except ConfigError as error:
         raise ConfigError(f"[model.features] {error}") from None
-
-
-def _check_layers(options: Mapping[str, Any], section: str = "model") -> None:
-    """Raises ConfigError where there are more layers than any machine builds in a sensible time."""
-    for name, value in options.items():
-        if name.endswith("layers") and type(value) is int and value > MOST_LAYERS:
-            said = f"[{section}] `{name}` must be at most {MOST_LAYERS:,}, but is {value}."
-            raise ConfigError(said)
-
-
-def _check_memory(make: Callable[[], nn.Module]) -> None:
-    """Build the model on the meta device, and compare its size with this machine's memory.
-
-    Raises:
-        ConfigError: weights and gradients do not fit into it, or are too large for torch.
-    """
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if torch.cuda.is_available():
-        memory = torch.cuda.get_device_properties(0).total_memory
-    try:
-        with on_meta():
-            weights = bytes_of(make())
-    except RuntimeError as error:
-        said = str(error).split("\n")[0]
-        raise ConfigError(f"[model] is too large to be built: {said}.") from None
-    if 2 * weights > memory:
-        raise ConfigError(
-            f"[model] has weights of {weights / 1e9:,.1f} GB. With their gradients they need twice "
-            f"of that, but this machine has {memory / 1e9:,.1f} GB of memory. Make it smaller."
-        )
 
 
 def build_tokenizer(recipe: Any) -> Tokenizer:
@@ -143,3 +106,58 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
             "fine-tune the model of a folder: [model] path."
         )
     return open_folder(recipe.model.path).tokenizer()
+
+
+def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Module:
+    """The model of a folder for the words of another tokenizer; a warning tells how many are known.
+
+    Tokens are matched by their role, such as end of text, then by their text.
+
+    Raises:
+        CheckpointError: the folder has no tokenizer.
+        ConfigError: the tokens are no words, or the model has no row for each of them.
+    """
+    own = open_folder(path).tokenizer()
+    if own.vocab() == tokenizer.vocab() and own.roles == tokenizer.roles:
+        return model
+    if not own.kind == tokenizer.kind == "words":
+        raise ConfigError(
+            f"[tokenizer] has another vocabulary than {path}, and only words can be exchanged, not "
+            f"tokens of the kinds {own.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
+            "folder has its own."
+        )
+    known = own.vocab()
+    roles = {name: own.roles[role] for role, name in tokenizer.roles.items() if role in own.roles}
+    tokens = map(tokenizer.token, range(tokenizer.vocab_size))
+    rows = [known.get(roles.get(token, token), -1) for token in tokens]
+    new = sum(row < 0 for row in rows)
+    warnings.warn(
+        f"[tokenizer]: {new:,} of {len(rows):,} words are not in the vocabulary of {path}. They "
+        f"start from the mean of its {own.vocab_size:,} vectors; its other words are dropped.",
+        stacklevel=4,
+    )
+    config: Any = model.config
+    return exchange_vocabulary(model, rows, **special_ids(tokenizer, asdict(config)))
+
+
+def adapt(task: HasModule, section: LoraSection | None, base: Any) -> None:
+    """Add the adapters of a recipe to the model of a task; without the section, do nothing.
+
+    base: the model from which the task was made. If the task has added special tokens to its
+        vocabulary, the embedding is trained too.
+
+    Raises:
+        ConfigError: the model cannot have these adapters.
+    """
+    if section is None:
+        return
+    model: Any = task.module
+    has_new_tokens = model.config.vocab_size != base.config.vocab_size
+    try:
+        add_adapters(
+            model,
+            section.options(),
+            [*model.encoder.embedding.parameters()] if has_new_tokens else (),
+        )
+    except ConfigError as error:
+        raise ConfigError(f"[model.lora] {error}") from None

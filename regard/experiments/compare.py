@@ -14,12 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 from regard.experiments.conditions import HINT, check_equal, conditions_of, scored_conditions
-from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import COMPARISON, Comparison, Outcome
 from regard.experiments.runs import name_of_run
@@ -46,7 +45,7 @@ def compare(
     workers: int = 1,
     gpus: int = 0,
     progress: bool = True,
-    **options: Unpack[RecipeOptions],
+    **options: Any,
 ) -> Comparison:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 

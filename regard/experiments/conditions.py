@@ -12,7 +12,7 @@ from typing import Any
 from regard.data import hash_of
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import read_recipe
-from regard.experiments.start_model import check_start
+from regard.experiments.run_folder import check_start
 from regard.recipe import read
 from regard.schema import change_lines, differences
 from regard.tasks import task_class

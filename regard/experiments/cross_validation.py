@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Unpack
+from typing import Any
 
 from regard.errors import ConfigError, check_at_least
 from regard.executors.protocol import ExecutorOptions
 from regard.experiments.conditions import conditions_of
-from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import Outcome, StudyResults, cv_results
 from regard.experiments.run_folder import Run
@@ -126,7 +125,7 @@ def cross_validate(
     gpus: int = 0,
     device: str | None = None,
     progress: bool = True,
-    **options: Unpack[RecipeOptions],
+    **options: Any,
 ) -> CrossValidation:
     """Train once for each fold of the training data, on the other folds, and score it on the fold.
 

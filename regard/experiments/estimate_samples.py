@@ -20,8 +20,7 @@ from regard.checkpoints.filling import on_meta
 from regard.checkpoints.hub import resolve
 from regard.data.files import split_member
 from regard.errors import ConfigError
-from regard.experiments.build_model import build_model, build_tokenizer
-from regard.experiments.lora import adapt
+from regard.experiments.build_model import adapt, build_model, build_tokenizer
 from regard.experiments.recipe_options import FineTuneSection
 from regard.tasks import task_class
 from regard.tasks.encoding import EncoderTask, headed

@@ -9,8 +9,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from regard.checkpoints.adapters import AdapterOptions
 from regard.errors import ConfigError
-from regard.experiments.lora import LoraSection
 from regard.models import MODELS, model_class
 from regard.models.config import CombineFeatures, Count, FeatureLayers, Probability, Size
 from regard.models.features import FeaturesConfig
@@ -163,6 +165,24 @@ class FeaturesSection(Options):
     """The width of learned vectors of tokens beside the features; 0: none."""
     dropout: Probability = FeaturesConfig.dropout
     """The dropout probability."""
+
+
+class LoraSection(Options):
+    """[model.lora]: low-rank adapters and the head are trained, other weights are frozen."""
+
+    rank: int = Field(default=AdapterOptions.rank, ge=1)
+    """The rank r is the number of rows of A and of columns of B."""
+    alpha: float = Field(default=AdapterOptions.alpha, gt=0)
+    """The product B A is multiplied by alpha / rank."""
+    dropout: float = Field(default=AdapterOptions.dropout, ge=0, lt=1)
+    """The dropout probability of the inputs of A, in training."""
+    targets: tuple[str, ...] = AdapterOptions.targets
+    """The layers that get adapters: published names of linear layers, the ends of such names
+    ("query"), or "all-linear"; []: the query and value projections."""
+
+    def options(self) -> AdapterOptions:
+        """The options of the adapters."""
+        return AdapterOptions(**self.model_dump())
 
 
 class FineTuneSection(Options):

@@ -1,16 +1,28 @@
-"""report.html of a finished run: what was trained, curves, scores, samples and attention."""
+"""Of a finished run: report.html (what was trained, curves, scores, samples and attention), and
+the cards of its model and adapters."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import Any
 
 from regard.attention.capture import CapturePoint
+from regard.checkpoints.hub import CONFIG
+from regard.experiments.run_folder import REPORT
+from regard.experiments.training_plan import ADAPTER, TrainingPlan
 from regard.metrics.class_report import ClassReport
 from regard.models import described
+from regard.schema import read_json
 from regard.tasks.classification import TextClassifier
+from regard.tasks.model_card import (
+    CardHistory,
+    CardScore,
+    CardTraining,
+    adapter_form,
+    write_card,
+)
 from regard.tasks.multi_label import MultiLabelClassifier
 from regard.tasks.tagging import Tagger
 from regard.tasks.task import Task
@@ -21,7 +33,6 @@ from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Note, Picture, PictureColumn, Table
 from regard.visual.report import ReportSample, RunReport
 
-REPORT = "report.html"
 SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, Tagger)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
@@ -38,12 +49,6 @@ def write_report(folder: Path, task: Task, recipe: Any, result: Result) -> Path:
         pictures=[*_by_label(task, recipe), *_attention(task, recipe)],
     )
     return report.save(folder / REPORT)
-
-
-def report_links(folder: Path, runs: Sequence[str]) -> dict[str, str]:
-    """The reports of the runs in a folder, by the names of the runs; only those that exist."""
-    pages = {run: f"{run}/{REPORT}" for run in runs}
-    return {run: page for run, page in pages.items() if (folder / page).exists()}
 
 
 def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
@@ -132,3 +137,39 @@ def _excerpt(task: Task, recipe: Any) -> tuple[str, ...] | None:
     if found is None or format is None or format.too_long(format.encode([found])):
         return None
     return found
+
+
+# ---- cards
+
+
+def write_run_card(made: TrainingPlan, folder: Path, result: Result) -> None:
+    """Write the cards of model/ and adapter/ of a finished run, which is `folder`, as `write_card`
+    does.
+    """
+    recipe = made.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
+    _, checksums = made.recorded or (None, made.checksums)
+    training = CardTraining(recipe, checksums, tuple(_card_scores(made, result)))
+    history = CardHistory.of_training(made.task, training)
+    config = read_json(folder / "model" / CONFIG)
+    write_card(made.task, folder / "model", config, history)
+    if made.lora is not None:
+        form = adapter_form(made.lora.options(), made.recipe.model.path)
+        write_card(made.task, folder / ADAPTER, config, history, form)
+
+
+def _card_scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
+    """Those of the weights in model/, on validation and test data."""
+    data = made.recipe.data.model_dump(mode="json")
+    for part, scores in (("valid", result.scores), ("test", result.test_scores)):
+        for name, value in scores.items():
+            if value is not None:
+                signature = result.test_signatures.get(name, "") if part == "test" else ""
+                yield CardScore(_files(part, data.get(part)), name, value, signature)
+
+
+def _files(part: str, value: Any) -> str:
+    """The names of the files of a part, or what the part is where they are not named."""
+    given = value if isinstance(value, list) else [value]
+    if given and all(isinstance(one, str) for one in given):
+        return ", ".join(PurePath(one).name for one in given)
+    return {"valid": "validation data", "test": "test data"}[part]

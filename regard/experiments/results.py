@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.report import REPORT, report_links
+from regard.experiments.run_folder import REPORT, report_links
 from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import Fields, checked, read_json

@@ -7,6 +7,7 @@ run.folder, run.scores, run.model
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from regard import training
 from regard.checkpoints.filling import load_weights
@@ -24,12 +25,17 @@ from regard.checkpoints.model_folder import WEIGHTS
 from regard.data.files import split_member
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
-from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import checked_recipe, open_recipe, read_recipe, schema_of
-from regard.experiments.report import REPORT, write_report
-from regard.experiments.run_card import write_run_card
-from regard.experiments.run_folder import Run, check_out
-from regard.experiments.start_model import START, check_start, keep_start, kept_start, remove_start
+from regard.experiments.run_folder import (
+    REPORT,
+    START,
+    Run,
+    check_out,
+    check_start,
+    keep_start,
+    kept_start,
+    remove_start,
+)
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
 from regard.models.adapters import merged
 from regard.models.encoder_with_heads import deployed
@@ -50,7 +56,6 @@ from regard.training.callbacks import (
 )
 from regard.training.distributed.processes import connected, processes
 from regard.training.options import DefaultEpochs
-from regard.visual.report import NotebookProgress, in_notebook
 
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
@@ -63,7 +68,7 @@ def train(
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
     stop_after_fraction: float | None = None,
-    **options: Unpack[RecipeOptions],
+    **options: Any,
 ) -> Run:
     """Train by a recipe, or by options in Python, in a new run folder.
 
@@ -355,9 +360,12 @@ def _train(
     train_or_resume: `regard.training.train` or `regard.training.resume`.
     """
     finished = (folder / RESULT).exists()
-    if progress is True and in_notebook():
-        progress = notebook = NotebookProgress()
-        callbacks = (*callbacks, notebook)
+    if progress is True and "IPython" in sys.modules:
+        from regard.visual.report import NotebookProgress, in_notebook
+
+        if in_notebook():
+            progress = notebook = NotebookProgress()
+            callbacks = (*callbacks, notebook)
     result = train_or_resume(
         made.task,
         made.recipe.training,
@@ -382,6 +390,8 @@ def _write_card_and_report(
     finished: whether the run had been finished before; the task then has its weights from before
         the training.
     """
+    from regard.experiments.report import write_report, write_run_card
+
     write_run_card(made, folder, result)
     if (folder / REPORT).exists():
         return

@@ -27,9 +27,8 @@ from regard.experiments import keywords
 from regard.experiments.conditions import check_same_run, check_unchanged
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
 from regard.experiments.results import RESULTS, run_name
-from regard.experiments.run_folder import check_out
+from regard.experiments.run_folder import check_out, check_start
 from regard.experiments.runs import name_of_run
-from regard.experiments.start_model import check_start
 from regard.experiments.training_plan import holds_tokenizer
 from regard.file_writing import locked, write_json
 from regard.progress import Lines

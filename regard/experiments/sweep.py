@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from regard import habit_names
 from regard.checkpoints.filling import on_meta
@@ -27,7 +27,6 @@ from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
 from regard.executors.protocol import ExecutorOptions
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.conditions import BUDGET, check_equal, conditions_of
-from regard.experiments.keyword_types import RecipeOptions
 from regard.experiments.recipe_options import (
     FineTuneSection,
     open_recipe,
@@ -76,7 +75,7 @@ def sweep(
     workers: int = 1,
     gpus: int = 0,
     progress: bool = True,
-    **options: Unpack[RecipeOptions],
+    **options: Any,
 ) -> SweepResults:
     """Train a recipe with many values of its options, and rank them by their validation scores.
 

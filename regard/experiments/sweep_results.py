@@ -13,8 +13,8 @@ from typing import Any
 
 from regard.errors import RegardError
 from regard.executors import Json
-from regard.experiments.report import report_links
 from regard.experiments.results import Outcome, StudyResults, cv_results, run_name
+from regard.experiments.run_folder import report_links
 from regard.experiments.study import ERROR, Row, Study
 from regard.experiments.sweep_space import Values
 from regard.visual.curves import Curves, Series, short

@@ -15,23 +15,23 @@ import torch
 from torch import nn
 
 from regard import ops
+from regard.checkpoints.adapters import holds_adapter
 from regard.checkpoints.hub import folder_of
 from regard.data import hash_of
 from regard.errors import ConfigError
-from regard.experiments.build_model import build_model, build_tokenizer
-from regard.experiments.lora import LoraSection, adapt, has_run_adapter, write_run_adapter
-from regard.experiments.new_vocabulary import for_vocabulary
-from regard.experiments.recipe_options import FineTuneSection, starts_from_trained
-from regard.experiments.start_model import checksums_of
+from regard.experiments.build_model import adapt, build_model, build_tokenizer, for_vocabulary
+from regard.experiments.recipe_options import FineTuneSection, LoraSection, starts_from_trained
+from regard.experiments.run_folder import checksums_of
 from regard.models import as_encoder, as_encoder_decoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import task_class
-from regard.tasks.folders import device_for, save
+from regard.tasks.folders import device_for, save, save_adapter
 from regard.tasks.task import Task
 from regard.text import Tokenizer
 from regard.text.sentencepiece import is_m2m_100, is_marian
 from regard.training.options import defaults_of, with_defaults, with_enough_epochs
 
+ADAPTER = "adapter"  # a folder in a run's folder, beside model/
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options
 # and the seed, and a name may change.
@@ -82,13 +82,15 @@ class TrainingPlan:
         for name, companion in self.task.companions().items():
             save(companion, folder.parent / name)
         if self.lora is not None:
-            write_run_adapter(self.task, self.lora, self.recipe.model.path, folder.parent)
+            base = self.recipe.model.path
+            save_adapter(self.task, folder.parent / ADAPTER, self.lora.options(), base)
 
     def is_published(self, folder: Path) -> bool:
         """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
         beside = {folder.parent / name: one for name, one in self.task.companions().items()}
         written = (_is_published(one, path) for path, one in [(folder, self.task), *beside.items()])
-        return all(written) and has_run_adapter(self.lora, folder.parent)
+        has_adapter = self.lora is None or holds_adapter(folder.parent / ADAPTER)
+        return all(written) and has_adapter
 
     def identity(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""

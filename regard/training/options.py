@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import Field
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.models.config import TRANSFORMER, TrainingDefaults
+from regard.models.config import TRANSFORMER, Probability, TrainingDefaults
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Model
 
@@ -109,7 +110,11 @@ def description(options: TrainingOptions, precision: str) -> str:
     return f"{', '.join(parts)}; {ends}{reason}; {precision}"
 
 
-MOST_THREADS = 1024  # a library of threads ends the process where it cannot start as many
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+AtLeast0 = Annotated[int, Field(ge=0)]
+AtLeast1 = Annotated[int, Field(ge=1)]
+MAX_THREADS = 1024  # a library of threads ends the process where it cannot start as many
 
 
 @dataclass(frozen=True)
@@ -118,35 +123,29 @@ class OptimizerOptions:
 
     name: Literal["adam", "adamw", "sgd"] = "adamw"
     """The optimizer."""
-    learning_rate: float | None = None
+    learning_rate: Positive | None = None
     """The peak rate; the schedule multiplies it. Not set: that of the model's family and width from
     random weights; 5e-5 for weights that were trained before (2e-5 for a large model), ten times as
     much for LoRA. For sgd it must be set."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
     """Decay of Adam's two running means."""
-    eps: float = 1e-8
+    eps: NotNegative = 1e-8
     """The small number that is added to Adam's denominator."""
-    weight_decay: float | None = None
+    weight_decay: NotNegative | None = None
     """The decay of matrices, never of biases, norms or embeddings. Decoupled in adamw, L2 in the
     others. Not set: 0.01 for adamw, but 0 for recurrent and convolutional models from random
     weights, and 0 for adam and sgd."""
-    momentum: float = 0.0
+    momentum: NotNegative = 0.0
     """The momentum of sgd."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: NotNegative = 1.0
     """The gradient is scaled down to this norm where its norm is greater; 0 does not clip."""
-    layerwise_lr_decay: float = 1.0
+    layerwise_lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Each layer learns at the rate of the layer above it times this; the rate of the highest is
     `learning_rate` (Howard & Ruder 2018 use 1 / 2.6, 0.385); 1.0: all layers learn at one rate."""
 
     def __post_init__(self) -> None:
-        rate = self.learning_rate
-        _check(self, "learning_rate", rate is None or rate > 0, "positive")
-        _check(self, "learning_rate", rate is not None or self.name != "sgd", "set for sgd")
-        decay = self.layerwise_lr_decay
-        _check(self, "layerwise_lr_decay", 0 < decay <= 1, "above 0 and at most 1")
-        for name in ("eps", "weight_decay", "momentum", "max_grad_norm"):
-            _check(self, name, (getattr(self, name) or 0) >= 0, "at least 0")
-        _check(self, "betas", all(0 <= beta < 1 for beta in self.betas), "in [0, 1)")
+        has_rate = self.learning_rate is not None or self.name != "sgd"
+        _check(self, "learning_rate", has_rate, "set for sgd")
 
 
 @dataclass(frozen=True)
@@ -157,29 +156,23 @@ class ScheduleOptions:
         "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
     ] = "linear"
     """The schedule."""
-    warmup: int | float | None = None
+    warmup: AtLeast1 | Annotated[float, Field(ge=0, lt=1)] | None = None
     """The rate grows linearly from zero to the peak: in so many steps, or, below 1, in this share
     of all steps (0.1: the first tenth). For slanted-triangular a share only, for noam steps only.
     Not set: 0 for constant and step, 0.1 for the others."""
-    min_lr_ratio: float = 0.0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
-    d_model: int = 0
+    d_model: AtLeast0 = 0
     """The width of the model in equation 3, of the schedule noam."""
-    constant_epochs: int = 0
+    constant_epochs: AtLeast0 = 0
     """The epochs at the full rate, of the schedule step."""
-    gamma: float = 0.5
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.5
     """The rate is multiplied by this at every epoch after those, of the schedule step."""
-    div_factor: float = 32.0
+    div_factor: Annotated[float, Field(ge=1)] = 32.0
     """The peak divided by the lowest rate, of the schedule slanted-triangular."""
 
     def __post_init__(self) -> None:
         warmup = self.warmup_or_default()
-        steps_or_share = 0 <= warmup < 1 or warmup == int(warmup) >= 1
-        _check(self, "warmup", steps_or_share, "a whole number of steps, or a share below 1")
-        _check(self, "constant_epochs", self.constant_epochs >= 0, "at least 0")
-        _check(self, "min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "between 0 and 1")
-        _check(self, "gamma", 0 < self.gamma <= 1, "above 0 and at most 1")
-        _check(self, "div_factor", self.div_factor >= 1, "at least 1")
         if self.name == "inverse-sqrt":
             _check(self, "warmup", warmup > 0, f"above 0 for the schedule {self.name}")
         if self.name == "slanted-triangular":
@@ -199,37 +192,29 @@ class ScheduleOptions:
 class ValidationOptions:
     """[training.validation]: the model is validated now and then, and training may stop early."""
 
-    eval_steps: int = 0
+    eval_steps: AtLeast0 = 0
     """Steps between two validations; 0 validates after each epoch."""
-    patience: int = 0
+    patience: AtLeast0 = 0
     """Stop after this many validations without a better score; 0 never stops early."""
-
-    def __post_init__(self) -> None:
-        _check(self, "eval_steps", self.eval_steps >= 0, "at least 0")
-        _check(self, "patience", self.patience >= 0, "at least 0")
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
     """[training.checkpoints]: these options say which checkpoints are kept; the best always is."""
 
-    save_steps: int = 0
+    save_steps: AtLeast0 = 0
     """Steps between two checkpoints; 0: only `save_seconds` counts."""
-    save_seconds: float = 600.0
+    save_seconds: NotNegative = 600.0
     """Seconds between two checkpoints; 0: only `save_steps` counts."""
-    save_total_limit: int = 2
+    save_total_limit: AtLeast1 = 2
     """How many of the newest are retained."""
-    average: int = 0
+    average: AtLeast0 = 0
     """Publish the mean of this many last checkpoints written by `save_steps`; 0 publishes the
     best."""
 
     def __post_init__(self) -> None:
-        for name in ("save_steps", "save_seconds", "average"):
-            _check(self, name, getattr(self, name) >= 0, "at least 0")
-        _check(self, "save_total_limit", self.save_total_limit >= 1, "at least 1")
-        if self.average:
-            must = "at least 1 when `average` is asked for"
-            _check(self, "save_steps", self.save_steps > 0, must)
+        saves = self.save_steps > 0 or not self.average
+        _check(self, "save_steps", saves, "at least 1 when `average` is asked for")
 
 
 @dataclass(frozen=True)
@@ -238,30 +223,26 @@ class AveragingOptions:
     instead of the weights themselves.
     """
 
-    nonmono: int = 0
+    nonmono: AtLeast0 = 0
     """NT-ASGD: the mean begins when a validation is worse than the best of those before the last
     so many (Merity et al. 2018 use 5); 0: this never happens."""
-    start: int | None = None
+    start: AtLeast0 | None = None
     """It begins after so many steps in any case; None: never."""
-
-    def __post_init__(self) -> None:
-        _check(self, "nonmono", self.nonmono >= 0, "at least 0")
-        _check(self, "start", self.start is None or self.start >= 0, "at least 0")
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """[training]. A training ends at `max_steps`, `epochs` or `tokens`, whichever comes first."""
 
-    max_steps: int | None = None
+    max_steps: AtLeast1 | None = None
     """The number of steps after which training ends."""
-    epochs: int | None = None
+    epochs: AtLeast1 | None = None
     """The number of times that the training data are read. If none of the three is set: 3 for
     weights that were trained before, 10 for random ones; up to 30 where these are less than 200
     steps."""
-    tokens: int | None = None
+    tokens: AtLeast1 | None = None
     """Predicted tokens (those of the task's first loss) over the whole training."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: AtLeast1 = 1
     """Batches in one step; the step equals that of one large batch."""
     precision: Literal["float32", "bfloat16", "auto"] = "auto"
     """Precision of matrix products; weights are always float32. "auto" is bfloat16
@@ -271,12 +252,12 @@ class TrainingOptions:
     less memory, up to a third more time, the same result in every bit."""
     compile: bool = False
     """Compile each block by torch, on a GPU: some seconds once, then faster steps."""
-    gradual_unfreezing_interval: int = 0
+    gradual_unfreezing_interval: AtLeast0 = 0
     """Train the highest layer alone at first, and one layer more after so many epochs (Howard &
     Ruder 2018, section 3.3); 0: all from the start."""
-    threads: int = 0
+    threads: Annotated[int, Field(ge=0, le=MAX_THREADS)] = 0
     """Threads for computing on the CPU; 0: as many as torch chooses."""
-    logging_steps: int = 50
+    logging_steps: AtLeast1 = 50
     """Steps between two lines of metrics.jsonl."""
     tensorboard: bool = False
     """Also write curves for TensorBoard (needs the extra `track`)."""
@@ -291,19 +272,11 @@ class TrainingOptions:
         return any((self.max_steps, self.epochs, self.tokens))
 
     def __post_init__(self) -> None:
-        limits = {name: getattr(self, name) for name in ("max_steps", "epochs", "tokens")}
-        for name, limit in limits.items():
-            _check(self, name, limit is None or limit > 0, "at least 1")
-        for name in ("gradient_accumulation_steps", "logging_steps"):
-            _check(self, name, getattr(self, name) >= 1, "at least 1")
-        interval = self.gradual_unfreezing_interval
-        _check(self, "gradual_unfreezing_interval", interval >= 0, "at least 0")
         if self.checkpoints.average and self.averaging != AveragingOptions():
             raise ConfigError(
                 "[training] `checkpoints.average` and `averaging` are two means of weights: leave "
                 "one of them out."
             )
-        _check(self, "threads", 0 <= self.threads <= MOST_THREADS, f"from 0 to {MOST_THREADS}")
 
 
 def without_effect(options: TrainingOptions) -> Iterator[tuple[str, str]]:

@@ -80,18 +80,15 @@ def case(request, monkeypatch) -> tuple[tuple[str, ...], str]:
     return chosen, told
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "train", "embed"])
+@pytest.mark.parametrize("command", ["sweep", "compare", "embed"])
 def test_a_wrong_executor_is_the_only_thing_that_is_said_and_nothing_is_written(
     folder, tmp_path, monkeypatch, case, command
 ):
     (chosen, told), out = case, tmp_path / "out"
     monkeypatch.chdir(tmp_path)
-    if command == "train" and chosen[0] != "ray":
-        pytest.skip("a training runs here or on a Ray cluster")
     words = {
         "sweep": [folder / "lm.toml", "--param-space", RATE],
         "compare": [folder / "lm.toml"],
-        "train": [folder / "lm.toml"],
     }.get(command, [folder / "model", folder / "train.txt", "--workers", "1"])
     words = [*words, "--executor", *chosen, "--out", out]
     done = CliRunner().invoke(app, [command, *map(str, words)])

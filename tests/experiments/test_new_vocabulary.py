@@ -12,7 +12,7 @@ from killing import killed_at
 import regard
 from regard.checkpoints.model_folder import read_model
 from regard.errors import ConfigError
-from regard.experiments.new_vocabulary import for_vocabulary
+from regard.experiments.build_model import for_vocabulary
 from regard.text import train as train_tokenizer
 
 OLD = "the cat sat on the mat\nthe dog ran\n" * 20

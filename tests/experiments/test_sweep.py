@@ -402,7 +402,7 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
             "trial-02 (model.d_model=0): command line: `model.d_model` must",
         ),
         ({"model.d_model": "4,a"}, "trial-02"),
-        ({RATE: [0.1, -1]}, "`learning_rate` of the optimizer options must be positive"),
+        ({RATE: [0.1, -1]}, "`training.optimizer.learning_rate` must be"),
         ({"training.tokens": [320, 640]}, "budget.tokens: 320 in the recipe, 640 in trial-02"),
         ({"seed": [1, 2]}, "give several"),
         ({"learning_rate": Uniform(0.1, 1.0)}, "a grid needs values"),

@@ -161,18 +161,6 @@ def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path
     assert 10 <= json.loads((last / "facts.json").read_text())["counters"]["averaged"] <= 50
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (dict(nonmono=-1), "`nonmono` of the averaging options must be at least 0"),
-        (dict(start=-2), "`start` of the averaging options must be at least 0"),
-    ],
-)
-def test_nonsense_is_an_error(given, said):
-    with pytest.raises(ConfigError, match=said):
-        AveragingOptions(**given)
-
-
 def test_two_means_at_once_are_an_error():
     with pytest.raises(ConfigError, match="are two means of weights"):
         options(averaging=AveragingOptions(nonmono=3))
