@@ -238,7 +238,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(callbacks=None), "`callbacks` must be a list"),
         (dict(split_seed=-1), "split_seed"),
         (dict(name="x", d_model=3), "`d_model` is an option of several sections"),
-        (dict(valid=[("a", "yes")]), "valid=<list>:1: is a tuple, whose fields have no names"),
+        (dict(valid=[("a", "yes")]), "valid=<list>:1: has no column 'text'"),
         (
             dict(train=FRAME.assign(label=[["a"]] * 24)),
             "train=<DataFrame>:1: field 'label' must be",
