@@ -86,11 +86,10 @@ def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_pa
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a N O\nb O\n", r"x.txt:2: has 2 columns, but line 1 has 3\. Each word has its line"),
-        ("\na N O\n\nb O N X\n", r"x.txt:4: has 4 columns, but line 2 has 3\."),
-        ("a\nb\n", r"x.txt:1: has one column, but a word and its tag are needed"),
-        ("a\tO\nb\t\n", r"x.txt:2: its tag is empty"),
-        ("a\tO\n \tO\n", r"x.txt:2: its word is empty"),
+        ("a N O\nb O\n", r"x.txt:2: has 2 columns, but 3 are expected"),
+        ("\na N O\n\nb O N X\n", r"x.txt:4: has 4 columns, but 3 are expected"),
+        ("a\nb\n", r"x.txt:1: must have a word and its tag"),
+        ("a\tO\nb\t\n", r"x.txt:2: must have a word and its tag"),
         ("", r"x.txt: has not one sentence"),
         ("-DOCSTART- O\n\n", r"x.txt: has not one sentence\. .*-DOCSTART- line left out: 1"),
     ],
@@ -98,13 +97,6 @@ def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_pa
 def test_malformed_lines_raise_located_errors(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         list(read_conll(write(tmp_path / "x.txt", text)))
-
-
-def test_missing_columns_raise_errors(tmp_path):
-    path = write(tmp_path / "x.txt", "a N O\n")
-    for wanted in (3, -4):
-        with pytest.raises(DataError, match=rf"x.txt:1: has 3 columns, but column {wanted} is"):
-            list(read_conll(path, tags=wanted))
 
 
 def test_lists_of_pairs_and_mappings_give_sentences():
@@ -136,7 +128,9 @@ def test_json_lines_give_sentences(tmp_path):
 
 
 def test_comments_and_conll_u(tmp_path):
-    file = read_conll(write(tmp_path / "x.conll", "# 1\nAnna N\n\n# 2\n# N\n1 M\n\n# N\nB M\n"))
+    file = read_conll(
+        write(tmp_path / "x.conll", "# an id\nAnna N\n\n# id = 2\n# N\n1 M\n\n# N\nB M\n")
+    )
     assert [s.words for s in file] == [("Anna",), ("#", "1"), ("#", "B")]
     assert file.report.events["comment line left out"] == {"count": 2, "first_line": 1}
     rows = "2-3 don't _ _", "2 do do AUX", "3 n't not PART", "3.1 really really ADV"

@@ -1,8 +1,8 @@
 """Tagged words in columns, as in the CoNLL shared tasks: one word a line, its tag beside it.
 
 Sentences end with a blank line. A line that begins with -DOCSTART- marks a document. One that
-begins with `# ` before the words of a sentence is a comment; but `# NN` is a word with its tag if
-`NN` has been a tag before. Both are counted in the report.
+begins with `# ` before the words of a sentence, and has not as many columns, is a comment. Both are
+counted in the report.
 """
 
 from __future__ import annotations
@@ -60,22 +60,17 @@ def read_conll(
     )
 
 
-def default_columns(path: str) -> tuple[int, int]:
-    """The columns of words and tags of a file, where none are named."""
-    return CONLLU_COLUMNS if ending(path) == CONLLU else (0, -1)
-
-
 def _sentences(
     source: Source, report: ReadReport, columns: tuple[int | None, int | None], header: bool | None
 ) -> Iterator[tuple[int, TaggedSentence]]:
     items = items_of(source)
     if items is None:
+        usual = CONLLU_COLUMNS if ending(str(source)) == CONLLU else (0, -1)
         words, tags = (
             default if column is None else column
-            for column, default in zip(columns, default_columns(str(source)), strict=True)
+            for column, default in zip(columns, usual, strict=True)
         )
-        table = _Columns(str(source), (words, tags), header)
-        sentences = _from_columns(str(source), report, table)
+        sentences = _from_columns(str(source), report, (words, tags), header)
     else:
         sentences = (
             (number or 0, _from_item(item, (name, number))) for (name, number), item in items
@@ -86,86 +81,39 @@ def _sentences(
 
 
 def _from_columns(
-    path: str, report: ReadReport, table: _Columns
+    path: str, report: ReadReport, columns: tuple[int, int], header: bool | None
 ) -> Iterator[tuple[int, TaggedSentence]]:
-    begun = 0
+    begun, width = 0, 0
+    separator, conllu = " ", ending(path) == CONLLU
     held: list[tuple[str, str]] = []
     for number, line in enumerate(lines(path), 1):
         kind = _DOCUMENT if line.startswith(_DOCUMENT) else ""
-        kind = "comment" if not held and table.is_comment(line) else kind
+        if not held and line.startswith("#" if conllu else "# "):
+            kind = "comment" if conllu or len(line.split(separator)) != width else ""
         if kind:
             report.note(f"{kind} line left out", number)
-        if table.joins_words(line):
-            continue
-        if not kind and line.strip(" \t") and not table.is_header(number):
+        if conllu and "\t" in line and not line.partition("\t")[0].isdecimal():
+            continue  # several words (2-3), or one that is not in the text (3.1)
+        if not kind and line.strip(" \t") and not (number == 1 and header):
             begun = begun if held else number
-            held.append(table.cells(number, line))
+            separator = "\t" if not width and "\t" in line else separator
+            # Only spaces separate: other white space, such as U+00A0, may be part of a word.
+            fields = [part for part in line.split(separator) if part or separator == "\t"]
+            width = width or len(fields)
+            if len(fields) != width or not all(-width <= column < width for column in columns):
+                problem = f"has {len(fields)} columns, but {width} are expected, of which "
+                problem += f"{columns[0]} and {columns[1]} are read (the first is 0)."
+                hint = "Each word has its line, with as many columns; a blank line ends a sentence."
+                raise DataError(path, number, problem, hint)
+            word, tag = (fields[column] for column in columns)
+            if not word.strip() or not tag.strip() or width < 2:
+                raise DataError(path, number, "must have a word and its tag.")
+            held.append((word, tag))
         elif held:
             yield begun, TaggedSentence(*zip(*held, strict=True))
             held = []
     if held:
         yield begun, TaggedSentence(*zip(*held, strict=True))
-
-
-class _Columns:
-    """Lines cut into columns; the first line decides the separator and the number."""
-
-    def __init__(self, path: str, chosen: tuple[int, int], header: bool | None):
-        self.path, self.chosen, self.header = path, chosen, header
-        self.separator, self.width, self.first = " ", 0, 0
-        self.conllu, self.tags = ending(path) == CONLLU, set[str]()
-
-    def is_header(self, number: int) -> bool:
-        """Whether a line is the header."""
-        return number == 1 and self.header is True
-
-    def is_comment(self, line: str) -> bool:
-        """Whether a line before the words of a sentence is a comment."""
-        if self.conllu or not line.startswith("# "):
-            return self.conllu and line.startswith("#")
-        fields = self._fields(line)
-        return len(fields) != self.width or fields[self.chosen[1]] not in self.tags
-
-    def joins_words(self, line: str) -> bool:
-        """Whether a line of CoNLL-U is of several words (2-3), or of one that is not in the text
-        (3.1).
-        """
-        return self.conllu and not line.partition("\t")[0].isdecimal() and "\t" in line
-
-    def _fields(self, line: str) -> list[str]:
-        # Only spaces separate: other white space, such as U+00A0, may be part of a word.
-        return [part for part in line.split(self.separator) if part or self.separator == "\t"]
-
-    def cells(self, number: int, line: str) -> tuple[str, str]:
-        """The word and the tag of a line."""
-        if not self.width and "\t" in line:
-            self.separator = "\t"
-        fields = self._fields(line)
-        if not self.width:
-            self._decide(number, len(fields))
-        if len(fields) != self.width:
-            problem = f"has {_columns(len(fields))}, but line {self.first} has {self.width}."
-            hint = "Each word has its line, with as many columns; a blank line ends a sentence."
-            raise DataError(self.path, number, problem, hint)
-        word, tag = (fields[column] for column in self.chosen)
-        if not word.strip() or not tag.strip():
-            raise DataError(self.path, number, f"its {'tag' if word.strip() else 'word'} is empty.")
-        self.tags.add(tag)
-        return word, tag
-
-    def _decide(self, number: int, width: int) -> None:
-        if width < 2:
-            problem = "has one column, but a word and its tag are needed."
-            raise DataError(self.path, number, problem)
-        for column in self.chosen:
-            if not -width <= column < width:
-                problem = f"has {_columns(width)}, but column {column} is wanted (the first is 0)."
-                raise DataError(self.path, number, problem)
-        self.width, self.first = width, number
-
-
-def _columns(count: int) -> str:
-    return f"{count} column{'s' if count != 1 else ''}"
 
 
 def _from_item(item: object, location: Location) -> TaggedSentence:

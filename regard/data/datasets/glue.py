@@ -11,17 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Literal
 
-from regard.data.datasets.records import check_choice
 from regard.data.files import check_file, lines, split_member
 from regard.data.readers import Row, RowReader
-from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.suggest import nearest
-
-OnError = Literal["error", "skip"]
-_HIDDEN = ("-1", "-", "")  # a label that a test set hides, or that annotators did not agree on
 
 
 @dataclass(frozen=True)
@@ -34,6 +28,11 @@ class _Layout:
     texts: tuple[str, ...] | tuple[int, ...]
     label: str | int
     widths: tuple[int, ...] = ()
+
+    def columns(self, first: list[str]) -> tuple[int, ...]:
+        """The numbers of the columns, in a table with this first line."""
+        names = (*self.texts, self.label)
+        return tuple(n if isinstance(n, int) else first.index(n) for n in names)
 
     def __str__(self) -> str:
         if not self.widths:
@@ -124,14 +123,7 @@ TASKS: dict[str, _Task] = {
 }
 
 
-def read_glue(
-    task: str,
-    path: str | PathLike[str],
-    part: str = "",
-    *,
-    labels: bool = True,
-    on_error: OnError = "error",
-) -> GlueReader:
+def read_glue(task: str, path: str | PathLike[str], part: str = "") -> GlueReader:
     """Rows (text, label) or (text, second text, label) of a GLUE task.
 
     If the benchmark's files and the original ones are in one folder, the benchmark's are read; of
@@ -140,116 +132,65 @@ def read_glue(
     task: a name of TASKS
     path: the folder of the task, or of all tasks; or one file, without a part
     part: train, dev or test; for MNLI dev_matched and so on
-    labels: whether labels are read; without them, rows are the texts alone
-    on_error: for a row with a wrong number of fields or no label of the task, raise an error, or
-        `skip` it and count it in the report
 
     Raises:
-        ConfigError: the task, the part or `on_error` is unknown.
+        ConfigError: the task or the part is unknown.
         DataError: there is no such file; or, when it is read, for an unknown layout or a fault.
     """
-    check_choice("on_error", on_error, ("error", "skip"))
     key = task.lower().replace("-", "")
     if key not in TASKS:
         raise ConfigError(f"`task` is {task!r}, which is none of GLUE's. {nearest(key, TASKS)}")
-    files = _files(TASKS[key], Path(path), part)
-    return GlueReader(TASKS[key], files, labels, on_error)
+    return GlueReader(TASKS[key], _files(TASKS[key], Path(path), part))
 
 
 class GlueReader(RowReader):
     """The rows of one part of a task; the numbers of a second file's rows follow the first's."""
 
-    def __init__(self, task: _Task, paths: tuple[str, ...], labels: bool, on_error: OnError):
-        self.task, self.paths, self.labels, self.on_error = task, paths, labels, on_error
-        self.report = ReadReport(paths)
+    def __init__(self, task: _Task, paths: tuple[str, ...]):
+        self.task, self.paths = task, paths
 
     def file_of(self, field: int) -> str:
         return " and ".join(self.paths)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        self.report = report = ReadReport(self.paths)
-        number = 0
+        number, empty = 0, True
         for path in self.paths:
-            table, before = _Table(self.task, path, self.labels), number
+            before, columns, widths = number, (), ()
             for number, line in enumerate(lines(path), before + 1):
                 fields = line.split("\t")
-                if not line or table.is_header(number - before, fields):
+                if not line:
                     continue
-                report.read += 1
-                fault = table.fault(number - before, fields)
-                if fault and self.on_error == "error":
-                    raise fault[1]
-                if fault:
-                    report.note(f"{fault[0]}, example left out", number)
-                    continue
-                report.kept += 1
-                yield number, tuple(fields[column] for column in table.columns)
-        if not report.kept:
-            problem = "no row is left." if report.read else "is empty: it has not one row."
-            raise DataError(self.file_of(0), None, problem, f"{report}." * bool(report.read))
+                if not columns:
+                    layout = self._layout(path, number - before, fields)
+                    columns, widths = layout.columns(fields), layout.widths or (len(fields),)
+                    if not layout.widths:
+                        continue
+                if len(fields) not in widths:
+                    allowed = " or ".join(map(str, widths))
+                    problem = f"has {len(fields)} fields, but should have {allowed}."
+                    raise DataError(path, number - before, problem)
+                if not self.task.takes(label := fields[columns[-1]]):
+                    problem = f"has the label {label!r}; in {self.task.name} it is "
+                    problem += f"{self.task.allowed()}. Hidden labels cannot be read."
+                    raise DataError(path, number - before, problem)
+                empty = False
+                yield number, tuple(fields[column] for column in columns)
+        if empty:
+            raise DataError(self.file_of(0), None, "is empty: it has not one row.")
 
-
-class _Table:
-    """A file's layout, decided by its first line: the columns that are read, the label's last."""
-
-    def __init__(self, task: _Task, path: str, labels: bool):
-        self.task, self.path, self.labels = task, path, labels
-        self.widths: tuple[int, ...] = ()
-        self.columns: tuple[int, ...] = ()
-
-    def is_header(self, number: int, fields: list[str]) -> bool:
-        """Whether these fields are the header. The first call decides the layout."""
-        if self.widths:
-            return False
-        layout = self._layout(number, fields)
-        self.widths = layout.widths or (len(fields),)
-        names = (*layout.texts, layout.label) if self.labels else layout.texts
-        if layout.widths:
-            self.columns = tuple(map(int, names))
-            return False
-        if self.labels and layout.label not in fields:
-            problem = f"has no column {layout.label!r}: the labels of this part are hidden."
-            raise DataError(
-                self.path, number, problem, "In Python, labels=False gives the texts alone."
-            )
-        if twice := [name for name in names if fields.count(str(name)) > 1]:
-            problem = f"has more than one column {twice[0]!r}."
-            raise DataError(self.path, number, problem, "Rename one.")
-        self.columns = tuple(fields.index(str(name)) for name in names)
-        return True
-
-    def _layout(self, number: int, fields: list[str]) -> _Layout:
-        layouts = self.task.layouts
-        headed = [
-            layout for layout in layouts if not layout.widths and set(layout.texts) <= set(fields)
-        ]
-        if headed:
-            return min(headed, key=lambda layout: layout.label not in fields)
-        for layout in layouts:
-            if len(fields) in layout.widths and self.task.takes(fields[int(layout.label)]):
+    def _layout(self, path: str, number: int, fields: list[str]) -> _Layout:
+        """The layout of a file, by its first line."""
+        for layout in self.task.layouts:
+            named = {*layout.texts, layout.label} <= {*fields}
+            if named if not layout.widths else self._is_row(layout, fields):
                 return layout
         shown = ", ".join(repr(field[:20]) for field in fields[:12])
-        problem = f"is no file of {self.task.name} that is known here: it begins with {shown}."
-        raise DataError(self.path, number, problem, f"Known are: {'; '.join(map(str, layouts))}.")
+        known = "; ".join(map(str, self.task.layouts))
+        problem = f"is no file of {self.task.name} with labels: it begins with {shown}."
+        raise DataError(path, number, problem, f"Known are: {known}.")
 
-    def fault(self, number: int, fields: list[str]) -> tuple[str, DataError] | None:
-        """The kind of fault of a row, if it has one, and the error that describes it."""
-        hint = "With on_error='skip' such rows are left out and counted"
-        count = len(fields)
-        if count not in self.widths:
-            widths = " or ".join(map(str, self.widths))
-            problem = f"has {count} field{'s' if count != 1 else ''}, but should have {widths}."
-            return "wrong number of fields", DataError(self.path, number, problem, f"{hint}.")
-        label = fields[self.columns[-1]]
-        if not self.labels or self.task.takes(label):
-            return None
-        if label in _HIDDEN:
-            problem, kind = f"has no label: the field is {label!r}.", "no label"
-            hint += "; in Python, labels=False gives the texts alone."
-        else:
-            problem = f"has the label {label!r}; in {self.task.name} it is {self.task.allowed()}."
-            hint, kind = f"{hint}.", "unknown label"
-        return kind, DataError(self.path, number, problem, hint)
+    def _is_row(self, layout: _Layout, fields: list[str]) -> bool:
+        return len(fields) in layout.widths and self.task.takes(fields[int(layout.label)])
 
 
 def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
@@ -257,20 +198,16 @@ def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
     if not path.is_dir():
         check_file(split_member(path)[0])
         if part:
-            problem = f"is not a folder, and only a folder has parts, such as {part!r}."
-            raise DataError(path, None, problem, "A file is given without a part.")
+            raise DataError(path, None, f"is not a folder, and has no part {part!r}.")
         return (str(path),)
     if part not in task.files:
-        said = f"is {part!r}" if part else "is missing"
-        hint = nearest(part, task.files) if part else f"Known are: {', '.join(task.files)}."
-        raise ConfigError(f"`part` of {task.name} {said}. {hint}")
+        raise ConfigError(f"`part` of {task.name} is {part!r}. {nearest(part, task.files)}")
     folder = path / task.name if (path / task.name).is_dir() else path
     candidates = task.files[part].split()
     for names in candidates:
         files = [folder / name for name in names.split("+")]
         if all(file.is_file() for file in files):
             return tuple(map(str, files))
-    tried = ", ".join(candidates).replace("+", " with ")
     held = ", ".join(sorted(child.name for child in folder.iterdir())[:8])
-    problem = f"has no part {part!r} of {task.name}: looked for {tried}."
+    problem = f"has no part {part!r} of {task.name}: looked for {', '.join(candidates)}."
     raise DataError(folder, None, problem, f"It holds: {held or 'nothing'}.")

@@ -46,16 +46,12 @@ class Question:
 
 
 def read_squad(
-    data: str | PathLike[str] | Iterable[Any],
-    *,
-    labels: bool = True,
-    on_misaligned: OnMisaligned = "error",
+    data: str | PathLike[str] | Iterable[Any], *, on_misaligned: OnMisaligned = "error"
 ) -> RecordReader[Question]:
     """The questions of a file in SQuAD's format, or of anything to loop over.
 
     data: a file of SQuAD; or its articles, or flat records with `id`, `context`, `question` and
         `answers` {"text": […], "answer_start": […]}, in a `.jsonl` file or to loop over
-    labels: whether answers are read
     on_misaligned: if the context does not have an answer's text at its start, raise an error,
         `skip` the question, or `fix` the answer: it is the nearest occurrence; the report counts
         both.
@@ -65,16 +61,16 @@ def read_squad(
         DataError: when it is read, for a malformed question.
     """
     check_choice("on_misaligned", on_misaligned, ("error", "skip", "fix"))
-    reader = partial(_questions, labels=labels, on_misaligned=on_misaligned)
+    reader = partial(_questions, on_misaligned=on_misaligned)
     return RecordReader(data, reader, "question", unit="question")
 
 
 def _questions(
-    source: Source, report: ReadReport, labels: bool, on_misaligned: OnMisaligned
+    source: Source, report: ReadReport, on_misaligned: OnMisaligned
 ) -> Iterator[tuple[int, Question]]:
     for location, item in _records(items_of(source) or _articles(str(source))):
         report.read += 1
-        question = item if isinstance(item, Question) else _question(item, location, labels)
+        question = item if isinstance(item, Question) else _question(item, location)
         placed = _with_placed_answers(question, location, report, on_misaligned)
         if placed is not None:
             yield report.read, placed
@@ -111,52 +107,42 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
                 yield inner, {**record, "context": context, "title": item.get("title")}
 
 
-def _question(record: Mapping[str, Any], location: Location, labels: bool) -> Question:
+def _question(record: Mapping[str, Any], location: Location) -> Question:
     record = {"id": ":".join(str(part) for part in location if part is not None), **record}
     id, context, question = texts_of(record, ("id", "context", "question"), location)
     title = text_of("title", record.get("title") or "", location)
-    if not labels:
-        return Question(id, context, question, title=title)
-    if "answers" not in record:
-        problem = f"question {id!r} has no `answers`."
-        raise DataError(*location, problem, "In Python, labels=False reads the questions alone.")
-    answers = _answers(record["answers"], location)
+    answers = _answers(field_value(record, "answers", location), location)
     impossible = record.get("is_impossible", not answers)
     if must_be(impossible, bool, "`is_impossible`", location) == bool(answers):
-        has = f"{len(answers)} answers" if answers else "no answer"
-        problem = f"question {id!r} has {has}, but `is_impossible` is {str(impossible).lower()}."
-        raise DataError(*location, problem)
+        problem = f"question {id!r} has {len(answers)} answers, but `is_impossible` is "
+        raise DataError(*location, f"{problem}{str(impossible).lower()}.")
     return Question(id, context, question, answers, impossible, title)
 
 
 def _answers(answers: object, location: Location) -> tuple[AnswerSpan, ...]:
     """From a list of objects, or an object of two lists."""
+    names = ("text", "answer_start")
     if isinstance(answers, Mapping):
-        texts = must_be(field_value(answers, "text", location), list, "`text`", location)
-        starts = must_be(
-            field_value(answers, "answer_start", location), list, "`answer_start`", location
-        )
-        if len(texts) != len(starts):
-            problem = f"has {len(texts)} answers, but {len(starts)} starts of them."
+        columns = [
+            must_be(field_value(answers, name, location), list, f"`{name}`", location)
+            for name in names
+        ]
+        if len(columns[0]) != len(columns[1]):
+            problem = f"has {len(columns[0])} answers, but {len(columns[1])} starts of them."
             raise DataError(*location, problem)
-        return tuple(_answer(*pair, location) for pair in zip(texts, starts, strict=True))
-    records = must_be(answers, list, "`answers`", location)
-    for record in records:
-        must_be(record, dict, "an answer", location)
-    return tuple(
-        _answer(
-            field_value(r, "text", location), field_value(r, "answer_start", location), location
-        )
-        for r in records
-    )
-
-
-def _answer(text: object, start: object, location: Location) -> AnswerSpan:
-    if not must_be(text, str, "an answer's text", location):
-        hint = "A question without one has no answers: []."
-        raise DataError(*location, "an answer is empty.", hint)
-    text = text_of("text", text, location)
-    return AnswerSpan(text, must_be(start, int, "an answer's start", location))
+        pairs = list(zip(*columns, strict=True))
+    else:
+        records = must_be(answers, list, "`answers`", location)
+        records = [must_be(record, dict, "an answer", location) for record in records]
+        pairs = [tuple(field_value(r, name, location) for name in names) for r in records]
+    spans = []
+    for text, start in pairs:
+        if not must_be(text, str, "an answer's text", location):
+            hint = "A question without one has no answers: []."
+            raise DataError(*location, "an answer is empty.", hint)
+        start = must_be(start, int, "an answer's start", location)
+        spans.append(AnswerSpan(text_of("text", text, location), start))
+    return tuple(spans)
 
 
 def _with_placed_answers(
@@ -170,7 +156,13 @@ def _with_placed_answers(
             continue
         nearest = _nearest(answer, question.context)
         if on_misaligned == "error" or (on_misaligned == "fix" and nearest is None):
-            raise _misplaced_error(question, answer, nearest, location)
+            actual = question.context[max(0, answer.start) :][: len(answer.text)]
+            problem = (
+                f"question {question.id!r}: the answer {answer.text!r} should begin at character "
+                f"{answer.start} of the context, but there is {actual!r}."
+            )
+            hint = "on_misaligned='fix' takes the nearest occurrence, 'skip' leaves questions out."
+            raise DataError(*location, problem, hint)
         if on_misaligned == "skip" or nearest is None:
             report.note("an answer is not where it should be, question left out", report.read)
             return None
@@ -186,18 +178,3 @@ def _nearest(answer: AnswerSpan, context: str) -> int | None:
     before = context.rfind(answer.text, 0, start + len(answer.text))
     starts = [place for place in (before, after) if place >= 0]
     return min(starts, key=lambda place: abs(place - start)) if starts else None
-
-
-def _misplaced_error(
-    question: Question, answer: AnswerSpan, nearest: int | None, location: Location
-) -> DataError:
-    there = question.context[max(0, answer.start) :][: len(answer.text)]
-    problem = (
-        f"question {question.id!r}: the answer {answer.text!r} should begin at character "
-        f"{answer.start} of the context, but there is {there!r}."
-    )
-    hint = "The context does not have it at all: on_misaligned='skip' leaves such questions out."
-    if nearest is not None:
-        hint = f"It occurs at {nearest}: on_misaligned='fix' takes the nearest occurrence, "
-        hint += "'skip' leaves the question out."
-    return DataError(*location, problem, hint)
