@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from regard.data.batches import Sequences
-from regard.data.sampler import BatchSequence, permutation
+from regard.data.sampler import BatchSequence, in_batches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
 
@@ -61,9 +60,13 @@ class DocumentWindows:
                 "documents, or a tokenizer that keeps their characters."
             )
 
-    def epoch(self, number: int) -> WindowEpoch:
+    def epoch(self, number: int) -> BatchSequence[WindowBatch]:
         """The batches of epoch `number`, in order."""
-        return WindowEpoch(self, permutation(self.count, self.seed, number))
+        return in_batches(self.order(number), self.batch_size, self.batch)
+
+    def order(self, number: int) -> np.ndarray:
+        """The numbers of all windows in the order of epoch `number`."""
+        return permutation(self.count, self.seed, number)
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
@@ -84,18 +87,3 @@ class DocumentWindows:
         ids[inside] = self.tokens.ids[(starts[:, None] + positions)[inside]]
         sequences = Sequences(torch.from_numpy(ids), torch.from_numpy(lengths))
         return WindowBatch(sequences, starts)
-
-
-@dataclass(frozen=True, eq=False)
-class WindowEpoch(BatchSequence[WindowBatch]):
-    """The batches of one epoch; `order`: the numbers of all windows."""
-
-    windows: DocumentWindows
-    order: np.ndarray
-
-    def __len__(self) -> int:
-        return -(-len(self.order) // self.windows.batch_size)
-
-    def batch(self, index: int) -> WindowBatch:
-        size = self.windows.batch_size
-        return self.windows.batch(self.order[index * size : (index + 1) * size])

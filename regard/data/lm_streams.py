@@ -7,14 +7,13 @@ nothing precedes, is a target once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from regard.data.batches import IGNORE, StreamBatch
-from regard.data.sampler import BatchSequence, permutation
+from regard.data.sampler import BatchSequence, MadeBatches, in_batches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
 
@@ -90,13 +89,14 @@ class VariableStreams:
         self.streams = ParallelStreams(text, batch_size=batch_size, sequence_length=sequence_length)
         self.seed = seed
 
-    def epoch(self, number: int) -> _VariableEpoch:
+    def epoch(self, number: int) -> BatchSequence[StreamBatch]:
         """The batches of epoch `number`, in order."""
         total, base = self.streams.length, self.streams.sequence_length
-        lengths = _drawn_lengths(base, -(-total // SHORTEST), self.seed, number)
-        ends = np.cumsum(lengths)
-        inner = ends[ends < total]
-        return _VariableEpoch(self.streams, np.concatenate([[0], inner, [total]]))
+        ends = np.cumsum(_drawn_lengths(base, -(-total // SHORTEST), self.seed, number))
+        bounds = [0, *ends[ends < total].tolist(), total]
+        return MadeBatches(
+            len(bounds) - 1, lambda index: self.streams.window(bounds[index], bounds[index + 1])
+        )
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
@@ -110,20 +110,6 @@ def _drawn_lengths(base: int, count: int, *seeds: int) -> np.ndarray:
     normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)  # Box & Muller 1958
     mean = np.where(share <= FULL_SHARE, base, base / 2)
     return np.maximum(SHORTEST, (mean + DEVIATION * normal).astype(np.int64))
-
-
-@dataclass(frozen=True, eq=False)
-class _VariableEpoch(BatchSequence[StreamBatch]):
-    """Batches of `streams` between these bounds, (batches + 1,)."""
-
-    streams: ParallelStreams
-    bounds: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-    def batch(self, index: int) -> StreamBatch:
-        return self.streams.window(int(self.bounds[index]), int(self.bounds[index + 1]))
 
 
 class WarmedStreams(BatchSequence[StreamBatch]):
@@ -186,36 +172,23 @@ class ShuffledBlocks:
         self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
         self.seed, self.predicted = seed, _check(text, batch_size, sequence_length)
 
-    def epoch(self, number: int) -> _BlockEpoch:
+    def epoch(self, number: int) -> BatchSequence[StreamBatch]:
         """The batches of epoch `number`, in order."""
         length = self.sequence_length
         shift = int(permutation(length, self.seed, number, 1)[0]) if number else 0
         cut = -shift % length  # tokens cut from the first block
         count = -(-(self.predicted + cut) // length)
-        return _BlockEpoch(self, cut, permutation(count, self.seed, number))
+
+        def make(blocks: np.ndarray) -> StreamBatch:
+            ends = np.minimum(blocks * length - cut + length, self.predicted)
+            starts = np.maximum(blocks * length - cut, 0)
+            return _batch(self.text, starts, ends - starts, fresh=True)
+
+        return in_batches(permutation(count, self.seed, number), self.batch_size, make)
 
     def identity(self) -> dict[str, Any]:
         """What the order depends on. Checkpoints hold these names."""
         return {**_identity(self.text, self.batch_size, self.sequence_length), "seed": self.seed}
-
-
-@dataclass(frozen=True, eq=False)
-class _BlockEpoch(BatchSequence[StreamBatch]):
-    """The blocks in the `order` of their numbers; `cut` tokens are cut from the first."""
-
-    data: ShuffledBlocks
-    cut: int
-    order: np.ndarray
-
-    def __len__(self) -> int:
-        return -(-len(self.order) // self.data.batch_size)
-
-    def batch(self, index: int) -> StreamBatch:
-        size, length = self.data.batch_size, self.data.sequence_length
-        begins = self.order[index * size : (index + 1) * size] * length - self.cut
-        ends = np.minimum(begins + length, self.data.predicted)
-        starts = np.maximum(begins, 0)
-        return _batch(self.data.text, starts, ends - starts, fresh=True)
 
 
 class SlidingWindows(BatchSequence[StreamBatch]):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regard.data.batches import IGNORE, Sequences, moved
 from regard.data.document_windows import DocumentWindows
-from regard.data.sampler import BatchSequence, permutation
+from regard.data.sampler import BatchSequence, MadeBatches, in_batches, permutation
 from regard.data.sentence_pairs import SentencePairs
 from regard.errors import ConfigError
 from regard.text import Tokenizer
@@ -235,26 +235,16 @@ class WindowRows:
     windows: DocumentWindows
 
     def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        return _WindowEpoch(self.windows, self.windows.epoch(epoch).order)
+        def make(numbers: np.ndarray) -> list[Row]:
+            texts = self.windows.batch(numbers).sequences
+            ids, lengths = texts.ids.numpy(), texts.lengths.tolist()
+            rows = zip(ids, lengths, numbers.tolist(), strict=True)
+            return [Row((row[:length],), number) for row, length, number in rows]
+
+        return in_batches(self.windows.order(epoch), self.windows.batch_size, make)
 
     def identity(self) -> dict[str, Any]:
         return self.windows.identity()
-
-
-@dataclass(frozen=True, eq=False)
-class _WindowEpoch(BatchSequence[Sequence[Row]]):
-    windows: DocumentWindows
-    numbers: np.ndarray
-
-    def __len__(self) -> int:
-        return -(-len(self.numbers) // self.windows.batch_size)
-
-    def batch(self, index: int) -> Sequence[Row]:
-        size = self.windows.batch_size
-        numbers = self.numbers[index * size : (index + 1) * size]
-        sequences = self.windows.batch(numbers).sequences
-        rows = zip(sequences.ids.numpy(), sequences.lengths.tolist(), numbers.tolist(), strict=True)
-        return [Row((ids[:length],), number) for ids, length, number in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,32 +255,20 @@ class PairRows:
     batch_size: int
 
     def order(self, epoch: int, cycle: int) -> Sequence[Sequence[Row]]:
-        drawn = self.pairs.draw_pairs(cycle)
+        drawn, ids = self.pairs.draw_pairs(cycle), self.pairs.corpus.tokens.ids
+
+        def make(numbers: np.ndarray) -> list[Row]:
+            pairs = zip(numbers.tolist(), drawn[numbers].tolist(), strict=True)
+            return [
+                Row((ids[a:b].astype(np.int64), ids[c:d].astype(np.int64)), number, bool(follows))
+                for number, (a, b, c, d, follows) in pairs
+            ]
+
         numbers = permutation(len(drawn), self.pairs.seed, epoch)
-        return _PairEpoch(self, drawn, numbers)
+        return in_batches(numbers, self.batch_size, make)
 
     def identity(self) -> dict[str, Any]:
         return {**self.pairs.identity(), "rows": self.batch_size}
-
-
-@dataclass(frozen=True, eq=False)
-class _PairEpoch(BatchSequence[Sequence[Row]]):
-    rows: PairRows
-    drawn: np.ndarray
-    numbers: np.ndarray
-
-    def __len__(self) -> int:
-        return -(-len(self.numbers) // self.rows.batch_size)
-
-    def batch(self, index: int) -> Sequence[Row]:
-        size, ids = self.rows.batch_size, self.rows.pairs.corpus.tokens.ids
-        numbers = self.numbers[index * size : (index + 1) * size]
-        return [
-            Row((ids[a:b].astype(np.int64), ids[c:d].astype(np.int64)), number, bool(follows))
-            for number, (a, b, c, d, follows) in zip(
-                numbers.tolist(), self.drawn[numbers].tolist(), strict=True
-            )
-        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,10 +287,11 @@ class MaskedTexts:
     pad: int | None
     seed: int
 
-    def epoch(self, number: int) -> MaskedEpoch:
+    def epoch(self, number: int) -> BatchSequence[MaskedBatch]:
         """The batches of epoch `number`, in order."""
         cycle = number if self.masking.cycle is None else number % self.masking.cycle
-        return MaskedEpoch(self, self.rows.order(number, cycle), cycle)
+        rows = self.rows.order(number, cycle)
+        return MadeBatches(len(rows), lambda index: self.batch(rows[index], cycle))
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on. Checkpoints hold these names."""
@@ -340,18 +319,3 @@ class MaskedTexts:
         if rows[0].follows is not None:
             follows = torch.tensor([int(not row.follows) for row in rows])
         return MaskedBatch(texts, labels, follows)
-
-
-@dataclass(frozen=True, eq=False)
-class MaskedEpoch(BatchSequence[MaskedBatch]):
-    """The batches of one epoch."""
-
-    data: MaskedTexts
-    rows: Sequence[Sequence[Row]]
-    cycle: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, index: int) -> MaskedBatch:
-        return self.data.batch(self.rows[index], self.cycle)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences, moved
-from regard.data.sampler import BatchSequence, permutation
+from regard.data.sampler import BatchSequence, MadeBatches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
 
@@ -136,7 +136,26 @@ class PermutedStreams:
         self.text, self.options, self.seed = text, options, seed
         self.batch_size, self.sequence_length = batch_size, sequence_length
         self.reuse = reuse or sequence_length
-        _check(self)
+        check_at_least(1, longest_span=options.longest_span)
+        if options.both_directions and batch_size % 2:
+            raise ConfigError(
+                "`batch_size` must be even where half of the rows read backward, but is "
+                f"{batch_size}. Change it, or set `both_directions` to false."
+            )
+        if self.reuse > sequence_length:
+            raise ConfigError(
+                f"`reuse_len` of the model must be at most `sequence_length` ({sequence_length}), "
+                f"but is {self.reuse}."
+            )
+        self.parts = [(0, sequence_length)]
+        if self.reuse < sequence_length:
+            self.parts = [(0, self.reuse), (self.reuse, sequence_length)]
+        shortest = min(end - first for first, end in self.parts)
+        if max(self.reuse, shortest) < options.every:
+            raise ConfigError(
+                f"`sequence_length` must be at least {options.every}, the tokens out of which one "
+                f"is predicted, but is {sequence_length}."
+            )
         self.streams = batch_size // 2 if options.both_directions else batch_size
         self.stream_length = len(text.ids) // self.streams
         if self.stream_length < sequence_length:
@@ -146,11 +165,49 @@ class PermutedStreams:
                 "`sequence_length` to less."
             )
 
-    def epoch(self, number: int) -> PermutedSegments:
+    def epoch(self, number: int) -> BatchSequence[PermutationBatch]:
         """The batches of epoch `number`, in order."""
         rest = (self.stream_length - self.sequence_length) % self.reuse
         shift = int(permutation(rest + 1, self.seed, number)[0]) if number else 0
-        return PermutedSegments(self, number, shift)
+        count = 1 + (self.stream_length - self.sequence_length - shift) // self.reuse
+        return MadeBatches(count, lambda index: self._batch(number, shift, index))
+
+    def _batch(self, number: int, shift: int, index: int) -> PermutationBatch:
+        """Batch number `index` of epoch `number`, whose first segments begin at `shift`."""
+        ids = self._ids(shift + index * self.reuse)
+        samples = [self._drawn(number, index, row) for row in range(len(ids))]
+        targets = torch.from_numpy(np.stack([sample[0] for sample in samples]))  # (B, P)
+        extras = {
+            "allowed": torch.from_numpy(np.stack([sample[1] for sample in samples])),
+            "targets": targets,
+        }
+        if self.options.both_directions:
+            extras["backward"] = torch.arange(len(ids)) >= self.streams
+        segments = replace(Sequences.full(torch.from_numpy(ids)), extras=extras)
+        return PermutationBatch(segments, segments.ids.gather(1, targets), fresh=index == 0)
+
+    def _ids(self, first: int) -> np.ndarray:
+        """(B, T) from token `first` of each stream on, or before the end of those read backward."""
+        steps = first + np.arange(self.sequence_length)
+        starts = np.arange(self.streams)[:, None] * self.stream_length
+        positions = starts + steps
+        if self.options.both_directions:
+            positions = np.concatenate([positions, starts + self.stream_length - 1 - steps])
+        return self.text.ids[positions].astype(np.int64)
+
+    def _drawn(self, number: int, index: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """The targets (P,) of a segment, and what its tokens see of each other (T, T)."""
+        generator = np.random.PCG64([self.seed, number, index, row])
+        uniform = iter(lambda: float(generator.random_raw() >> 11) * 2.0**-53, None)
+        allowed = np.zeros((self.sequence_length, self.sequence_length), bool)
+        targets: list[int] = []
+        for first, end in self.parts:
+            chosen = sample_targets(end - first, self.options, uniform)
+            part = slice(first, end)
+            allowed[part, part] = allowed_of(sample_ranks(end - first, chosen, uniform))
+            allowed[part, :first] = True
+            targets += [first + target for target in chosen]
+        return np.array(targets), allowed
 
     def identity(self) -> dict[str, Any]:
         """What the batches depend on. Checkpoints hold these names."""
@@ -162,82 +219,3 @@ class PermutedStreams:
             **vars(self.options),
             "seed": self.seed,
         }
-
-
-@dataclass(frozen=True, eq=False)
-class PermutedSegments(BatchSequence[PermutationBatch]):
-    """The batches of one epoch of `PermutedStreams`, whose first segments begin at `shift`."""
-
-    data: PermutedStreams
-    number: int
-    shift: int
-
-    def __len__(self) -> int:
-        data = self.data
-        return 1 + (data.stream_length - data.sequence_length - self.shift) // data.reuse
-
-    def batch(self, index: int) -> PermutationBatch:
-        """Batch number `index`."""
-        data = self.data
-        ids = self._ids(self.shift + index * data.reuse)
-        samples = [self._drawn(index, row) for row in range(len(ids))]
-        targets = torch.from_numpy(np.stack([sample[0] for sample in samples]))  # (B, P)
-        extras = {
-            "allowed": torch.from_numpy(np.stack([sample[1] for sample in samples])),
-            "targets": targets,
-        }
-        if data.options.both_directions:
-            extras["backward"] = torch.arange(len(ids)) >= data.streams
-        segments = replace(Sequences.full(torch.from_numpy(ids)), extras=extras)
-        return PermutationBatch(segments, segments.ids.gather(1, targets), fresh=index == 0)
-
-    def _ids(self, first: int) -> np.ndarray:
-        """(B, T) from token `first` of each stream on, or before the end of those read backward."""
-        data = self.data
-        steps = first + np.arange(data.sequence_length)
-        starts = np.arange(data.streams)[:, None] * data.stream_length
-        positions = starts + steps
-        if data.options.both_directions:
-            positions = np.concatenate([positions, starts + data.stream_length - 1 - steps])
-        return data.text.ids[positions].astype(np.int64)
-
-    def _drawn(self, index: int, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """The targets (P,) of a segment, and what its tokens see of each other (T, T)."""
-        data = self.data
-        generator = np.random.PCG64([data.seed, self.number, index, row])
-        uniform = iter(lambda: float(generator.random_raw() >> 11) * 2.0**-53, None)
-        allowed = np.zeros((data.sequence_length, data.sequence_length), bool)
-        targets: list[int] = []
-        for first, end in _parts(data.reuse, data.sequence_length):
-            chosen = sample_targets(end - first, data.options, uniform)
-            part = slice(first, end)
-            allowed[part, part] = allowed_of(sample_ranks(end - first, chosen, uniform))
-            allowed[part, :first] = True
-            targets += [first + target for target in chosen]
-        return np.array(targets), allowed
-
-
-def _parts(reuse: int, length: int) -> list[tuple[int, int]]:
-    return [(0, reuse), (reuse, length)] if reuse < length else [(0, length)]
-
-
-def _check(data: PermutedStreams) -> None:
-    options, length, reuse = data.options, data.sequence_length, data.reuse
-    if options.longest_span < 1:
-        raise ConfigError(f"`longest_span` must be at least 1, but is {options.longest_span}.")
-    if options.both_directions and data.batch_size % 2:
-        raise ConfigError(
-            f"`batch_size` must be even where half of the rows read backward, but is "
-            f"{data.batch_size}. Change it, or set `both_directions` to false."
-        )
-    if reuse > length:
-        raise ConfigError(
-            f"`reuse_len` of the model must be at most `sequence_length` ({length}), but is "
-            f"{reuse}."
-        )
-    shortest = min(end - first for first, end in _parts(reuse, length))
-    if max(reuse, shortest) < options.every:
-        raise ConfigError(
-            f"`sequence_length` must be at least {options.every}, the tokens out of which one is "
-            f"predicted, but is {length}."
-        )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +30,28 @@ class BatchSequence(Sequence[Batch]):
         if not 0 <= index < len(self):
             raise IndexError(f"a batch's index must be from 0 to {len(self) - 1}, but is {index}.")
         return self.batch(index)
+
+
+@dataclass(frozen=True, eq=False)
+class MadeBatches(BatchSequence[Batch]):
+    """`length` batches; `make(index)` is one of them."""
+
+    length: int
+    make: Callable[[int], Batch]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def batch(self, index: int) -> Batch:
+        return self.make(index)
+
+
+def in_batches(
+    order: np.ndarray, size: int, make: Callable[[np.ndarray], Batch]
+) -> MadeBatches[Batch]:
+    """Batches of `size` of the numbers in this order, of which the last may have fewer."""
+    count = -(-len(order) // size)
+    return MadeBatches(count, lambda index: make(order[index * size : (index + 1) * size]))
 
 
 class EpochData(Protocol):

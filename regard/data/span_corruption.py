@@ -19,7 +19,7 @@ import numpy as np
 
 from regard.data.batches import PairBatch, Sequences
 from regard.data.document_windows import DocumentWindows, WindowBatch
-from regard.data.sampler import BatchSequence
+from regard.data.sampler import BatchSequence, MadeBatches
 from regard.errors import ConfigError
 
 
@@ -144,9 +144,15 @@ class CorruptedWindows:
     noise: Noise = Noise()
     seed: int = 1
 
-    def epoch(self, number: int) -> CorruptedEpoch:
+    def epoch(self, number: int) -> BatchSequence[PairBatch]:
         """The batches of epoch `number`, in order."""
-        return CorruptedEpoch(self, self.windows.epoch(number), number)
+        windows = self.windows.epoch(number)
+
+        def make(index: int) -> PairBatch:
+            random = np.random.Generator(np.random.PCG64([self.seed, number, index]))
+            return self.batch(windows[index], random)
+
+        return MadeBatches(len(windows), make)
 
     def identity(self) -> dict[str, Any]:
         """What the order and the spans depend on. Checkpoints hold these names."""
@@ -163,19 +169,3 @@ class CorruptedWindows:
             sources.append([*source.tolist(), self.end])
             targets.append([self.start, *target.tolist(), self.end])
         return PairBatch(Sequences.of(sources, self.pad), Sequences.of(targets, self.pad))
-
-
-@dataclass(frozen=True, eq=False)
-class CorruptedEpoch(BatchSequence[PairBatch]):
-    """The batches of one epoch."""
-
-    data: CorruptedWindows
-    windows: BatchSequence[WindowBatch]
-    number: int
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def batch(self, index: int) -> PairBatch:
-        random = np.random.Generator(np.random.PCG64([self.data.seed, self.number, index]))
-        return self.data.batch(self.windows.batch(index), random)

@@ -128,7 +128,8 @@ def test_json_lines_give_sentences(tmp_path):
 
 
 def test_comments_and_conll_u(tmp_path):
-    file = read_conll(
+    text = "# an id\nAnna N\n\n# id = 2\n# N\n1 M\n\n# N\nB M\n"
+    file = read_conll(write(tmp_path / "x.conll", text))
         write(tmp_path / "x.conll", "# an id\nAnna N\n\n# id = 2\n# N\n1 M\n\n# N\nB M\n")
     )
     assert [s.words for s in file] == [("Anna",), ("#", "1"), ("#", "B")]
