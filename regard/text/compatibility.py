@@ -55,15 +55,11 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
             f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
             f"{tokenizer.token(actual)!r} has the id {actual}"
         )
-        ordinary = _token_of(tokenizer, stated) if stated not in tokenizer.special_ids else None
-        if ordinary is not None and role not in LOOSE:
+        is_token = stated in tokenizer.vocab().values()
+        if role not in LOOSE and is_token and stated not in tokenizer.special_ids:
             raise CheckpointError(
                 f"The tokenizer does not fit the model: {problem}, and {stated} is the ordinary "
-                f"token {ordinary!r} there. Use the tokenizer that was saved with these weights."
+                f"token {tokenizer.token(stated)!r} there. Use the tokenizer that was saved with "
+                "these weights."
             )
         warnings.warn(f"{problem}. Do they belong together?", stacklevel=2)
-
-
-def _token_of(tokenizer: Tokenizer, number: int) -> str | None:
-    """The token with this id; None: there is none."""
-    return next((token for token, i in tokenizer.vocab().items() if i == number), None)

@@ -13,7 +13,6 @@ language asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regard.errors import ConfigError
@@ -71,8 +70,15 @@ def language_tokens(
         ConfigError: the tokenizer has no token that ends a sentence, or not this language.
     """
     languages = languages_of(tokenizer)
-    source_id = _id(languages, source, "source_language")
-    target_id = _id(languages, target, "target_language")
+    for option, language in (("source_language", source), ("target_language", target)):
+        if language is not None and language not in languages:
+            raise ConfigError(
+                f"`{option}` is {language!r}, but this model does not have that language. It has: "
+                f"{', '.join(sorted(languages)) or 'none'}."
+            )
+    source_id, target_id = (
+        None if language is None else languages[language] for language in (source, target)
+    )
     before, after = _template_ids(tokenizer)
     template_language = next((i for i in (*before, *after) if i in languages.values()), None)
     if template_language is None:
@@ -82,18 +88,23 @@ def language_tokens(
                 "its text. Leave it out."
             )
         source_prefix = "" if target is None else f">>{target}<< "
-        known = not languages or target is not None
+        known_target = not languages or target is not None
         first, last = _template_ids(tokenizer.for_targets)
         ids = (before, after), ((start, *first), last)
-        return LanguageTokens(source_prefix, *ids, target_is_known=known)
+        return LanguageTokens(source_prefix, *ids, target_is_known=known_target)
     replaced = {template_language: source_id or template_language}
-    around = _replaced(before, replaced), _replaced(after, replaced)
+    around = tuple(tuple(replaced.get(i, i) for i in ids) for ids in (before, after))
     end = sentence_end(tokenizer)
     if template_language in after and MBART.fullmatch(tokenizer.token(template_language)):
-        _check_start(tokenizer, start, target, target_id)
-        return LanguageTokens("", around, ((start,), (end,)))
+        if target_id not in (None, start):
+            raise ConfigError(
+                f"`target_language` must be {tokenizer.token(start)!r}, the "
+                f"`decoder_start_token_id` of config.json, but is {target!r}. To translate into "
+                "another language, change it there and in generation_config.json."
+            )
+        return LanguageTokens("", (around[0], around[1]), ((start,), (end,)))
     first = () if target_id is None else (target_id,)
-    ids = around, ((start, *first), (end,))
+    ids = (around[0], around[1]), ((start, *first), (end,))
     return LanguageTokens("", *ids, target_id, target_is_known=target_id is not None)
 
 
@@ -104,47 +115,6 @@ def _template_ids(tokenizer: Tokenizer) -> tuple[Ids, Ids]:
         return (), (end,)
     before, after = (tuple(i for i, _ in part) for part in template.single)
     return (before, after) if end in after else ((), (end,))
-
-
-def _replaced(ids: Ids, replaced: Mapping[int, int]) -> Ids:
-    return tuple(replaced.get(i, i) for i in ids)
-
-
-def _check_start(
-    tokenizer: Tokenizer, start: int, target: str | None, target_id: int | None
-) -> None:
-    """Check that mBART's decoder starts with the token of the target language.
-
-    Raises:
-        ConfigError: it starts with another one.
-    """
-    if target_id not in (None, start):
-        raise ConfigError(
-            f"`target_language` must be {tokenizer.token(start)!r}, the `decoder_start_token_id` "
-            f"of config.json, but is {target!r}. To translate into another language, change it "
-            "there and in generation_config.json."
-        )
-
-
-def _id(languages: Mapping[str, int], language: str | None, option: str) -> int | None:
-    """The id of a language.
-
-    Raises:
-        ConfigError: there is no such language.
-    """
-    if language is None:
-        return None
-    if not languages:
-        raise ConfigError(
-            f"`{option}` is {language!r}, but the vocabulary of this model has no tokens of "
-            "languages. Leave it out."
-        )
-    if language not in languages:
-        raise ConfigError(
-            f"`{option}` is {language!r}, but this model does not have that language. It has: "
-            f"{', '.join(sorted(languages))}."
-        )
-    return languages[language]
 
 
 def sentence_end(tokenizer: Tokenizer) -> int:

@@ -21,8 +21,8 @@ from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 # Options of trainers that are whole numbers -> the least of each; None where it is the default.
-COUNTS = {"min_frequency": 0, "alphabet_limit": 1, "max_word_length": 1, "max_subword_length": 1}
 MOST = 2**31 - 1
+COUNTS = {"min_frequency": 0, "alphabet_limit": 1, "max_word_length": 1, "max_subword_length": 1}
 
 
 def train(
@@ -56,12 +56,10 @@ def train(
     if kind not in KINDS:
         raise ConfigError(f"There is no kind of tokenizer {kind!r}. {nearest(kind, KINDS)}")
     learn, preprocessing, trainer_options = _resolve(kind, options)
-    names = _checked_special_tokens(special_tokens)
-    _check_count("vocab_size", vocab_size, 1)
-    if vocab_size <= len(names):
-        raise ConfigError(
-            f"`vocab_size` must be above the {len(names)} special tokens, but is {vocab_size}."
-        )
+    names = [special_tokens] if isinstance(special_tokens, str) else list(special_tokens)
+    if len({*names}) < len(names) or not all(names) or any(map(text_problem, names)):
+        raise ConfigError(f"`special_tokens` must be different, non-empty texts, but is {names}.")
+    _check_count("vocab_size", vocab_size, len(names) + 1)
     inputs = TrainerInput(kind, _checked(texts), vocab_size, names, preprocessing)
     fast = learn(inputs, **trainer_options)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
@@ -97,16 +95,6 @@ def _check_count(name: str, value: object, least: int) -> None:
         raise ConfigError(
             f"`{name}` must be a whole number from {least} to {MOST:,}, but is {shown(value)}."
         )
-
-
-def _checked_special_tokens(special_tokens: Iterable[str]) -> list[str]:
-    names = [special_tokens] if isinstance(special_tokens, str) else list(special_tokens)
-    if len(set(names)) != len(names) or not all(isinstance(n, str) and n for n in names):
-        raise ConfigError(f"`special_tokens` must be different, non-empty strings, but is {names}.")
-    for name in names:
-        if problem := text_problem(name):
-            raise ConfigError(f"`special_tokens`: {name!r} cannot be used: {problem}")
-    return names
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:

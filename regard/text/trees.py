@@ -131,83 +131,40 @@ def numbered_trees(lines: Iterable[str]) -> Iterator[tuple[int, ConstituencyTree
     Raises:
         TreeError: see `read_trees`.
     """
-    reader, number = _Reader(), 0
+    # Of each open bracket its label (None: not read yet), its children and its word.
+    stack: list[tuple[str | None, list[ConstituencyTree], str]] = []
+    begun = number = 0
     for number, line in enumerate(lines, 1):
         for token in TOKEN.findall(line):
-            tree = reader.take(token, number)
-            if tree is not None:
-                yield reader.begun, tree
-    if reader.stack:
-        raise TreeError(number, f"{len(reader.stack)} brackets are not closed.")
-
-
-class _Open:
-    """A bracket that is not closed yet: its label, its children, and its word."""
-
-    def __init__(self) -> None:
-        self.label: str | None = None
-        self.children: list[ConstituencyTree] = []
-        self.word = ""
-
-    def closed(self, line: int) -> ConstituencyTree:
-        if not self.word and not self.children:
-            raise TreeError(line, f"the bracket ({self.label or ''}) is empty.")
-        return ConstituencyTree(self.label or "", tuple(self.children), self.word)
-
-
-class _Reader:
-    """Takes token after token; `begun` is the line on which the last tree begins."""
-
-    def __init__(self) -> None:
-        self.stack: list[_Open] = []
-        self.begun = 0
-
-    def take(self, token: str, line: int) -> ConstituencyTree | None:
-        """The tree that this token completes."""
-        if token == "(":
-            self._open(line)
-        elif not self.stack:
-            raise TreeError(
-                line,
-                f"{token!r} stands outside of all brackets. Trees are written as "
-                "(S (NP (PRP It)) (VP (VBZ works))), without other text.",
-            )
-        elif token == ")":
-            return self._close(line)
-        else:
-            self._text(token, line)
-        return None
-
-    def _open(self, line: int) -> None:
-        if not self.stack:
-            self.begun = line
-        elif self.stack[-1].word:
-            raise _misplaced(self.stack[-1].word, line)
-        elif self.stack[-1].label is None:
-            self.stack[-1].label = ""
-        if len(self.stack) >= MOST_DEPTH:
-            raise TreeError(line, f"more than {MOST_DEPTH} brackets are inside each other.")
-        self.stack.append(_Open())
-
-    def _close(self, line: int) -> ConstituencyTree | None:
-        tree = self.stack.pop().closed(line)
-        if not self.stack:
-            return tree
-        self.stack[-1].children.append(tree)
-        return None
-
-    def _text(self, token: str, line: int) -> None:
-        bracket = self.stack[-1]
-        if bracket.label is None:
-            bracket.label = token
-        elif bracket.word or bracket.children or not bracket.label:
-            raise _misplaced(token, line)
-        else:
-            bracket.word = token
-
-
-def _misplaced(word: str, line: int) -> TreeError:
-    return TreeError(line, f"the word {word!r} must be written as (TAG WORD).")
+            if token != "(" and not stack:
+                problem = f"{token!r} stands outside of all brackets. Trees are written as "
+                raise TreeError(number, f"{problem}(S (NP (PRP It)) (VP (VBZ works))).")
+            label, children, word = stack[-1] if stack else ("", [], "")
+            if token == "(":
+                begun = begun if stack else number
+                if word or len(stack) >= MOST_DEPTH:
+                    problem = f"the word {word!r} must be written as (TAG WORD)."
+                    deep = f"more than {MOST_DEPTH} brackets are inside each other."
+                    raise TreeError(number, problem if word else deep)
+                stack[-1:] = [(label or "", children, word)] if stack else []
+                stack.append((None, [], ""))
+            elif token == ")":
+                if not word and not children:
+                    raise TreeError(number, f"the bracket ({label or ''}) is empty.")
+                stack.pop()
+                tree = ConstituencyTree(label or "", tuple(children), word)
+                if stack:
+                    stack[-1][1].append(tree)
+                else:
+                    yield begun, tree
+            elif label is None:
+                stack[-1] = token, children, word
+            elif word or children or not label:
+                raise TreeError(number, f"the word {token!r} must be written as (TAG WORD).")
+            else:
+                stack[-1] = label, children, token
+    if stack:
+        raise TreeError(number, f"{len(stack)} brackets are not closed.")
 
 
 # ------------------------------------------------------------------------------------ transforms

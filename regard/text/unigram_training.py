@@ -40,8 +40,7 @@ def train(
     inputs.preprocessing.check_split("whitespace")
     if not isinstance(character_coverage, int | float) or not 0.98 <= character_coverage <= 1:
         raise ConfigError(
-            "`character_coverage` must be a number from 0.98 to 1, but is "
-            f"{shown(character_coverage)}."
+            f"`character_coverage` must be from 0.98 to 1, but is {shown(character_coverage)}."
         )
     check_at_least(1, max_subword_length=max_subword_length)
     unknown = inputs.special_tokens.index(inputs.unknown())
@@ -107,9 +106,6 @@ def _learned(words: Sequence[str], **options: Any) -> list[sentencepiece.Piece]:
             **options,
         )
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            "`max_subword_length`, `character_coverage` or `split_by_unicode_script` is wrong for "
-            f"this kind of tokenizer: {error}"
-        ) from None
+        raise ConfigError(f"The tokenizer cannot be trained with these options: {error}") from None
     model = sentencepiece.parsed(Path("the learned model"), file.getvalue())
-    return [one for one in model.pieces if one.type == sentencepiece.NORMAL]
+    return [piece for piece in model.pieces if piece.type == sentencepiece.NORMAL]

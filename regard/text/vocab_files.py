@@ -22,10 +22,10 @@ def read_text(path: Path) -> str:
     """The file as UTF-8, its line ends untouched."""
     try:
         return schema.read_text(path, error=data_error(path))
-    except FileNotFoundError:
-        raise DataError(path, None, "there is no such file.", _neighbours(path)) from None
     except OSError as error:
-        raise DataError(path, None, f"cannot be read: {error.strerror}.") from None
+        held = path.parent.is_dir() and ", ".join(sorted(p.name for p in path.parent.iterdir())[:8])
+        hint = f"Its folder holds {held or 'nothing'}."
+        raise DataError(path, None, f"cannot be read: {error.strerror}.", hint) from None
 
 
 def read_lines(path: Path) -> list[str]:
@@ -95,11 +95,11 @@ def check_ids(path: Path, vocab: Mapping[str, Any]) -> None:
             return
     owners: dict[int, str] = {}
     for token, id in vocab.items():
-        if type(id) is not int or id < 0:
-            raise DataError(path, None, f"the id of token {token!r} must be 0 or more, is {id!r}.")
-        if id >= MOST_IDS:
-            problem = f"the id of token {token!r} must be below {MOST_IDS:,}, but is {id:,}."
-            raise DataError(path, None, problem, "A model has a vector for every id up to it.")
+        if type(id) is not int or not 0 <= id < MOST_IDS:
+            problem = (
+                f"the id of token {token!r} must be from 0 to {MOST_IDS - 1:,}, but is {id!r}."
+            )
+            raise DataError(path, None, problem)
         if id in owners:
             raise DataError(path, None, f"tokens {owners[id]!r} and {token!r} share the id {id}.")
         owners[id] = token
@@ -125,10 +125,3 @@ def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
                 raise DataError(path, number, problem, "Do both files belong together?")
         seen[pair] = number
     return list(seen)
-
-
-def _neighbours(path: Path) -> str:
-    if not path.parent.is_dir():
-        return f"The folder {path.parent} does not exist either."
-    names = sorted(p.name for p in path.parent.iterdir())[:8]
-    return f"Its folder holds {', '.join(names)}." if names else "Its folder is empty."

@@ -140,16 +140,12 @@ def _checked_spans(spans: Sequence[Span], text: str) -> list[Span]:
     """The spans of words that a splitter has given for a text.
 
     Raises:
-        RegardError: they are no pairs of numbers, or not ascending and within the text.
+        RegardError: they are not ascending and within the text.
     """
-    before, checked = 0, list[Span]()
-    for span in spans:
-        pair = tuple(span) if isinstance(span, Sequence) and not isinstance(span, str) else ()
-        if len(pair) != 2 or not before <= pair[0] < pair[1] <= len(text):
-            raise RegardError(
-                "`splitter` must give (start, stop) of each word, ascending and within the text of "
-                f"{len(text)} characters, but one is {shown(span)}."
-            )
-        checked.append((pair[0], pair[1]))
-        before = pair[1]
-    return checked
+    bounds = [0, *(bound for span in spans for bound in span), len(text)]
+    if bounds != sorted(bounds) or any(start == stop for start, stop in spans):
+        raise RegardError(
+            "`splitter` must give (start, stop) of each word, ascending and within the text of "
+            f"{len(text)} characters, but gives {shown(spans)}."
+        )
+    return [(start, stop) for start, stop in spans]

@@ -130,8 +130,6 @@ def test_json_lines_give_sentences(tmp_path):
 def test_comments_and_conll_u(tmp_path):
     text = "# an id\nAnna N\n\n# id = 2\n# N\n1 M\n\n# N\nB M\n"
     file = read_conll(write(tmp_path / "x.conll", text))
-        write(tmp_path / "x.conll", "# an id\nAnna N\n\n# id = 2\n# N\n1 M\n\n# N\nB M\n")
-    )
     assert [s.words for s in file] == [("Anna",), ("#", "1"), ("#", "B")]
     assert file.report.events["comment line left out"] == {"count": 2, "first_line": 1}
     rows = "2-3 don't _ _", "2 do do AUX", "3 n't not PART", "3.1 really really ADV"

@@ -165,9 +165,9 @@ def test_saving_over_another_tokenizer_removes_its_files(tmp_path):
 def test_missing_files_raise_errors_that_name_them(tmp_path):
     (tmp_path / "vocab.txt.gz").touch()
     assert_located_error(
-        tmp_path / "vocab.txt", None, "no such file. Its folder holds vocab.txt.gz"
+        tmp_path / "vocab.txt", None, "no such file.* Its folder holds vocab.txt.gz"
     )
-    assert_located_error(tmp_path / "no" / "vocab.txt", None, "folder .* does not exist either")
+    assert_located_error(tmp_path / "no" / "vocab.txt", None, "no such file")
     with pytest.raises(DataError, match="the folder must have tokenizer.json.* has vocab.txt.gz"):
         Tokenizer.load(tmp_path)
     assert_located_error(tmp_path / "vocab.txt.gz", None, "not a known kind")
@@ -210,7 +210,7 @@ def test_malformed_vocab_json_raises_located_errors(tmp_path):
     path.write_text('{"a": 0, "b": 0}')
     assert_located_error(path, None, "tokens 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')
-    assert_located_error(path, None, "id of token 'b' must be 0 or more, is '1'")
+    assert_located_error(path, None, "id of token 'b' must be from 0 to .*, but is '1'")
     path.write_text("[1]")
     assert_located_error(path, None, "must hold a JSON object, but holds a list")
     path.write_text('{"a": 0, "b": 1}')
