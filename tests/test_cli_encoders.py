@@ -39,6 +39,7 @@ vocab_size = 80
 
 [training]
 epochs = 20
+validation.eval_steps = 1000
 optimizer = { name = "adamw", learning_rate = 5e-3 }
 """
 

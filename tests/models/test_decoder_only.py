@@ -137,8 +137,9 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     return regard.train(
         task="translation", model={"name": "decoder-only", "base_model": SIZES}, train=ROWS,
-        valid=ROWS, max_steps=150, learning_rate=1e-2, schedule={"name": "constant"},
-        tokenizer={"kind": "words", "vocab_size": 30}, out=folder / "run", progress=False,
+        valid=ROWS, max_steps=150, eval_steps=150, learning_rate=1e-2, out=folder / "run",
+        schedule={"name": "constant"}, tokenizer={"kind": "words", "vocab_size": 30},
+        progress=False,
     )  # fmt: skip
 
 

@@ -168,6 +168,7 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
             recipes.read(path,
             [
                 *nothing, f"model.backward={backward}", "training.epochs=30",
+                "training.validation.eval_steps=1000",
                 "tokenizer.vocab_size=60", "training.optimizer.name=adam",
                 "training.optimizer.learning_rate=0.01", "model.d_model=16",
                 "training.optimizer.betas=[0.9, 0.98]",

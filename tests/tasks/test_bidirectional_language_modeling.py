@@ -110,7 +110,7 @@ def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences(
 
 def test_training_lowers_both_perplexities_and_the_run_is_opened(recipe, tmp_path):
     before = 16.0
-    run = train(recipe, max_steps=120, progress=False, out=tmp_path / "run")
+    run = train(recipe, max_steps=120, eval_steps=120, progress=False, out=tmp_path / "run")
     task = regard.load(tmp_path / "run")
     forward, backward = task.evaluate(LINES).named
     assert forward.value < before / 3 and backward.value < before / 3
@@ -134,6 +134,7 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     path = "{tmp_path}/lm"
     [training]
     max_steps = 40
+    validation.eval_steps = 40
     [training.schedule]
     name = "constant"
     [training.optimizer]

@@ -148,7 +148,7 @@ def test_models_learn_to_use_the_history(model, tmp_path):
     data.write_text(json.dumps([["M: a", "W: b"], ["M: c", "W: a"], ["M: b", "W: c"]] * 8))
     run = regard.train(
         task="dialogue", model=model, train=[data], valid=[data], test=[data], max_steps=200,
-        learning_rate=1e-2,
+        eval_steps=200, learning_rate=1e-2,
         schedule={"name": "constant"}, tokenizer={"kind": "words", "vocab_size": 40}, history=1,
         out=tmp_path / "run", progress=False,
     )  # fmt: skip

@@ -201,7 +201,7 @@ def test_training_learns_what_surrounds_a_mask(here):
     (here / "text.txt").write_text("\n\n".join(documents))
     path = here / "bert.toml"
     optimizer = (
-        'max_steps = 120\n[training.schedule]\nname = "constant"\n'
+        'max_steps = 120\nvalidation.eval_steps = 120\n[training.schedule]\nname = "constant"\n'
         '[training.optimizer]\nname = "adam"\nlearning_rate = 0.01'
     )
     path.write_text(RECIPE.replace("max_steps = 3", optimizer).replace("sentence_pairs = true", ""))

@@ -57,6 +57,7 @@ layers = 1
 dropout = 0.0
 [training]
 epochs = {more.pop("epochs", 60)}
+validation.eval_steps = 120
 [training.schedule]
 name = "constant"
 [training.optimizer]

@@ -236,7 +236,7 @@ def test_training_learns_which_tokens_do_not_belong(here):
     documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
     (here / "text.txt").write_text("\n\n".join(documents))
     optimizer = (
-        'max_steps = 300\n[training.schedule]\nname = "constant"\n'
+        'max_steps = 300\nvalidation.eval_steps = 300\n[training.schedule]\nname = "constant"\n'
         '[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
     )
     changed = RECIPE.replace("max_steps = 4", optimizer).replace("batch_size = 4", "batch_size = 8")

@@ -85,12 +85,17 @@ def check_same(task: Any, again: Any) -> None:
         assert vars(again.method) == vars(task.method)
 
 
+WITH_ALL_TASKS = ("bert", "transformer", "gpt2")  # the others have a third of their tasks each
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_task_of_every_model_is_loaded_as_it_was_saved(name, words, tmp_path):
     for variant, options in enumerate(TINY[name]):
         tasks = made(tiny(name, options, words), words)
         assert tasks
-        for task in tasks if variant == 0 else tasks[:1]:
+        first = 0 if name in WITH_ALL_TASKS else [*MODELS].index(name) % min(3, len(tasks))
+        step = 1 if name in WITH_ALL_TASKS else 3
+        for task in tasks[first::step] if variant == 0 else tasks[:1]:
             task.save(tmp_path / "one")
             again = regard.load(tmp_path / "one", device="cpu")
             check_same(task, again)

@@ -63,9 +63,9 @@ dropout = 0.0
 [objective]
 label_smoothing = 0.0
 [training]
-epochs = 200
+epochs = 120
 [training.validation]
-eval_steps = 100
+eval_steps = 120
 [training.schedule]
 name = "constant"
 [training.optimizer]

@@ -96,7 +96,7 @@ def test_training_learns_what_a_text_repeats(here):
     path = here / "spans.toml"
     changes = (
         "max_steps = 3",
-        'max_steps = 60\n[training.schedule]\nname = "constant"\n'
+        'max_steps = 60\nvalidation.eval_steps = 60\n[training.schedule]\nname = "constant"\n'
         '[training.optimizer]\nname = "adam"\nlearning_rate = 0.01',
     )
     path.write_text(RECIPE.replace(*changes))

@@ -160,7 +160,7 @@ def test_a_folder_with_two_vocabularies_is_trained_further(tmp_path):
     pairs = [(f">>deu<< {a}", b) for a, b in zip(ENGLISH, GERMAN, strict=True)] * 3
     regard.train(
         task="translation", model=str(tmp_path / "opus"), train=pairs, valid=0.25, epochs=20,
-        learning_rate=1e-3, progress=False, out=tmp_path / "run",
+        eval_steps=100, learning_rate=1e-3, progress=False, out=tmp_path / "run",
     )  # fmt: skip
     saved = tmp_path / "run" / "model"
     tokenizer = transformers.MarianTokenizer.from_pretrained(
