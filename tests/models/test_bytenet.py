@@ -192,7 +192,9 @@ def test_at_the_start_words_and_columns_are_of_one_size(sets):
     assert 0.5 < ratio < 2
 
 
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "reverse", [False, pytest.param(True, marks=pytest.mark.slow("regard/models/bytenet.py"))]
+)
 def test_bytenet_learns_to_copy_and_to_reverse(reverse):
     torch.manual_seed(1)
     model = ByteNet(ByteNetConfig(9, 64, dilations=(1, 2, 4), sets=1))

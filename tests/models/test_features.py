@@ -95,7 +95,7 @@ def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch)
     (tmp_path / "r.toml").write_text(
         'task = "tagging"\n[model]\npath = "start"\n[model.features]\ncombine = "mix"\n'
         'd_model = 16\nlstm_layers = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
-        '[training]\nepochs = 30\nvalidation.eval_steps = 60\n'
+        "[training]\nepochs = 30\nvalidation.eval_steps = 60\n"
         '[training.schedule]\nname = "constant"\n'
         "[training.optimizer]\nlearning_rate = 0.02\n"
     )

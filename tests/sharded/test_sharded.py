@@ -613,6 +613,7 @@ def test_a_killed_worker_starts_again_and_an_interrupted_run_continues(encoder, 
     assert contents(out) == contents(tmp_path / "calm")
 
 
+@pytest.mark.slow("regard/sharded", "regard/executors")
 def test_the_jobs_of_an_array_write_a_share_each(encoder, tmp_path):
     source = written(tmp_path / "in.txt", sentences(300))
     embed(encoder, source, tmp_path / "whole", rows_per_part=50)

@@ -66,6 +66,7 @@ def without_dropout(model):
     return model.train()
 
 
+@pytest.mark.slow("regard/training/compiling.py", "regard/models")
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_compiled_blocks_have_the_same_gradients(anywhere, name):
     torch.manual_seed(0)
