@@ -30,9 +30,8 @@ from regard.data.readers import RowReader, read
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import chunks_of
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError
 from regard.metrics import Perplexity, Protocol, Scores
-from regard.metrics.score import NamedScore
 from regard.models.elmo import Elmo
 from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
@@ -48,6 +47,7 @@ from regard.tasks.sections import (
     Share,
     TokenizerSection,
 )
+from regard.tasks.task import of_training
 from regard.text import Tokenizer
 
 StateKind = Literal["carried", "zeros"]
@@ -251,7 +251,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     def train_batches(self) -> EpochSampler:
         """Windows of parallel streams of the text, epoch after epoch."""
-        return EpochSampler(self._data().train)
+        return EpochSampler(of_training(self.data).train)
 
     def counts(self, batch: BidirectionalBatch) -> dict[str, int]:
         """Predicted words of each direction."""
@@ -280,7 +280,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     def validate(self) -> dict[str, float]:
         """The mean cross-entropy of both directions in nats, and the perplexity of each."""
-        data = self._data()
+        data = of_training(self.data)
         rows = min(data.train.batch_size, data.valid.count)
         nats = self._nats(self._batches(data.valid, self.state, rows))
         means = {name: total / data.valid.count for name, total in nats.items()}
@@ -386,26 +386,12 @@ class BidirectionalLanguageModel(EmbedsTexts):
         """Empty: texts of any length are read."""
         return {}
 
-    def check_test(self, recipe: BidirectionalRecipe) -> None:
-        if recipe.data.test is not None:
-            for _ in recipe.data.records("test").texts():
-                pass
-
-    def test(self, recipe: BidirectionalRecipe) -> Sequence[NamedScore]:
-        """The perplexities of a recipe's test data, nothing where it names none."""
-        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
-
     def samples(self, recipe: BidirectionalRecipe) -> list[tuple[str, ...]]:
         """The first words of some validation lines, and their perplexities in both directions."""
         lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
         short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
         scored = ((line, self.evaluate([line], state="zeros")) for line in short)
         return [(line, *(f"{score:.1f}" for score in scores.values())) for line, scores in scored]
-
-    def _data(self) -> SentenceStreams:
-        if self.data is None:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.data
 
 
 def _check_state(state: str) -> None:

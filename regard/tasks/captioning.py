@@ -53,6 +53,7 @@ from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
+from regard.tasks.task import of_training
 from regard.tasks.text_to_text import (
     SAMPLES,
     TextToText,
@@ -225,11 +226,11 @@ class Captioner(TextToText):
 
     def train_batches(self) -> EpochSampler:
         """Batches without end, of captions of similar lengths with their images."""
-        return EpochSampler(self._images().batches)
+        return EpochSampler(of_training(self.images).batches)
 
     def notes(self) -> list[str]:
         """Which rows of the data were left out or truncated."""
-        return self._images().notes
+        return of_training(self.images).notes
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
         """Predicted tokens: all but the first of each caption."""
@@ -254,7 +255,7 @@ class Captioner(TextToText):
 
     def validate(self) -> dict[str, float]:
         """Scores of the captions, and the cross-entropy of the references per token."""
-        data = self._images()
+        data = of_training(self.images)
         try:
             hypotheses = self._decoded(data.table, data.images, self.method)
         except NonFiniteScores:
@@ -272,7 +273,7 @@ class Captioner(TextToText):
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
         pads, total, count = (0, self.module.config.pad), 0.0, 0
-        make = batch_of(self._images().table)
+        make = batch_of(of_training(self.images).table)
         with evaluating(self.module):
             for batch in sorted_batches(examples.columns, pads, max_tokens=4096, make=make):
                 here = batch.to(device_of(self.module))
@@ -395,11 +396,6 @@ class Captioner(TextToText):
                 read_words = Sequences.of([row[:-1] for row in targets], config.pad)
                 source = table.select(range(len(targets)))
                 self.module(source.to(device), read_words.to(device))
-
-    def _images(self) -> CaptionedImages:
-        if self.images is None:
-            raise ConfigError("This model was loaded to be used: it has no data to train on.")
-        return self.images
 
 
 def batch_of(table: RegionTable) -> Callable[[Sequences, Sequences], PairBatch]:

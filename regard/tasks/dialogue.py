@@ -23,6 +23,7 @@ from regard.metrics import CHRF, Metric, Perplexity, Protocol, Score
 from regard.models.protocols import EncoderDecoder
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_texts
+from regard.tasks.task import of_training
 from regard.tasks.text_to_text import PairsData, PairsRecipe, TextToText, TextToTextOptions
 from regard.text import Tokenizer
 from regard.text.languages import LanguageTokens
@@ -124,7 +125,7 @@ class DialogueModel(TextToText):
 
     def validate(self) -> dict[str, float]:
         """The cross-entropy of the replies, in nats per token."""
-        loss, count = self._total_loss(self._data().valid)
+        loss, count = self._total_loss(of_training(self.data).valid)
         return {"loss": loss / count}
 
     def metrics(self) -> tuple[Metric, ...]:

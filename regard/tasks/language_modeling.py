@@ -39,9 +39,9 @@ from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import evaluating
 from regard.decoding.streaming import Streaming
 from regard.decoding.window import SlidingContext
-from regard.errors import ConfigError, RegardError, check_at_least
+from regard.errors import ConfigError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
-from regard.metrics.score import NamedScore, check_any
+from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
 from regard.tasks.batching import TooLong, check_too_long, decode_in_order, device_of, watched
@@ -68,6 +68,7 @@ from regard.tasks.stateful_perplexity import (
     carried_likelihood,
     signature,
 )
+from regard.tasks.task import of_training
 from regard.text import Tokenizer
 
 SAMPLES = 6  # lines that a run's report continues
@@ -194,13 +195,13 @@ class TextGenerator(EmbedsTexts):
 
     def notes(self) -> list[str]:
         """What the tokenizer does not keep of the text, and what is not trained of the model."""
-        return self._data().notes
+        return of_training(self.data).notes
 
     # ---- training
 
     def train_batches(self) -> EpochSampler:
         """Windows of parallel streams of the text, or shuffled blocks, epoch after epoch."""
-        return EpochSampler(self._data().batches)
+        return EpochSampler(of_training(self.data).batches)
 
     def counts(self, batch: StreamBatch) -> dict[str, int]:
         """Predicted tokens, and the items of the auxiliary losses."""
@@ -230,7 +231,7 @@ class TextGenerator(EmbedsTexts):
 
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats and perplexity, per token of the tokenizer."""
-        data = self._data()
+        data = of_training(self.data)
         total, count = self._total_loss(self._parts(data.valid, data.batch_size, self.window, None))
         per_token = Perplexity(total, count, Protocol("token", self._tokenization))
         return {"loss": total / count, "perplexity": per_token.value}
@@ -553,15 +554,6 @@ class TextGenerator(EmbedsTexts):
         self._check_forward("predict last words")
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
-    def check_test(self, recipe: LanguageModelingRecipe) -> None:
-        if recipe.data.test is not None:
-            for _ in recipe.data.records("test").texts():
-                pass
-
-    def test(self, recipe: LanguageModelingRecipe) -> Sequence[NamedScore]:
-        """The perplexity of a recipe's test data, nothing where it names none."""
-        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
-
     # ---- parts
 
     def samples(self, recipe: LanguageModelingRecipe) -> list[tuple[str, str]]:
@@ -683,8 +675,3 @@ class TextGenerator(EmbedsTexts):
                 "has none. Train one, or read the data with format = 'text'."
             )
         return [self.tokenizer.eos_id]
-
-    def _data(self) -> TrainingText:
-        if self.data is None:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.data

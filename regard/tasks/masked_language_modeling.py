@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +34,7 @@ from regard.data.readers import read
 from regard.data.sampler import EpochSampler
 from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import NamedScore
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -49,6 +48,7 @@ from regard.tasks.fill_mask import MaskFiller
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
+from regard.tasks.task import Task, of_training
 from regard.text import Tokenizer
 
 MOST = 512  # tokens of a text where the model reads any number
@@ -102,7 +102,7 @@ class MaskedLanguageModel(MaskFiller):
     Recipe: ClassVar[type[Recipe] | None] = MaskedRecipe
     goal = ("loss", "min")
     items: ClassVar[str] = "tokens"
-    masked_texts: Mapping[str, MaskedTexts] = MappingProxyType({})
+    masked_texts: Mapping[str, MaskedTexts] | None = None
     teacher: MaskedTeacher | None = None
 
     @classmethod
@@ -220,7 +220,7 @@ class MaskedLanguageModel(MaskFiller):
 
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
-        return EpochSampler(self._masked("train"))
+        return EpochSampler(of_training(self.masked_texts)["train"])
 
     def completed(self, batch: Any) -> Any:
         """See `EncoderTask`; what the encoder finds in a text, such as SegaBERT's sentences, it
@@ -281,7 +281,7 @@ class MaskedLanguageModel(MaskFiller):
         """Cross-entropy in nats per chosen token and how many are found, always of the same masks;
         of pairs these too, and the sum of both losses.
         """
-        sums = self._sums(self._masked("valid"))
+        sums = self._sums(of_training(self.masked_texts)["valid"])
         loss = sums["nats"] / sums["tokens"]
         scores = {"loss": loss, "accuracy": sums["found"] / sums["tokens"]}
         if not sums["pairs"]:
@@ -315,7 +315,7 @@ class MaskedLanguageModel(MaskFiller):
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Validation texts with masks, the most probable tokens for the chosen ones, and these."""
-        batch = self._masked("valid").epoch(0)[0]
+        batch = of_training(self.masked_texts)["valid"].epoch(0)[0]
         here = self.completed(batch)
         best, chosen = here.labels.clone(), here.labels != IGNORE
         with torch.no_grad(), evaluating(self.module):
@@ -343,26 +343,18 @@ class MaskedLanguageModel(MaskFiller):
 
     def notes(self) -> list[str]:
         """How many documents give no pairs."""
-        rows = self._masked("train").rows
+        rows = of_training(self.masked_texts)["train"].rows
         if not isinstance(rows, PairRows) or not rows.pairs.single:
             return self.remarks
         single, count = rows.pairs.single, len(rows.pairs.documents)
         note = f"{single:,} of {count:,} documents have one sentence, and are only the second text"
         return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
 
-    def check_test(self, recipe: Any) -> None:
-        if recipe.data.test:
-            for _ in recipe.data.records("test"):
-                pass
+    check_test = Task.check_test
 
     def test(self, recipe: Any) -> Sequence[NamedScore]:
         """Single texts, also of a model that learns pairs."""
         return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
-
-    def _masked(self, part: str) -> MaskedTexts:
-        if not self.masked_texts:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.masked_texts[part]
 
 
 def _with_heads(model: EncoderWithHeads, outputs: Mapping[str, int]) -> EncoderWithHeads:

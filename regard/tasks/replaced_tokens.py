@@ -12,8 +12,9 @@ In training a generator fills masks, and the discriminator reads what it drew (e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -25,20 +26,18 @@ from regard.data.batches import IGNORE, Sequences
 from regard.data.masking import MaskedBatch, MaskedTexts
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
-from regard.errors import RegardError, TextError
-from regard.metrics import Score
+from regard.errors import TextError
 from regard.models.electra import Electra
 from regard.models.generator_discriminator import GeneratorAndDiscriminator, generator_config
 from regard.recipe import Options, Recipe
-from regard.tasks.batching import TooLong, watched, without_padding
+from regard.tasks.batching import TooLong, device_of, watched, without_padding
 from regard.tasks.encoding import EncoderTask, headed
 from regard.tasks.inputs import as_list, checked_text
 from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModel, MaskedRecipe
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import starts_from_folder
-from regard.tasks.task import Task
+from regard.tasks.task import Task, of_training
 from regard.text import Tokenizer
-from regard.text.encoding import Encoding
 from regard.text.word_spans import WordSpans
 
 
@@ -94,44 +93,6 @@ class Corrupted:
     texts: Sequences
     replaced: Tensor
     nats: Tensor
-
-
-@dataclass
-class Sums:
-    """Of the validation data: sums of losses, and numbers of tokens.
-
-    chosen, kept: the chosen tokens; those of them at which the generator drew the original one.
-    tokens, right: all tokens; those that the discriminator judges right at p(replaced) = 0.5.
-    replaced, judged, found: the replaced ones; those that are judged to be; those that are both.
-    """
-
-    chosen: int = 0
-    kept: int = 0
-    nats: float = 0.0
-    tokens: int = 0
-    judge_nats: float = 0.0
-    right: int = 0
-    replaced: int = 0
-    judged: int = 0
-    found: int = 0
-
-    def add(self, other: Sums) -> None:
-        """Add those of another batch."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-    def scores(self, weight: float) -> dict[str, float]:
-        """Means, and the shares that are defined."""
-        generator, judge = self.nats / self.chosen, self.judge_nats / self.tokens
-        return {
-            "loss": generator + weight * judge,
-            "generator": generator,
-            "generator_accuracy": self.kept / self.chosen,
-            "discriminator": judge,
-            "accuracy": self.right / self.tokens,
-            "precision": self.found / self.judged if self.judged else 0.0,
-            "recall": self.found / self.replaced if self.replaced else 0.0,
-        }
 
 
 class ReplacedTokenDetector(EncoderTask):
@@ -266,35 +227,38 @@ class ReplacedTokenDetector(EncoderTask):
         """Both losses in nats and their weighted sum, how many of its tokens the generator draws,
         and how good the discriminator is: always of the same masks and the same random numbers.
         """
-        sums, device = Sums(), next(self.module.parameters()).device
-        random = torch.Generator(device).manual_seed(0)
+        random = torch.Generator(device_of(self.module)).manual_seed(0)
+        sums: Counter[str] = Counter()
         with evaluating(self.module):
             for batch in watched(self._masked("valid").epoch(0)):
-                sums.add(self._measured(batch, random))
-        return sums.scores(self.objective.weight)
-
-    def _measured(self, batch: MaskedBatch, random: torch.Generator) -> Sums:
-        corrupted = self.corrupted(batch, random)
-        logits, nats = self._judged(corrupted)
-        keep, replaced = corrupted.texts.keep, corrupted.replaced
-        judged = (logits > 0) & keep
-        return Sums(
-            chosen=batch.count,
-            kept=batch.count - int(replaced.sum()),
-            nats=float(corrupted.nats),
-            tokens=int(keep.sum()),
-            judge_nats=float(nats),
-            right=int(((judged == replaced) & keep).sum()),
-            replaced=int(replaced.sum()),
-            judged=int(judged.sum()),
-            found=int((judged & replaced).sum()),
-        )
+                corrupted = self.corrupted(batch, random)
+                logits, nats = self._judged(corrupted)
+                keep, replaced = corrupted.texts.keep, corrupted.replaced
+                judged = (logits > 0) & keep
+                sums["chosen"] += batch.count
+                sums["generator nats"] += corrupted.nats.item()
+                sums["tokens"] += int(keep.sum())
+                sums["nats"] += nats.item()
+                sums["right"] += int(((judged == replaced) & keep).sum())
+                sums["replaced"] += int(replaced.sum())
+                sums["judged"] += int(judged.sum())
+                sums["judged and replaced"] += int((judged & replaced).sum())
+        generator, judge = sums["generator nats"] / sums["chosen"], sums["nats"] / sums["tokens"]
+        return {
+            "loss": generator + self.objective.weight * judge,
+            "generator": generator,
+            "generator_accuracy": 1 - sums["replaced"] / sums["chosen"],
+            "discriminator": judge,
+            "accuracy": sums["right"] / sums["tokens"],
+            "precision": sums["judged and replaced"] / max(1, sums["judged"]),
+            "recall": sums["judged and replaced"] / max(1, sums["replaced"]),
+        }
 
     @torch.no_grad()
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Validation texts with drawn tokens, those judged to be replaced, and those that are."""
         batch = next(iter(self._masked("valid").epoch(0)))
-        random = torch.Generator(next(self.module.parameters()).device).manual_seed(0)
+        random = torch.Generator(device_of(self.module)).manual_seed(0)
         with evaluating(self.module):
             corrupted = self.corrupted(batch, random)
             judged = (self._judged(corrupted)[0] > 0) & corrupted.texts.keep
@@ -309,21 +273,12 @@ class ReplacedTokenDetector(EncoderTask):
         """None: the samples are tokens, not texts."""
         return ()
 
-    def check_test(self, recipe: Any) -> None:
-        """There are no test data."""
-
-    def test(self, recipe: Any) -> list[Score]:
-        """There are no test data."""
-        return []
-
     def notes(self) -> list[str]:
         """Of the training data there is nothing to be told."""
         return self.remarks
 
     def _masked(self, part: str) -> MaskedTexts:
-        if self.masked is None:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.masked.masked_texts[part]
+        return of_training(of_training(self.masked).masked_texts)[part]
 
     # ---- predictions
 
@@ -339,9 +294,15 @@ class ReplacedTokenDetector(EncoderTask):
             for row, number in enumerate(batch.numbers.tolist()):
                 encoder_input = self.input_format.truncate(inputs[number])
                 start, count = encoder_input.starts[0], encoder_input.counts[0]
-                encoding = self._tokens_read(texts[number], count)
+                # Of a truncated text the first tokens were read, or on the other side the last.
+                left = self.tokenizer.sides.get("truncation_side") == "left"
+                encoding = self.tokenizer.encode(texts[number])
+                span = slice(-count, None) if left else slice(count)
                 predictions[number] = _prediction(
-                    texts[number], encoding, probabilities[row, start:][:count]
+                    texts[number],
+                    encoding.tokens[span],
+                    encoding.offsets[span],
+                    probabilities[row, start:][:count].tolist(),
                 )
         return predictions
 
@@ -357,22 +318,17 @@ class ReplacedTokenDetector(EncoderTask):
                 raise TextError(index, "is a pair of texts.", "Give each text alone.")
         return [(checked_text(text, index),) for index, text in enumerate(texts)]
 
-    def _tokens_read(self, text: str, count: int) -> Encoding:
-        """The tokens of a text that are read: the first ones, or on the other side the last."""
-        whole = self.tokenizer.encode(text)
-        left = self.tokenizer.sides.get("truncation_side") == "left"
-        span = slice(len(whole) - count, None) if left else slice(count)
-        return Encoding(whole.ids[span], whole.tokens[span], whole.offsets[span])
 
-
-def _prediction(text: str, encoding: Encoding, probabilities: torch.Tensor) -> ReplacedTokens:
-    """Of the probabilities of tokens, (N,)."""
-    values, split_text = probabilities.tolist(), WordSpans.of(text)
+def _prediction(
+    text: str, tokens: list[str], offsets: list[tuple[int, int]], values: list[float]
+) -> ReplacedTokens:
+    """Of the probabilities of the tokens that were read."""
+    split_text = WordSpans.of(text)
     words: list[tuple[str, float]] = []
     for word, (start, stop) in zip(split_text.words, split_text.spans, strict=True):
         inside = [
             probability
-            for probability, (first, last) in zip(values, encoding.offsets, strict=True)
+            for probability, (first, last) in zip(values, offsets, strict=True)
             if first < stop and start < last
         ]
         if inside:
@@ -381,6 +337,6 @@ def _prediction(text: str, encoding: Encoding, probabilities: torch.Tensor) -> R
         tuple(word for word, probability in words if probability >= 0.5),
         tuple(word for word, _ in words),
         tuple(probability for _, probability in words),
-        tuple(encoding.tokens),
+        tuple(tokens),
         tuple(values),
     )

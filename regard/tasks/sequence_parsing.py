@@ -37,6 +37,7 @@ from regard.tasks.sections import (
     Share,
     TokenizerSection,
 )
+from regard.tasks.task import of_training
 from regard.tasks.text_to_text import (
     SAMPLES,
     TextToText,
@@ -258,7 +259,7 @@ class SequenceParser(TextToText):
 
     def validate(self) -> dict[str, float]:
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""
-        data = self._data()
+        data = of_training(self.data)
         gold = [read_trees(text)[0] for text in data.references]
         try:
             predicted = self._parsed([tree.words for tree in gold])

@@ -21,13 +21,13 @@ from regard.data.span_corruption import CorruptedWindows, Noise
 from regard.decoding import RelativeLimit
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, RegardError
-from regard.metrics import Score
+from regard.errors import ConfigError
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe
 from regard.tasks.batching import device_of
 from regard.tasks.document_data import DocumentData
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
+from regard.tasks.task import of_training
 from regard.tasks.text_to_text import SAMPLES, TextToText, text_to_text_loss
 from regard.text import Tokenizer
 from regard.text.languages import sentence_end
@@ -105,7 +105,7 @@ class SpanCorruption(TextToText):
         label_smoothing: float = 0.0,
     ):
         super().__init__(module, tokenizer, method=method, label_smoothing=label_smoothing)
-        self.corrupted: dict[str, CorruptedWindows] = {}
+        self.corrupted: dict[str, CorruptedWindows] | None = None
 
     @cached_property
     def sentinels(self) -> list[int]:
@@ -151,6 +151,7 @@ class SpanCorruption(TextToText):
             )
         corpora = data.corpora(tokenizer, end=(sentence_end(tokenizer),))
         ids = {"end": model.config.eos, "start": model.config.bos, "pad": model.config.pad}
+        task.corrupted = {}
         for part, corpus in zip(("train", "valid"), corpora, strict=True):
             seed = recipe.seed if part == "train" else 0
             windows = DocumentWindows(
@@ -177,7 +178,7 @@ class SpanCorruption(TextToText):
 
     def train_batches(self) -> EpochSampler:
         """Corrupted windows of the corpus, in another order with other spans in each epoch."""
-        return EpochSampler(self._windows("train"))
+        return EpochSampler(of_training(self.corrupted)["train"])
 
     def notes(self) -> list[str]:
         return []
@@ -186,22 +187,11 @@ class SpanCorruption(TextToText):
         """The cross-entropy of the targets in nats per token, always of the same spans."""
         total, count = 0.0, 0
         with torch.no_grad(), evaluating(self.module):
-            for batch in self._windows("valid").epoch(0):
+            for batch in of_training(self.corrupted)["valid"].epoch(0):
                 here = batch.to(device_of(self.module))
                 loss, tokens = text_to_text_loss(self.module, here, 0.0)
                 total, count = total + float(loss), count + tokens
         return {"loss": total / count}
-
-    def check_test(self, recipe: Any) -> None:
-        """There are no test data."""
-
-    def test(self, recipe: Any) -> list[Score]:
-        """There are no test data."""
-        return []
-
-    def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """There are no test data."""
-        return []
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Sources of the validation data, what the model finds, and the targets."""
@@ -218,7 +208,7 @@ class SpanCorruption(TextToText):
 
     def _validation_pairs(self) -> list[tuple[str, str]]:
         """The first sources and targets of the validation data, with their sentinels."""
-        batch = next(iter(self._windows("valid").epoch(0)))
+        batch = next(iter(of_training(self.corrupted)["valid"].epoch(0)))
         count = min(len(batch), SAMPLES)
         rows = islice(zip(_rows(batch.source), _rows(batch.target), strict=True), count)
         return [
@@ -252,11 +242,6 @@ class SpanCorruption(TextToText):
             *(piece for pair in zip(marks, texts[1:], strict=True) for piece in pair),
         ]
         return " ".join(filter(None, joined))
-
-    def _windows(self, part: str) -> CorruptedWindows:
-        if part not in self.corrupted:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.corrupted[part]
 
 
 def _rows(batch: Sequences) -> list[list[int]]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from regard.errors import ConfigError, NotSupportedError
+from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from regard.recipe import Recipe
     from regard.tasks.predictions import Prediction
     from regard.text import Tokenizer
+
+T = TypeVar("T")
+
+
+def of_training(data: T | None) -> T:
+    """The data of a task in training.
+
+    Raises:
+        RegardError: it has none.
+    """
+    if data is None:
+        raise RegardError("This model was loaded to be used: it has no data to train on.")
+    return data
 
 
 class Task(Methods):
@@ -151,10 +164,13 @@ class Task(Methods):
         Raises:
             DataError: they cannot be read, or have a target that is not valid.
         """
+        if recipe.data.test:
+            for _ in recipe.data.records("test"):
+                pass
 
     def test(self, recipe: Any) -> Sequence[NamedScore]:
         """The scores on a recipe's test data; none where it names no such data."""
-        return ()
+        return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
 
     def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first rows of a recipe's test data: (source, output, reference); of some tasks."""

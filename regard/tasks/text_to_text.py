@@ -33,9 +33,8 @@ from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, 
 from regard.decoding.filters import ForcedFirst
 from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError
 from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
-from regard.metrics.score import NamedScore
 from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options, Recipe
 from regard.tasks.batching import (
@@ -70,6 +69,7 @@ from regard.tasks.sections import (
     TokenizerSection,
     differing,
 )
+from regard.tasks.task import of_training
 from regard.text import Tokenizer
 from regard.text.languages import (
     LANGUAGE_CODE,
@@ -390,11 +390,11 @@ class TextToText(EmbedsTexts):
 
     def train_batches(self) -> EpochSampler:
         """Batches without end, of pairs of similar lengths."""
-        return EpochSampler(self._data().batches)
+        return EpochSampler(of_training(self.data).batches)
 
     def notes(self) -> list[str]:
         """Which rows of the data were left out or truncated."""
-        return self._data().notes
+        return of_training(self.data).notes
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
         """Predicted target tokens: all but the first of each row."""
@@ -420,7 +420,7 @@ class TextToText(EmbedsTexts):
 
         Where the model's scores are infinite or NaN all are NaN.
         """
-        data = self._data()
+        data = of_training(self.data)
         try:
             method = self._decoding_method(self._language_tokens())
             decoded = decode_in_order(self.module, data.valid.columns[0], method)
@@ -556,9 +556,6 @@ class TextToText(EmbedsTexts):
         if recipe.data.test:
             fields_of(recipe.data.records("test"))
 
-    def test(self, recipe: PairsRecipe) -> Sequence[NamedScore]:
-        return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
-
     def test_samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
         """The first rows of the test data: (source, output, reference)."""
         return self._outputs(recipe.data.records("test")) if recipe.data.test else []
@@ -650,11 +647,6 @@ class TextToText(EmbedsTexts):
                     f"The language to translate {text!r:.40} into is not given. "
                     f"Give `target_language`, one of: {', '.join(sorted(languages))}."
                 )
-
-    def _data(self) -> TrainingPairs:
-        if self.data is None:
-            raise RegardError("This model was loaded to be used: it has no data to train on.")
-        return self.data
 
 
 def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:

@@ -211,7 +211,7 @@ def test_training_learns_what_surrounds_a_mask(here):
 
 def test_a_corpus_in_a_folder_gives_the_same_texts(here):
     plan = planned(here / "bert.toml")
-    in_memory = [batch.texts.ids for batch in plan.task._masked("train").epoch(1)]
+    in_memory = [batch.texts.ids for batch in plan.task.masked_texts["train"].epoch(1)]
     plan.task.tokenizer.save(here / "tokenizer")
     tokenizer = build_tokenizer(plan.recipe)
     build_corpus(read_documents("text.txt"), tokenizer, here / "corpus", structure=True)
@@ -223,7 +223,7 @@ def test_a_corpus_in_a_folder_gives_the_same_texts(here):
         ),
     )
     again = planned(here / "bert.toml", *changes).task
-    found = [batch.texts.ids for batch in again._masked("train").epoch(1)]
+    found = [batch.texts.ids for batch in again.masked_texts["train"].epoch(1)]
     assert len(found) == len(in_memory)
     assert all(torch.equal(a, b) for a, b in zip(found, in_memory, strict=True))
 
@@ -287,7 +287,7 @@ def test_the_report_shows_masked_texts_and_what_is_found(here):
     plan = planned(here / "bert.toml")
     for weights in plan.task.module.parameters():
         torch.nn.init.normal_(weights, std=0.5)
-    samples, batch = plan.task.samples(plan.recipe), plan.task._masked("valid").epoch(0)[0]
+    samples, batch = plan.task.samples(plan.recipe), plan.task.masked_texts["valid"].epoch(0)[0]
     label = plan.task.tokenizer.label
     assert len(samples) == min(6, len(batch))
     for number, (text, found, wanted) in enumerate(samples):
