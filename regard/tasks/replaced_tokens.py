@@ -12,7 +12,7 @@ In training a generator fills masks, and the discriminator reads what it drew (e
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -228,7 +228,7 @@ class ReplacedTokenDetector(EncoderTask):
         and how good the discriminator is: always of the same masks and the same random numbers.
         """
         random = torch.Generator(device_of(self.module)).manual_seed(0)
-        sums: Counter[str] = Counter()
+        sums: dict[str, float] = defaultdict(float)
         with evaluating(self.module):
             for batch in watched(self._masked("valid").epoch(0)):
                 corrupted = self.corrupted(batch, random)

@@ -441,7 +441,7 @@ class TextToText(EmbedsTexts):
     # ---- generated texts
 
     def generate(
-        self, texts: Sequence[str] | str, *, too_long: TooLong = "error", **options: Any
+        self, texts: Sequence[Any] | str, *, too_long: TooLong = "error", **options: Any
     ) -> Any:
         """The most probable target of each text: a list for a list, one for one text.
 

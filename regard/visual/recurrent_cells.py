@@ -304,9 +304,9 @@ def reader_of(model: nn.Module) -> CellReader:
     """
     part = recurrent_part(model)
     if isinstance(part, Elmo):
-        numbers, widths = range(1, part.config.layers + 1), (part.config.d_cell,)
+        numbers = range(1, part.config.layers + 1)
         names = tuple(f"layer {n}, {name}" for name in ("forward", "backward") for n in numbers)
-        return CellReader(widths * len(names), names, partial(_of_elmo, part))
+        return CellReader((part.config.d_cell,) * len(names), names, partial(_of_elmo, part))
     widths = tuple(layer.d_model for layer in part.recurrent_layers)
     names = tuple(f"layer {number}" for number in range(1, len(widths) + 1))
     return CellReader(widths, names, partial(_of_stack, part))
