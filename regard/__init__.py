@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.exporting import Exported as Exported
     from regard.exporting import export as export
     from regard.serving.starting import serve as serve
-    from regard.sharded.file_predictions import predict_files as predict_files
+    from regard.sharded.driver import predict_files as predict_files
     from regard.sharded.reading import FileResults as FileResults
     from regard.tasks.calls import evaluate as evaluate
     from regard.tasks.calls import search as search
@@ -57,7 +57,7 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "experiments.sweep_results": "SweepResults",
             "exporting": "Exported export",
             "serving.starting": "serve",
-            "sharded.file_predictions": "predict_files",
+            "sharded.driver": "predict_files",
             "sharded.reading": "FileResults",
             "tasks.calls": "evaluate search",
             "tasks.folders": "load quantize save",

@@ -6,6 +6,7 @@ import csv
 import gc
 import json
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from test_cli import done, refused, regard
 
 from regard import load, save
 from regard.cli import predict_file
+from regard.cli.options import Opening
+from regard.cli.sharding import ShardedWork
 from regard.data import files
+from regard.sharded import manifest, worker
+from regard.sharded import rows as rows_module
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
@@ -186,6 +191,15 @@ def test_columns_may_be_numbers_of_a_table_without_a_header(folders, tmp_path):
     assert [row["1"] for row in rows(tmp_path / "out.tsv")] == ["the cat", "the mat"]
 
 
+def test_a_table_may_have_another_delimiter(folders, tmp_path):
+    (tmp_path / "in.csv").write_text("text;more\nthe cat, old;1\n")
+    out = tmp_path / "out.csv"
+    words = ("predict", folders["classification"], "--file", tmp_path / "in.csv", "--out", out)
+    done(*words, "--delimiter", ";")
+    (row,) = rows(out)
+    assert (row["text"], row["more"]) == ("the cat, old", "1") and row["prediction"]
+
+
 def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):
     record = {"id": 7, "text": {"en": "the cat"}, "tags": ["a", 1.5, None]}
     (tmp_path / "in.jsonl").write_text(json.dumps(record) + '\n{"id": 8, "text": {"en": null}}\n')
@@ -197,7 +211,7 @@ def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):
 
 
 def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(predict_file, "MAX_TEXTS", 2)
+    monkeypatch.setattr(manifest, "ROWS_PER_PART", 2)
     texts = ["", "", "", "the cat", "mat"]  # the names of the predictions come late
     source = table(tmp_path / "in.jsonl", text=texts)
     done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
@@ -214,16 +228,22 @@ def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch)
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("word", ["cat", ""])
 def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, ending, word):
-    """Peaks of Python's memory; `predict` is a stub, since a model costs time. What is read and
+    """Peaks of Python's memory; the model is a stub, since one costs time. What is read and
     written at once is an eighth of the usual, and few rows are many blocks.
     """
-    monkeypatch.setattr(files, "_BLOCK", files._BLOCK // 8)
-    for name in ("MAX_TEXTS", "ROW_GROUP"):
-        monkeypatch.setattr(predict_file, name, getattr(predict_file, name) // 8)
+    for module, name in ((files, "_BLOCK"), (manifest, "ROWS_PER_PART"), (worker, "FIRST_ROWS"),
+                         (rows_module, "BATCH_ROWS"), (predict_file, "PARTS_AT_ONCE")):  # fmt: skip
+        monkeypatch.setattr(module, name, getattr(module, name) // 8)
 
-    def predict(chunk):
-        results = [{"text": "yes", "probabilities": {"no": 0.25, "yes": 0.75}} for _ in chunk.texts]
-        return results, None
+    class Stub:
+        counts = Counter()
+
+        def compute(self, chunk):
+            result = {"prediction": "yes", "probabilities.yes": 0.75}
+            return [dict(result) if text[0] else {} for text in chunk.texts], {}
+
+    monkeypatch.setattr(worker, "open_computer", lambda task: Stub())
+    model = folders["classification"]
 
     def peak(count: int) -> int:
         more = [f"{number} {'x' * 400}" for number in range(count)]  # a file of many blocks
@@ -231,12 +251,12 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
         gc.collect()
         tracemalloc.start()
         out = tmp_path / f"out.{ending}"
-        assert predict_file.predict_file(task, predict, source, ("text",), out) == count
+        work = ShardedWork(model, "predict", "error", Opening(), {}, "text")
+        predict_file.predict_file(None, work, source, out)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found
 
-    task = load(folders["classification"])
     peak(500)
     few, many = peak(1_000), peak(4_000)
     assert many < 1.2 * few
@@ -244,12 +264,12 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
 
 def test_a_parquet_file_has_few_row_groups(folders, tmp_path, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(predict_file, "MAX_TEXTS", 2)
+    monkeypatch.setattr(manifest, "ROWS_PER_PART", 2)
     source = table(tmp_path / "in.csv", text=["the cat"] * 9)
     call = ("predict", folders["classification"], "--file", source, "--out", tmp_path / "o.parquet")
     done(*call)
     assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 1
-    monkeypatch.setattr(predict_file, "ROW_GROUP", 1)
+    monkeypatch.setattr(predict_file, "PARTS_AT_ONCE", 1)
     done(*call, "--force")
     assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 5
     assert [row["text"] for row in rows(tmp_path / "o.parquet")] == ["the cat"] * 9
@@ -270,16 +290,20 @@ def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(
     "words, message",
     [
         (["--file", "in.csv"], "--out answers.csv"),
-        (["--file", "in.csv", "--out", "out.xlsx"], "--out must end in .csv"),
+        (
+            ["--file", "in.csv", "--out", "out.xlsx"],
+            "ending is one of .csv, .tsv",
+        ),
         (["--file", "in.csv", "--out", "in.csv"], "the file that is read"),
         (["--file", "missing.csv", "--out", "out.csv"], "missing.csv"),
-        (["--file", "in.txt", "--out", "out.csv"], "must end in one of .tsv, .csv"),
+        (["--file", "in.txt", "--columns", "a", "--out", "out.csv"], "has lines and no columns"),
+        (["--file", "in.txt", "--delimiter", ";", "--out", "out.csv"], "A delimiter is for CSV"),
         (["--file", "in.csv", "--out", "out.csv"], "the columns a, b, c, and"),
         (["--file", "in.csv", "--columns", "x", "--out", "out.csv"], "It has: a, b, c."),
         (["--file", "in.csv", "--columns", "a,b,c", "--out", "out.csv"], "Name 2."),
-        (["--file", "in.csv", "--out", "out.csv", "--json"], "--json, --scores"),
-        (["--file", "in.csv", "--out", "out.csv", "a text"], "Leave one out"),
-        (["--out", "out.csv", "a text"], "--columns and --out are for files"),
+        (["--file", "in.csv", "--out", "out.csv", "--json"], "--json has no effect with --file"),
+        (["--file", "in.csv", "--out", "out.csv", "a text"], "TEXT has no effect"),
+        (["--out", "out.csv", "a text"], "--out has no effect without"),
         (["--file", "used.csv", "--columns", "a", "--out", "out.csv"], "'prediction'"),
         (["--file", "twice.csv", "--columns", "a", "--out", "out.csv"], "more than one column"),
         (["--file", "empty.csv", "--columns", "a", "--out", "out.csv"], "is empty"),

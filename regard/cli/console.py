@@ -11,7 +11,6 @@ import os
 import re
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -196,23 +195,19 @@ def say(message: str) -> None:
         typer.echo(message, err=True)
 
 
-def say_hint(hint: str) -> None:
-    """Say what may have been meant, where there is such a hint."""
-    if hint:
-        say(hint)
-
-
-def say_truncated(counts: Counter[str], limit: int | None, what: str = "texts") -> None:
+def say_truncated(
+    truncated: int, total: int, limit: int | None = None, what: str = "texts"
+) -> None:
     """Say how many of the texts, or of what they are called, were truncated, where any were."""
-    if counts["truncated"]:
-        said = f"{counts['truncated']:,} of {counts['texts']:,} {what}"
-        say(f"{said} were cut to {limit:,} tokens")
+    if truncated:
+        to = "the most tokens that the model reads" if limit is None else f"{limit:,} tokens"
+        say(f"{truncated:,} of {total:,} {what} were cut to {to}")
 
 
-def say_unfinished(counts: Counter[str]) -> None:
+def say_unfinished(unfinished: int, total: int) -> None:
     """Say how many outputs reached the limit on their length, where any did."""
-    if counts["unfinished"]:
-        of = f"{counts['unfinished']:,} of {counts['texts']:,} answers"
+    if unfinished:
+        of = f"{unfinished:,} of {total:,} answers"
         say(f"{of} were cut off at the limit on their length (--max-tokens)")
 
 

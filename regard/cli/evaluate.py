@@ -6,31 +6,35 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
 from regard.cli.options import (
     AsJson,
+    Delimiter,
     ModelFolder,
     Opening,
-    check_no_decoding,
+    check_none,
     column_names,
     with_decoding,
     with_flags,
     with_opening,
 )
-from regard.cli.zero_shot import ZeroShotOptions
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.metrics import Score
+    from regard.tasks.language_modeling import TextGenerator
     from regard.tasks.task import Task
     from regard.tasks.text_to_text import TextToText
 
 Part = Literal["valid", "test"]
 Columns = list[int | str]  # of a table, by number or name
 Files = list[Path] | None
+PAIRS, PROMPTS = "--minimal-pairs", "--template"
+OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed", "too_long")
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,131 @@ class PerplexityOptions:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+@dataclass(frozen=True)
+class ZeroShotOptions:
+    """Minimal pairs, or questions as prompts; by default none of them."""
+
+    minimal_pairs: Annotated[
+        bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
+    ] = False
+    pairs_per_set: Annotated[
+        int | None, Option(help="Minimal pairs: use the first N pairs of each set.")
+    ] = None
+    template: Annotated[
+        str | None,
+        Option(
+            help="Few-shot evaluation: turn each row into this prompt, with fields such as {text}."
+        ),
+    ] = None
+    answer: Annotated[
+        str | None,
+        Option(metavar="FIELD", help="Few-shot evaluation: the field with the right answer."),
+    ] = None
+    choices: Annotated[
+        str | None,
+        Option(
+            metavar="CHOICES",
+            help="Few-shot evaluation: labels with texts, 0=bad,1=good, or the field of choices.",
+        ),
+    ] = None
+    shots: Annotated[
+        int | None,
+        Option(help="Few-shot evaluation: write N solved examples before each question."),
+    ] = None
+    examples: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="Few-shot evaluation: draw the solved examples from this file."
+        ),
+    ] = None
+    examples_seed: Annotated[
+        int | None, Option(help="Few-shot evaluation: draw the examples with this seed.")
+    ] = None
+    too_long: Annotated[
+        Literal["error", "truncate"] | None,
+        Option(help="Few-shot evaluation: what happens to prompts beyond the context."),
+    ] = None
+
+    def test(self) -> str | None:
+        """The option that says what is asked; None where none does.
+
+        Raises:
+            ConfigError: an option would be without effect, or lacks another.
+        """
+        given = asdict(self)
+        if not self.minimal_pairs:
+            check_none(f"without {PAIRS}", {"pairs_per_set": self.pairs_per_set})
+        if self.template is None:
+            check_none(f"without {PROMPTS}", {name: given[name] for name in OF_PROMPTS})
+            return PAIRS if self.minimal_pairs else None
+        check_none(f"with {PROMPTS}, another test", {"minimal_pairs": self.minimal_pairs})
+        if not self.answer:
+            raise ConfigError(f"{PROMPTS} needs --answer, the field with the right answer.")
+        if bool(self.shots) != (self.examples is not None):
+            raise ConfigError("--shots and --examples need each other: give both or none.")
+        if not self.shots:
+            check_none("without --shots", {"examples_seed": self.examples_seed})
+        return PROMPTS
+
+    def scores(self, task: Task, files: Sequence[Path]) -> list[Score]:
+        """The scores of what is asked.
+
+        Raises:
+            ConfigError: no file is given, or the model cannot be asked that.
+        """
+        if not files:
+            raise ConfigError("The test needs --data: the file of its rows.")
+        if self.template is None or self.answer is None:
+            from regard.data import read_minimal_pairs
+            from regard.tasks.minimal_pairs import minimal_pair_scores
+
+            several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
+            return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
+        from regard.tasks.few_shot import few_shot_scores
+        from regard.tasks.prompt_template import PromptTemplate
+
+        model = _language_model(task, PROMPTS)
+        text = self.template.replace("\\n", "\n")  # a shell gives two characters
+        template = PromptTemplate(text, self.answer, self.texts_of_choices())
+        options: Any = {
+            "shots": self.shots or 0,
+            "pool": self.examples,
+            "seed": 1 if self.examples_seed is None else self.examples_seed,
+            "too_long": self.too_long or "error",
+        }
+        return [
+            score for file in files for score in few_shot_scores(model, file, template, **options)
+        ]
+
+    def texts_of_choices(self) -> dict[str, str] | str | None:
+        """The text of each label; or the field with the choices of each row.
+
+        Raises:
+            ConfigError: a part is no label with its text, or repeats one.
+        """
+        if self.choices is None or "=" not in self.choices:
+            return self.choices
+        found: dict[str, str] = {}
+        for part in self.choices.split(","):
+            label, is_pair, text = (one.strip() for one in part.partition("="))
+            if not is_pair or not text or label in found:
+                problem = "repeats a label" if label in found else "is no label with its text"
+                raise ConfigError(
+                    f"--choices: {part!r} {problem}. Write labels with texts, such as "
+                    "0=bad,1=good; texts with commas are those of a field of each row."
+                )
+            found[label] = text
+        return found
+
+
+def _language_model(task: Task, flag: str) -> TextGenerator:
+    from regard.tasks.language_modeling import TextGenerator
+
+    if not isinstance(task, TextGenerator):
+        raise ConfigError(f"{task.name} continues no prompt: {flag} is for language models.")
+    return task
+
+
 @with_opening
 @with_decoding
 @with_flags("zero_shot", ZeroShotOptions)
@@ -85,10 +214,7 @@ def evaluate(
         str | None,
         Option(metavar="COLUMNS", help="The columns of the table in --data, such as 0,1 or en,de."),
     ] = None,
-    delimiter: Annotated[
-        str | None,
-        Option(metavar="SIGN", help="The sign between the fields of the CSV table in --data."),
-    ] = None,
+    delimiter: Delimiter = None,
     valid: Annotated[
         bool, Option("--valid", help="Score on the validation data of the recipe.")
     ] = False,
@@ -110,34 +236,37 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 
-    asked = zero_shot.check(valid=valid, last_word=last_word, columns=columns)
-    if files and valid:
-        raise ConfigError("--valid is for the recipe's data, --data for other data. Leave one out.")
-    if delimiter is not None and not files:
-        raise ConfigError("--delimiter is for the table in --data. Leave it out, or name a table.")
+    asked = zero_shot.test()
+    if asked:
+        others = {"valid": valid, "last_word": last_word, "columns": columns}
+        check_none(f"with {asked}", {**others, "delimiter": delimiter})
+    if files:
+        check_none("with --data: it is for the recipe's data", {"valid": valid})
+    if not files:
+        check_none("without --data", {"delimiter": delimiter})
     chosen: Columns = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files and not asked:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
     is_perplexity = isinstance(task, TextGenerator) and not (last_word or asked)
-    if (given := perplexity.given()) and not is_perplexity:
-        named = "--" + next(iter(given)).replace("_", "-")
-        raise ConfigError(f"{named} is for the perplexity of a language model.")
+    given = perplexity.given()
+    if not is_perplexity:
+        check_none("but on the perplexity of a language model", given)
     counts = Counter[str]()
     with watching(lambda batches: with_progress(batches, "evaluating")):
         if asked:
-            check_no_decoding(asked, decoding)
+            check_none(f"with {asked}", decoding)
             scores = zero_shot.scores(task, files)
         elif last_word or isinstance(task, TextGenerator):
-            check_no_decoding("Perplexity", decoding)
-            scores = _likelihood(task, files, chosen, last_word, given)
+            check_none("on a perplexity", decoding)
+            scores = _likelihood(task, files, chosen, delimiter, last_word, given)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, delimiter, decoding)
-            say_truncated(counts, task.module.config.max_length)
-            say_unfinished(counts)
+            say_truncated(counts["truncated"], counts["texts"], task.module.config.max_length)
+            say_unfinished(counts["unfinished"], counts["texts"])
         else:
-            check_no_decoding(task.name, decoding)
+            check_none(f"on the task {task.name}", decoding)
             scores, files = _predictions(task, model, files, chosen, delimiter, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
     tables = [str(one.report) for one in scores if asked and one.report]
@@ -151,10 +280,6 @@ def _facts(score: Any) -> dict[str, Any]:
     if isinstance(score, Score):
         return score.facts()
     return {key: getattr(score, key) for key in ("name", "value", "signature", "count")}
-
-
-def _no_columns(why: str) -> NoReturn:
-    raise ConfigError(f"--columns would be without effect: {why}. Leave it out.")
 
 
 def _recipe(model: Path) -> tuple[Path, Any]:
@@ -194,8 +319,8 @@ def _predictions(
     from regard.tasks.inputs import rows_of
 
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")
-    if columns and not files:
-        _no_columns("the recipe names those of its data")
+    if not files:
+        check_none("without --data: the recipe names those of its data", {"columns": columns})
     if len(files) > 1:
         raise ConfigError(f"{task.name} is scored on one file, but is given {len(files)}.")
     if files:
@@ -220,8 +345,8 @@ def _outputs(
     from regard.tasks.inputs import rows_of
     from regard.tasks.text_to_text import fields_of
 
-    if len(files) > 1 and columns:
-        _no_columns("lines of two files have none")
+    if len(files) > 1:
+        check_none("on lines of two files", {"columns": columns, "delimiter": delimiter})
     rows = rows_of(task, files, columns, delimiter)
     sources, references = fields_of(rows)
     long = task.over_limit(sources)
@@ -235,19 +360,16 @@ def _likelihood(
     task: Task,
     files: Sequence[Path],
     columns: Columns,
+    delimiter: str | None,
     last_word: bool,
     options: Mapping[str, Any],
 ) -> list[Any]:
     """Perplexity of texts, or scores of the last words of their lines."""
-    from regard.tasks.language_modeling import TextGenerator
-
-    if not isinstance(task, TextGenerator):
-        raise ConfigError(f"{task.name} predicts no next word: --last-word is for language models.")
-    if columns:
-        _no_columns("running text has none")
+    model = _language_model(task, "--last-word")
+    check_none("on running text", {"columns": columns, "delimiter": delimiter})
     if not last_word:
-        return [score for file in files for score in task.evaluate(file, **options).named]
-    return [score for file in files for score in task.lambada(_passages(file))]
+        return [score for file in files for score in model.evaluate(file, **options).named]
+    return [score for file in files for score in model.lambada(_passages(file))]
 
 
 def _passages(file: Path) -> list[str]:

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import emit, load_task, say_hint, show
+from regard.cli.console import emit, load_task, show
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import (
     AsJson,
+    Delimiter,
     ModelFolder,
     Opening,
     TooLong,
+    check_none,
     with_decoding,
     with_opening,
 )
@@ -45,6 +47,7 @@ def generate(
             metavar="COLUMN", help="With --workers: the column of the files that holds prompts."
         ),
     ] = None,
+    delimiter: Delimiter = None,
     out: Annotated[
         Path | None,
         Option(metavar="FOLDER", help="With --workers: the folder that the parts are written to."),
@@ -65,11 +68,10 @@ def generate(
     if window:
         decoding["window"] = True
     if sharding is not None:
-        work = ShardedWork(model, "generate", too_long, opening, decoding)
-        return sharding.run(work, prompt, columns, out, as_json)
-    if columns or out:
-        raise ConfigError("--columns and --out are for files: add --workers N.")
-    say_hint(hint_at_file(prompt, "- < {}"))
+        work = ShardedWork(model, "generate", too_long, opening, decoding, columns, delimiter)
+        return sharding.run(work, prompt, out, as_json)
+    check_none("without --workers", {"columns": columns, "delimiter": delimiter, "out": out})
+    hint_at_file(prompt, "- < {}")
     _generate(model, _prompts(prompt), too_long, opening, as_json, decoding)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import IO, Any, cast
 
+from regard.cli.console import say
 from regard.data.files import ending, is_file_name, lines_of
 from regard.data.text_chunks import MAX_TEXTS, Chunk
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes read at once
@@ -21,15 +21,14 @@ NOT_UTF8 = ("has bytes that are not UTF-8.", "Give the text as UTF-8.")
 LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
 
 
-def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "") -> str:
-    """A question to ask where one of the texts is the name of a file; "" where none is.
+def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "") -> None:
+    """Ask what is meant where one of the texts is the name of a file.
 
     given: how a file is given to the command.  table: how a table is, where in another way.
     """
     for text in filter(is_file_name, texts or ()):
         meant = (table if table and ending(text) in TABLES else given).format(text)
-        return f"{text!r} is processed as a text, but is a file. Did you mean {meant}?"
-    return ""
+        return say(f"{text!r} is processed as a text, but is a file. Did you mean {meant}?")
 
 
 def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:
@@ -49,29 +48,6 @@ def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:
         if wrong:
             yield chunk.until(wrong)
         raise chunk.error(wrong, *NOT_UTF8)
-
-
-def chunks_of_file_or_texts(texts: Sequence[str] | None) -> Iterator[Chunk]:
-    """As `chunks_of`; a single text that is the name of a file means the lines of the file.
-
-    Raises:
-        ConfigError: the file is a table.  DataError: it cannot be read, or as `chunks_of`.
-    """
-    if not texts or len(texts) > 1 or not is_file_name(texts[0]):
-        yield from chunks_of(texts)
-        return
-    (file,) = texts
-    if ending(file) in TABLES:
-        raise ConfigError(
-            f"{file} is a table, and not a file of lines. Make an index of one of its columns: "
-            f"regard embed MODEL {file} --columns COLUMN --out FOLDER"
-        )
-    from regard.data import read
-
-    lines, first = read(file).texts(), 0
-    while part := list(islice(lines, MAX_TEXTS)):
-        yield Chunk(first, part, file)
-        first += len(part)
 
 
 def checked_argument(text: str) -> str:

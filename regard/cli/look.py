@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -14,11 +14,12 @@ from regard.cli.console import emit, load_task, say, show_drawn
 from regard.cli.input_texts import checked_argument, hint_at_file
 from regard.cli.options import (
     AsJson,
-    Device,
     ModelFolder,
-    check_no_decoding,
+    Opening,
+    check_none,
     with_decoding,
     with_flags,
+    with_opening,
 )
 from regard.cli.outputs import Force, check_out
 from regard.errors import ConfigError
@@ -61,15 +62,6 @@ class Selection:
         bool, Option("--tokens", help="Show the attention between subwords, not merged to words.")
     ] = False
 
-    def check(self, compare_with: str | None) -> None:
-        """Check that nothing that is given would be ignored.
-
-        Raises:
-            ConfigError: it would.
-        """
-        if self.token is not None and compare_with is not None:
-            raise ConfigError("--token draws one model: leave --compare-with out, or --token.")
-
 
 @dataclass(frozen=True)
 class OtherPicture:
@@ -92,43 +84,32 @@ class OtherPicture:
             help="Show the region of the image TEXT that each word of its caption is about.",
         ),
     ] = False
-
     trees: Annotated[
         int | None,
         Option(metavar="N", help="Draw the N best trees that a parser finds for the sentence."),
     ] = None
 
-    def chosen(self, selection: Selection, mask_heads: Sequence[str]) -> str | None:
+    def chosen(self) -> str | None:
         """The option of the picture that is asked for; None where none is.
 
         Raises:
-            ConfigError: several are asked for, or attention is selected that this one ignores.
+            ConfigError: several are asked for.
         """
-        given = _given(self)
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} are different pictures: give one of them.")
-        without = [*_given(selection), *(["--mask-heads"] if mask_heads else [])]
-        if given and without:
-            raise ConfigError(f"{', '.join(without)} would be without effect on {given[0]}.")
-        return given[0] if given else None
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        flags = [f"--{name}" for name, value in given.items() if value is not False]
+        if len(flags) > 1:
+            raise ConfigError(f"{' and '.join(flags)} are different pictures: give one of them.")
+        return flags[0] if flags else None
 
-    def draw(
-        self, chosen: str, tasks: Mapping[str, Task], text: str, decoding: dict[str, Any]
-    ) -> Drawn:
+    def draw(self, tasks: Mapping[str, Task], text: str, decoding: dict[str, Any]) -> Drawn:
         """The picture of the option that is chosen, and its numbers.
 
         Args:
             tasks: by their names; the first is drawn, and of gradients all.
-
-        Raises:
-            ConfigError: there is a second model, or an option of decoding, that this one ignores.
         """
-        if len(tasks) > 1 and not self.gradients:
-            raise ConfigError(f"{chosen} draws one model: leave --compare-with out.")
         task = next(iter(tasks.values()))
         if self.regions:
             return _regions(task, text, decoding)
-        check_no_decoding(chosen, decoding)
         if self.gradients:
             return _gradients(tasks, text)
         if self.trees is not None:
@@ -174,6 +155,7 @@ class PictureOutput:
         show_drawn(facts, lambda: picture, self.as_json)
 
 
+@with_opening
 @with_decoding
 @with_flags("output", PictureOutput)
 @with_flags("other", OtherPicture)
@@ -193,8 +175,8 @@ def look(
             help="Mask heads of the first model: 3:1,6 are heads 1 and 6 of layer 3.",
         ),
     ] = None,
-    device: Device = None,
     *,
+    opening: Opening,
     selection: Selection,
     other: OtherPicture,
     output: PictureOutput,
@@ -202,21 +184,26 @@ def look(
 ) -> None:
     """Show which tokens of a text a model attends to."""
     output.check()
-    selection.check(compare_with)
-    chosen = other.chosen(selection, mask_heads or ())
-    text, task = checked_argument(text), load_task(model, device=device)
-    if not task.reads_images and (hint := hint_at_file([text], '"$(cat {})"')):
-        say(hint)
+    chosen = other.chosen()
+    if compare_with is not None:
+        check_none("with --compare-with, which draws two models", {"token": selection.token})
+    if chosen is not None:
+        ignored = {**vars(selection), "mask_heads": mask_heads}
+        ignored |= {} if other.gradients else {"compare_with": compare_with}
+        check_none(f"with {chosen}", ignored | ({} if other.regions else decoding))
+    text, task = checked_argument(text), load_task(model, **vars(opening))
+    if not task.reads_images:
+        hint_at_file([text], '"$(cat {})"')
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if compare_with is None else [compare_with]))
     title = f"{' and '.join(names)}: “{text}”"
-    tasks = [task, *([] if compare_with is None else [load_task(compare_with, device=device)])]
+    tasks = [task, *([] if compare_with is None else [load_task(compare_with, **vars(opening))])]
     if chosen is not None:
         from regard.tasks.inputs import read_whole
 
         with read_whole():
             named = dict(zip(names, tasks, strict=True))
-            picture, numbers = other.draw(chosen, named, text, decoding)
+            picture, numbers = other.draw(named, text, decoding)
         output.write(picture, page_of(picture, title), facts | numbers)
         return
     from regard.visual.attention_record import token_weights
@@ -240,12 +227,6 @@ def look(
     if not output.as_json and answer:
         emit(answer + "\n\n")
     output.write(picture, page, facts)
-
-
-def _given(options: Selection | OtherPicture) -> list[str]:
-    """The names of the options that are given, as on the command line."""
-    ours = fields(options)
-    return [f"--{one.name}" for one in ours if getattr(options, one.name) != one.default]
 
 
 def _regions(task: Task, image: str, decoding: dict[str, Any]) -> Drawn:
@@ -384,7 +365,7 @@ def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionR
     from regard.visual.attention_record import attention_of_text
 
     if not task.decodes:
-        check_no_decoding(task.name, decoding)
+        check_none(f"on the task {task.name}", decoding)
         return attention_of_text(task, _texts_of(task, text))
     return attention_of_text(task, text, decoding)
 
@@ -392,6 +373,7 @@ def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionR
 LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
 
 
+@with_opening
 @with_flags("output", PictureOutput, html="Write a page with all cells that were found.")
 def cells(
     model: ModelFolder,
@@ -400,8 +382,8 @@ def cells(
         Literal["text", "python"],
         Option(help="Compare cells with properties of running text or of Python programs."),
     ] = "text",
-    device: Device = None,
     *,
+    opening: Opening,
     output: PictureOutput,
 ) -> None:
     """Find the cells of a recurrent model that have a meaning.
@@ -410,7 +392,7 @@ def cells(
     line or whether a quote is open.
     """
     output.check()
-    task = load_task(model, device=device)
+    task = load_task(model, **vars(opening))
     from regard.visual import find_cells
     from regard.visual.cell_search import KINDS
 

@@ -48,6 +48,9 @@ TooLong = Annotated[
     Literal["error", "truncate"],
     Option(help="What happens to texts that are longer than the model reads."),
 ]
+Delimiter = Annotated[
+    str | None, Option(metavar="SIGN", help="The sign between the fields of a CSV table.")
+]
 AsJson = Annotated[
     bool,
     Option(
@@ -230,14 +233,19 @@ def column_names(columns: str | None) -> list[str]:
     return names
 
 
-def check_no_decoding(what: str, options: Mapping[str, Any]) -> None:
-    """Check that no options of decoding are given for something that does not decode.
+def check_none(where: str, options: Mapping[str, Any]) -> None:
+    """Check that no option is given that would have no effect.
+
+    where: such as "without --workers N".  options: by name; None, False and [] are not given.
 
     Raises:
         ConfigError: options were given.
     """
-    if options:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
-        raise ConfigError(
-            f"{what} decodes nothing, so {names} would be without effect. Leave it out."
-        )
+    given = [
+        name
+        for name, value in options.items()
+        if not (value is None or value is False or value == [])
+    ]
+    names = [name if name.isupper() else f"--{name.replace('_', '-')}" for name in given]
+    if names:
+        raise ConfigError(f"{', '.join(names)} has no effect {where}. Leave it out.")

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from regard.cli.console import load_task, no_garbage_collection, show
-from regard.cli.input_texts import checked_argument, chunks_of_file_or_texts
-from regard.cli.options import AsJson, Device, Quantize, TooLong, existing
+from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
+from regard.cli.options import AsJson, Opening, TooLong, check_none, existing, with_opening
 from regard.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from regard.tasks.search_index import SearchIndex
 
 
+@with_opening
 def search(
     words: Annotated[
         list[str],
@@ -37,46 +38,46 @@ def search(
     ] = None,
     top_k: Annotated[int, Option("--top-k", "-n", help="Print the N most similar texts.")] = 10,
     too_long: TooLong = "error",
-    quantize: Quantize = None,
-    device: Device = None,
     as_json: AsJson = False,
+    *,
+    opening: Opening,
 ) -> None:
     """Print the texts that are most similar to a query.
 
-    A line is a cosine, the number of a text and the text, best first. Texts are numbered from 0. A
-    single TEXT that is the name of a file means its lines.
+    A line is a cosine, the number of a text and the text, best first. Texts are numbered from 0.
     Cosines are of the vectors that regard embed prints.
     """
     if index is not None:
-        if len(words) != 1 or quantize is not None:
-            raise ConfigError(
-                "With --index give the query alone: the texts, the model and its weights are those "
-                "of the index."
-            )
+        if len(words) != 1:
+            raise ConfigError("With --index give the query alone: its texts are searched.")
+        check_none("with --index, whose model is opened as its folder says", of_model(opening))
         check_index(index)
         query = checked_argument(words[0])
-        best = load_index(index, model, device).search(query, top_k, too_long=too_long)
+        best = load_index(index, model, opening.device).search(query, top_k, too_long=too_long)
     else:
-        if model is not None:
-            raise ConfigError("--model is for --index. Without an index the model comes first.")
-        best = _best(words, top_k, too_long, quantize, device)
+        check_none("without --index: the model comes first", {"model": model})
+        best = _best(words, top_k, too_long, opening)
     lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)
     show([asdict(one) for one in best], "\n".join(lines), as_json)
 
 
-def _best(
-    words: Sequence[str], top_k: int, too_long: str, quantize: str | None, device: str | None
-) -> list[Any]:
+def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> list[Any]:
     """The best of the texts of the command line or of standard input."""
     if len(words) < 2:
         raise ConfigError("Give a model and a query: regard search MODEL QUERY [TEXT ...]")
     model, query, texts = existing(Path(words[0])), checked_argument(words[1]), words[2:]
-    task = load_task(model, quantize=quantize, device=device)
+    task = load_task(model, **vars(opening))
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
-    listed = [text for chunk in chunks_of_file_or_texts(texts) for text in chunk.texts]
+    hint_at_file(texts)
+    listed = [text for chunk in chunks_of(texts) for text in chunk.texts]
     found: list[Any] = task.search(query, listed, top_k, too_long=too_long)
     return found
+
+
+def of_model(opening: Opening) -> dict[str, Any]:
+    """How a model is opened, but for its device."""
+    return {name: value for name, value in vars(opening).items() if name != "device"}
 
 
 def check_index(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from regard.cli.console import load_task, no_garbage_collection, say
-from regard.cli.options import Device, Quantize, existing, with_flags
-from regard.cli.search import check_index, load_index
+from regard.cli.options import Opening, check_none, existing, with_flags, with_opening
+from regard.cli.search import check_index, load_index, of_model
 from regard.errors import ConfigError
 from regard.schema import read_text
 from regard.serving.starting import check_packages
@@ -53,8 +52,6 @@ class ServerFlags:
             help="Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
         ),
     ] = 256
-    quantize: Quantize = None
-    device: Device = None
 
 
 Indexes = Annotated[
@@ -73,10 +70,6 @@ class WebUi:
     ui: Annotated[
         bool, Option("--ui", help="Serve a web page that shows what the models do, too.")
     ] = False
-    runs: Annotated[
-        list[Path] | None,
-        Option(metavar="FOLDER", help="With --ui: show the curves of the runs in this folder."),
-    ] = None
     texts: Annotated[
         Path | None,
         Option(metavar="FILE", help="With --ui: draw a map of these texts, lines or a table."),
@@ -86,19 +79,6 @@ class WebUi:
         Option(metavar="COLUMN", help="With --ui: the column of --texts that holds labels."),
     ] = None
 
-    def check(self) -> None:
-        """Check that no option would be ignored.
-
-        Raises:
-            ConfigError: one would.
-        """
-        given = {"--runs": self.runs, "--texts": self.texts, "--labels": self.labels}
-        unused = next((name for name, value in given.items() if value), None)
-        if unused and not self.ui:
-            raise ConfigError(f"{unused} is shown on the web page: add --ui, or leave it out.")
-        if self.labels is not None and self.texts is None:
-            raise ConfigError("--labels names a column of --texts FILE, which is not given.")
-
     def sources(self, folders: dict[str, Path]) -> UISources | None:
         """What the page shows besides the models of folders; None: there is no page."""
         if not self.ui:
@@ -106,9 +86,10 @@ class WebUi:
         with no_garbage_collection():  # imports torch
             from regard.serving.ui.sources import UISources
 
-        return UISources.of(folders, self.runs or (), self.texts, self.labels)
+        return UISources.of(folders, self.texts, self.labels)
 
 
+@with_opening
 @with_flags("flags", ServerFlags)
 @with_flags("web", WebUi)
 def serve(
@@ -122,6 +103,7 @@ def serve(
     ] = None,
     index: Indexes = None,
     *,
+    opening: Opening,
     web: WebUi,
     flags: ServerFlags,
 ) -> None:
@@ -129,35 +111,33 @@ def serve(
 
     Routes of tasks such as /translate, /tag and /embed have the fields of Python and of the command
     line; /v1/completions and /v1/embeddings those of OpenAI. /openapi.json describes all of them.
-    With --ui a page at the server's address shows attention, tokens, searches, maps of texts and
-    runs; it needs no network. The server listens to this machine alone unless --host says
+    With --ui a page at the server's address shows attention, tokens, searches and maps of
+    texts; it needs no network. The server listens to this machine alone unless --host says
     otherwise. SIGTERM answers what was asked, then ends.
     """
-    web.check()
+    if not web.ui:
+        check_none("without --ui", {"texts": web.texts, "labels": web.labels})
+    if web.texts is None:
+        check_none("without --texts FILE", {"labels": web.labels})
     check_packages()
     from regard.serving.models import named_folders
 
     folders = named_folders([*(models or ()), *(index or ())])
     indexes = set(named_folders(index or ()).values())
     for folder in folders.values():
-        if folder in indexes:
-            check_index(folder)
-        else:
-            existing(folder)
+        check_index(folder) if folder in indexes else existing(folder)
     if not folders and not web.ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
-    _run(folders, indexes, flags, web.sources(folders))
-
-
-def _run(
-    folders: dict[str, Path], indexes: Collection[Path], flags: ServerFlags, ui: UISources | None
-) -> None:
-    """Serve the models of folders until the process is told to end.
-
-    indexes: those of the folders that hold an index.
-    """
+    if indexes and len(indexes) == len(folders):
+        check_none("with --index alone: its model is opened as its folder says", of_model(opening))
+    sources = web.sources(folders)
     with no_garbage_collection():
         from regard.serving.server import ServerOptions, run
+
+    def load(folder: Path) -> Any:
+        if folder in indexes:
+            return load_index(folder, device=opening.device)
+        return load_task(folder, **vars(opening))
 
     options = ServerOptions(
         flags.host,
@@ -167,13 +147,7 @@ def _run(
         flags.timeout,
         flags.prefix_cache * 2**20,
     )
-
-    def load(folder: Path) -> Any:
-        if folder in indexes:
-            return load_index(folder, device=flags.device)
-        return load_task(folder, quantize=flags.quantize, device=flags.device)
-
-    run(folders, load, options, say, ui)
+    run(folders, load, options, say, sources)
 
 
 def _key(file: Path | None) -> str:

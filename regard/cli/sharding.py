@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,23 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from regard.cli.console import say, show
-from regard.cli.options import Opening, column_names, with_executor, with_flags
+from regard.cli.options import Opening, check_none, column_names, with_executor, with_flags
 from regard.errors import ConfigError, RegardError
 from regard.executors.protocol import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.sharded.driver import ShardedSummary
 
+WORKERS = "With --workers: "
+
 
 @dataclass(frozen=True)
 class ShardedWork:
-    """What a command computes: fields of `regard.sharded.manifest.ShardedTask`."""
+    """What a command computes; see `regard.sharded.manifest.ShardedTask`."""
 
     model: Path
     verb: str
     too_long: str
     opening: Opening
-    options: dict[str, Any]
+    options: Mapping[str, Any]
+    columns: str | None
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,7 @@ class Sharding:
     shard: tuple[int, int] = (1, 1)
 
     def run(
-        self,
-        work: ShardedWork,
-        inputs: Sequence[str] | None,
-        columns: str | None,
-        out: Path | None,
-        as_json: bool,
+        self, work: ShardedWork, inputs: Sequence[str] | None, out: Path | None, as_json: bool
     ) -> None:
         """Compute the rows of the files into a folder, and say what it holds.
 
@@ -56,14 +55,12 @@ class Sharding:
             ConfigError: no file or no folder is named.
             RegardError: no row has a result.
         """
-        if not inputs or list(inputs) == ["-"]:
+        if not inputs or list(inputs) == ["-"] or out is None:
             raise ConfigError(
-                "--workers needs files as input: "
+                "--workers reads files and writes a folder of parts: "
                 f"regard {work.verb} MODEL FILE --out FOLDER --workers N."
             )
-        if out is None:
-            raise ConfigError("--workers writes a folder of parts. Name it: --out FOLDER.")
-        summary = self.compute(work, inputs, columns, out, self.format)
+        summary = self.compute(work, inputs, out, self.format)
         show(asdict(summary), str(summary), True) if as_json else say(str(summary))
         from regard.sharded.manifest import ALL_FAILED
 
@@ -73,32 +70,29 @@ class Sharding:
         self,
         work: ShardedWork,
         inputs: Sequence[str],
-        columns: str | None,
         out: Path,
         format: str | None,
+        progress: bool | None = None,
     ) -> ShardedSummary:
         """Compute the rows of the files into a folder with parts of a format."""
         from regard.sharded.driver import WorkerOptions, compute_files
         from regard.sharded.manifest import ROWS_PER_PART, ShardedTask
         from regard.sharded.parts import format_of
 
-        model = Path(work.model)
         task = ShardedTask(
-            str(model.absolute() if model.exists() else work.model),
+            str(work.model.absolute() if work.model.exists() else work.model),
             work.verb,
             format_of(work.verb, format),
-            tuple(column_names(columns)),
+            tuple(column_names(work.columns)),
             work.too_long,
-            work.opening.quantize,
-            work.opening.device,
-            self.threads,
-            {name: value for name, value in work.options.items() if value is not None} or None,
-            work.opening.task,
-            work.opening.model_type,
-            self.rows_per_part or ROWS_PER_PART,
+            threads=self.threads,
+            options=dict(work.options) or None,
+            rows_per_part=self.rows_per_part or ROWS_PER_PART,
+            delimiter=work.delimiter,
+            **asdict(work.opening),
         )
         workers = WorkerOptions(self.workers, self.executor, self.gpus, self.strict, self.shard)
-        return compute_files(task, list(inputs), out, workers)
+        return compute_files(task, list(inputs), out, workers, progress=progress)
 
 
 def check_results(summary: ShardedSummary, reasons: Path) -> None:
@@ -116,37 +110,35 @@ def check_results(summary: ShardedSummary, reasons: Path) -> None:
 @with_executor
 def _sharding(
     workers: Annotated[
-        int | None, Option(help="Read files and write parts with N processes.")
+        int | None, Option(min=1, help="Read files and write parts with N processes.")
     ] = None,
     format: Annotated[
         str | None,
-        Option(
-            metavar="FORMAT", help="With --workers: the format of parts: jsonl, parquet or txt."
-        ),
+        Option(metavar="FORMAT", help=f"{WORKERS}the format of parts: jsonl, parquet or txt."),
     ] = None,
     threads: Annotated[
-        int | None, Option(help="With --workers: the threads of each process; default: 1.")
+        int | None, Option(min=1, help=f"{WORKERS}the threads of each process; default: 1.")
     ] = None,
-    gpus: Annotated[int | None, Option(help="With --workers: the GPUs of each process.")] = None,
+    gpus: Annotated[int | None, Option(min=0, help=f"{WORKERS}the GPUs of each process.")] = None,
     rows_per_part: Annotated[
-        int | None, Option(min=1, help="With --workers: the rows of each part; default: 1024.")
+        int | None, Option(min=1, help=f"{WORKERS}the rows of each part; default: 1024.")
     ] = None,
     strict: Annotated[
-        bool, Option("--strict", help="With --workers: stop at the first row that fails.")
+        bool, Option("--strict", help=f"{WORKERS}stop at the first row that fails.")
     ] = False,
     shard: Annotated[
         str | None,
         Option(
             metavar="I/N",
-            help="With --workers: compute the I-th of N shares of the parts, such as one job of an "
-            "array does.",
+            help=f"{WORKERS}compute the I-th of N shares of the parts, such as one job of an array "
+            "does.",
         ),
     ] = None,
     *,
     executor: ExecutorOptions,
 ) -> Sharding | None:
     """How the work is divided; None without --workers."""
-    others = {
+    given: dict[str, Any] = {
         "executor": None if executor == ExecutorOptions() else executor,
         "format": format,
         "threads": threads,
@@ -155,15 +147,10 @@ def _sharding(
         "strict": strict or None,
         "shard": None if shard is None else _share(shard),
     }
-    given = {name: value for name, value in others.items() if value is not None}
-    if workers is not None:
-        return Sharding(workers, **given)  # type: ignore[arg-type]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(
-            f"{names} has no effect without --workers N. Add --workers N, or leave {names} out."
-        )
-    return None
+    if workers is None:
+        check_none("without --workers N", given)
+        return None
+    return Sharding(workers, **{name: value for name, value in given.items() if value is not None})
 
 
 def _share(text: str) -> tuple[int, int]:
@@ -180,5 +167,5 @@ def _share(text: str) -> tuple[int, int]:
 
 with_sharding = with_flags("sharding", _sharding)
 with_vector_sharding = with_flags(
-    "sharding", _sharding, format="With --workers: the format of parts: safetensors or parquet."
+    "sharding", _sharding, format=f"{WORKERS}the format of parts: safetensors or parquet."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from regard.cli.console import emit, say, say_hint, show, to_json
+from regard.cli.console import emit, say, show, to_json
 from regard.cli.help_texts import Command, Group, with_values
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
 from regard.cli.options import AsJson, Quiet, Texts, column_names
@@ -109,7 +109,7 @@ def encode(
         if ids
         else (lambda text: " ".join(encode(text).tokens))
     )
-    say_hint(hint_at_file(texts))
+    hint_at_file(texts)
     for chunk in chunks_of(texts):
         emit("".join(f"{form(text)}\n" for text in chunk.texts))
 

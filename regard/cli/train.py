@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from regard.cli.console import say, show, show_drawn
-from regard.cli.options import AsJson, Device, Quiet, with_executor
+from regard.cli.options import AsJson, Device, Quiet, check_none, with_executor
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
 
@@ -25,7 +25,7 @@ RecipeName = Annotated[
     Path,
     Argument(metavar="RECIPE", help="The name of a recipe (regard list recipes), or its file."),
 ]
-Out = Annotated[Path | None, Option(help="The folder of the run; default: runs/NAME.")]
+Out = Annotated[Path | None, Option(help="The folder of the run; default: runs/NAME. --dry-run writes none.")]
 Gpus = Annotated[
     int, Option(min=0, help="Reserve N GPUs for each run; with 0 runs use those that they find.")
 ]
@@ -50,13 +50,12 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model by a recipe, in a new run folder."""
-    if force and (out is None or dry_run):
-        raise ConfigError("--force is for --out, the folder of a run that is replaced. Name it.")
-    if devices is not None and not dry_run:
-        raise ConfigError("--devices would be without effect: it belongs to --dry-run.")
-    if dry_run:
-        if device is not None:
-            raise ConfigError("--device would be without effect: --dry-run measures on the CPU.")
+    if out is None:
+        check_none("without --out, the folder of a run that is replaced", {"force": force})
+    if not dry_run:
+        check_none("without --dry-run", {"devices": devices})
+    else:
+        check_none("with --dry-run", {"device": device, "force": force})
         from regard.experiments.estimate import estimate
 
         found = estimate(recipe, overrides or (), devices=devices)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any, cast
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.executors import Job, make_executor, results_of
@@ -19,15 +21,19 @@ from regard.sharded.manifest import (
     ALL_FAILED,
     FAILED,
     PARTS,
+    ROWS_PER_PART,
     ShardedTask,
     ShardManifest,
     begin,
     names_in,
 )
+from regard.sharded.parts import format_of
+from regard.sharded.reading import FileResults, iter_results
 from regard.training.interrupt import Interrupted
 
 FUNCTION = "regard.sharded.worker:run"
 LEAST_INTERVAL = 1.0  # seconds between two looks at the files of all parts
+METHODS = ("embed", "predict", "translate", "generate", "tag")
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,8 @@ class ShardedSummary:
     """The numbers of parts and rows in an output folder.
 
     out: the folder.  missing: parts that other commands compute.  failed: the number of rows
-    without a result.
+    without a result.  truncated, unfinished: texts that were cut, and outputs that reached the
+    limit on their length, of those that were computed now.
     """
 
     out: Path
@@ -70,6 +77,8 @@ class ShardedSummary:
     missing: int
     rows: int
     failed: int
+    truncated: int = 0
+    unfinished: int = 0
 
     def __str__(self) -> str:
         if self.missing:
@@ -79,6 +88,71 @@ class ShardedSummary:
         if self.failed:
             text += f"; {self.failed:,} rows have no result: see {self.out / ALL_FAILED}"
         return text
+
+
+def predict_files(
+    model: str | PathLike[str],
+    files: str | PathLike[str] | Sequence[str | PathLike[str]],
+    method: str = "predict",
+    *,
+    out: str | PathLike[str],
+    workers: int = 1,
+    executor: str | ExecutorOptions = "local",
+    columns: str | Sequence[str] = (),
+    delimiter: str | None = None,
+    format: str | None = None,
+    too_long: str = "error",
+    quantize: str | None = None,
+    device: str | None = None,
+    threads: int = 1,
+    gpus: int = 0,
+    rows_per_part: int = ROWS_PER_PART,
+    shard: tuple[int, int] = (1, 1),
+    strict: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> FileResults | ShardedSummary:
+    """Compute the results of a model for each row, and write them into the parts of a folder.
+
+    After an interruption, the same call continues. The bytes of the parts do not depend on the
+    number of workers. With `shard` the result is a summary until all parts are there.
+
+    Args:
+        model: a folder, or a name on the hub; every worker opens it.
+        files: a file or several, compressed or not (lines, JSONL, CSV, TSV, Parquet).
+        method: "predict", "embed", "translate", "generate" or "tag".
+        out: the folder. A second call with the same arguments computes the parts that are missing.
+        workers: the number of processes.
+        executor: where they run: "local", "slurm", "ray", or one with its options.
+        columns: the columns of the data that hold the texts; (): chosen by their names.
+        delimiter: between the fields of CSV; None: a comma.
+        format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
+            for predictions. None: the first of these.
+        threads: the number of threads of each worker; the last digits of results depend on it.
+        gpus: the number of GPUs of each worker.
+        rows_per_part: the number of rows in each part.
+        shard: (i, n) from (1, n) to (n, n), where n calls each compute a share of the parts.
+        strict: whether a row without a result is an error.
+        options: keyword arguments of the method: `layers`, `beams`, ...
+
+    Raises:
+        ConfigError: there is no such method or format, or `out` was begun with something else.
+        DataError: the data cannot be read.
+        CheckpointError: there is no such model, or a part cannot be written.
+        Interrupted: after Ctrl-C; the same call continues.
+    """
+    if method not in METHODS:
+        raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
+    source = str(Path(model).absolute() if Path(model).exists() else model)
+    task = ShardedTask(
+        source, method, format_of(method, format),
+        (columns,) if isinstance(columns, str) else tuple(columns), too_long, quantize, device,
+        threads, options or None, rows_per_part=rows_per_part, delimiter=delimiter,
+    )  # fmt: skip
+    paths = [files] if isinstance(files, str | PathLike) else files
+    of_workers = WorkerOptions(workers, executor, gpus, strict, shard)
+    summary = compute_files(task, paths, out, of_workers, progress=progress)
+    return summary if summary.missing else iter_results(out)
 
 
 def compute_files(
@@ -100,6 +174,7 @@ def compute_files(
     """
     check_at_least(1, threads=task.threads, rows_per_part=task.rows_per_part)
     out = Path(out).absolute()
+    counts = Counter[str]()
     with closing(reporter(progress)) as shown:
         log = shown.warn if isinstance(shown, Silent) else shown.say
         executor = make_executor(
@@ -127,18 +202,19 @@ def compute_files(
         try:
             with closing(results_of(executor, jobs, shows.update)) as results:
                 for _, future in results:
-                    future.result()
+                    counts.update(cast("dict[str, int]", future.result()))
         except Interrupted as stopped:
             done = manifest.count - len(manifest.missing(out))
             message = f"stopped; {done:,} of {manifest.count:,} parts are done in {out}. The "
             message += "same command continues, and begins unfinished parts again."
             raise Interrupted(message, stopped.code) from None
-        shows.end()
+        shows.update(now=True)
     missing = len(manifest.missing(out))
     if missing and count == 1:
         raise RegardError(f"{missing:,} parts in {out} are not done. Run the command again.")
-    failed = 0 if missing else _complete(out, manifest)
-    return ShardedSummary(out, manifest.count, missing, manifest.rows, failed)
+    failed = 0 if missing else _complete(out)
+    cut = counts["truncated"], counts["unfinished"]
+    return ShardedSummary(out, manifest.count, missing, manifest.rows, failed, *cut)
 
 
 class _Display:
@@ -165,18 +241,14 @@ class _Display:
             f"{clock(left)} left"
         )
 
-    def update(self) -> None:
+    def update(self, now: bool = False) -> None:
         """Show the progress, unless that was done a moment ago."""
-        if time.monotonic() - self.shown_at >= max(self.shown.every, LEAST_INTERVAL):
-            self.end()
-
-    def end(self) -> None:
-        """Show the progress."""
-        self.shown_at, self.done = time.monotonic(), self._done()
-        self.shown.show(self)
+        if now or time.monotonic() - self.shown_at >= max(self.shown.every, LEAST_INTERVAL):
+            self.shown_at, self.done = time.monotonic(), self._done()
+            self.shown.show(self)
 
 
-def _complete(out: Path, manifest: ShardManifest) -> int:
+def _complete(out: Path) -> int:
     """Write failed.jsonl and remove the temporary files of workers that died; returns the number of
     rows that failed."""
     failed = 0

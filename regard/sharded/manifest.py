@@ -13,24 +13,24 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import regard
 from regard.checkpoints.hub import folder_of
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import differences, read_json
-from regard.sharded.rows import InputFile, check_columns, input_files
+from regard.sharded.rows import InputFile, input_files
 
 MANIFEST, PARTS, FAILED = "manifest.json", "parts", "failed"
 ALL_FAILED = "failed.jsonl"
-INPUT = "input.jsonl"  # data that were in memory
-VERSION = 2
-PACKAGES = ("regard", "torch", "numpy", "tokenizers")  # on which results depend
+VERSION = 3
+PACKAGES = ("torch", "numpy", "tokenizers", "pyarrow")  # on which results depend
 ROWS_PER_PART = 1024
 
 
@@ -48,6 +48,7 @@ class ShardedTask:
     quantize, device, task, model_type: as of `regard.load`.
     rows_per_part: how many rows each part has, unless its file ends; texts of a part are batched
         together.
+    delimiter: between the fields of CSV; None: a comma.
     """
 
     model: str
@@ -62,6 +63,7 @@ class ShardedTask:
     task: str | None = None
     model_type: str | None = None
     rows_per_part: int = ROWS_PER_PART
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,6 @@ class ShardManifest:
         """The file with the results of a part."""
         return out / PARTS / f"part-{number:05}.{self.task.format}"
 
-    def failed_file(self, out: Path, number: int) -> Path:
-        """The file that lists the rows of a part that have no result."""
-        return out / FAILED / f"part-{number:05}.jsonl"
-
     def missing(self, out: Path) -> list[FilePart]:
         """The parts that have no file yet."""
         done = names_in(out / PARTS)
@@ -140,7 +138,7 @@ def read_manifest(out: Path) -> ShardManifest:
     return manifest
 
 
-def begin(out: Path, task: ShardedTask, paths: Sequence[str | Path]) -> ShardManifest:
+def begin(out: Path, task: ShardedTask, paths: Sequence[Path]) -> ShardManifest:
     """Begin an output folder, or continue it; its manifest.
 
     Raises:
@@ -150,74 +148,42 @@ def begin(out: Path, task: ShardedTask, paths: Sequence[str | Path]) -> ShardMan
         CheckpointError: there is no such model, or the folder cannot be written.
     """
     if folder_of(task.model).resolve() in out.resolve().parents:
-        raise ConfigError(
-            f"{out} is inside the folder of the model, whose checksum it would change. Choose "
-            "another folder (--out)."
-        )
-    check_output_folder(out)
-    files = input_files([Path(path).absolute() for path in paths])
-    if not (out / MANIFEST).exists():
-        check_columns(files[0], task.columns)
-    now = ShardManifest(VERSION, task, model_checksum(task.model), versions_for(task), files)
+        raise ConfigError(f"{out} is inside the folder of the model. Choose another (--out).")
+    parts = names_in(out / PARTS)  # before the manifest: another process may just have begun
+    if out.exists() and not (out / MANIFEST).exists():
+        names = {name for name in names_in(out) if not name.startswith(".")} if out.is_dir() else {}
+        if parts or not out.is_dir() or names - {PARTS}:
+            raise ConfigError(f"{out} was not written by this command. Choose another (--out).")
+    files = input_files([path.absolute() for path in paths], task.columns, task.delimiter)
+    versions = {"regard": regard.__version__} | {name: _version(name) for name in PACKAGES}
+    now = ShardManifest(VERSION, task, model_checksum(task.model), versions, files)
+    text = json.dumps(asdict(now)) + "\n"
+    temporary = out / f".{MANIFEST}.{uuid4().hex}"
     try:
         (out / PARTS).mkdir(parents=True, exist_ok=True)
-        _write_once(out / MANIFEST, json.dumps(asdict(now)) + "\n")
+        write_text(temporary, text)
+        rename_new(temporary, out / MANIFEST)
         return now
     except FileExistsError:  # it is continued, or another process has begun it at the same time
         pass
     except OSError as error:
         raise not_written(out, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
     before = read_manifest(out)
-    if changes := list(_changes(before, now)):
+    changes = [
+        f"`{name}` was {_shown(old)}, and is {_shown(new)} now"
+        for name, old, new in differences(_settings(before), _settings(now))
+    ]
+    if changes:
         raise ConfigError(
             f"{out} was begun with other settings:\n  "
             + "\n  ".join(changes)
             + "\nUse the settings from before, remove the folder, or choose another one."
         )
     if now != before:  # the paths of files and model
-        write_text(out / MANIFEST, json.dumps(asdict(now)) + "\n")
+        write_text(out / MANIFEST, text)
     return now
-
-
-def check_output_folder(out: Path) -> None:
-    """Check that an output folder can be begun or continued at this path.
-
-    Without a manifest it may have what is written before the manifest, and no part.
-
-    Raises:
-        ConfigError: the path holds something else.
-    """
-    if out.is_dir():
-        parts = names_in(out / PARTS)  # before the manifest: another process may just have begun
-        names = {name for name in names_in(out) if not name.startswith(".")}
-        if MANIFEST in names or (names <= {PARTS, INPUT} and not parts):
-            return
-    elif not out.exists():
-        return
-    raise ConfigError(
-        f"{out} exists already and was not written by this command. Choose another folder (--out)."
-    )
-
-
-def _write_once(path: Path, text: str) -> None:
-    """Write a new file, completely or not at all.
-
-    Raises:
-        FileExistsError: it exists.
-    """
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        write_text(temporary, text)
-        rename_new(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _changes(before: ShardManifest, now: ShardManifest) -> Iterator[str]:
-    """A line for each setting on which results depend, and which is another one now."""
-    old, new = _settings(before), _settings(now)
-    for name, was, value in differences(old, new):
-        yield f"`{name}` was {_shown(was)}, and is {_shown(value)} now"
 
 
 def _shown(value: object) -> str:
@@ -262,17 +228,7 @@ def model_checksum(model: str) -> str:
     return total.hexdigest()
 
 
-def versions_for(task: ShardedTask) -> dict[str, str]:
-    """The versions of the packages on which the bytes of the parts depend."""
-    names = (*PACKAGES, "pyarrow") if task.format == "parquet" else PACKAGES
-    return {name: _version(name) for name in names}
-
-
 def _version(package: str) -> str:
-    if package == "regard":
-        import regard
-
-        return regard.__version__
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

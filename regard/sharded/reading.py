@@ -42,8 +42,8 @@ class FileResults:
         for file in self.files:
             yield from _rows(file)
 
-    def arrays(self) -> Iterator[np.ndarray]:
-        """The vectors of one part after another, (rows, D).
+    def vectors(self) -> np.ndarray:
+        """All vectors in memory, (rows, D).
 
         Raises:
             ConfigError: the results are no vectors.
@@ -51,17 +51,11 @@ class FileResults:
         method = self.manifest.task.method
         if method != "embed":
             raise ConfigError(f"{self.folder} holds the results of {method}, which are no vectors.")
-        for file in self.files:
-            yield _rows(file) if file.suffix == ".safetensors" else _vectors(file)
-
-    def vectors(self) -> np.ndarray:
-        """All vectors in memory, (rows, D).
-
-        Raises:
-            ConfigError: the results are no vectors.
-        """
-        found = list(self.arrays())
-        return np.concatenate(found) if found else np.zeros((0, 0), np.float32)
+        found = [row["vector"] if isinstance(row, dict) else row for row in self]
+        width = next((len(vector) for vector in found if vector is not None), 0)
+        missing = np.full(width, np.nan, np.float32)
+        vectors = [missing if vector is None else vector for vector in found]
+        return np.asarray(vectors, np.float32).reshape(len(vectors), width)
 
     def failed(self) -> Iterator[dict[str, Any]]:
         """The rows without a result: `file`, `line` and `reason`."""
@@ -96,15 +90,3 @@ def _rows(file: Path) -> Any:
         return parquet.read_table(file).to_pylist()
     lines = file.read_text(encoding="utf-8").split("\n")[:-1]
     return [json.loads(line) for line in lines] if file.suffix == ".jsonl" else lines
-
-
-def _vectors(file: Path) -> np.ndarray:
-    """The column of vectors of a Parquet file."""
-    from pyarrow import parquet
-
-    column = parquet.read_table(file, columns=["vector"]).column("vector").combine_chunks()
-    width = column.type.list_size
-    whole = np.full((len(column), width), np.nan, np.float32)
-    there = ~column.is_null().to_numpy(zero_copy_only=False)
-    whole[there] = column.drop_null().flatten().to_numpy().reshape(-1, width)
-    return whole

@@ -6,50 +6,47 @@ written under a temporary name, and renamed when it is complete: what exists is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 from uuid import uuid4
 
 import torch
 
-from regard.data.text_chunks import is_blank
-from regard.errors import ConfigError, DataError
+from regard.data.text_chunks import Chunk, is_blank
+from regard.errors import ConfigError, DataError, TextError
 from regard.file_writing import replacing, sync
 from regard.malloc import keep_freed_blocks
 from regard.plain_json import to_json
-from regard.sharded.computing import RowComputer, VectorComputer, open_computer, reason_of
-from regard.sharded.manifest import FilePart, ShardManifest, read_manifest
-from regard.sharded.parts import (
-    BLANK,
-    VECTOR,
-    check_new_columns,
-    lines_part,
-    parquet_part,
-    parquet_schema,
-    safetensors_part,
+from regard.sharded.manifest import FAILED, FilePart, ShardedTask, ShardManifest, read_manifest
+from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safetensors_part
+from regard.sharded.rows import TEXT, InputRow, RowChunk, column_names, rows_of
+from regard.tasks.batching import TooLong
+from regard.tasks.embedder import VectorBatches
+from regard.tasks.folders import load
+from regard.tasks.line_predictor import LinePredictor
+from regard.tasks.predicted_tables import (
+    Record,
+    check_columns,
+    infer_columns,
+    prediction_columns,
+    texts_of_row,
 )
-from regard.sharded.rows import (
-    InputFile,
-    InputRow,
-    RowChunk,
-    column_names,
-    raw_rows,
-    row_of,
-    texts_of,
-)
-from regard.tasks.predicted_tables import infer_columns
+from regard.tasks.task import Task
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
 FIRST_ROWS = 1024  # from which the columns of all parts are inferred
+TRIED = 8  # rows whose results tell the columns of Parquet
+
+Results = list[Record | None]  # of rows, by column; {} of a row without text, None without result
+Errors = dict[int, DataError]  # of rows without a result, by index
 
 
-def run(out: str, *, strict: bool, share: Sequence[int]) -> None:
-    """Compute missing parts: the function of a job.
+def run(out: str, *, strict: bool, share: Sequence[int]) -> dict[str, int]:
+    """Compute missing parts: the function of a job. Returns how many texts were truncated, and how
+    many outputs unfinished.
 
     out: the output folder.
     strict: whether a row without a result raises its error.
@@ -62,20 +59,22 @@ def run(out: str, *, strict: bool, share: Sequence[int]) -> None:
     """
     folder, (index, count) = Path(out), share
     manifest = read_manifest(folder)
+    own = [part for part in manifest.missing(folder) if part.number % count == index]
+    if not own:
+        return {}
     with Interruption() as interruption:
         try:
             with interruption.interruptible():
-                if own := [p for p in manifest.missing(folder) if p.number % count == index]:
-                    worker = Worker(folder, manifest, strict)
-                    for part, rows in parts_with_rows(own):
-                        worker.compute(part, rows)
+                worker = Worker(folder, manifest, strict)
+                for part, rows in parts_with_rows(own):
+                    worker.compute(part, rows)
+                return dict(worker.computer.counts)
         except Stopped:
             raise Interrupted("stopped", interruption.code) from None
 
 
 def parts_with_rows(parts: Iterable[FilePart]) -> Iterator[tuple[FilePart, list[InputRow]]]:
-    """The parts, in order, with their rows. Each file is read once, from its beginning; the rows
-    between are skipped without being parsed.
+    """The parts, in order, with their rows. Each file is read once, from its beginning.
 
     Raises:
         DataError: a file has fewer rows than before.
@@ -83,15 +82,93 @@ def parts_with_rows(parts: Iterable[FilePart]) -> Iterator[tuple[FilePart, list[
     path, position = "", 0
     for part in parts:
         if part.file.path != path:
-            path, position = part.file.path, 0
-            names, raw = column_names(part.file), raw_rows(part.file)
-        stop = part.start + part.rows - position
-        chosen = list(islice(raw, part.start - position, stop))
+            path, position, rows = part.file.path, 0, rows_of(part.file)
+        chosen = list(islice(rows, part.start - position, part.start - position + part.rows))
         position = part.start + part.rows
         if len(chosen) < part.rows:
             problem = f"has fewer than {position:,} rows, which it had when the work began."
             raise DataError(path, None, problem, "Choose another folder for the output.")
-        yield part, [row_of(part.file, names, number, row) for number, row in chosen]
+        yield part, chosen
+
+
+class Computer(Protocol):
+    """Computes the results of texts with an open model; `counts` of texts that were cut."""
+
+    counts: Counter[str]
+
+    def compute(self, chunk: Chunk) -> tuple[Results, Errors]: ...
+
+
+class VectorComputer:
+    """Vectors of texts, (D,) each, as the column `vector`."""
+
+    def __init__(self, embedder: VectorBatches, too_long: str):
+        self.embedder, self.too_long = embedder, too_long
+        self.counts = Counter[str]()
+
+    def compute(self, chunk: Chunk) -> tuple[Results, Errors]:
+        errors, results = Errors(), Results([None] * len(chunk.texts))
+        texts = [text[0] if isinstance(text, tuple) else text for text in chunk.texts]
+        encoded, input_format = self.embedder.encode(texts), self.embedder.input_format
+        long = input_format.too_long(encoded.inputs)
+        if self.too_long == "error":
+            for index in long:
+                tokens = len(encoded.inputs[index])
+                errors[index] = chunk.too_long(index, tokens, input_format.max_length)
+        else:
+            self.counts.update(truncated=len(long))
+        while left := [index for index in range(len(texts)) if index not in errors]:
+            if errors:
+                encoded = self.embedder.encode([texts[index] for index in left])
+            try:
+                vectors = self.embedder.vectors(encoded)
+            except TextError as error:  # a vector is not finite
+                index = left[error.index]
+                errors[index] = chunk.error(index, error.problem, error.hint)
+                continue
+            for index, vector in zip(left, vectors, strict=True):
+                results[index] = {"vector": vector}
+            break
+        return results, errors
+
+
+class PredictionComputer:
+    """The predictions of a task, as columns."""
+
+    def __init__(self, predictor: LinePredictor):
+        self.predictor, self.counts = predictor, predictor.counts
+
+    def compute(self, chunk: Chunk) -> tuple[Results, Errors]:
+        results, errors = self.predictor.predict_each(chunk)
+        columns = [
+            None if result is None else {} if is_blank(text) else prediction_columns(result)
+            for text, result in zip(chunk.texts, results, strict=True)
+        ]
+        return columns, errors
+
+
+def open_computer(task: ShardedTask) -> Computer:
+    """Open the model of a task; what computes the method with it.
+
+    Raises:
+        CheckpointError: there is no such model.
+        ConfigError: the model does not support the method or an option.
+    """
+    opening: Any = {"quantize": task.quantize, "device": task.device}
+    model: Task = load(task.model, task=task.task, model_type=task.model_type, **opening)
+    options = dict(task.options or {})
+    if task.method == "embed":
+        problem = f"{task.model} holds a model of {model.name}, which gives no vectors of texts."
+        model.require("embed", task.model, problem)
+        if len(task.columns) > 1:
+            raise ConfigError(f"A vector is of one text, but the columns are {task.columns}.")
+        return VectorComputer(VectorBatches.of(model.text_encoder(), **options), task.too_long)
+    model.require_method(task.method, task.model)
+    if model.reads_images:
+        raise ConfigError(f"{task.model} is a model of {model.name}, which reads images.")
+    if not model.decodes and options:
+        raise ConfigError(f"{model.name} decodes nothing, so {', '.join(options)} has no effect.")
+    return PredictionComputer(LinePredictor(model, cast(TooLong, task.too_long), options))
 
 
 class Worker:
@@ -102,16 +179,62 @@ class Worker:
         self.out, self.manifest, self.strict = out, manifest, strict
         self.computer = open_computer(manifest.task)
         keep_freed_blocks()
-        self.file: InputFile = next(file for file in manifest.files if file.rows)
-        names, raw = column_names(self.file), islice(raw_rows(self.file), FIRST_ROWS)
-        rows = (row_of(self.file, names, number, row) for number, row in raw)
-        first = [row for row in rows if row.error is None]
-        self.columns = self._columns(first)
-        self.added = self._added_columns(first)
-        self.schema: Any = None
+        file = next(file for file in manifest.files if file.rows)
+        first = [row for row in islice(rows_of(file), FIRST_ROWS) if row.error is None]
+        self.columns = manifest.task.columns
+        if file.format == "lines":
+            self.columns = (TEXT,)
+        elif first and not self.columns:
+            self.columns = infer_columns(Path(file.path), first[0].record)
+        if isinstance(self.computer, PredictionComputer) and file.format != "lines":
+            check_columns(self.computer.predictor.task, self.columns, Path(file.path))
+        self.is_lines, self.schema = file.format == "lines", None
+        has_columns = manifest.task.format in ("jsonl", "parquet")
+        of_method = "vector" if manifest.task.method == "embed" else "prediction"
+        self.added = of_method if has_columns else ""  # the column of results
+        self._check_new_columns(file.path, None, column_names(file))
         if manifest.task.format == "parquet":
-            records = [row.record for row in first]
-            self.schema = parquet_schema(records, self.added, self.file.path)
+            results, _ = self.results(file.path, first[:TRIED])
+            if not any(results):  # of a text that has a result
+                row = InputRow(1, dict.fromkeys(self.columns, "a"))
+                results, _ = self.results(file.path, [row])
+            self.schema = parquet_schema([row.record for row in first], results, file.path)
+
+    def results(self, path: str, rows: Sequence[InputRow]) -> tuple[Results, Errors]:
+        """The results of rows of a file."""
+        errors, texts, readable = Errors(), list[Any](), list[int]()
+        for index, row in enumerate(rows):
+            try:
+                if row.error is not None:
+                    raise row.error
+                of_row = texts_of_row(row.record, self.columns, (path, row.line))
+                texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
+                readable.append(index)
+            except DataError as error:
+                errors[index] = error
+        results: Results = [None] * len(rows)
+        chunk = RowChunk(0, texts, path, [rows[index].line for index in readable])
+        computed, failed = self.computer.compute(chunk) if texts else ([], {})
+        errors |= {readable[index]: error for index, error in failed.items()}
+        for index, result in zip(readable, computed, strict=True):
+            try:
+                self._check_new_columns(path, rows[index].line, rows[index].record, result)
+                results[index] = result
+            except DataError as error:
+                errors[index] = error
+        return results, errors
+
+    def _check_new_columns(
+        self, path: str, line: int | None, names: Collection[str], result: Record | None = None
+    ) -> None:
+        """Check that no column has the name of a column of the results.
+
+        Raises:
+            DataError: one has.
+        """
+        if self.added and (both := {*names} & {self.added, *(result or ())}):
+            problem = f"has a column {min(both)!r}, which is the name of a column of the results."
+            raise DataError(path, line, problem, "Rename it.")
 
     def compute(self, part: FilePart, rows: Sequence[InputRow]) -> None:
         """Compute the rows of a part, and write its file and before it the list of its rows without
@@ -121,88 +244,27 @@ class Worker:
             DataError: with `strict`, a row has no result.
             CheckpointError: a file cannot be written.
         """
-        path = part.file.path
-        results, errors = self.computer.compute_rows(rows, self.columns, path)
-        rows = [*rows]
-        for index, row in enumerate(rows):  # of JSONL each row has fields of its own
-            try:
-                check_new_columns([row.record], self.added, path, row.line)
-            except DataError as error:
-                results[index], errors[index] = None, error
-                own = {name: one for name, one in row.record.items() if name not in self.added}
-                rows[index] = replace(row, record=own)
-        content, unfit = self._content(rows, results, path)
-        errors = unfit | errors
-        failed = sorted(errors.items(), key=itemgetter(0))
+        path, format = part.file.path, self.manifest.task.format
+        results, errors = self.results(path, rows)
+        failed = [(rows[index].line, errors[index]) for index in sorted(errors)]
         if failed and self.strict:
             raise failed[0][1]
-        if failed:
-            lines = (_failure(path, rows[index].line, error) for index, error in failed)
-            text = "".join(lines).encode("utf-8", "backslashreplace")
-            _write(self.manifest.failed_file(self.out, part.number), text)
-        _write(self.manifest.part_file(self.out, part.number), content)
-
-    def _content(
-        self, rows: Sequence[InputRow], results: Sequence[Any], path: str
-    ) -> tuple[bytes, dict[int, DataError]]:
-        """The bytes of a part, and by index the errors of rows that it cannot hold."""
-        format = self.manifest.task.format
+        records = [{n: v for n, v in row.record.items() if n != self.added} for row in rows]
         if format == "parquet":
-            return parquet_part(rows, results, self.schema, path)
-        if isinstance(self.computer, VectorComputer):
-            return safetensors_part(results, self.computer.embedder.width), {}
-        return lines_part(rows, results, format), {}
-
-    def _columns(self, first: Sequence[InputRow]) -> tuple[str, ...]:
-        """The columns of texts; () where the input is lines."""
-        columns = self.manifest.task.columns
-        if self.file.format == "lines":
-            if columns:
-                problem = f"{self.file.path} has lines and no columns, but {columns} are named."
-                raise ConfigError(problem)
-            return ()
-        if not first:
-            return columns or ("text",)
-        columns = columns or infer_columns(Path(self.file.path), first[0].record)
-        if self.file.format != "jsonl":  # all rows have the same columns
-            texts_of(first[0], columns, self.file.path)
-        return columns
-
-    def _added_columns(self, first: Sequence[InputRow]) -> dict[str, Any]:
-        """The columns of results that stand beside those of the input; {} where none do."""
-        format = self.manifest.task.format
-        # a line has no other columns
-        of_lines = format == "jsonl" and self.file.format == "lines"
-        if of_lines or format in ("safetensors", "txt"):
-            return {}
-        added = added_columns(self.computer, first, self.columns)
-        check_new_columns([row.record for row in first], added, self.file.path)
-        return added
-
-
-def added_columns(
-    computer: RowComputer[Any], first: Sequence[InputRow], columns: Sequence[str]
-) -> dict[str, Any]:
-    """The columns of results, with a value or an Arrow type of each.
-
-    Those of predictions are the columns of the results of a few of the first rows.
-    """
-    if isinstance(computer, VectorComputer):
-        import pyarrow
-
-        return {VECTOR: pyarrow.list_(pyarrow.float32(), computer.embedder.width)}
-    texts: list[str | tuple[str, ...]] = []
-    for row in first:
-        with suppress(DataError):
-            texts.append(texts_of(row, columns, "the input"))
-    filled = [text for text in texts if not is_blank(text)][:8]
-    filled.append(("a",) * len(columns) if columns else "a")  # where none of them has a result
-    results, _ = computer.compute_each(RowChunk(0, filled, "the input", [0] * len(filled)))
-    return max((one for one in results if one), key=len, default=BLANK)
-
-
-def _failure(path: str, line: int, error: DataError) -> str:
-    return to_json({"file": path, "line": line, "reason": reason_of(error)}) + "\n"
+            content = parquet_part(records, results, self.schema, path)
+        elif isinstance(self.computer, VectorComputer):
+            content = safetensors_part(results, self.computer.embedder.width)
+        else:
+            content = lines_part(records, results, format)
+        if failed:
+            reasons = [
+                {"file": path, "line": line, "reason": f"{error.problem} {error.hint}".rstrip()}
+                for line, error in failed
+            ]
+            lines = "".join(f"{to_json(reason)}\n" for reason in reasons)
+            text = lines.encode("utf-8", "backslashreplace")
+            _write(self.out / FAILED / f"part-{part.number:05}.jsonl", text)
+        _write(self.manifest.part_file(self.out, part.number), content)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import regard
@@ -113,24 +112,6 @@ def test_parts_are_those_of_one_process_though_a_worker_is_killed(cluster, tmp_p
     )
 
 
-def test_a_ray_dataset_gets_the_vectors_of_the_model_and_reasons_for_rows_without(
-    cluster, tmp_path
-):
-    datasets = pytest.importorskip("ray.data")
-    from tiny_folders import folder
-
-    model = folder(tmp_path / "model", "bert", "Model")
-    texts = ["the cat sat", "a b c", "on the mat " * 500]
-    rows = datasets.from_items([{"id": n, "text": text} for n, text in enumerate(texts)])
-    found = sorted(regard.predict_files(model, rows, "embed").take_all(), key=lambda row: row["id"])
-    expected = regard.load(model).embed(texts[:2])
-    for row, vector in zip(found, expected, strict=False):
-        assert row["error"] is None and np.allclose(row["vector"], vector, atol=1e-6)
-    assert (
-        found[2]["vector"] is None and "tokens, but this model reads at most" in found[2]["error"]
-    )
-    with pytest.raises(ConfigError, match="has a column 'error'"):
-        regard.predict_files(model, datasets.from_items([{"text": "a", "error": 1}]), "embed")
 
 
 def test_a_missing_package_raises_an_error(monkeypatch):

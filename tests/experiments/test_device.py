@@ -103,4 +103,4 @@ def test_commands_take_a_device(command):
 
 def test_a_dry_run_takes_no_device():
     ran = CliRunner().invoke(app, ["train", "small.toml", "--dry-run", "--device", "cpu"])
-    assert ran.exit_code == 2 and "--device would be without effect" in ran.stderr
+    assert ran.exit_code == 2 and "--device has no effect" in ran.stderr

@@ -156,7 +156,7 @@ def test_the_command_line_reports_shards(tmp_path):
     text = CliRunner().invoke(app, asked_for).stdout
     assert "on each device" in text and "sharded over 2" in text
     refused = CliRunner().invoke(app, ["train", str(RECIPE), "--devices", "2"])
-    assert refused.exit_code and "--devices would be without effect" in refused.output
+    assert refused.exit_code and "--devices has no effect" in refused.output
 
 
 def test_torch_device_meta_builds_what_the_estimate_counts():

@@ -107,7 +107,6 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([folder, folder], "would both be served as 'tagging'"),
         ([folder, "=x"], "must be FOLDER or NAME=FOLDER"),
         ([], "Name a model to serve"),
-        ([folder, "--runs", "runs"], "add --ui"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
         ([folder, "--timeout", "nan"], "greater than or equal to 0.1"),
         ([folder, "--timeout", "inf"], "--timeout must be seconds"),

@@ -108,7 +108,7 @@ def test_browsers_give_the_key_as_a_password(folders):
     def basic(text):
         return f"Basic {base64.b64encode(text.encode()).decode()}"
 
-    for path in ("/", "/page/main.js", "/v1/models", "/ui/runs", *UI_ROUTES):
+    for path in ("/", "/page/main.js", "/v1/models", "/ui/maps", *UI_ROUTES):
         body = {} if path.startswith("/ui") else None
         for wrong in (None, basic("a-key"), basic("user:"), basic("a-key:user"), "Basic"):
             headers = {} if wrong is None else {"Authorization": wrong}

@@ -17,7 +17,6 @@ from served import listening, running, service_of
 
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.sources import UISources
-from regard.training.metrics_log import METRICS, MetricsLog
 from regard.visual.image_regions import attended_regions
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.skipif(not BROWSER, reason="there is no Chromium on thi
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TEXT = f"the old cat sat {SCRIPT}"
-RUNS: list[Path] = []  # of the web UI
 NAMED = {
     "translation": "translation",
     SCRIPT.replace("/", "|"): "language-modeling",
@@ -41,20 +39,15 @@ STRIPES = Path(__file__).parents[1] / "stripes.png"
 
 @pytest.fixture(scope="module")
 def service(folders, tmp_path_factory):
-    """A web UI where models, labels and runs have a script for a name."""
-    folder, name = tmp_path_factory.mktemp("ui"), SCRIPT.replace("/", "|")
+    """A web UI where models and labels have a script for a name."""
+    folder = tmp_path_factory.mktemp("ui")
     words = "the old cat sat on a warm mat sleeping".split()
     rows = [
         {"text": f"{word} {words[n - 3]} {SCRIPT}", "kind": SCRIPT if n % 2 else "cat"}
         for n, word in enumerate(words)
     ]
     (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for run in ("lstm", name):
-        log = MetricsLog(folder / "runs" / run)
-        log.write(1, {"train/loss": 2.0, SCRIPT: 1.0})
-        log.close()
-    sources = UISources.of({}, [folder / "runs"], folder / "texts.jsonl", "kind")
-    RUNS.extend((folder / "runs").iterdir())
+    sources = UISources.of({}, folder / "texts.jsonl", "kind")
     named = {name: folders[task] for name, task in NAMED.items()}
     service = service_of(named, ui=sources)
     sources.prepare(service.models, lambda message: None)
@@ -344,14 +337,14 @@ def test_every_lesson_is_drawn_and_its_numbers_change_the_picture_and_the_addres
         assert page.query_selector_all("#main [role=alert]") == [], name
         assert page.inner_text("#main h2") == LESSONS[name].title
         assert page.query_selector("#main .pictures svg, #main .pictures table, #main .cells"), name
-    open_view(page, address, "#lessons?lesson=beam-search")
-    assert "the poor don't have any money" in page.inner_text(".pictures")
-    page.fill("input[name=beams]", "1")
-    page.wait_for_selector("text=poor people are destitute")
-    assert page.url.endswith("beams=1")
-    open_view(page, address, "#lessons?lesson=beam-search&beams=1")
-    assert page.input_value("input[name=beams]") == "1"
-    assert "poor people are destitute" in page.inner_text(".pictures")
+    open_view(page, address, "#lessons?lesson=masks")
+    assert "The text has 6 tokens" in page.inner_text(".pictures")
+    page.fill("input[name=length]", "5")
+    page.wait_for_selector("text=The text has 3 tokens")
+    assert page.url.endswith("length=5")
+    open_view(page, address, "#lessons?lesson=masks&length=5")
+    assert page.input_value("input[name=length]") == "5"
+    assert "The text has 3 tokens" in page.inner_text(".pictures")
 
 
 def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
@@ -373,23 +366,6 @@ def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
     assert len(addresses) > 1
     page.click(".label >> nth=0")
     assert len(page.query_selector_all(".map .point:not(.off)")) == 5
-
-
-def just_written():
-    """The runs seem to train, however long the tests before have taken."""
-    for run in RUNS:
-        os.utime(run / METRICS)
-
-
-def test_curves_are_drawn_again_when_a_run_has_written(page, address):
-    just_written()
-    open_view(page, address, "#runs?run=runs%2Flstm")
-    assert "training · step 1" in page.inner_text("#main")
-    run = next(one for one in RUNS if one.name == "lstm")
-    with (run / METRICS).open("a") as file:
-        file.write('{"step": 2, "train/loss": 1.5}\n{"step": 3, "trai')
-    page.wait_for_selector("text=training · step 2", timeout=10_000)
-    assert page.query_selector_all("#main .charts svg circle")
 
 
 @pytest.mark.parametrize("number", ["-5", "0.5", "1e9", "x"])

@@ -1,12 +1,11 @@
-"""Cells, maps, runs, comparisons and lessons of the web UI equal what Python gives."""
+"""Cells, maps and lessons of the web UI equal what Python gives."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,16 +13,12 @@ import pytest
 from served import ask, ask_together, message_of, near, running, service_of
 
 import regard
-from regard.errors import ConfigError, DataError
-from regard.experiments.results import COMPARISON, Comparison, Outcome
+from regard.errors import DataError
 from regard.serving.ui.examples import NEUTRAL
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.maps import SHOWN, TextMaps
 from regard.serving.ui.pictures import of_page, plain_picture
-from regard.serving.ui.runs import RunFolders
 from regard.serving.ui.sources import UISources
-from regard.training.callbacks import RESULT, Result
-from regard.training.metrics_log import METRICS, MetricsLog, read_events
 from regard.visual import (
     CellText,
     Curves,
@@ -35,7 +30,6 @@ from regard.visual import (
     find_cells,
 )
 from regard.visual.image_regions import attended_regions
-from regard.visual.report import training_curves
 
 SCRIPT = "<script>alert(1)</script>"
 STRIPES = Path(__file__).parents[1] / "stripes.png"
@@ -53,42 +47,9 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Two runs, one of them finished, and a comparison."""
-    folder = tmp_path_factory.mktemp("work") / "runs"
-    for name, steps in (("first", 3), (f"cat & {SCRIPT.replace('/', '∕')}", 5)):
-        log = MetricsLog(folder / name)
-        for step in range(1, steps + 1):
-            log.write(step, {"train/loss": 3 / step, "lr": 0.1, SCRIPT: 1.0})
-        log.close()
-    result = Result("max_updates", "last", 3, 30, 1.5, None, 3, {"bleu": 12.5, "ppl": None})
-    (folder / "first" / RESULT).write_text(json.dumps(asdict(result)))
-    (folder / "both").mkdir()
-    found = comparison(folder / "both")
-    (folder / "both" / COMPARISON).write_text(json.dumps(found.facts()))
-    (folder / "model").mkdir()
-    (folder / "model" / METRICS).write_text("no run")
-    return folder
-
-
-def comparison(folder):
-    def outcome(quality):
-        return Outcome(
-            scores=[{"name": "BLEU", "value": quality, "signature": SCRIPT}],
-            goal=("bleu", "max", quality),
-            curves={"valid/bleu": [(10, 1.0), (20, quality)], "train/loss": [(10, 3.0), (20, 2.0)]},
-            **dict(steps=2, tokens=20, seconds=4.0, parameters=100, flops=1e6, memory=1000),
-            **dict(precision="float32", threads=1, samples=[("x", "y", "z")]),
-        )
-
-    both = {SCRIPT: (outcome(10.0), outcome(14.0)), "b": (outcome(11.0), outcome(11.5))}
-    return Comparison(folder, {"budget": {"tokens": 20}}, (1, 2), both)
-
-
-@pytest.fixture(scope="module")
-def server(folders, texts, runs):
-    """A running service with models, texts and runs."""
-    sources = UISources.of({}, [runs], texts, "kind")
+def server(folders, texts):
+    """A running service with models and texts."""
+    sources = UISources.of({}, texts, "kind")
     names = ("embedding", "language-modeling", "translation", "captioning")
     made = service_of({name: folders[name] for name in names}, ui=sources)
     sources.prepare(made.models, lambda message: None)
@@ -250,100 +211,13 @@ def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
     assert ask(service, "/ui/map", {}).status_code == 404
 
 
-# -------------------------------------------------------------------------------- runs
-
-
-def test_runs_and_comparisons_are_listed_by_names(server, runs):
-    found = answer(server, "/ui/runs")
-    there = sorted(name for name in os.listdir(runs) if name not in ("both", "model"))
-    assert [one["name"] for one in found["runs"]] == [f"runs/{name}" for name in there]
-    assert found["comparisons"] == ["runs/both"]
-    ended = {one["name"]: (one["ended"], one.get("scores")) for one in found["runs"]}
-    assert ended.pop("runs/first") == ("max_updates", {"valid bleu": 12.5})
-    assert set(ended.values()) == {(None, None)}
-
-
-def test_curves_grow_with_the_run_and_half_a_line_waits(server, runs):
-    name = "runs/" + next(one.name for one in runs.iterdir() if one.name.startswith("cat"))
-    folder = runs.parent / name
-    found = answer(server, "/ui/curves", name=name)
-    assert found["picture"] == plain_picture(training_curves(read_events(folder)))
-    with (folder / METRICS).open("a") as file:
-        file.write('{"step": 6, "train/lo')
-        file.flush()
-        assert answer(server, "/ui/curves", name=name)["last"] == found["last"]
-        file.write('ss": 0.25}\n')
-    grown = answer(server, "/ui/curves", name=name)
-    assert grown["last"] == {"step": 6, "train/loss": 0.25}
-    assert grown["picture"] == plain_picture(training_curves(read_events(folder)))
-
-
-def test_a_damaged_run_says_which_line(server, runs):
-    (runs / "bad").mkdir()
-    (runs / "bad" / METRICS).write_text('{"step": 1}\n{"step": 2\n')
-    try:
-        answered = ask(server, "/ui/curves", {"name": "runs/bad"})
-        assert answered.status_code == 400 and f"{METRICS}:2" in message_of(answered)
-        (runs / "bad" / METRICS).write_text("")
-        found = answer(server, "/ui/curves", name="runs/bad")
-        assert found["last"] == {} and found["picture"]["parts"] == []
-    finally:
-        (runs / "bad" / METRICS).unlink()
-    assert ask(server, "/ui/curves", {"name": "runs/bad"}).status_code == 404
-
-
-def test_errors_of_damaged_runs_name_no_folder_of_the_server(server, runs):
-    folder = runs / "bad"
-    folder.mkdir(exist_ok=True)
-    for name in (METRICS, RESULT, COMPARISON):
-        (folder / name).write_text("{\n")
-    (folder / METRICS).write_text('{"step": 1\n{"step": 2}\n')
-    try:
-        for path in ("/ui/curves", "/ui/comparison"):
-            message = message_of(ask(server, path, {"name": "runs/bad"}))
-            assert message.startswith("runs/bad/") and str(runs.parent) not in message
-        listed = {one["name"]: one["ended"] for one in answer(server, "/ui/runs")["runs"]}
-        assert listed["runs/bad"].startswith("damaged: runs/bad/")
-        assert str(runs.parent) not in listed["runs/bad"]
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("path", ["/ui/curves", "/ui/comparison"])
-def test_clients_cannot_name_files(server, runs, path):
-    outside = runs.parent / "outside"
-    MetricsLog(outside).close()
-    (runs / "link").symlink_to(outside, target_is_directory=True)
-    for name in (str(runs / "first"), "runs/../outside", "runs/link", "../x", SCRIPT, ""):
-        answered = ask(server, path, {"name": name})
-        assert answered.status_code == 404 and "hold no" in message_of(answered)
-    (runs / "link").unlink()
-
-
-def test_a_comparison_has_the_table_of_python(server, runs):
-    found = answer(server, "/ui/comparison", name="runs/both")
-    expected = comparison(runs / "both")
-    assert (found["quality"], found["best"]) == ("BLEU", SCRIPT)
-    plain = [plain_picture(one) for one in (expected.picture(), expected.losses())]
-    assert found["pictures"] == json.loads(json.dumps(plain))
-
-
-def test_folders_of_runs_are_checked(tmp_path):
-    (tmp_path / "a" / "runs").mkdir(parents=True)
-    (tmp_path / "b" / "runs").mkdir(parents=True)
-    with pytest.raises(ConfigError, match="nothing is none"):
-        RunFolders([tmp_path / "nothing"])
-    with pytest.raises(ConfigError, match="would both be shown as 'runs'"):
-        RunFolders([tmp_path / "a" / "runs", tmp_path / "b" / "runs"])
-
-
 # ----------------------------------------------------------------------------- lessons
 
 
 def test_lessons_are_listed_and_have_unique_names(server):
     listed = answer(server, "/ui/lessons")["lessons"]
     assert [one["name"] for one in listed] == list(LESSONS)
-    assert len({one["title"] for one in listed}) == len(listed) == 12
+    assert len({one["title"] for one in listed}) == len(listed) == 11
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -387,25 +261,6 @@ def test_numbers_of_a_lesson_change_its_picture(server):
     rows = found["picture"]["parts"][0]["rows"]
     weights = [float(row[3]) for row in rows]
     assert weights == pytest.approx([0.98201, 0.01799, 0, 0], abs=1e-5)  # softmax(28, 24, 4, 2)
-    greedy = answer(server, "/ui/lesson", name="beam-search", numbers={"beams": 1})
-    wide = answer(server, "/ui/lesson", name="beam-search", numbers={"beams": 2})
-    said = [one["picture"]["parts"][0]["lines"][0] for one in (greedy, wide)]
-    assert "poor people are destitute" in said[0]
-    assert "the poor don't have any money" in said[1]
-
-
-def test_the_beam_of_two_finds_the_best_of_all_sentences():
-    from regard.serving.ui.lessons.functions import TRANSLATIONS, beam_tree
-
-    best, pending = 0.0, [((), 1.0)]
-    while pending:
-        prefix, probability = pending.pop()
-        after = TRANSLATIONS.get(prefix)
-        best = max(best, probability * (0.0 if after else 1.0))
-        pending += [((*prefix, word), probability * p) for word, p in (after or {}).items()]
-    from math import exp
-
-    assert exp(beam_tree(2).numbers["log_prob"]) == pytest.approx(best)
 
 
 @pytest.mark.parametrize(("noun", "low"), [(0.5, True), (-0.5, False)])

@@ -11,7 +11,7 @@ import pytest
 from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError
 from regard.sharded.manifest import ShardedTask, ShardManifest
-from regard.sharded.rows import InputRow, column_names, input_files, raw_rows, row_of
+from regard.sharded.rows import InputRow, input_files, rows_of
 from regard.sharded.worker import parts_with_rows
 
 PIECES = {
@@ -31,8 +31,7 @@ def drawn_text(format: str, draw: random.Random) -> str:
 
 def rows_of_file(path: Path) -> list[InputRow]:
     (file,) = input_files([path])
-    names = column_names(file)
-    return [row_of(file, names, number, raw) for number, raw in raw_rows(file)]
+    return [*rows_of(file)]
 
 
 @pytest.mark.parametrize("format", PIECES)
@@ -93,19 +92,6 @@ def test_parts_of_any_size_have_all_rows_in_order_and_skipping_changes_nothing(t
                 for part, rows in parts_with_rows(chosen):
                     known = frame["text"][part.start : part.start + part.rows]
                     assert [row.record["text"] for row in rows] == list(known)
-
-
-def test_a_parquet_row_that_cannot_be_read_fails_alone(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    days = pyarrow.array([0, 10**8, 1], pyarrow.int32()).cast(pyarrow.date32())  # one is in the
-    # year 275,760, which Python's dates do not have
-    path = tmp_path / "in.parquet"
-    parquet.write_table(pyarrow.table({"text": ["a", "b", "c"], "day": days}), path)
-    rows = rows_of_file(path)
-    assert [row.record.get("text") for row in rows] == ["a", None, "c"]
-    assert "has a value that cannot be read" in str(rows[1].error)
 
 
 def test_a_file_that_is_named_twice_is_an_error_however_it_is_named(tmp_path):

@@ -175,7 +175,7 @@ def test_odd_texts_give_a_result_or_an_error_with_their_line(quick, folders, see
         if location and as_json:
             assert len(written) == int(location[2]) - 1
         if not location and found.exit_code:
-            said = "would be without|gives no vectors|beams|nothing that `pooling`"
+            said = "has no effect|gives no vectors|beams|nothing that `pooling`"
             assert re.search(said, found.stderr), (name, verb, lines, found.stderr)
 
 
@@ -209,9 +209,9 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
     table.write_text("the cat\tyes\nthe mat\tno\n")
     model = folders["classification"]
     for words, message in (
-        (("--columns", "0,1"), "--columns would be without effect"),
+        (("--columns", "0,1"), "--columns has no effect"),
         (("--data", table, table), "is scored on one file"),
-        (("--data", table, "--valid"), "--valid is for the recipe's data"),
+        (("--data", table, "--valid"), "--valid has no effect with --data"),
         (("--data", table, "--columns", "\u00b2"), "has no field"),
     ):
         assert message in run("evaluate", model, *words).stderr

@@ -187,9 +187,9 @@ def test_pairs_are_scored_from_the_command_line(tmp_path, family, ending):
     (first,) = json.loads(done(*asked, "--pairs-per-set", 1, "--json"))["scores"]
     assert first["count"] == 1
     assert "needs --data" in refused("evaluate", model, "--minimal-pairs")
-    assert "--last-word would be without effect" in refused(*asked, "--last-word")
-    assert "--columns would be without effect" in refused(*asked, "--columns", "0,1")
-    assert "is for --minimal-pairs" in refused("evaluate", model, "--pairs-per-set", 2)
+    assert "--last-word has no effect" in refused(*asked, "--last-word")
+    assert "--columns has no effect" in refused(*asked, "--columns", "0,1")
+    assert "no effect without --minimal-pairs" in refused("evaluate", model, "--pairs-per-set", 2)
     assert "--beams" in refused(*asked, "--beams", 3)
     assert "at least 1" in refused(*asked, "--pairs-per-set", 0)
 

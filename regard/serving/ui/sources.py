@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -15,7 +15,6 @@ from regard.serving.requests import Listed, RequestFields
 from regard.serving.ui import lessons
 from regard.serving.ui.examples import Examples
 from regard.serving.ui.maps import TextMaps
-from regard.serving.ui.runs import RunFolders
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
@@ -25,13 +24,6 @@ Name = Annotated[str, Field(max_length=1000)]
 
 class Nothing(RequestFields):
     """No field."""
-
-
-class NamedRun(RequestFields):
-    """A run or a comparison."""
-
-    name: Name
-    """As /ui/runs lists it."""
 
 
 class NamedLesson(RequestFields):
@@ -72,7 +64,6 @@ class NeighboursIn(MapOf):
 class UISources:
     """The files that the command names."""
 
-    runs: RunFolders
     maps: TextMaps
     examples: Examples
 
@@ -80,12 +71,11 @@ class UISources:
     def of(
         cls,
         models: Mapping[str, Path],
-        runs: Sequence[Path] = (),
         texts: Path | None = None,
         labels: str | None = None,
     ) -> Self:
-        """Of the folders of models by name, folders with runs, and a file of texts with labels."""
-        return cls(RunFolders(runs), TextMaps(texts, labels), Examples(models))
+        """Of the folders of models by name, and a file of texts with labels."""
+        return cls(TextMaps(texts, labels), Examples(models))
 
     def prepare(self, models: ServedModels, say: Callable[[str], None]) -> None:
         """What is computed before the page answers: examples, and the vectors of the texts."""
@@ -100,21 +90,6 @@ class UISources:
         def examples(asked: NamedModel) -> dict[str, Any]:
             """Texts for a model: the first of its validation data, where its folder knows them."""
             return self.examples.of(asked.model)
-
-        @router.post("/ui/runs")
-        def runs(asked: Nothing) -> dict[str, Any]:
-            """The runs and comparisons in the folders of the command."""
-            return self.runs.listed()
-
-        @router.post("/ui/curves")
-        def curves(asked: NamedRun) -> dict[str, Any]:
-            """The charts of a run, of what it has written so far."""
-            return self.runs.curves(asked.name)
-
-        @router.post("/ui/comparison")
-        def comparison(asked: NamedRun) -> dict[str, Any]:
-            """The tables and charts of a comparison."""
-            return self.runs.comparison(asked.name)
 
         @router.post("/ui/maps")
         def maps(asked: Nothing) -> dict[str, Any]:

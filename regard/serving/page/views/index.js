@@ -23,11 +23,10 @@ import * as home from "./home.js";
 import * as lessons from "./lessons.js";
 import * as map from "./map.js";
 import * as next from "./next.js";
-import * as runs from "./runs.js";
 import * as side_by_side from "./side_by_side.js";
 import * as masked_heads from "./masked_heads.js";
 import * as tokens from "./tokens.js";
 
 export const views = new Map(
-  Object.entries({ home, attention, side_by_side, masked_heads, next, beam, tokens, captions, cells, map, runs, lessons }),
+  Object.entries({ home, attention, side_by_side, masked_heads, next, beam, tokens, captions, cells, map, lessons }),
 );

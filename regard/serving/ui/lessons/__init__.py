@@ -23,7 +23,7 @@ from regard.visual.picture import Picture
 
 ORDER = (
     "subword-merges longest-match segmentations bert-inputs positions cells self-attention masks "
-    "sparse-attention next-word beam-search parses"
+    "sparse-attention next-word parses"
 ).split()
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from regard.attention import masks
 from regard.attention.attend import attend
-from regard.decoding.beam import Beam
 from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
-from regard.decoding.length_penalty import Power
 from regard.layers.chart import k_best_trees
 from regard.models.bert import Bert
-from regard.models.protocols import LanguageModel, Output
-from regard.state import State
 from regard.text import Tokenizer, wordpiece
 from regard.text.explain import SegmentedWord, Training, training
 from regard.text.trees import tree_of
 from regard.text.unigram import UnigramModel
 from regard.visual.cell_search import text_properties
 from regard.visual.constituents import n_best_picture
-from regard.visual.decoding import BeamTrace, Distribution
+from regard.visual.decoding import Distribution
 from regard.visual.heatmap import Heatmap, mask_grid, sinusoids, sparse_patterns
 from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
 from regard.visual.recurrent_cells import CellText
@@ -215,27 +210,6 @@ LOGITS = {
     "green": -3.0,
 }
 
-Probabilities = Mapping[tuple[str, ...], Mapping[str, float]]
-END, OTHERS = "</s>", "…"
-# After each prefix the next words of translations of "les pauvres sont démunis".
-TRANSLATIONS: Probabilities = {
-    (): {"poor": 0.5, "the": 0.46},
-    ("poor",): {"people": 0.55, "folk": 0.3},
-    ("poor", "people"): {"are": 0.5, "have": 0.4},
-    ("poor", "people", "are"): {"destitute": 0.35, "needy": 0.3, "poor": 0.3},
-    ("poor", "people", "have"): {"nothing": 0.6, "no": 0.3},
-    ("poor", "people", "have", "no"): {"money": 0.9},
-    ("poor", "folk"): {"have": 0.6, "are": 0.3},
-    ("poor", "folk", "have"): {"nothing": 0.6, "no": 0.3},
-    ("the",): {"poor": 0.95},
-    ("the", "poor"): {"don't": 0.7, "have": 0.25},
-    ("the", "poor", "don't"): {"have": 0.97},
-    ("the", "poor", "don't", "have"): {"any": 0.7, "money": 0.25},
-    ("the", "poor", "don't", "have", "any"): {"money": 0.95},
-    ("the", "poor", "have"): {"no": 0.6, "nothing": 0.35},
-    ("the", "poor", "have", "no"): {"money": 0.95},
-}
-
 WORDS, TAGS = "I shot an elephant in my pajamas".split(), "PRP VBD DT NN IN PRP$ NNS".split()
 LABELS = ("S", "VP", "NP", "PP")
 # The scores of constituents by their first word, the word after them and their label.
@@ -250,75 +224,6 @@ CONSTITUENTS = {
 UNLIKELY = -9.0  # of every other constituent
 
 
-@dataclass(frozen=True)
-class PrefixTableConfig:
-    """What a generator must have."""
-
-    vocab_size: int
-    max_length: int | None = None
-    pad: int = 0
-    bos: int = 1
-    eos: int = 2
-
-
-@dataclass
-class ReadTokens(State):
-    """The tokens that were read: ids (B, T), the start among them."""
-
-    ids: Tensor
-
-
-class PrefixTable(nn.Module, LanguageModel[ReadTokens]):
-    """p(word | prefix) as it stands in a table; what is missing to 1 has the word "…".
-
-    A prefix that is not in the table is followed by the end.
-
-    words: by their ids, which begin with padding, the start and the end.
-    """
-
-    def __init__(self, probabilities: Probabilities):
-        super().__init__()
-        found = {word: None for row in probabilities.values() for word in row}
-        self.words: Sequence[str] = ["", "<s>", END, OTHERS, *(w for w in found if w != END)]
-        self.config = PrefixTableConfig(len(self.words))
-        self.probabilities = probabilities
-        self.head = None
-
-    def forward(self, ids: Tensor, state: ReadTokens | None = None) -> Output:
-        """Its hidden states are the log-probabilities (B, T, V)."""
-        before = state.ids if state else ids[:, :0]
-        read = torch.cat([before, ids], 1)
-        start = before.size(1)
-        rows = [
-            torch.stack([self._after(row[: end + 1].tolist()) for row in read])
-            for end in range(start, read.size(1))
-        ]
-        return Output(torch.stack(rows, 1), ReadTokens(read))
-
-    def _after(self, ids: Sequence[int]) -> Tensor:
-        """(V,) log-probabilities after a prefix."""
-        prefix = tuple(self.words[number] for number in ids if number > self.config.bos)
-        row = self.probabilities.get(prefix, {END: 1.0})
-        known = [row.get(word, 0.0) for word in self.words]
-        known[self.words.index(OTHERS)] = max(0.0, 1 - sum(known))
-        return torch.tensor(known, dtype=torch.float64).log()
-
-    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> ReadTokens:
-        return ReadTokens(torch.empty(sequences, 0, dtype=torch.long))
-
-    def prefill(
-        self, tokens: Tensor, state: ReadTokens, lengths: Tensor | None = None
-    ) -> ReadTokens:
-        state.consume()
-        return ReadTokens(torch.cat([state.ids, tokens], 1))
-
-    def step(self, tokens: Tensor, state: ReadTokens) -> tuple[Tensor, ReadTokens]:
-        state.consume()
-        output = self(tokens, state)
-        assert isinstance(output.state, ReadTokens)
-        return output.hidden, output.state
-
-
 def next_word(temperature: float = 1.0, top_k: int = 12, top_p: float = 1.0) -> Picture:
     """The distribution after a sentence, as the filters of sampling leave it."""
     scores = torch.tensor([list(LOGITS.values())], dtype=torch.float64)
@@ -329,19 +234,6 @@ def next_word(temperature: float = 1.0, top_k: int = 12, top_p: float = 1.0) -> 
     shown = Distribution.of(probabilities, list(LOGITS), len(LOGITS), title)
     numbers = {"probabilities": probabilities}
     return Illustration((shown,), "The next word", numbers=numbers)
-
-
-def beam_tree(beams: int = 2) -> Picture:
-    """The search for a translation in a table of probabilities, as a tree."""
-    model, trace = PrefixTable(TRANSLATIONS), BeamTrace(beams)
-    search = Beam(size=beams, length_penalty=Power(0.0), max_tokens=10)
-    (best,) = search.run(model, None, trace)[0]
-    words = " ".join(model.words[number] for number in best.tokens)
-    title = f"{beams} beams" if beams > 1 else "one beam: greedy search"
-    tree = trace.tree(lambda number: model.words[number], best, title)
-    found = Note((f"Found: “{words}”, with probability {math.exp(best.log_prob):.3f}.",))
-    numbers = {"words": words, "log_prob": best.log_prob}
-    return Illustration((found, tree), "Beam search", numbers=numbers)
 
 
 def parses(noun: float = 0.5, count: int = 2) -> Picture:
