@@ -168,6 +168,22 @@ def embed(
         facts = {"folder": out, "texts": count, "width": width}
         return show(facts, f"{out}: an index of {count:,} texts", as_json)
     hint_at_file(texts)
+    _embed_lines(task, texts, too_long, vectors, out, as_json)
+
+
+def _embed_lines(
+    task: Any,
+    texts: Sequence[str] | None,
+    too_long: str,
+    vectors: VectorOptions,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Write the vector of each text.
+
+    Raises:
+        DataError: a text has none; those of the texts before it are printed.
+    """
     from regard.sharded.worker import VectorComputer
     from regard.tasks.embedder import VectorBatches
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,16 +78,23 @@ def predict(
         return sharding.run(work, texts, out, as_json)
     of_files = {"columns": columns, "delimiter": delimiter, "out": out, "force": force}
     options.check_none("without --file or --workers", of_files)
-    task = console.load_task(model, **vars(opening))
-    task.require_method(verb, model)
+    form = _json_line if as_json else _score_lines if scores or several else _text_line
+    _predict_lines(work, texts, scores, form)
+
+
+def _predict_lines(
+    work: ShardedWork, texts: list[str] | None, scores: bool, form: Callable[[Result], str]
+) -> None:
+    """Print the result of each text."""
+    task = console.load_task(work.model, **vars(work.opening))
+    task.require_method(work.verb, work.model)
     if not task.reads_images:
         hint_at_file(texts, table="--file {}")
     from regard.decoding import count_acceptance
 
     if not task.decodes:
-        options.check_none(f"on the task {task.name}", {**decoding, "scores": scores})
-    form = _json_line if as_json else _score_lines if scores or several else _text_line
-    predictor = LinePredictor(task, too_long, decoding)
+        options.check_none(f"on the task {task.name}", {**work.options, "scores": scores})
+    predictor = LinePredictor(task, work.too_long, work.options)
     with count_acceptance() as acceptance:
         for chunk in chunks_of(texts):
             results, error = predictor.predict(chunk)
@@ -94,7 +102,8 @@ def predict(
             if error is not None:
                 raise error
     counts = predictor.counts
-    console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, f"{task.limited}s")
+    what = f"{task.limited}s"
+    console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, what)
     console.say_unfinished(counts["unfinished"], counts["texts"])
     if acceptance.steps:
         console.say(str(acceptance))

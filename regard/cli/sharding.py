@@ -16,6 +16,7 @@ from regard.executors.protocol import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.sharded.driver import ShardedSummary
+    from regard.tasks.batching import TooLong
 
 WORKERS = "With --workers: "
 
@@ -26,7 +27,7 @@ class ShardedWork:
 
     model: Path
     verb: str
-    too_long: str
+    too_long: TooLong
     opening: Opening
     options: Mapping[str, Any]
     columns: str | None

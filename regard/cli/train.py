@@ -25,7 +25,9 @@ RecipeName = Annotated[
     Path,
     Argument(metavar="RECIPE", help="The name of a recipe (regard list recipes), or its file."),
 ]
-Out = Annotated[Path | None, Option(help="The folder of the run; default: runs/NAME. --dry-run writes none.")]
+Out = Annotated[
+    Path | None, Option(help="The folder of the run; default: runs/NAME. --dry-run writes none.")
+]
 Gpus = Annotated[
     int, Option(min=0, help="Reserve N GPUs for each run; with 0 runs use those that they find.")
 ]

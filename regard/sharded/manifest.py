@@ -151,8 +151,8 @@ def begin(out: Path, task: ShardedTask, paths: Sequence[Path]) -> ShardManifest:
         raise ConfigError(f"{out} is inside the folder of the model. Choose another (--out).")
     parts = names_in(out / PARTS)  # before the manifest: another process may just have begun
     if out.exists() and not (out / MANIFEST).exists():
-        names = {name for name in names_in(out) if not name.startswith(".")} if out.is_dir() else {}
-        if parts or not out.is_dir() or names - {PARTS}:
+        names = {n for n in names_in(out) if n[0] != "."} - {PARTS} if out.is_dir() else {out.name}
+        if parts or names:
             raise ConfigError(f"{out} was not written by this command. Choose another (--out).")
     files = input_files([path.absolute() for path in paths], task.columns, task.delimiter)
     versions = {"regard": regard.__version__} | {name: _version(name) for name in PACKAGES}
