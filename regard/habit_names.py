@@ -11,7 +11,8 @@ HTTP. Both names of an option together are an error, since one of the values wou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ OPTIONS = {
             gradient_accumulation_steps="accumulate_grad_batches",
             logging_steps="log_every_n_steps",
             activation_checkpointing="gradient_checkpointing",
-            precision="bf16 fp16",
+            precision="bf16",
         ),
     ),
     **_inside(
@@ -61,12 +62,11 @@ OPTIONS = {
             weight_decay="wd",
             eps="adam_epsilon",
             max_grad_norm="clip_grad_norm gradient_clip_val",
-            name="optim",
         ),
     ),
     **_inside(
         "training.schedule",
-        _names(name="lr_scheduler_type", warmup="warmup_ratio warmup_steps num_warmup_steps"),
+        _names(warmup="warmup_ratio warmup_steps num_warmup_steps"),
     ),
     **_inside(
         "training.validation",
@@ -127,30 +127,12 @@ def _bfloat16(wanted: Any) -> Any:
     return "bfloat16" if wanted is True else None
 
 
-def _float16(wanted: Any) -> Any:
-    if wanted is not True:
-        return None
-    raise ConfigError(
-        "`fp16`: there is no training in float16 here, but in bfloat16, which needs no scaled "
-        'gradients. Write precision = "bfloat16".'
-    )
-
-
-def _chosen(**values: str) -> Callable[[Any], Any]:
-    return lambda value: values.get(str(value), value)
-
-
+OUTPUT_VALUES = {"sentence_embedding": "sentence", "token_embeddings": "token"}
 # Other name of an option -> its value here; None: the option is not given.
 VALUES: dict[str, Callable[[Any], Any]] = {
     "bf16": _bfloat16,
-    "fp16": _float16,
-    "optim": _chosen(adamw_torch="adamw", adamw_torch_fused="adamw", adamw_hf="adamw"),
-    "lr_scheduler_type": _chosen(constant_with_warmup="constant", inverse_sqrt="inverse-sqrt"),
-    "rnn_type": lambda value: str(value).lower(),
-    "cell_type": lambda value: str(value).lower(),
-    "output_value": _chosen(sentence_embedding="sentence", token_embeddings="token"),
+    "output_value": lambda value: OUTPUT_VALUES.get(value, value),
 }
-BETAS = {"adam_beta1": 0.9, "adam_beta2": 0.999}  # and transformers' defaults
 
 # ------------------------------------------------------------------------ tasks and models
 
@@ -175,30 +157,11 @@ TASKS = {
 }
 PAIR_TASKS = ("translation", "summarization", "text-to-text", "dialogue", "sequence-parsing")
 CELLS = {"lstm": {}, "gru": {"cell": "gru"}, "rnn": {"cell": "rnn"}}  # of `lstm-lm`
-# The sizes that a name may end with: bert-base, t5-3b.
-SIZES = {
-    "bert": "tiny mini small medium base large",
-    "roberta": "base large",
-    "xlm-roberta": "base large",
-    "mpnet": "base",
-    "segabert": "base large",
-    "xlnet": "base large",
-    "electra": "small base large",
-    "albert": "base large xlarge xxlarge",
-    "bigbird": "base large",
-    "distilbert": "base",
-    "bart": "base large",
-    "t5": "small base large 3b 11b",
-    "transformer": "tiny base big",
-    "transformer-xl": "base large",
-}
-CASES = ("-cased", "-uncased")
+# The size that a name may end with: bert-base-cased, t5-3b.
+SIZED = re.compile(
+    r"(.+)-(tiny|mini|small|medium|base|large|xlarge|xxlarge|big|3b|11b)(-cased|-uncased)?"
+)
 MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
-    f"{name}-{size}{case}": (name, size)
-    for name, sizes in SIZES.items()
-    for size in sizes.split()
-    for case in ("", *(CASES if name in ("bert", "distilbert", "xlnet") else ()))
-} | {
     "gpt2-small": ("gpt2", "124M"),
     "gpt2-medium": ("gpt2", "355M"),
     "gpt2-large": ("gpt2", "774M"),
@@ -239,8 +202,15 @@ def model_options(name: str, task: str) -> dict[str, str]:
         return {"name": "lstm-lm"} | CELLS[plain]
     if plain == "lstm" and task:
         return {"name": "lstm-seq2seq" if task in PAIR_TASKS else "bilstm"}
-    ours, size = MODELS.get(plain, (plain, ""))
+    ours, size = _name_and_size(plain)
     return {"name": ours} | ({"size": size} if size else {})
+
+
+def _name_and_size(plain: str) -> tuple[str, str]:
+    """The name of a model, and its size; "" where the name does not say it."""
+    if plain not in MODELS and (sized := SIZED.fullmatch(plain)):
+        return sized[1], sized[2]
+    return MODELS.get(plain, (plain, ""))
 
 
 def _plain(name: str) -> str:
@@ -397,10 +367,7 @@ def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any
         table = decoding(table)
     for name, value in table.items():
         key = f"{section}.{name}" if section else name
-        if name in BETAS and section in ("", "training", "training.optimizer"):
-            betas = [table.get(beta, default) for beta, default in BETAS.items()]
-            _move(name, betas, "training.optimizer.betas", table, moved)
-        elif (target := _target(name, section)) is not None:
+        if (target := _target(name, section)) is not None:
             converted = VALUES[name](value) if name in VALUES else value
             if converted is not None:
                 _move(name, converted, target, table, moved)
@@ -430,7 +397,7 @@ def _with_random_weights(model: str) -> str:
     Raises:
         ConfigError: to people the name means published weights.
     """
-    name, size = MODELS.get(_plain(model), (_plain(model), ""))
+    name, size = _name_and_size(_plain(model))
     miniature = name == "bert" and size in MINIATURES
     if model in REGISTERED or name not in PRETRAINED or miniature:
         return model
@@ -460,9 +427,8 @@ def _move(
     option = target.rpartition(".")[2]
     if option in table:
         raise _twice(other, option)
-    before = moved.get(target)
-    if before is not None and not {before[0], other} <= BETAS.keys():
-        raise _twice(before[0], other)
+    if target in moved:
+        raise _twice(moved[target][0], other)
     moved[target] = other, value
 
 
@@ -521,6 +487,7 @@ ELSEWHERE = {
     **dict.fromkeys(("cv", "n_splits", "folds"), _CROSS),
     **dict.fromkeys(("eval_strategy", "evaluation_strategy"), "`eval_steps=0` is each epoch."),
     "pad_token_id": "The padding token is the tokenizer's.",
+    "fp16": 'Training is in float32, or with precision = "bfloat16" in [training].',
     "report_to": "For TensorBoard write `tensorboard=true` in [training].",
     "resume_from_checkpoint": "`regard.resume(FOLDER)` continues a run.",
     "convert_to_tensor": "Vectors are NumPy arrays: torch.from_numpy(...) makes a tensor of one.",
@@ -528,77 +495,3 @@ ELSEWHERE = {
     "padding": "Texts are padded to the longest of their batch.",
     "lora_r": 'Write `lora = {rank = 8}` in [model]: model={"path": FOLDER, "lora": {"rank": 8}}.',
 }
-
-# Ours -> words that other names of the same, or of something near, have.
-MEANT = {
-    "learning_rate": "lr rate eta",
-    "epochs": "epoch epochs",
-    "max_steps": "step steps iterations iters updates",
-    "max_grad_norm": "clip clipping gradient grad",
-    "optimizer": "optimizer optim",
-    "schedule": "scheduler schedule warmup decay",
-    "warmup": "warmup",
-    "batch_size": "batch minibatch",
-    "max_tokens_per_batch": "batch",
-    "max_length": "length seq context truncation",
-    "sequence_length": "window chunk seq",
-    "columns": "column columns col field fields",
-    "train": "train training dataset data",
-    "valid": "validation eval dev split",
-    "test": "heldout",
-    "out": "output dir directory folder save",
-    "seed": "random rng",
-    "patience": "patience early",
-    "eval_steps": "evaluation eval strategy",
-    "save_steps": "save checkpoint",
-    "save_total_limit": "save checkpoints limit",
-    "precision": "fp16 bf16 half amp mixed dtype",
-    "progress": "verbose tqdm quiet bar",
-    "device": "cuda gpu gpus cpu accelerator",
-    "word_vectors": "embeddings glove word2vec fasttext",
-    "freeze_word_vectors": "freeze frozen",
-    "gradual_unfreezing_interval": "freeze frozen unfreeze",
-    "objective": "loss criterion",
-    "d_model": "hidden width dim units embd",
-    "d_ff": "intermediate ffn mlp feedforward",
-    "d_embedding": "embedding emb",
-    "layers": "depth blocks layer",
-    "heads": "head attention",
-    "dropout": "drop pdrop",
-    "beams": "beam",
-    "samples": "sampling sequences",
-    "temperature": "sampling sample",
-    "max_tokens": "new tokens",
-    "top_k": "k topk limit",
-    "vocab_size": "vocabulary vocab",
-    "path": "pretrained checkpoint",
-    "lstm-lm": "lstm gru rnn recurrent",
-    "lstm-seq2seq": "lstm gru rnn recurrent seq2seq",
-    "bilstm": "lstm gru rnn recurrent",
-    "rnnsearch": "gru bahdanau",
-    "gpt2": "gpt causal decoder",
-    "bert": "encoder",
-    "classification": "classify classifier sentiment category topic nli entailment intent",
-    "multi-label-classification": "multilabel labels",
-    "tagging": "tag tagger entity entities chunking pos",
-    "translation": "translate translator",
-    "summarization": "summarize summary headline",
-    "language-modeling": "generation generate lm causal",
-    "masked-language-modeling": "masked mask pretraining",
-    "text-to-text": "generation seq2seq t5",
-    "embedding": "similarity embed sentence retrieval",
-    "regression": "similarity score sts rating",
-    "question-answering": "answer squad reading span",
-    "parsing": "parser tree constituency",
-    "accuracy": "acc correct",
-    "f1": "fscore score",
-    "macro-f1": "macro",
-    "pearson": "correlation",
-    "spearman": "correlation",
-}
-
-
-def near_in_meaning(name: str, known: Iterable[str]) -> list[str]:
-    """The known names with a meaning that a word of `name` has."""
-    words = {*name.lower().replace("-", "_").split("_")}
-    return [option for option in known if words & {*MEANT.get(option, "").split()}]

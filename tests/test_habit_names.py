@@ -56,8 +56,6 @@ def test_every_other_name_of_a_task_or_a_model_means_one():
         assert habit_names.task_name(name.replace("-", "_")) == name
     for name in MODELS:
         assert habit_names.model_options(name.replace("-", "_"), "")["name"] == name
-    offered = {*habit_names.MEANT}
-    assert offered & TASKS.keys() and offered & MODELS.keys()
 
 
 def test_a_batch_size_of_translation_is_refused_by_all_its_names():
@@ -73,7 +71,7 @@ def test_a_recipe_with_the_names_of_transformers_equals_one_with_ours():
         "num_attention_heads = 2\nintermediate_size = 8\nmax_position_embeddings = 32\n"
         '[data]\ntrain_file = "a.conll"\nper_device_train_batch_size = 4\nmax_seq_length = 20\n'
         "[training]\nnum_train_epochs = 2\nlr = 1e-4\nwarmup_ratio = 0.1\nbf16 = true\n"
-        'lr_scheduler_type = "linear"\nadam_beta2 = 0.9\noptimizer = "adamw"\n',
+        'schedule = "linear"\noptimizer = "adamw"\n',
         ["n_layer=3", "training.wd=0.5"],
     )
     ours = parse(
@@ -81,7 +79,7 @@ def test_a_recipe_with_the_names_of_transformers_equals_one_with_ours():
         '[model]\nname = "bert"\nsize = "tiny"\nd_model = 16\nlayers = 3\nheads = 2\nd_ff = 8\n'
         'max_length = 32\n[data]\ntrain = "a.conll"\nbatch_size = 4\nmax_length = 20\n'
         '[training]\nepochs = 2\nprecision = "bfloat16"\n'
-        '[training.optimizer]\nname = "adamw"\nlearning_rate = 1e-4\nbetas = [0.9, 0.9]\n'
+        '[training.optimizer]\nname = "adamw"\nlearning_rate = 1e-4\n'
         'weight_decay = 0.5\n[training.schedule]\nname = "linear"\nwarmup = 0.1\n'
     )
     assert checked_recipe(theirs) == checked_recipe(ours)
@@ -107,7 +105,7 @@ def test_the_name_of_a_model_depends_on_the_task(task, name, model):
 
 def test_the_name_alone_of_a_model_is_one_with_random_weights(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = {*MODELS, *habit_names.MODELS}
+    names = {*MODELS, *habit_names.MODELS, "bert-base-cased", "t5-3b", "transformer-big"}
     for name in names:
         try:
             model = recipe_from_keywords(None, {**LANGUAGE, "model": name}).tables["model"]
@@ -141,7 +139,6 @@ def test_keywords_of_a_file_and_of_python_are_told_apart():
         dict(lr=1.0, training={"optimizer": {"learning_rate": 2.0}}),
         dict(warmup_ratio=0.1, warmup_steps=4),
         dict(model={"hidden_size": 4, "d_model": 4}),
-        dict(adam_beta1=0.9, betas=(0.9, 0.9)),
     ],
     ids=str,
 )
@@ -161,12 +158,6 @@ def test_low_rank_adapters_have_the_names_of_peft():
 @pytest.mark.parametrize("name", habit_names.ELSEWHERE)
 def test_a_name_of_what_is_no_option_says_what_to_do(name):
     assert nearest(name, ("task", "valid", "seed")) == habit_names.ELSEWHERE[name]
-
-
-def test_float16_is_an_error_that_names_bfloat16():
-    with pytest.raises(ConfigError, match='Write precision = "bfloat16"'):
-        parse("[training]\nfp16 = true\n")
-    assert parse("[training]\nfp16 = false\n").tables == {"training": {}}
 
 
 @pytest.mark.parametrize(
@@ -237,18 +228,14 @@ def test_sentences_of_published_data_have_tokens_and_tags():
 @pytest.mark.parametrize(
     ("name", "known", "offered"),
     [
-        ("lstm", MODELS, ("lstm-lm", "lstm-seq2seq")),
-        ("sentiment", TASKS, ("classification",)),
-        ("output_dir", ("task", "out", "seed"), ("out",)),
-        ("acc", ("accuracy", "f1"), ("accuracy",)),
-        ("num_beamz", ("n_best", "beams", "samples"), ("beams",)),
-        ("token_classification", TASKS, ("tagging",)),
-        ("gradient_clipping", ("max_grad_norm", "betas"), ("max_grad_norm",)),
+        ("sentiment", TASKS, "classification"),
+        ("num_beamz", ("n_best", "beams", "samples"), "beams"),
+        ("token_classification", TASKS, "tagging"),
+        ("gradient_clipping", ("max_grad_norm", "betas"), "max_grad_norm"),
     ],
 )
-def test_an_unknown_name_offers_what_is_near_in_meaning(name, known, offered):
-    said = nearest(name, known)
-    assert said.startswith("Did you mean") and all(repr(one) in said for one in offered)
+def test_an_unknown_name_offers_what_is_near_here_and_elsewhere(name, known, offered):
+    assert nearest(name, known) == f"Did you mean {offered!r}?"
 
 
 def test_a_name_that_nothing_is_near_of_names_all_or_where_they_are_listed():

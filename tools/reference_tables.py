@@ -247,7 +247,7 @@ def routes_page() -> str:
     parts = [
         "# Routes of the server",
         "A POST has a JSON body with the fields of its route; `/openapi.json` of a server has an "
-        "example of each, and the types of answers. `/docs` shows the same as a page.",
+        "example of each. `/docs` shows the same as a page.",
         table(("GET", "what it does"), ((code(path), get["description"]) for path, get in gets)),
     ]
     for path, post in posts:

@@ -18,11 +18,9 @@ from typing import IO, Any, Protocol
 
 import typer
 
-from regard import habit_names
 from regard.cli.help_texts import Group
 from regard.errors import ConfigError, RegardError
 from regard.plain_json import to_json as to_json
-from regard.suggest import nearest
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
@@ -97,11 +95,11 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         file = f"{error.filename}: " if error.filename else ""
         _exit(error, f"error: {file}{error.strerror or error}", USER_ERROR)
     except Exception as error:
-        flag = getattr(error, "option_name", None)
-        if flag and (hint := _recipe_option(flag, getattr(error, "ctx", None))):
-            _exit(error, f"error: {hint}", USER_ERROR)
+        context, flag = getattr(error, "ctx", None), getattr(error, "option_name", None)
+        if flag and context is not None and context.info_name in WITH_RECIPES:
+            hint = "options of a recipe are written without dashes: training.epochs=3"
+            _exit(error, f"error: there is no option {flag}; {hint}", USER_ERROR)
         if hasattr(error, "exit_code"):  # a wrong command line: typer prints the message
-            _explain_choice(error)
             raise
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
@@ -124,36 +122,6 @@ def _discard_output() -> None:
     """Output that cannot be written goes nowhere: Python would report it again at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _explain_choice(error: Any) -> None:
-    """Offer the nearest of the values in typer's message that a value is not one of them."""
-    said = re.fullmatch(
-        r"Value error, ('(.*)' is not one of ('.*'))\.", getattr(error, "message", "")
-    )
-    if said:
-        known = re.findall(r"'([^']*)'", said[3])
-        hint = nearest(said[2], known)
-        error.message = f"{said[1]}. {'' if hint.startswith('Known') else hint}".rstrip()
-
-
-def _recipe_option(flag: str, context: Any) -> str:
-    """What to write instead of a flag with the name of an option of recipes; "" for other flags."""
-    words = context.meta.get(WORDS, []) if context is not None else []
-    if not words or words[0] not in WITH_RECIPES:
-        return ""
-    from regard.experiments.template import sections_with
-
-    name = flag.lstrip("-").replace("-", "_")
-    is_name = "." in name or name in habit_names.OPTIONS  # of another library: --lr
-    found = [name] if is_name else sections_with(name)
-    if not found:
-        return ""
-    index = next((n for n, word in enumerate(words) if word.split("=")[0] == flag), len(words))
-    written = words[index].partition("=")[2] if index < len(words) else ""
-    value = written or "".join(words[index + 1 : index + 2]) or "VALUE"
-    others = "".join(f" or {one}={value}" for one in found[1:3] if one.count(".") == 1)
-    return f"options of a recipe are written without dashes: {found[0]}={value}{others}."
 
 
 def _exit(error: BaseException, message: str, code: int) -> None:

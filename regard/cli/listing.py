@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import getdoc
@@ -12,12 +11,11 @@ from pathlib import Path
 from textwrap import TextWrapper
 from typing import Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
 from regard.cli.console import emit, show
 from regard.cli.options import AsJson
 from regard.cli.outputs import Force, check_out
-from regard.errors import ConfigError, DataError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
 TABLES = {
@@ -26,34 +24,16 @@ TABLES = {
     "decoding": ("regard.decoding", "METHODS"),
 }
 WIDTH = 100  # of a line, in characters
-What = Literal["models", "tasks", "recipes", "tokenizers", "decoding", "runs"]
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What the list shows of a result.json."""
-
-    step: int
-    scores: dict[str, float | None]
+What = Literal["models", "tasks", "recipes", "tokenizers", "decoding"]
 
 
 def list_(
-    what: Annotated[
-        What, Argument(help="One of: models, tasks, recipes, tokenizers, decoding, runs.")
-    ],
-    folder: Annotated[
-        Path | None,
-        Option(help="List the recipes or runs of this folder; default: runs/, and all recipes."),
-    ] = None,
+    what: Annotated[What, Argument(help="One of: models, tasks, recipes, tokenizers, decoding.")],
     as_json: AsJson = False,
 ) -> None:
-    """List models, tasks, recipes, tokenizers, decoding or runs."""
-    if folder is not None and what not in ("runs", "recipes"):
-        raise ConfigError(f"--folder is for runs and recipes: {what} are those of the library.")
-    if what == "runs":
-        rows = _runs(folder or Path("runs"))
-    elif what == "recipes":
-        rows = _recipes(folder)
+    """List models, tasks, recipes, tokenizers or decoding."""
+    if what == "recipes":
+        rows = _recipes()
     elif what == "tokenizers":
         from regard.text import KINDS
 
@@ -64,10 +44,8 @@ def list_(
         rows = [{"name": n, "about": _about(where, False, package)} for n, where in entries.items()]
     width = max((len(row["name"]) for row in rows), default=0)
     lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
-    if what != "runs":
-        layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
-        lines = list(map(layout.fill, lines))
-    show(rows, "\n".join(lines), as_json)
+    layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
+    show(rows, "\n".join(map(layout.fill, lines)), as_json)
 
 
 def _first_sentence(text: str) -> str:
@@ -93,16 +71,12 @@ def _about(where: str | type, of_function: bool, package: str = "") -> str:
     return _first_sentence((ast.get_docstring(tree) or "").split("\n\n")[0])
 
 
-def _recipes(folder: Path | None) -> list[dict[str, Any]]:
-    """The recipes of a folder, or those that can be named, with their first comment's sentence."""
+def _recipes() -> list[dict[str, Any]]:
+    """The recipes that can be named, with their first comment's sentence."""
     from regard.recipe import recipe_files
     from regard.schema import data_error, read_text
 
-    if folder is None:
-        files = recipe_files()
-    else:
-        _check_exists(folder)
-        files = {str(path): path for path in sorted(folder.glob("*.toml"))}
+    files = recipe_files()
     rows = []
     for name, path in files.items():
         comment: list[str] = []
@@ -113,48 +87,6 @@ def _recipes(folder: Path | None) -> list[dict[str, Any]]:
         about = _first_sentence(" ".join(comment))
         rows.append({"name": name, "about": about, "file": str(path)})
     return rows
-
-
-def _runs(folder: Path) -> list[dict[str, Any]]:
-    """The runs of a folder: the task, the model, and how far they are."""
-    _check_exists(folder)
-    return [_run(path.parent) for path in sorted(folder.glob("*/recipe.toml"))]
-
-
-def _run(folder: Path) -> dict[str, Any]:
-    from regard.recipe import read
-    from regard.schema import read_json
-
-    recipe = read(folder / "recipe.toml")
-    finished = (folder / "result.json").exists()
-    if finished:
-        summary = read_json(folder / "result.json", RunSummary)
-    else:
-        summary = RunSummary(_newest_update(folder), {})
-    row = {
-        "name": str(folder),
-        "task": recipe.text_at("task"),
-        "model": recipe.text_at("model.name") or recipe.text_at("model.path"),
-        "finished": finished,
-        "step": summary.step,
-        "scores": summary.scores,
-    }
-    state = "finished" if finished else "not finished"
-    scores = [f"{k} {v:.4g}" for k, v in summary.scores.items() if v is not None]
-    parts = [f"{row['task']}, {row['model']}: {state} at step {summary.step:,}", *scores]
-    return {**row, "about": "  ".join(parts)}
-
-
-def _newest_update(folder: Path) -> int:
-    """The step of the newest checkpoint."""
-    names = (path.name for path in (folder / "checkpoints").glob("step-*"))
-    steps = (re.fullmatch(r"step-(\d{1,18})(\.\d+)?", name) for name in names)
-    return max((int(step[1]) for step in steps if step), default=0)
-
-
-def _check_exists(folder: Path) -> None:
-    if not folder.is_dir():
-        raise DataError(folder, None, "there is no such folder.", "Name another with --folder.")
 
 
 def init(

@@ -90,23 +90,18 @@ def _predict_lines(
     task.require_method(work.verb, work.model)
     if not task.reads_images:
         hint_at_file(texts, table="--file {}")
-    from regard.decoding import count_acceptance
-
     if not task.decodes:
         options.check_none(f"on the task {task.name}", {**work.options, "scores": scores})
     predictor = LinePredictor(task, work.too_long, work.options)
-    with count_acceptance() as acceptance:
-        for chunk in chunks_of(texts):
-            results, error = predictor.predict(chunk)
-            console.emit("".join(map(form, results)))
-            if error is not None:
-                raise error
+    for chunk in chunks_of(texts):
+        results, error = predictor.predict(chunk)
+        console.emit("".join(map(form, results)))
+        if error is not None:
+            raise error
     counts = predictor.counts
     what = f"{task.limited}s"
     console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, what)
     console.say_unfinished(counts["unfinished"], counts["texts"])
-    if acceptance.steps:
-        console.say(str(acceptance))
 
 
 def _text_line(result: Result) -> str:

@@ -1,8 +1,7 @@
 """Models over HTTP: `regard serve FOLDER`, a FastAPI application under uvicorn.
 
-    routes.py     the table of routes: path, fields of a request, what computes it, its answer
+    routes.py     the table of routes: path, fields of a request, what computes it
     requests.py   the fields of requests
-    answers.py    the types of answers
     engine.py     one thread that computes; waiting requests are computed together
     app.py        the application
     server.py     the process: loads in the background, listens, drains

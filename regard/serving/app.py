@@ -25,7 +25,6 @@ import regard
 from regard.errors import RegardError
 from regard.malloc import give_back_freed_blocks
 from regard.plain_json import to_json_bytes
-from regard.serving import answers
 from regard.serving.access import PASSWORD, SameSite, key_check
 from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine, deadline_passed
@@ -91,7 +90,7 @@ class Service:
         """The paths of the routes that a task has."""
         return [path for path, route in self.routes.items() if route.available_for(task)]
 
-    def card(self, served: ServedModel) -> answers.ModelCard:
+    def card(self, served: ServedModel) -> dict[str, Any]:
         """What `/v1/models` says of a model."""
         return {
             "id": served.name,
@@ -313,9 +312,7 @@ def _add_route(app: FastAPI, service: Service, route: Route) -> None:
 
     answer.__annotations__ = {"fields": route.request, "http": Http}
     extra = {"requestBody": {"content": {"application/json": {"example": route.example}}}}
-    app.post(route.path, summary=route.summary, response_model=route.answer, openapi_extra=extra)(
-        answer
-    )
+    app.post(route.path, summary=route.summary, response_model=None, openapi_extra=extra)(answer)
 
 
 def _add_gets(app: FastAPI, service: Service) -> None:
@@ -323,7 +320,7 @@ def _add_gets(app: FastAPI, service: Service) -> None:
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
-    async def health() -> answers.Health:
+    async def health() -> dict[str, Any]:
         """200 when the models are loaded; 503 before."""
         return {"status": "ok", "models": [*service.ready().all]}
 
@@ -333,18 +330,18 @@ def _add_gets(app: FastAPI, service: Service) -> None:
         return Response(generate_latest(service.counters.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/models")
-    async def models() -> answers.ModelList:
+    async def models() -> dict[str, Any]:
         """The models and the routes that each has."""
         cards = [service.card(served) for served in service.ready().all.values()]
         return {"object": "list", "data": cards}
 
     @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> answers.ModelCard:
+    async def model(name: str) -> dict[str, Any]:
         """One model."""
         return service.card(service.ready().named(name))
 
     @app.get("/tokenizer_info")
-    async def tokenizer(model: str | None = None) -> answers.TokenizerInfo:
+    async def tokenizer(model: str | None = None) -> dict[str, Any]:
         """The kind, the size and the special tokens of a model's tokenizer."""
         served = service.ready().named(model)
         return tokenizer_info(served.name, served.task)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.serving import answers
 from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem
 from regard.tasks.task import Task
@@ -110,7 +109,7 @@ def served_model(
         return ServedModel(name, task)
 
 
-def tokenizer_info(name: str, task: Task) -> answers.TokenizerInfo:
+def tokenizer_info(name: str, task: Task) -> dict[str, Any]:
     """The kind, the size and the special tokens of a model's tokenizer; some also under the names
     that vLLM's `/tokenizer_info` has for them.
     """

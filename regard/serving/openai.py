@@ -55,6 +55,9 @@ def completion(served: ServedModel, request: Completion) -> Work:
     method = decoding.with_options(task.method, **decoding_options(request))
     limit, stops = request.limit, stops_of(request)
     check_streams(request)
+    if task.context is not None and limit > task.context:
+        message = f"`max_tokens` is {limit:,}, but this model's context is {task.context:,} tokens."
+        raise ConfigError(message)
     try:
         ids = _prompt_ids(task, request)
         prompts = task.fitted(ids, "error", False, {"max_tokens": limit or None})

@@ -327,6 +327,8 @@ class Generate(Translate):
 
     stop: Stop | None = None
     """Stop sequences: a continuation ends before the first one. Language models only."""
+    window: Literal[True] | None = None
+    """Go on beyond the context: the last tokens that fit are read. Language models only."""
 
 
 class Look(TextsOrPairs):

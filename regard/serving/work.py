@@ -103,7 +103,8 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
         costs = costs_of(task, items, options)
         size = answer_size(call.__name__, task, items, costs, options)
         check_answer_size(size, "Send fewer texts, or ask for less of each.")
-        generation = continued(served, items, options) if call is decode else None
+        beside_others = call is decode and "window" not in options
+        generation = continued(served, items, options) if beside_others else None
 
         def run(several: list[Any]) -> Sequence[Any]:
             if generation is None:

@@ -116,6 +116,7 @@ def test_errors_name_what_is_wrong(service):
     gpt, ask_for = "language-modeling-gpt2", {"prompt": "the cat"}
     assert "same" in wrong(service, gpt, **ask_for, n=2, temperature=0)
     assert "context is" in wrong(service, gpt, prompt="the cat " * 40)
+    assert "context is" in wrong(service, gpt, **ask_for, max_tokens=9999)
     assert "has the id 9999" in wrong(service, gpt, prompt=[1, 9999])
     assert "has no token" in wrong(service, gpt, prompt=[[]])
     assert "`best_of` must be at most 1" in wrong(service, gpt, **ask_for, best_of=2)

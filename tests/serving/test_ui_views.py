@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from served import ask, ask_together, message_of, near, running, service_of
+from served import ask, message_of, near, running, service_of
 
 import regard
 from regard.errors import DataError
@@ -236,16 +235,6 @@ def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
         ends = {control.name: getattr(control, end) for control in lesson.controls}
         drawn = plain_picture(lesson.draw(**lesson.values_of(ends)))
         assert drawn and "NaN" not in json.dumps(drawn)
-
-
-def test_a_class_that_opens_a_lesson_has_it_computed_once(server, monkeypatch):
-    calls = []
-    lesson = LESSONS["cells"]
-    slow = replace(lesson, name="slow", draw=lambda: (calls.append(1), lesson.draw())[1])
-    monkeypatch.setitem(LESSONS, "slow", slow)
-    together = ask_together(server, [("/ui/lesson", {"name": "slow"})] * 30)
-    assert [one.status_code for one in together] == [200] * 30
-    assert len({one.content for one in together}) == len(calls) == 1
 
 
 def test_links_lead_to_views_and_routes_that_there_are(server):

@@ -16,9 +16,7 @@ from regard.serving.routes import (
     CAT,
     IMAGE,
     Route,
-    any_task,
     has_attention,
-    reads_images,
     task_route,
 )
 from regard.serving.ui import attention, decoding_steps, requests, views
@@ -51,12 +49,12 @@ def ui_route(
     name: str,
     request: type[requests.ShownTexts],
     call: Call,
-    condition: Callable[[Task], bool] = any_task,
+    condition: Callable[[Task], bool] = lambda task: True,
     **example: Any,
 ) -> Route:
     """A route of a view, on the example CAT where none is given."""
     fields = {"texts": CAT, **example}
-    return task_route(f"/ui/{name}", "", request, call, dict[str, Any], condition, **fields)
+    return task_route(f"/ui/{name}", "", request, call, condition, **fields)
 
 
 ALL = (
@@ -91,8 +89,7 @@ ALL = (
         "",
         requests.OneImage,
         views.pictures_of_regions,
-        dict[str, Any],
-        reads_images,
+        lambda task: task.reads_images,
         images=IMAGE,
     ),
 )

@@ -6,15 +6,13 @@ functions.py   from the numbers of a lesson to its picture
 
 from __future__ import annotations
 
-import threading
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
-from regard.errors import ConfigError, shown
+from regard.errors import ConfigError
 from regard.serving.problems import Problem
 from regard.serving.ui.lessons import functions
 from regard.serving.ui.pictures import plain_picture
@@ -27,8 +25,7 @@ ORDER = (
 ).split()
 
 
-@dataclass(frozen=True)
-class Control:
+class Control(NamedTuple):
     """A number that a reader may change.
 
     name: of the argument of the lesson's `draw`.
@@ -43,24 +40,8 @@ class Control:
     high: float
     step: float = 1.0
 
-    def value_of(self, given: float) -> float | int:
-        """A value that was given.
 
-        Raises:
-            ConfigError: it is out of range, or not whole where it must be.
-        """
-        whole = self.step % 1 == 0
-        if not self.low <= given <= self.high or (whole and given % 1):
-            kind = "a whole number" if whole else "a number"
-            raise ConfigError(
-                f"`{self.name}` must be {kind} from {self.low:g} to {self.high:g}, but is "
-                f"{shown(given)}."
-            )
-        return int(given) if whole else float(given)
-
-
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A view that shows the same of a model that is served.
 
     route: that a model must have.  parameters: of the view's address, besides the model.
@@ -69,7 +50,7 @@ class Link:
     view: str
     label: str
     route: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -84,67 +65,63 @@ class Lesson:
 
     name: str
     title: str
-    text: tuple[str, ...]
+    text: list[str]
     draw: Callable[..., Picture]
-    controls: tuple[Control, ...] = ()
-    tasks: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
+    controls: list[Control]
+    tasks: list[str]
+    links: list[Link]
 
-    @classmethod
-    def read(cls, name: str) -> Self:
-        """The lesson in NAME.md."""
-        path = Path(__file__).with_name(f"{name}.md")
-        _, facts, page = path.read_text(encoding="utf-8").split("+++\n")
-        values = tomllib.loads(facts)
-        text, _, questions = page.partition("## Questions")
-        return cls(
-            name,
-            values["title"],
-            tuple(f"  {p.strip()}" if p.startswith("    ") else p for p in _paragraphs(text)),
-            getattr(functions, values["draw"]),
-            tuple(Control(*row) for row in values.get("controls", ())),
-            tuple(" ".join(q.split()) for q in f"\n{questions.strip()}".split("\n- ")[1:]),
-            tuple(Link(*row) for row in values.get("links", ())),
-        )
-
-    def values_of(self, given: Mapping[str, float]) -> dict[str, float | int]:
+    def values_of(self, numbers: Mapping[str, float]) -> dict[str, float | int]:
         """The values of all controls; those that are not given are the defaults.
 
         Raises:
             ConfigError: there is no such control, or a value is out of range.
         """
-        controls = {control.name: control for control in self.controls}
-        for name in given:
-            if name not in controls:
+        names = [control.name for control in self.controls]
+        if unknown := next((name for name in numbers if name not in names), None):
+            raise ConfigError(f"`numbers`: there is no {unknown!r}. {nearest(unknown, names)}")
+        values: dict[str, float | int] = {}
+        for name, _, default, low, high, step in self.controls:
+            value, whole = numbers.get(name, default), step % 1 == 0
+            if not low <= value <= high or (whole and value % 1):
+                kind = "a whole number" if whole else "a number"
                 raise ConfigError(
-                    f"The lesson {self.name} has no number {name!r}. {nearest(name, controls)}"
+                    f"`{name}` must be {kind} from {low:g} to {high:g}, but is {value}."
                 )
-        return {
-            name: control.value_of(given.get(name, control.default))
-            for name, control in controls.items()
-        }
+            values[name] = int(value) if whole else float(value)
+        return values
 
-    def values(self) -> dict[str, Any]:
-        """What its page shows besides the picture."""
-        controls = [vars(control) for control in self.controls]
-        links = [vars(link) for link in self.links]
+    def page(self, numbers: Mapping[str, float]) -> dict[str, Any]:
+        """What its page shows, for values of its controls."""
+        values = self.values_of(numbers)
         return {
-            "name": self.name,
-            "title": self.title,
-            "text": self.text,
-            "tasks": self.tasks,
-            "controls": controls,
-            "links": links,
+            **{name: value for name, value in vars(self).items() if name != "draw"},
+            "controls": [control._asdict() for control in self.controls],
+            "links": [link._asdict() for link in self.links],
+            "numbers": values,
+            "picture": plain_picture(self.draw(**values)),
         }
 
 
-def _paragraphs(text: str) -> list[str]:
-    """The paragraphs of a text, each as one line; formulas keep their four spaces."""
+def _read(name: str) -> Lesson:
+    """The lesson in NAME.md."""
+    path = Path(__file__).with_name(f"{name}.md")
+    _, facts, page = path.read_text(encoding="utf-8").split("+++\n")
+    values = tomllib.loads(facts)
+    text, _, questions = page.partition("## Questions")
     parts = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
-    return [p if p.startswith("    ") else " ".join(p.split()) for p in parts]
+    return Lesson(
+        name,
+        values["title"],
+        [f"  {p.strip()}" if p.startswith("    ") else " ".join(p.split()) for p in parts],
+        getattr(functions, values["draw"]),
+        [Control(*row) for row in values.get("controls", ())],
+        [" ".join(question.split()) for question in f"\n{questions.strip()}".split("\n- ")[1:]],
+        [Link(*row) for row in values.get("links", ())],
+    )
 
 
-LESSONS = {name: Lesson.read(name) for name in ORDER}
+LESSONS = {name: _read(name) for name in ORDER}
 
 
 def listed() -> list[dict[str, str]]:
@@ -165,15 +142,4 @@ def lesson(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
     if name not in LESSONS:
         message = f"There is no lesson {name!r:.80}. There are: {', '.join(LESSONS)}."
         raise Problem(404, message, "no_such_lesson", "name")
-    values = LESSONS[name].values_of(numbers)
-    with _drawing:  # a class that opens a lesson at once has its picture computed once
-        picture = _drawn(name, tuple(values.items()))
-    return {**LESSONS[name].values(), "numbers": values, "picture": picture}
-
-
-_drawing = threading.Lock()
-
-
-@lru_cache(maxsize=256)
-def _drawn(name: str, values: tuple[tuple[str, float], ...]) -> dict[str, Any]:
-    return plain_picture(LESSONS[name].draw(**dict(values)))
+    return LESSONS[name].page(numbers)
