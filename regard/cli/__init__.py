@@ -4,8 +4,9 @@
     input_texts.py  texts of the command line or of standard input
     options.py      arguments and options that several commands have
     help_texts.py   the layout of --help
-    train.py        train, resume, find-lr, cross-validate, compare
-    listing.py      list, init
+    train.py        train, resume, find-lr, cross-validate, compare, sweep
+    listing.py      list, init, kernels
+    embed.py        embed, search
     look.py         look, cells
     export.py       export, quantize, verify
     tokenizer.py    tokenizer, corpus
@@ -30,13 +31,10 @@ from regard.cli import (
     evaluate,
     export,
     generate,
-    kernels,
     listing,
     look,
     predict,
-    search,
     serve,
-    sweep,
     tokenizer,
     train,
 )
@@ -81,7 +79,7 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "find-lr": train.find_lr,
         "cross-validate": train.cross_validate,
         "compare": train.compare,
-        "sweep": sweep.sweep,
+        "sweep": train.sweep,
     },
     "Use": {
         "predict": predict.predict,
@@ -89,7 +87,7 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "tag": predict.predict,
         "generate": generate.generate,
         "embed": embed.embed,
-        "search": search.search,
+        "search": embed.search,
         "evaluate": evaluate.evaluate,
     },
     "Look into models": {"look": look.look, "cells": look.cells},
@@ -100,7 +98,7 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "verify": export.verify,
     },
     "Data and tokenizers": {"tokenizer": tokenizer.app, "corpus": tokenizer.corpus},
-    "What there is": {"list": listing.list_, "kernels": kernels.app},
+    "What there is": {"list": listing.list_, "kernels": listing.app},
 }
 HELP = {"translate": predict.TRANSLATE, "tag": predict.TAG}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from regard.cli.console import load_task, no_garbage_collection, say
+from regard.cli.embed import check_index, load_index, of_model
 from regard.cli.options import Opening, check_none, existing, with_flags, with_opening
-from regard.cli.search import check_index, load_index, of_model
 from regard.errors import ConfigError
 from regard.schema import read_text
 from regard.serving.starting import check_packages

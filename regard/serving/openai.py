@@ -17,10 +17,9 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.generated_text import GeneratedText, text_of
 from regard.decoding.steps import eos_tokens
 from regard.errors import ConfigError, TextError, TextTooLong
-from regard.serving.answer_sizes import NUMBER, check_answer_size
 from regard.serving.generation import Generation
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
-from regard.serving.work import Piece, Work, most_generated, tokens_of
+from regard.serving.work import NUMBER, Piece, Work, check_answer_size, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
 from regard.tasks.dialogue import DialogueModel
 from regard.tasks.embedder import EmbedsTexts, VectorBatches

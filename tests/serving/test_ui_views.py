@@ -13,11 +13,9 @@ from served import ask, message_of, near, running, service_of
 
 import regard
 from regard.errors import DataError
-from regard.serving.ui.examples import NEUTRAL
 from regard.serving.ui.lessons import LESSONS
-from regard.serving.ui.maps import SHOWN, TextMaps
-from regard.serving.ui.pictures import of_page, plain_picture
-from regard.serving.ui.sources import UISources
+from regard.serving.ui.sources import NEUTRAL, SHOWN, TextMaps, UISources
+from regard.serving.ui.views import of_page, plain_picture
 from regard.visual import (
     CellText,
     Curves,

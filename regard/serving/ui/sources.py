@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from fastapi import APIRouter
 from pydantic import Field
 
+from regard.data.labelled_texts import LabelledTexts, read_labelled
+from regard.errors import ConfigError, RegardError
 from regard.serving.problems import Problem
 from regard.serving.requests import Listed, RequestFields
 from regard.serving.ui import lessons
-from regard.serving.ui.examples import Examples
-from regard.serving.ui.maps import TextMaps
+from regard.tasks.embedder import EmbedsTexts
+from regard.visual.drawing import visible
+from regard.visual.text_map import TextMap
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
+    from regard.tasks.task import Task
+
 
 Name = Annotated[str, Field(max_length=1000)]
 
@@ -121,3 +127,180 @@ class UISources:
             return lessons.lesson(asked.name, asked.numbers)
 
         return router
+
+
+NEUTRAL = (
+    "The animal didn't cross the street because it was too tired.",
+    "She put the keys on the table and forgot them.",
+    "Tokenizers split unbelievably rare words, such as tokenization.",
+)
+LINES = 3  # of a language model's data
+SHORTEST, LONGEST = 40, 300  # characters of a line, of an example
+
+
+class Examples:
+    """The examples of each model that is served.
+
+    folders: of the models, by their names; a run or its `model` knows the data of the training.
+    """
+
+    def __init__(self, folders: Mapping[str, Path] | None = None):
+        self.folders = dict(folders or {})
+        self.own: dict[str, list[tuple[str, ...]]] = {}
+
+    def read(self, models: ServedModels) -> None:
+        """Read the examples of all models."""
+        for name, served in models.all.items():
+            folder = self.folders.get(name)
+            self.own[name] = [] if folder is None else _validation_texts(served.task, folder)
+
+    def of(self, name: str) -> dict[str, Any]:
+        """The examples of a model: a text, or two of a pair; and whether they are its own.
+
+        Raises:
+            Problem: 404 where there is no such model.
+        """
+        if name not in self.own:
+            message = f"This server has no model {name!r:.80}."
+            raise Problem(404, message, "model_not_found", "model")
+        own = self.own[name]
+        return {"model": name, "own": bool(own), "texts": own or [(text,) for text in NEUTRAL]}
+
+
+def _validation_texts(task: Task, folder: Path) -> list[tuple[str, ...]]:
+    """The first validation texts of the run in a folder; none where it or its data is not there."""
+    from regard.experiments.recipe_options import read_recipe
+
+    runs = [one for one in (folder, folder.resolve().parent) if (one / "recipe.toml").is_file()]
+    try:
+        recipe = read_recipe(runs[0] / "recipe.toml") if runs else None
+        inputs = [] if recipe is None else [*_lines(task, recipe), *task.attention_inputs(recipe)]
+        inputs = [one for one in inputs if not task.over_limit([one])]
+        excerpt = None if inputs or recipe is None else task.attention_excerpt(recipe)
+    except (RegardError, OSError):  # the data has been moved, for instance
+        return []
+    found = [_texts(one) for one in (*inputs, *([] if excerpt is None else [excerpt]))]
+    return [texts for texts in found if any(texts) and sum(map(len, texts)) <= LONGEST]
+
+
+def _lines(task: Task, recipe: Any) -> list[str]:
+    """The beginnings of some validation lines, for a language model."""
+    if task.name != "language-modeling":
+        return []
+    lines = (line for line in recipe.data.records("valid").texts() if len(line) >= SHORTEST)
+    return [line[:LONGEST].strip() for line in islice(lines, LINES)]
+
+
+def _texts(inputs: Any) -> tuple[str, ...]:
+    """What a task reads as one or two texts: words, which a list holds, are joined."""
+    if isinstance(inputs, str):
+        return (inputs,)
+    return (" ".join(inputs),) if isinstance(inputs, list) else tuple(inputs)
+
+
+MOST_TEXTS = 5000  # more points cannot be told apart
+SHOWN = 400  # characters of a text that a page gets
+
+
+def gives_vectors(task: Task) -> bool:
+    """Whether the model of a task gives vectors of texts."""
+    if not isinstance(task, EmbedsTexts) or task.reads_images:
+        return False
+    try:
+        task.text_encoder()
+    except ConfigError:  # n-grams
+        return False
+    return True
+
+
+class TextMaps:
+    """The texts of a file, embedded once by each model that can; clients name models alone.
+
+    Args:
+        file: of the texts; None: there are no maps.
+        labels: the column of the labels.
+
+    Raises:
+        DataError: see `regard.data.labelled_texts`.
+    """
+
+    def __init__(self, file: Path | None = None, labels: str | None = None):
+        given = LabelledTexts(()) if file is None else read_labelled(file, labels, MOST_TEXTS)
+        self.texts = given
+        self.maps: dict[str, TextMap] = {}
+
+    def embed(self, models: ServedModels, say: Callable[[str], None]) -> None:
+        """Make the maps. Texts beyond the limit of a model are cut there."""
+        for name, served in models.all.items():
+            if self.texts.texts and gives_vectors(served.task):
+                say(f"embedding {len(self.texts.texts):,} texts with {name}")
+                try:
+                    vectors = served.task.embed(list(self.texts.texts), too_long="truncate")
+                    self.maps[name] = TextMap.of(vectors, self.texts.texts, self.texts.labels)
+                except RegardError as error:
+                    say(f"no map by {name}: {error}")
+
+    def listed(self) -> dict[str, Any]:
+        """The models that have a map, and the number of texts."""
+        return {"models": list(self.maps), "texts": len(self.texts.texts)}
+
+    def map(self, model: str | None) -> dict[str, Any]:
+        """All points: (x, y), the text, and the number of its label.
+
+        Raises:
+            Problem: 404 where the model has no map.
+        """
+        name, found = self._named(model)
+        labels = sorted(set(found.labels))
+        return {
+            "model": name,
+            "points": [[round(x, 5), round(y, 5)] for x, y in found.points.tolist()],
+            "texts": [_short(text) for text in found.texts],
+            "labels": [visible(label) for label in labels],
+            "label_of": [labels.index(label) for label in found.labels],
+            "shares": [round(share, 5) for share in found.shares],
+        }
+
+    def near_text(self, model: str | None, index: int, count: int) -> dict[str, Any]:
+        """The neighbours of a text of the map, without itself.
+
+        Raises:
+            Problem: 404 where the model has no map, 400 where there is no such text.
+        """
+        name, found = self._named(model)
+        if index >= len(found.texts):
+            message = f"`text` must be below {len(found.texts)}, but is {index}."
+            raise Problem(400, message, "no_such_text", "text")
+        nearest = found.nearest(found.vectors[index], count + 1)
+        others = [one for one in nearest if one.index != index][:count]
+        place = found.points[index].tolist()
+        return {"model": name, "place": place, "neighbours": [_match(one) for one in others]}
+
+    def near_vector(self, model: str | None, vector: Sequence[float], count: int) -> dict[str, Any]:
+        """Where another vector lies in the map, and its neighbours.
+
+        Raises:
+            Problem: 404 where the model has no map.
+            ConfigError: the vector has another size.
+        """
+        name, found = self._named(model)
+        nearest = found.nearest(vector, count)
+        place = list(found.place(vector))
+        return {"model": name, "place": place, "neighbours": [_match(one) for one in nearest]}
+
+    def _named(self, model: str | None) -> tuple[str, TextMap]:
+        name = next(iter(self.maps), "") if model is None else model
+        if name not in self.maps:
+            has = ", ".join(self.maps) or "none"
+            message = f"The model {name!r:.80} has no map of texts. Those with one: {has}."
+            raise Problem(404, message, "no_such_map", "model")
+        return name, self.maps[name]
+
+
+def _match(one: Any) -> dict[str, Any]:
+    return {"text": one.index, "cosine": round(one.score, 6)}
+
+
+def _short(text: str) -> str:
+    shown = visible(text)
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"

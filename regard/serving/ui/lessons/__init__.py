@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from regard.errors import ConfigError
 from regard.serving.problems import Problem
 from regard.serving.ui.lessons import functions
-from regard.serving.ui.pictures import plain_picture
+from regard.serving.ui.views import plain_picture
 from regard.suggest import nearest
 from regard.visual.picture import Picture
 
