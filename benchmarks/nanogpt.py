@@ -79,7 +79,7 @@ def prepared(checkout: Path, text: Path, path: Path) -> tuple[Path, Path]:
 def ours_once(out: Path, data: Path, updates: int, threads: int) -> dict[str, float]:
     """Our side: seconds, and the loss of the whole validation part."""
     os.environ["SHAKESPEARE"] = str(data)
-    command = [sys.executable, "-m", "regard.cli", "train", str(RECIPE), "--out", str(out)]
+    command = [sys.executable, "-m", "regard", "train", str(RECIPE), "--out", str(out)]
     options = [f"training.max_steps={updates}", f"training.threads={threads}"]
     seconds, _ = _run([*command, *options], out.parent, threads)
     result = json.loads((out / "result.json").read_text())

@@ -51,7 +51,7 @@ def works(options: Options) -> Iterator[Work]:
         note="a new process of Python each time",
     )
     folder = _folder(options)
-    predict = ["-m", "regard.cli", "predict", str(folder), LINE, "--max-tokens", "8"]
+    predict = ["-m", "regard", "predict", str(folder), LINE, "--max-tokens", "8"]
     conditions = {
         "regard predict": predict,
         "regard predict --quantize int8": [*predict, "--quantize", "int8"],

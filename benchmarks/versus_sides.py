@@ -157,7 +157,7 @@ class _Command(ABC):
         from benchmarks.startup import Process
 
         self.given, self.threads = _folders(folders), threads
-        self.process = Process(["-m", "regard.cli", *self.arguments()], threads)
+        self.process = Process(["-m", "regard", *self.arguments()], threads)
 
     @abstractmethod
     def arguments(self) -> list[str]:

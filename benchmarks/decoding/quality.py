@@ -90,7 +90,7 @@ def _trained(options: Options) -> Path | None:
         (path / "train.txt").write_text(written[:end], encoding="utf-8")
         (path / "valid.txt").write_text(written[end:], encoding="utf-8")
         recipe = str(ROOT / "recipes" / "shakespeare-char-cpu.toml")
-        command = ["-m", "regard.cli", "train", recipe, "--out", str(path / "run")]
+        command = ["-m", "regard", "train", recipe, "--out", str(path / "run")]
         changes = [f"training.max_steps={4 if options.quick else 2000}"]
         environment = os.environ | {"SHAKESPEARE": str(path)}
         subprocess.run(

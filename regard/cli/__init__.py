@@ -38,7 +38,7 @@ from regard.cli import (
     tokenizer,
     train,
 )
-from regard.cli.console import Commands, open_closed_streams, write_utf8
+from regard.cli.console import Commands, write_utf8
 from regard.cli.help_texts import Command, with_values
 
 app = typer.Typer(
@@ -113,6 +113,5 @@ for commands in COMMANDS.values():
 
 def main() -> None:
     """Run the command line."""
-    open_closed_streams()
     write_utf8(sys.stdout)
     app()

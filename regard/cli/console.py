@@ -12,7 +12,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -201,37 +201,14 @@ def json_alone(context: typer.Context, as_json: bool) -> bool:
 
 @contextmanager
 def _results_apart() -> Iterator[None]:
-    """Within it, `emit` alone writes to stdout: `sys.stdout` is stderr, and so is its descriptor,
-    to which compiled libraries and other processes write.
-    """
+    """Within it, `emit` alone writes to stdout: what libraries print goes to stderr."""
     global _results
-    stdout = sys.stdout
-    stdout.flush()
-    with ExitStack() as ended:
-        _results = stdout
-        if (descriptor := _descriptor_of(stdout)) is not None:
-            kept = os.dup(descriptor)
-            ended.callback(os.close, kept)
-            ended.callback(os.dup2, kept, descriptor)
-            os.dup2(sys.stderr.fileno(), descriptor)
-            _results = ended.enter_context(
-                open(kept, "w", encoding=stdout.encoding, errors=stdout.errors, closefd=False)
-            )
-        sys.stdout = sys.stderr
-        try:
-            yield
-        finally:
-            _results, sys.stdout = None, stdout
-
-
-def _descriptor_of(stdout: IO[str]) -> int | None:
-    """The descriptor of this process's stdout; None where others have replaced it by an object."""
+    _results = stdout = sys.stdout
+    sys.stdout = sys.stderr
     try:
-        return (
-            stdout.fileno() if stdout is sys.__stdout__ and sys.stderr is sys.__stderr__ else None
-        )
-    except (OSError, ValueError):
-        return None
+        yield
+    finally:
+        _results, sys.stdout = None, stdout
 
 
 def show(facts: Any, text: str, as_json: bool) -> None:
@@ -246,20 +223,6 @@ def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Drawable], as_json: 
         show(facts, "", True)
     else:
         draw().show()
-
-
-def open_closed_streams() -> None:
-    """Open the null device for standard streams that are closed (`<&-`, `>&-`).
-
-    A file that is opened later would get their descriptors otherwise, and what is printed. There is
-    nothing to be read from it; a result that is written is an error, since it would be lost.
-    """
-    modes = {"stdin": (os.O_RDONLY, "r"), "stdout": (os.O_RDONLY, "w"), "stderr": (os.O_RDWR, "w")}
-    for descriptor, (name, (flags, mode)) in enumerate(modes.items()):
-        if getattr(sys, name) is None:
-            while (opened := os.open(os.devnull, flags)) < descriptor:
-                pass  # a lower one is closed without a stream of Python's
-            setattr(sys, name, open(opened, mode, encoding="utf-8"))
 
 
 def write_utf8(stream: IO[str]) -> None:

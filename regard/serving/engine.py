@@ -3,9 +3,7 @@
 A request has items (texts, prompts, images). Each turn computes some items of waiting requests that
 ask for the same of the same model, in one call of the library, which sorts them by length. The
 requests take turns: one with many items does not keep the others waiting. Between two turns every
-prompt that is being continued gets a token: see `regard.serving.generation`. An item longer than a
-turn (a text that is tagged in windows) is computed in several batches, and between two of them
-others have a turn.
+prompt that is being continued gets a token: see `regard.serving.generation`.
 """
 
 from __future__ import annotations
@@ -13,17 +11,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from regard.attention.capture import captured_or_gated
 from regard.errors import TextError
 from regard.serving.problems import Problem
-from regard.tasks.batching import watching
 
 if TYPE_CHECKING:
     from regard.serving.generation import ServedBatch
@@ -53,8 +48,6 @@ class Engine:
         self._change = threading.Condition()
         self._stopped = False
         self._rate = FIRST_RATE
-        self._long: Work | None = None  # its item is computed between turns of others
-        self._seconds_of_others = 0.0  # of turns between batches of long items
 
     # ---- from the threads of requests
 
@@ -132,11 +125,10 @@ class Engine:
     def _turn(self) -> None:
         """Compute some items of waiting requests, and a token of every sequence."""
         with self._change:
-            queue = [queued for queued in self._queue if queued is not self._long]
-            late = [queued for queued in queue if queued.deadline < time.monotonic()]
+            late = [queued for queued in self._queue if queued.deadline < time.monotonic()]
             abandoned, self._abandoned = self._abandoned, []
             chosen = [] if late else self._chosen()
-            generating = [queued for queued in queue if queued.generation is not None]
+            generating = [queued for queued in self._queue if queued.generation is not None]
         for queued in abandoned:
             self._leave_batch(queued)
         for queued in late:
@@ -146,36 +138,12 @@ class Engine:
         if not late:
             self._generate(generating)
 
-    def _turns_between(self, long: Work) -> Callable[[Sequence[Any]], Iterator[Any]]:
-        """Gives the batches of a long item; before each but the first, others have a turn.
-
-        Raises:
-            Problem: the client has gone, the time is over, or the server stops.
-        """
-
-        def batches_of(batches: Sequence[Any]) -> Iterator[Any]:
-            for number, batch in enumerate(batches):
-                if number and not captured_or_gated():
-                    began = time.monotonic()
-                    self._turn()
-                    self._seconds_of_others += time.monotonic() - began
-                if long.abandoned or self._stopped:
-                    raise Problem(503, "The server stops.", "stopping")
-                if long.deadline < time.monotonic():
-                    raise deadline_passed()
-                yield batch
-
-        return batches_of
-
     def _chosen(self) -> list[tuple[Work, int]]:
         """Requests that are computed together next, and how many items of each.
 
         Those with the key of the one that has waited longest; each gets a part of the budget.
-        Between the batches of a long item, only those whose next item is no longer than a turn.
         """
         ready = [queued for queued in self._queue if queued.generation is None]
-        if self._long is not None:
-            ready = [one for one in ready if one is not self._long and one.next_cost <= TURN_TOKENS]
         if not ready:
             return []
         alike = [one for one in ready if one.key == ready[0].key and one.next_cost <= TURN_TOKENS]
@@ -248,13 +216,11 @@ class Engine:
         self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
     def _compute(self, chosen: Sequence[tuple[Work, int]]) -> None:
-        began, of_others = time.monotonic(), self._seconds_of_others
+        began = time.monotonic()
         parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
         first = chosen[0][0]
-        divided = self._long is None and chosen == [(first, 1)] and first.next_cost > TURN_BESIDE
         try:
-            with self._divided(first) if divided else nullcontext():
-                found = list(first.run([item for part in parts for item in part]))
+            found = list(first.run([item for part in parts for item in part]))
         except Exception as error:
             self._fail(chosen, parts, error)
             return
@@ -267,20 +233,10 @@ class Engine:
         path = first.path
         self.counters.items.labels(path).inc(start)
         self.counters.calls.labels(path).inc()
-        self._measure(tokens, began + self._seconds_of_others - of_others)
+        self._measure(tokens, began)
         for queued, _ in chosen:
             if len(queued.results) == len(queued.items):
                 self._end(queued)
-
-    @contextmanager
-    def _divided(self, long: Work) -> Iterator[None]:
-        """Within it, others have turns between the batches of a call for one item."""
-        self._long = long
-        try:
-            with watching(self._turns_between(long)):
-                yield
-        finally:
-            self._long = None
 
     def _fail(
         self,

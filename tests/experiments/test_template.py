@@ -138,7 +138,7 @@ def test_the_wheel_holds_the_recipes_the_demo_s_data_and_the_page_of_the_web_ui(
         assert (installed / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
     elsewhere.mkdir()
     said = subprocess.run(
-        [sys.executable, "-m", "regard.cli", "list", "recipes", "--json"],
+        [sys.executable, "-m", "regard", "list", "recipes", "--json"],
         cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
         capture_output=True, text=True,
     ).stdout  # fmt: skip
@@ -146,7 +146,7 @@ def test_the_wheel_holds_the_recipes_the_demo_s_data_and_the_page_of_the_web_ui(
     assert set(found) == {path.stem for path in (ROOT / "recipes").iterdir()}
     assert all(path.is_relative_to(installed) for path in found.values())
     estimated = subprocess.run(
-        [sys.executable, "-m", "regard.cli", "train", "demo-lstm", "--dry-run", "--json"],
+        [sys.executable, "-m", "regard", "train", "demo-lstm", "--dry-run", "--json"],
         cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
         capture_output=True, text=True,
     ).stdout  # fmt: skip

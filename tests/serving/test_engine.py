@@ -6,13 +6,12 @@ import threading
 import time
 
 import pytest
-from served import ask, ask_together, near, running, service_of
+from served import ask, ask_together, near, service_of
 
 from regard.errors import TextError
 from regard.serving.engine import TURN_TOKENS, Engine, RequestCounters
 from regard.serving.problems import Problem
 from regard.serving.work import Work
-from regard.tasks.batching import watched
 
 
 class Calls:
@@ -79,64 +78,6 @@ def test_a_long_list_does_not_keep_the_others_waiting():
     assert max(map(len, calls.made)) <= 101 + 3
     first = {item for made in calls.made[:3] for item in made}
     assert {"s0", "s1", "s2"} <= first
-
-
-class Windows:
-    """Answers an item of N letters in N batches; `ended` has requests in the order of their ends.
-
-    between: is called before each batch.
-    """
-
-    def __init__(self, between=lambda: None):
-        self.between, self.ended, self.batches = between, [], 0
-
-    def __call__(self, items):
-        found = []
-        for item in items:
-            for _ in watched(item):
-                self.between()
-                self.batches += 1
-            found.append(item.upper())
-        return found
-
-    def long(self, text, **options):
-        return request_of(self, [text], cost=TURN_TOKENS + 1, ended=self.ended, **options)
-
-
-def test_a_long_text_gives_turns_to_others_between_its_batches_and_two_long_ones_are_in_order():
-    windows, calls = Windows(), Calls()
-    first, second = windows.long("abcdef"), windows.long("ghi", key="j")
-    before = request_of(windows, ["x"], ended=windows.ended)
-    short = [request_of(calls, ["x"], key=key, ended=windows.ended) for key in "lmn"]
-    computed([before, first, second, *short])
-    assert windows.ended == [before, *short, first, second]
-    assert [one.results for one in windows.ended] == [["X"]] * 4 + [["ABCDEF"], ["GHI"]]
-    assert len(calls.made) == 3 and windows.batches == 1 + 9
-
-
-@pytest.mark.parametrize(("reason", "status"), [("leaves", None), ("late", 504), ("stops", 503)])
-def test_a_long_text_ends_early_when_its_client_leaves_its_time_is_over_or_the_server_stops(
-    reason, status
-):
-    engine, windows = Engine(10**6, RequestCounters()), Windows()
-    long, bad = windows.long("abcdef"), request_of(Calls(), ["bad"], ended=windows.ended)
-
-    def between():
-        if windows.batches == 2:
-            if reason == "leaves":
-                engine.cancel(long)
-            if reason == "late":
-                long.deadline = 0.0
-            threading.Timer(0.0 if reason == "stops" else 0.1, engine.stop).start()
-            time.sleep(0.05)
-
-    windows.between = between
-    engine.submit(long)
-    engine.submit(bad)
-    engine.run()
-    assert windows.batches == 3 and engine.waiting_tokens == 0
-    assert isinstance(error_of(bad), TextError) and (long in windows.ended) == bool(status)
-    assert status is None or error_of(long).status_code == status
 
 
 @pytest.mark.parametrize("bad, kind", [("bad", TextError), ("worse", RuntimeError)])
@@ -207,18 +148,3 @@ def test_a_full_queue_over_http_loses_nothing(folders):
     count = float(statuses.count(429))
     assert f'regard_requests_total{{path="/tag",status="429"}} {count}' in text
     assert "regard_waiting_tokens 0.0\n" in text
-
-
-def test_requests_beside_a_long_text_are_answered_before_it_with_the_answers_that_they_have_alone(
-    folders,
-):
-    service = service_of({"tagging": folders["tagging"]})
-    words = ("the cat sat on a mat in Paris " * 1500).split()
-    requests = [("/tag", {"texts": [words]}), ("/tag", {"texts": "a cat sat"})]
-    ended, end = [], service.engine._end
-    service.engine._end = lambda queued, error=None: (ended.append(queued.cost), end(queued, error))
-    with running(service):
-        alone = [ask(service, *request).json() for request in requests]
-        ended.clear()
-        assert [answered.json() for answered in ask_together(service, requests)] == near(alone)
-    assert ended == sorted(ended) and ended[-1] > TURN_TOKENS
