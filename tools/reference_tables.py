@@ -26,7 +26,8 @@ from regard.experiments.template import (
 )
 from regard.models import MODELS, model_class
 from regard.serving.app import Service, application
-from regard.serving.engine import Engine, RequestCounters
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine
 from regard.serving.ui.sources import UISources
 from regard.tasks import TASKS, task_class
 from regard.tasks.methods import METHODS

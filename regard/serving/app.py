@@ -25,7 +25,8 @@ import regard
 from regard.errors import RegardError
 from regard.plain_json import to_json_bytes
 from regard.serving.access import PASSWORD, SameSite, key_check
-from regard.serving.engine import Engine, RequestCounters, deadline_passed
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine, deadline_passed
 from regard.serving.models import ServedModel, ServedModels, tokenizer_info
 from regard.serving.problems import NO_SNIFFING, ErrorAnswer, Problem, error_response, problem_of
 from regard.serving.requests import Request

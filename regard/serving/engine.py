@@ -11,16 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
-
-from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from regard.errors import TextError
 from regard.serving.problems import Problem
 
 if TYPE_CHECKING:
+    from regard.serving.counters import RequestCounters
     from regard.serving.generation import ServedBatch
     from regard.serving.work import Work
 
@@ -269,48 +268,3 @@ def deadline_passed() -> Problem:
     """The answer to a request whose deadline has passed."""
     problem = "This request was not answered within the server's time limit."
     return Problem(504, problem, "deadline")
-
-
-class RequestCounters:
-    """The counters of a server; threads share them."""
-
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "regard_requests",
-            "Answered requests, by path and status.",
-            ["path", "status"],
-            registry=registry,
-        )
-        self.seconds = Counter(
-            "regard_request_seconds",
-            "Time of requests from arrival to the end of the answer, by path.",
-            ["path"],
-            registry=registry,
-        )
-        self.items = Counter(
-            "regard_items",
-            "Texts, prompts and images that were computed, by path.",
-            ["path"],
-            registry=registry,
-        )
-        self.calls = Counter(
-            "regard_calls",
-            "Calls of models, for one or several requests, by path.",
-            ["path"],
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "regard_generated_tokens",
-            "Tokens generated in continuous batches, by model.",
-            ["model"],
-            registry=registry,
-        )
-
-    def watch(self, tokens: Callable[[], float], requests: Callable[[], float]) -> None:
-        """Show what waits in the queue, as these functions give it."""
-        waiting = "of the requests that wait or are computed"
-        gauge = Gauge("regard_waiting_tokens", f"Tokens {waiting}.", registry=self.registry)
-        gauge.set_function(tokens)
-        gauge = Gauge("regard_waiting_requests", f"Number {waiting}.", registry=self.registry)
-        gauge.set_function(requests)

@@ -12,7 +12,7 @@ from regard.decoding.generated_text import GeneratedText
 from regard.decoding.loop import StepResult, TokenMethod
 from regard.decoding.steps import NonFiniteStep
 from regard.models.protocols import Generator
-from regard.serving.engine import RequestCounters
+from regard.serving.counters import RequestCounters
 from regard.tasks.finite_checks import not_finite_error
 from regard.text import Tokenizer
 

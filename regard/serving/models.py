@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.serving.engine import RequestCounters
+from regard.serving.counters import RequestCounters
 from regard.serving.problems import Problem
 from regard.tasks.task import Task
 

@@ -15,7 +15,8 @@ import uvicorn
 from regard.errors import ConfigError
 from regard.serving.access import is_loopback
 from regard.serving.app import Service, application
-from regard.serving.engine import Engine, RequestCounters
+from regard.serving.counters import RequestCounters
+from regard.serving.engine import Engine
 from regard.serving.models import ServedModels, served_model
 
 if TYPE_CHECKING:
