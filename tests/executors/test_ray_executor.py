@@ -112,8 +112,6 @@ def test_parts_are_those_of_one_process_though_a_worker_is_killed(cluster, tmp_p
     )
 
 
-
-
 def test_a_missing_package_raises_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[ray\]'"):
