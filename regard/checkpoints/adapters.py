@@ -14,23 +14,24 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
+from pydantic import Field, create_model
 from torch import Tensor, nn
 
 from regard.attention.pruning import pruned_heads
-from regard.checkpoints.adapted_tensors import AdaptedTensors
-from regard.checkpoints.filling import SkipInit, check_finite
-from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
-from regard.checkpoints.formats.layout import Layout
-from regard.checkpoints.pickled import read_pickled
-from regard.checkpoints.projections import Projection, projections_of
+from regard.checkpoints.filling import Problems, SkipInit, check_finite
+from regard.checkpoints.formats import LAYOUTS, Layout, from_published, layout_for
+from regard.checkpoints.names import NameRow
 from regard.checkpoints.store import read_tensors, write_tensors
+from regard.checkpoints.weights import read_pickled
 from regard.errors import ConfigError
 from regard.file_writing import write_text
+from regard.layers.linear import Linear
 from regard.layers.low_rank import LowRankUpdate
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import described
@@ -45,8 +46,6 @@ A_SUFFIX, B_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 WRAPPER_PARTS = re.compile(r"\.(base_layer|modules_to_save)(?=\.)")
 # the same and the name of the adapter: a second copy of a bias, where all biases are trained
 NAMED_COPY = re.compile(r"\.modules_to_save\.[^.]+(?=\.)")
-# factors of an embedding (V, D), whose update is (B A)^T
-EMBEDDING_A, EMBEDDING_B = ".lora_embedding_A", ".lora_embedding_B"
 ALL_LINEAR = "all-linear"
 # how the name of an architecture ends -> `task_type` of adapter_config.json
 TASK_TYPES = {
@@ -61,17 +60,6 @@ TASK_TYPES = {
 }
 # modules that `peft` saves completely by default
 HEAD_MODULES = ("classifier", "score", "qa_outputs")
-# Further fields of adapter_config.json that do not change the result: they act only in training,
-# describe, or their effect is in the tensors. Any other field that is set is an error.
-FIELDS_WITHOUT_EFFECT = {
-    *("inference_mode", "peft_version", "rank_pattern", "lora_dropout", "target_modules"),
-    *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
-    *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-    *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
-    "ensure_weight_tying",
-}
-# values of `init_lora_weights` that keep the base weights
-INITIALIZATIONS = (True, False, "gaussian", "orthogonal", "eva")
 
 
 @dataclass(frozen=True)
@@ -92,29 +80,45 @@ class AdapterOptions:
     targets: tuple[str, ...] = ()
 
 
-class AdapterConfig(Fields):
+class AdapterFields(Fields):
     """The fields of adapter_config.json that are read."""
 
-    peft_type: str
-    base_model_name_or_path: str | None = None
+    peft_type: Literal["LORA"]
+    base_model_name_or_path: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     task_type: str | None = None
     auto_mapping: dict[str, Any] | None = None
     r: int = 8
     lora_alpha: int | float = 8
     use_rslora: bool = False
-    alpha_pattern: dict[str, int | float] | None = None
-    init_lora_weights: Any = True
+    alpha_pattern: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    # those that leave the base's weights as they are
+    init_lora_weights: Literal[True, False, "gaussian", "orthogonal", "eva"] = True
 
     def scale(self, rank: int) -> float:
         """What B A of this rank is multiplied by."""
         return self.lora_alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     @property
-    def base(self) -> str | None:
+    def base(self) -> str:
         """The folder, or the name on the hub, of the model to which the adapter belongs."""
-        name = self.base_model_name_or_path or None
-        return f"{name}@{self.revision}" if name and self.revision else name
+        name = self.base_model_name_or_path
+        return f"{name}@{self.revision}" if self.revision else name
+
+
+# Fields that do not change the result: they act only in training, describe, or their effect is in
+# the tensors. Any other field that is set is an error.
+WITHOUT_EFFECT: Any = dict.fromkeys(
+    (
+        *("inference_mode", "peft_version", "rank_pattern", "lora_dropout", "target_modules"),
+        *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
+        *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+        *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
+        "ensure_weight_tying",
+    ),
+    (Any, None),
+)
+AdapterConfig = create_model("AdapterConfig", __base__=AdapterFields, **WITHOUT_EFFECT)
 
 
 # ----------------------------------------------------------------------------------- adding
@@ -129,20 +133,18 @@ def add_adapters(
 
     Raises:
         ConfigError: the model is not a Transformer, is quantized or pruned, or has no layer that
-            `targets` names; or the rank is larger than a side of a layer's matrix.
+            `targets` names.
     """
     layout = _layout(model)
     updates: dict[str, dict[str, LowRankUpdate]] = defaultdict(dict)
     for projection in _targeted(projections_of(layout, model), options.targets or layout.adapted):
-        smaller = min(len(projection.outputs), len(projection.inputs))
-        if options.rank > smaller:
-            raise ConfigError(
-                f"`rank` must be at most {smaller}, the smaller side of the matrix of "
-                f"{projection.name}, but is {options.rank}."
-            )
-        scale = options.alpha / options.rank
-        update = _update(model, projection, options.rank, scale, options.dropout)
-        updates[projection.layer][projection.label] = update
+        updates[projection.layer][projection.label] = LowRankUpdate(
+            model.get_submodule(projection.layer).weight,  # type: ignore[arg-type]
+            projection.rows,
+            options.rank,
+            scale=options.alpha / options.rank,
+            dropout=options.dropout,
+        )
     insert_updates(model, updates)
     freeze_base(model)
     for parameter in also_trained:
@@ -155,22 +157,13 @@ def _layout(model: nn.Module) -> Layout:
     Raises:
         ConfigError: the model cannot have adapters.
     """
-    if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
-        raise ConfigError(
-            "A model with quantized weights cannot have adapters. Load the folder that they come "
-            "from, without `quantize`."
-        )
     layout = layout_for(model)
-    if layout is None:
-        kinds = ", ".join(kind for kind in LAYOUTS)
+    quantized = any(isinstance(part, QuantizedMatrix) for part in model.modules())
+    if layout is None or quantized or pruned_heads(model):
         raise ConfigError(
             f"Low-rank adapters cannot be added to {described(model)}: only to Transformers that "
-            f"`transformers` has too ({kinds})."
-        )
-    if pruned_heads(model):
-        raise ConfigError(
-            "A model with pruned heads cannot have adapters: `peft` does not support pruned heads. "
-            "Start from the model before it was pruned."
+            f"`transformers` has too ({', '.join(LAYOUTS)}), with all heads and with weights that "
+            "are not quantized."
         )
     return layout
 
@@ -193,13 +186,6 @@ def _targeted(found: Sequence[Projection], targets: Sequence[str]) -> list[Proje
 
 def _is_named(projection: Projection, target: str) -> bool:
     return projection.name == target or projection.name.endswith(f".{target}")
-
-
-def _update(
-    model: nn.Module, at: Projection, rank: int, scale: float, dropout: float = 0.0
-) -> LowRankUpdate:
-    weight: Any = model.get_submodule(at.layer).weight
-    return LowRankUpdate(weight, at.rows, rank, scale=scale, dropout=dropout)
 
 
 # ----------------------------------------------------------------------------------- writing
@@ -305,28 +291,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
             not supported.
     """
     where = folder / CONFIG
-    found: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)
-    if found.peft_type != "LORA":
-        raise ConfigError(
-            f"{where}: `peft_type` must be LORA, the adapters that this library reads, but is "
-            f"{found.peft_type!r}."
-        )
-    for name, value in (found.model_extra or {}).items():
-        if name not in FIELDS_WITHOUT_EFFECT and value not in (None, False, [], {}, ""):
+    config: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)  # type: ignore
+    for name, value in (config.model_extra or {}).items():
+        if value not in (None, False, [], {}, ""):
             raise ConfigError(
                 f"{where}: `{name}` is {value!r:.80}, which is not supported. Train the adapter "
                 "without this option."
             )
-    if found.alpha_pattern:
-        raise ConfigError(
-            f"{where}: `alpha_pattern` is not supported: all layers have one `lora_alpha`."
-        )
-    if found.init_lora_weights not in INITIALIZATIONS:
-        raise ConfigError(
-            f"{where}: `init_lora_weights` is {found.init_lora_weights!r}, which changes the base "
-            "model's own weights. Save the adapter from `peft` as an ordinary one."
-        )
-    return found
+    return config
 
 
 def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
@@ -341,20 +313,12 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
     else:
         tensors = read_tensors(path)
     check_finite(tensors)
-    return dict(
-        _as_linear(WRAPPER_PARTS.sub("", name.removeprefix(NAME_PREFIX)), tensor)
+    return {
+        WRAPPER_PARTS.sub("", name.removeprefix(NAME_PREFIX)): tensor
         for name, tensor in tensors.items()
         if ".original_module." not in name  # of the base model, where biases are trained
         and not (NAMED_COPY.search(name) and NAMED_COPY.sub("", name) in tensors)
-    )
-
-
-def _as_linear(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    """A factor of an embedding as that of a matrix; all else as it is."""
-    for ending, instead in ((EMBEDDING_A, B_SUFFIX), (EMBEDDING_B, A_SUFFIX)):
-        if name.endswith(ending):
-            return name.removesuffix(ending) + instead, tensor.t()
-    return name, tensor
+    }
 
 
 def read_adapter(
@@ -372,18 +336,41 @@ def read_adapter(
         ConfigError: the base model cannot have adapters.
         CheckpointError: the tensors do not fit the model.
     """
-    layout = _layout(base)
+    layout, problems = _layout(base), Problems("the adapter does not fit its base model")
     complete = {name: t for name, t in tensors.items() if not name.endswith((A_SUFFIX, B_SUFFIX))}
     with SkipInit():
         architecture = _architecture(adapter_config, layout, base)
-        with_heads = layout.with_architecture(base, architecture, complete)
-    config, published = layout.write(with_heads)
-    adapted = AdaptedTensors(layout, base, with_heads, published)
-    adapted.replace(complete)
-    adapted.add(_updates(tensors), adapter_config.scale)
-    config |= _vocabulary(layout, with_heads, published)
-    if model_config is None and adapted.untie():
-        config["tie_word_embeddings"] = False
+        model = layout.with_architecture(base, architecture, complete)
+    config, published = layout.write(model)
+    # Files may leave out the prefix of the layout.
+    names = {name.removeprefix(layout.prefix): name for name in published}
+    of_base = {name.removeprefix(layout.prefix) for name in layout.write(base)[1]}
+    complete = {name.removeprefix(layout.prefix): tensor for name, tensor in complete.items()}
+    problems.add("extra", *(name for name in complete if name not in names.keys() | of_base))
+    problems.add("missing", *(n for n in names if n not in of_base and n not in complete))
+    published |= {names[name]: tensor for name, tensor in complete.items() if name in names}
+    changed = {names[name] for name in complete if name in names}
+    transposed = {one.name for one in projections_of(layout, model) if one.transposed}
+    factors = (name for name in tensors if name.endswith((A_SUFFIX, B_SUFFIX)))
+    for layer in dict.fromkeys(n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in factors):
+        a, b = tensors.get(layer + A_SUFFIX), tensors.get(layer + B_SUFFIX)
+        bare = f"{layer.removeprefix(layout.prefix)}.weight"
+        if bare not in names:
+            problems.add("extra", *([] if bare in of_base else [layer]))
+        elif a is None or b is None or a.dim() != 2 or b.shape[1:] != a.shape[:1]:
+            problems.add("without matrices A and B of one rank", layer)
+        else:
+            name = names[bare]
+            delta = adapter_config.scale(a.size(0)) * (b.float() @ a.float())
+            delta = delta.t() if name.removesuffix(".weight") in transposed else delta
+            problems.add_shape(layer, delta, published[name])
+            if delta.shape == published[name].shape:
+                published[name] = published[name] + delta
+                changed.add(name)
+    # `peft` changes a copy, of which what was tied to it knows nothing.
+    tied = {*layout.names_of(model).duplicates.values()} if model_config is None else set()
+    problems.add("tied to another tensor, which the adapter does not have", *(changed & tied))
+    problems.raise_any()
     return from_published(model_config or config, published)
 
 
@@ -399,17 +386,72 @@ def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str
     return named if isinstance(named, str) else own
 
 
-def _vocabulary(
-    layout: Layout, model: nn.Module, published: Mapping[str, Tensor]
-) -> dict[str, int]:
-    """The field of config.json with the number of tokens, which an adapter may change."""
-    for _, ours, theirs in layout.names_of(model).filled(model.state_dict()):
-        if ours[0] in ("embedding.weight", "encoder.embedding.weight"):
-            return {"vocab_size": published[theirs[0]].size(0)}
-    return {}
+# ------------------------------------------------------------------------------- projections
+# A packed matrix of this library holds several published ones, and the published Transformer has
+# its dimensions in another order. Both follow from the table of names: its transforms are applied
+# to the indices of a matrix.
 
 
-def _updates(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor | None, Tensor | None]]:
-    """The factors A and B by the name of their layer; None where one is missing."""
-    layers = (n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in tensors if "lora_" in n)
-    return {name: (tensors.get(name + A_SUFFIX), tensors.get(name + B_SUFFIX)) for name in layers}
+@dataclass(frozen=True)
+class Projection:
+    """A linear layer under its published name.
+
+    layer: the name of our layer that computes it, in a packed layer together with others.
+    outputs: (N,), for each of its outputs the row of our matrix.
+    inputs: (K,), for each of its inputs the column of our matrix.
+    transposed: whether its matrix is published as (in, out), like that of GPT-2's Conv1D.
+    """
+
+    name: str
+    layer: str
+    outputs: Tensor
+    inputs: Tensor
+    transposed: bool
+
+    @property
+    def rows(self) -> slice:
+        """The rows of our matrix that compute its outputs."""
+        first = int(self.outputs.min())
+        return slice(first, first + len(self.outputs))
+
+    @property
+    def label(self) -> str:
+        """The last part of its name, such as "query"."""
+        return self.name.rpartition(".")[2]
+
+    def to_published(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors A (r, K) and B (N, r) in the order of the published matrix."""
+        outputs = self.outputs - self.rows.start
+        return a[:, self.inputs.to(a.device)], b[outputs.to(b.device)]
+
+
+def projections_of(layout: Layout, model: nn.Module) -> list[Projection]:
+    """The linear layers of a model without those of its heads."""
+    tensors = model.state_dict()
+    return [
+        projection
+        for row, ours, theirs in layout.names_of(model).filled(tensors)
+        if _is_linear(model, ours)
+        for projection in _of_row(row, ours[0], theirs, tensors)
+    ]
+
+
+def _is_linear(model: nn.Module, ours: tuple[str, ...]) -> bool:
+    layer, _, kind = ours[0].rpartition(".")
+    weight = len(ours) == 1 and kind == "weight" and not layer.startswith("heads.")
+    return weight and isinstance(model.get_submodule(layer), Linear)
+
+
+def _of_row(
+    row: NameRow, ours: str, theirs: tuple[str, ...], tensors: Mapping[str, Tensor]
+) -> Iterator[Projection]:
+    outputs, inputs = tensors[ours].shape
+    numbers = torch.arange(max(outputs, inputs))
+    by_row = row.transform.write([numbers[:outputs, None].expand(outputs, inputs)])
+    by_column = row.transform.write([numbers[:inputs].expand(outputs, inputs)])
+    for name, of_row, of_column in zip(theirs, by_row, by_column, strict=True):
+        transposed = bool((of_row[0] != of_row[0, 0]).any())  # their rows are inputs
+        if transposed:
+            of_row, of_column = of_row.t(), of_column.t()
+        layer, their = ours.removesuffix(".weight"), name.removesuffix(".weight")
+        yield Projection(their, layer, of_row[:, 0].clone(), of_column[0].clone(), transposed)

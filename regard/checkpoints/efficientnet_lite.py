@@ -8,7 +8,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from regard.checkpoints.pickled import read_pickled
+from regard.checkpoints.weights import read_pickled
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.efficientnet_lite import EfficientNetLite
 

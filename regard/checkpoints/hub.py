@@ -16,7 +16,6 @@ from os import PathLike
 from pathlib import Path
 
 from regard.errors import CheckpointError, RegardError
-from regard.suggest import nearest
 
 CONFIG = "config.json"
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
@@ -56,14 +55,14 @@ def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
             raise CheckpointError(f"{path} is a file. Give the folder that it lies in.")
     except OSError as error:  # such as a name that is too long, or a folder that may not be read
         raise CheckpointError(f"{str(path):.200}: {error.strerror}.") from None
-    found = NAME.fullmatch(str(name))
+    on_hub = NAME.fullmatch(str(name))
     # Where the first part is a folder here, the second is a misspelled name in it.
-    if found is None or path.parent.is_dir():
+    if on_hub is None or path.parent.is_dir():
         raise CheckpointError(
-            f"{path}: there is no such folder. {_near(path)}A model on the hub is ORG/NAME, or "
+            f"{path}: there is no such folder. A model on the hub is ORG/NAME, or "
             "ORG/NAME@REVISION."
         )
-    return _downloaded(found["repository"], found["revision"], download)
+    return _downloaded(on_hub["repository"], on_hub["revision"], download)
 
 
 def checked_path(name: str | PathLike[str]) -> Path:
@@ -101,15 +100,6 @@ def files_of_model(folder: Path) -> list[Path]:
     return sorted({path for name in patterns for path in folder.glob(name) if path.is_file()})
 
 
-def _near(path: Path) -> str:
-    """A suggestion, if a folder beside it has nearly this name."""
-    if not (path.parent.is_dir() and os.access(path.parent, os.R_OK)):
-        return ""
-    names = [one.name for one in path.parent.iterdir() if one.is_dir()]
-    said = nearest(path.name, names)
-    return f"{said} " if names and said.startswith("Did you mean") else ""
-
-
 def _downloaded(repository: str, revision: str | None, download: bool) -> Path:
     """The folder in the cache, with weights in the safest form that the repository has."""
     folder = _fetched(repository, revision, [*DESCRIPTION, *SAFE], download)
@@ -123,7 +113,7 @@ def _fetched(
 ) -> Path:
     try:
         import huggingface_hub
-        from huggingface_hub import constants, errors
+        from huggingface_hub import constants
     except ImportError:
         raise RegardError(
             f"There is no folder {repository} here, and downloading it needs `huggingface_hub`, "
@@ -142,22 +132,10 @@ def _fetched(
                 local_files_only=offline or not download,
             )
         )
-    except errors.GatedRepoError:
-        why = "its owner asks you to accept terms on its page first, and to log in: hf auth login"
-    except errors.RepositoryNotFoundError:
-        why = "there is no such folder here and no such model on the hub, or it is a private one"
-    except errors.RevisionNotFoundError:
-        why = f"the model has no revision {revision!r}"
-    except errors.HFValidationError as error:
-        why = f"this is not a valid name on the hub: {error}"
-    except errors.LocalEntryNotFoundError as error:
-        first = str(error).split("\n")[0].rstrip(".")
-        why = f"the hub cannot be reached, and the cache does not have all of it: {first}"
-        absent = "there is no such folder here, the cache does not have all of it, and"
-        if offline:
-            why = f"{absent} HF_HUB_OFFLINE forbids downloading it. Download it once without"
-        elif not download:
-            why = f"{absent} nothing is downloaded for this. Give a folder, or load the model once"
     except Exception as error:  # the network library may raise anything
-        why = f"it could not be downloaded: {type(error).__name__}: {error}"
-    raise CheckpointError(f"{named}: {why}.")
+        said = " ".join(str(error).split())
+        hint = " HF_HUB_OFFLINE forbids downloading it." if offline else ""
+        raise CheckpointError(
+            f"{named}: there is no such folder here, and the hub or its cache do not give it: "
+            f"{type(error).__name__}: {said:.300}.{hint}"
+        ) from None

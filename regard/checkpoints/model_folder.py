@@ -406,21 +406,17 @@ def _without_config(folder: Path) -> ModelFolder | None:
 def _open_adapter(folder: Path) -> AdapterFolder:
     """The folder of an adapter, with its base model."""
     about, where = read_adapter_config(folder), folder / "adapter_config.json"
-    hint = "Write the folder, or the name on the hub, of the model that the adapter was trained on."
-    if about.base is None:
-        raise CheckpointError(f"{where}: `base_model_name_or_path` is missing. {hint}")
     try:
         whole = folder_of(about.base)
         if holds_adapter(whole) and not holds_weights(whole):
             raise CheckpointError(f"{whole} holds an adapter itself, and no whole model.")
         base = open_folder(whole)
-        if base.dtype is not None:
-            raise CheckpointError(f"{base.path} holds {base.dtype} weights, which take no adapter.")
-        model = base.model()
+        model = read_model(whole)
     except (CheckpointError, ConfigError) as error:
         raise CheckpointError(
             f"{where}: the base model cannot be opened, `base_model_name_or_path` "
-            f"{about.base!r}: {error} {hint}"
+            f"{about.base!r}: {error} Write the folder, or the name on the hub, of the model that "
+            "the adapter was trained on."
         ) from error
     own = read_json(folder / ADAPTED) if (folder / ADAPTED).exists() else None
     try:

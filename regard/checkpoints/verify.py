@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -20,15 +19,8 @@ from torch import Tensor
 
 from regard.checkpoints.formats import layout_of, type_of
 from regard.checkpoints.hub import CONFIG
-from regard.checkpoints.model_folder import (
-    OURS,
-    AdapterFolder,
-    ModelFolder,
-    exported,
-    open_folder,
-    read_model,
-    write_model,
-)
+from regard.checkpoints.model_folder import OURS, ModelFolder, open_folder, read_model
+from regard.checkpoints.weights import read_weights
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, MissingExtra
 from regard.layers.task_heads import ClassificationHead, LastTokenWithId
@@ -75,8 +67,6 @@ class Verification:
 def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
     """Compare what we compute from a folder with what `transformers` does, in float32 on the CPU.
 
-    Quantized weights, which no other library reads, are given to both as float32.
-
     tolerance: the largest difference that counts as equal, relative to the largest number.
 
     Raises:
@@ -84,45 +74,25 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
         CheckpointError: no other library has this model, or the folder cannot be read.
     """
     transformers, notes = _transformers(), list[str]()
-    given = open_folder(path)
-    if isinstance(given, AdapterFolder):
+    opened = open_folder(path)
+    folder, model_type = opened.path, opened.config.get("model_type")
+    is_ours = type(opened) is not ModelFolder or model_type == OURS
+    if is_ours or type_of(opened.config, read_weights(folder)) != model_type:
         raise CheckpointError(
-            f"{given.path} holds an adapter, and no whole model. Verify its base, "
-            f"{given.base.path}, or the folder of the adapted model: "
-            "regard.save(regard.load(ADAPTER), FOLDER)."
+            f"{folder}: no other library opens this folder as a whole model, so there is nothing "
+            "to compare with."
         )
-    with TemporaryDirectory() as temporary:
-        folder = _comparable(given, Path(temporary))
-        ours: Any = read_model(folder).float().eval()
-        theirs = _their_model(transformers, folder, notes)
-        compare = _compare_pair if isinstance(ours, EncoderDecoder) else _compare_encoder
-        with torch.no_grad():
-            outputs = compare(ours, theirs, random_batch(ours), notes)
+    ours: Any = read_model(folder).float().eval()
+    theirs = _their_model(transformers, folder, notes)
+    compare = _compare_pair if isinstance(ours, EncoderDecoder) else _compare_encoder
+    with torch.no_grad():
+        outputs = compare(ours, theirs, random_batch(ours), notes)
     order = layout_of(theirs.config.model_type).in_their_order
     differences = {
-        name: _difference(name, one if name.startswith("head") else order(one), other)
-        for name, (one, other) in outputs.items()
+        name: _difference(name, mine if name.startswith("head") else order(mine), other)
+        for name, (mine, other) in outputs.items()
     }
-    return Verification(given.path, type(theirs).__name__, tolerance, differences, notes)
-
-
-def _comparable(given: ModelFolder, temporary: Path) -> Path:
-    """A folder that both libraries open: this one, or one with dequantized weights.
-
-    Raises:
-        CheckpointError: no other library has this model.
-    """
-    model: Any = given.model() if given.dtype is None else given.dequantized_model()
-    config, tensors = exported(model)
-    if config["model_type"] == OURS or type_of(config, tensors) != config["model_type"]:
-        raise CheckpointError(
-            f"{given.path}: no other library has this model ({config['architectures'][0]}), so "
-            "there is nothing to compare with."
-        )
-    if given.dtype is None:
-        return given.path
-    write_model(temporary, config, tensors, given.tokenizer(), model.config.max_length)
-    return temporary
+    return Verification(folder, type(theirs).__name__, tolerance, differences, notes)
 
 
 def _transformers() -> Any:

@@ -1,33 +1,121 @@
 """Weights of other libraries: one file or shards, safetensors or pickle.
 
-tensors = read_weights(folder)      {"bert.embeddings.word_embeddings.weight": ..., ...}
+    tensors = read_weights(folder)      {"bert.embeddings.word_embeddings.weight": ..., ...}
+
+A pickle is a program. It is read by an interpreter that knows tensors and nothing else, so that a
+file with other instructions raises an error before any of them has run.
 """
 
 from __future__ import annotations
 
+import pickle
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
+import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from regard.checkpoints.pickled import begins_with, read_pickled
 from regard.checkpoints.store import read_tensors
 from regard.errors import CheckpointError
 from regard.schema import Fields, read_json
 
 WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after the name of the whole file: which shard holds which tensor
-ELSEWHERE = (".h5", ".msgpack", ".onnx", ".gguf", ".ckpt.index")  # weights of other libraries
 
-Read = Callable[[Path], dict[str, Tensor]]
-READERS: dict[str, Read] = {WHOLE: read_tensors, PICKLED: read_pickled}
+
+def _file_name(name: str) -> str:
+    if name != Path(name).name or {"\\", "\0"} & {*name} or name == "..":
+        raise ValueError("must be the name of a file beside the index, not outside of the folder")
+    return name
 
 
 class ShardIndex(Fields):
     """What an index of shards holds: tensor -> the file with it."""
 
-    weight_map: dict[str, str]
+    weight_map: Annotated[
+        dict[str, Annotated[str, AfterValidator(_file_name)]], Field(min_length=1)
+    ]
+
+
+def read_pickled(path: Path, inside: str = "") -> dict[str, Tensor]:
+    """The tensors of a file that `torch.save` wrote, by their names; nothing in it is executed.
+
+    inside: where the file has a table of this name, such as the weights beside the state of an
+        optimizer, its tensors.
+
+    Raises:
+        CheckpointError: the file is damaged, holds anything else than tensors by name, or would
+            run something when it is opened.
+    """
+    try:
+        # Files of before PyTorch 1.6 are no archives and cannot be mapped.
+        is_archive = begins_with(path, b"PK\x03\x04")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file of weights.") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        said = str(error)
+        if call := re.search(r"GLOBAL ([\w.]+)", said):
+            raise CheckpointError(
+                f"{path} was not opened: it would run {call[1]}. Weights need no program; use the "
+                "model.safetensors of this model, or save it as safetensors where you trust the "
+                "file."
+            ) from None
+        unsupported = re.search("Unsupported.*", said)
+        said = unsupported[0] if unsupported else said.split("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a whole file of weights: {said}") from error
+    if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
+        content = content[inside]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise CheckpointError(f"{path} must hold tensors by name, and nothing else.")
+    return {name: tensor.detach() for name, tensor in content.items()}
+
+
+class _StringsUnpickler(pickle.Unpickler):
+    """Reads what is made of lists and strings alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it would run {module}.{name}")
+
+
+def read_pickled_strings(path: Path) -> Any:
+    """What a pickle of lists of strings holds; nothing in it is executed.
+
+    Raises:
+        CheckpointError: the file is damaged, or would run something when it is opened.
+    """
+    try:
+        with path.open("rb") as file:
+            return _StringsUnpickler(file).load()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file.") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        raise CheckpointError(f"{path} was not opened: {error}.") from None
+
+
+def begins_with(path: Path, prefix: bytes) -> bool:
+    """Whether these are the first bytes of a file.
+
+    Raises:
+        CheckpointError: this user has no permission to read it.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(len(prefix)) == prefix
+    except PermissionError:
+        raise CheckpointError(f"{path}: this user has no permission to read it.") from None
+
+
+# ------------------------------------------------------------------------------------ folders
+
+Read = Callable[[Path], dict[str, Tensor]]
+READERS: dict[str, Read] = {WHOLE: read_tensors, PICKLED: read_pickled}
 
 
 def read_weights(folder: str | Path) -> dict[str, Tensor]:
@@ -46,7 +134,11 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
             return _unwrapped(_read(folder / name, read), folder / name)
         if (index := folder / f"{name}{INDEX}").exists():
             return _unwrapped(_read_shards(index, read), index)
-    raise CheckpointError(f"{folder} holds no weights: {_what_is_there(folder)}")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    raise CheckpointError(
+        f"{folder} holds no weights: there must be {WHOLE} or {PICKLED}, whole or in shards, but "
+        f"there is {_some(names, 12) or 'nothing'}."
+    )
 
 
 def _unwrapped(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -76,17 +168,6 @@ def holds_weights(folder: Path) -> bool:
     return any((folder / name).exists() for name in names)
 
 
-def _what_is_there(folder: Path) -> str:
-    if not folder.is_dir():
-        return "there is no such folder."
-    names = sorted(path.name for path in folder.iterdir())
-    there = _some(names, 12) or "none"
-    said = f"there must be {WHOLE} or {PICKLED}, whole or in shards, but there is {there}"
-    if others := [name for name in names if name.endswith(ELSEWHERE)]:
-        said += f". {others[0]} is of another library: save the model as safetensors there"
-    return said + "."
-
-
 def _some(names: list[str], limit: int = 8) -> str:
     """The first names of a list, and how many there are more."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
@@ -106,40 +187,22 @@ def _read(path: Path, read: Read) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path, read: Read) -> dict[str, Tensor]:
-    listed = _weight_map(index)
+    listed = read_json(index, ShardIndex).weight_map
     shards = sorted(set(listed.values()))
-    for shard in shards:
-        if shard != Path(shard).name or {"\\", "\0"} & {*shard} or shard == "..":
-            raise CheckpointError(
-                f"{index}: the shard {shard!r} lies outside of the folder, and is not read. "
-                "Shards are files beside their index."
-            )
     if missing := [shard for shard in shards if not (index.parent / shard).is_file()]:
         raise CheckpointError(
             f"{index} names {len(shards)} shards, but not there: {_some(missing)}. Copy or "
             "download them again."
         )
-    found: dict[str, Tensor] = {}
+    merged: dict[str, Tensor] = {}
     for shard in shards:
         tensors = _read(index.parent / shard, read)
-        if twice := sorted(found.keys() & tensors.keys()):
+        if twice := sorted(merged.keys() & tensors.keys()):
             raise CheckpointError(f"{index.parent / shard}: {twice[0]} is in another shard, too.")
-        found |= tensors
-    if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in found]:
+        merged |= tensors
+    if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in merged]:
         raise CheckpointError(
             f"{index} lists tensors that their shards do not hold: {_some(absent)}. Does a shard "
             "come from another model?"
         )
-    return found
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    """Which shard holds which tensor."""
-
-    def malformed(said: str) -> CheckpointError:
-        return CheckpointError(f"{said} It is not an index of shards.")
-
-    found: ShardIndex = read_json(index, ShardIndex, error=malformed)
-    if not found.weight_map:
-        raise CheckpointError(f"{index}: `weight_map` must name the file of each tensor.")
-    return found.weight_map
+    return merged

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.checkpoints.filling import load_weights
-from regard.checkpoints.names import Names
+from regard.checkpoints.names import Names, keep, reorder, split, transpose
 from regard.checkpoints.store import read_folder, read_tensors, write_folder, write_tensors
-from regard.checkpoints.transforms import keep, reorder, split, transpose
 from regard.errors import CheckpointError
 from regard.file_writing import write_text
 

@@ -102,7 +102,7 @@ def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-@pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", "sub/x", "..\\x", ".."])
+@pytest.mark.parametrize("shard", ["../outside", "/etc/passwd", "..\\x", ".."])
 def test_a_shard_outside_of_the_folder_raises_an_error_that_names_it(tmp_path, suffix, shard):
     whole = "model" if suffix == ".safetensors" else "pytorch_model"
     save = save_file if suffix == ".safetensors" else torch.save
@@ -112,7 +112,7 @@ def test_a_shard_outside_of_the_folder_raises_an_error_that_names_it(tmp_path, s
     sharded(folder, whole, suffix, save, promised={"half": shard})
     with pytest.raises(CheckpointError) as raised:
         read_weights(folder)
-    assert repr(shard) in str(raised.value) and "outside of the folder" in str(raised.value)
+    assert json.dumps(shard) in str(raised.value) and "outside of the folder" in str(raised.value)
 
 
 def test_missing_shards_and_missing_or_repeated_tensors_raise_errors(tmp_path):
@@ -131,7 +131,7 @@ def test_missing_shards_and_missing_or_repeated_tensors_raise_errors(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
 def test_an_invalid_shard_index_raises_an_error(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(CheckpointError, match="is not an index of shards"):
+    with pytest.raises(CheckpointError, match="model.safetensors.index.json"):
         read_weights(tmp_path)
 
 
@@ -143,15 +143,11 @@ def test_an_index_of_safetensors_never_opens_a_pickle(tmp_path):
 
 
 def test_a_folder_without_weights_raises_an_error_that_lists_its_files(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no such folder"):
+    with pytest.raises(CheckpointError, match="nowhere holds no weights: .* there is nothing"):
         read_weights(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="there is none"):
-        read_weights(tmp_path)
     for name in ("config.json", "tf_model.h5"):
         (tmp_path / name).touch()
-    with pytest.raises(
-        CheckpointError, match=r"config.json, tf_model.h5\. tf_model.h5 is of anoth"
-    ):
+    with pytest.raises(CheckpointError, match=r"but there is config.json, tf_model.h5\."):
         read_weights(tmp_path)
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid")
     with pytest.raises(CheckpointError, match="git lfs pull"):
@@ -206,17 +202,12 @@ def test_a_pickle_that_calls_torch_hub_raises_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([torch.zeros(1)], "holds one list"),
-        ({"state_dict": {"a": torch.zeros(1)}}, "'state_dict' is of type dict"),
-        ({"a": torch.zeros(1), "epoch": 3}, "'epoch' is of type int"),
-        ({7: torch.zeros(1)}, "7 is of type Tensor"),
-    ],
+    "content",
+    [[torch.zeros(1)], {"state_dict": {"a": torch.zeros(1)}}, {7: torch.zeros(1)}],
 )
-def test_a_pickle_with_other_values_than_tensors_raises_an_error(tmp_path, content, message):
+def test_a_pickle_with_other_values_than_tensors_raises_an_error(tmp_path, content):
     torch.save(content, tmp_path / "x.bin")
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match="must hold tensors by name, and nothing else"):
         read_pickled(tmp_path / "x.bin")
 
 

@@ -364,7 +364,6 @@ def test_an_estimate_counts_what_is_trained(place):
     ("override", "message"),
     [
         ("model.lora.targets=[\"quary\"]", r"\[model.lora\] `targets`: .* no linear layer 'quary'"),
-        ("model.lora.rank=17", r"\[model.lora\] `rank` must be at most 16"),
         ("model.lora.rank=0", r"model.lora.rank"),
         ("model.features.d_model=8", r"\[model.lora\] cannot stand beside \[model.features\]"),
     ],

@@ -17,9 +17,7 @@ from regard.checkpoints.formats.big_bird import BIG_BIRD
 from regard.checkpoints.formats.distilbert import DISTILBERT
 from regard.checkpoints.formats.electra import ELECTRA
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
-from regard.checkpoints.formats.mpnet import MPNET
-from regard.checkpoints.formats.roberta import ROBERTA
-from regard.checkpoints.formats.xlm_roberta import XLM_ROBERTA
+from regard.checkpoints.formats.roberta import MPNET, ROBERTA, XLM_ROBERTA
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
 

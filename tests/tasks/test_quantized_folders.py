@@ -11,7 +11,6 @@ import torch
 import regard
 from regard.checkpoints import model_folder
 from regard.checkpoints import quantized_checkpoint as stored
-from regard.checkpoints.verify import verify
 from regard.errors import CheckpointError, ConfigError
 from regard.models import quantize
 from regard.models.bert import Bert, BertConfig
@@ -170,14 +169,6 @@ def test_without_kernels_the_same_quantized_file_is_written_and_read(
     assert_same_weights(found.module, expected.module)
     loaded = regard.load(model_folders / name, quantize=weights)
     assert_same_weights(loaded.module, expected.module)
-
-
-def test_verify_compares_a_quantized_folder_as_float32(model_folders):
-    pytest.importorskip("transformers")
-    report = verify(model_folders / "gpt2-int8")
-    assert report.largest < 1e-4 and report.folder == model_folders / "gpt2-int8"
-    with pytest.raises(CheckpointError, match="lstm-lm-int8: no other library has this model"):
-        verify(model_folders / "lstm-lm-int8")
 
 
 # ---- refused

@@ -10,19 +10,17 @@ and a field of config.json lists them, so that they are pruned again when they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from regard.attention.pruning import prune_zero_heads, pruned_heads, with_all_heads
 from regard.checkpoints.filling import SkipInit
+from regard.checkpoints.names import Names
 from regard.errors import ConfigError, RegardError
 from regard.lazy import imported
-
-if TYPE_CHECKING:
-    from regard.checkpoints.formats.layout import Layout
 
 # `model_type` of the published config.json -> module:layout
 LAYOUTS = {
@@ -30,18 +28,18 @@ LAYOUTS = {
     "pegasus": "regard.checkpoints.formats.transformer:PEGASUS",
     "bart": "regard.checkpoints.formats.bart:BART",
     "mbart": "regard.checkpoints.formats.bart:MBART",
-    "m2m_100": "regard.checkpoints.formats.m2m_100:M2M_100",
+    "m2m_100": "regard.checkpoints.formats.bart:M2M_100",
     "bert": "regard.checkpoints.formats.bert:BERT",
-    "segabert": "regard.checkpoints.formats.segabert:SEGABERT",
+    "segabert": "regard.checkpoints.formats.bert:SEGABERT",
     "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
     "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
-    "gpt_neo": "regard.checkpoints.formats.gpt_neo:GPT_NEO",
+    "gpt_neo": "regard.checkpoints.formats.gpt:GPT_NEO",
     "llama": "regard.checkpoints.formats.llama:LLAMA",
     "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
     "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
-    "xlm-roberta": "regard.checkpoints.formats.xlm_roberta:XLM_ROBERTA",
-    "camembert": "regard.checkpoints.formats.xlm_roberta:CAMEMBERT",
-    "mpnet": "regard.checkpoints.formats.mpnet:MPNET",
+    "xlm-roberta": "regard.checkpoints.formats.roberta:XLM_ROBERTA",
+    "camembert": "regard.checkpoints.formats.roberta:CAMEMBERT",
+    "mpnet": "regard.checkpoints.formats.roberta:MPNET",
     "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
     "electra": "regard.checkpoints.formats.electra:ELECTRA",
     "albert": "regard.checkpoints.formats.albert:ALBERT",
@@ -54,6 +52,61 @@ LAYOUTS = {
 # Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
+
+
+class Layout(Protocol):
+    """How models of one class are published; one file of this folder, one line in its table."""
+
+    model: type[nn.Module]  # the class of ours, under heads that of the encoder
+    model_type: str  # as config.json names it
+    family: str  # how the names of their architectures begin
+    prefix: str  # before their names of all tensors but those of heads; some files leave it out
+    # Their names of the query and value projections, which low-rank adapters change by default.
+    adapted: tuple[str, ...]
+
+    @property
+    def known_architectures(self) -> Collection[str]:
+        """The names in `architectures` of config.json that this layout reads."""
+
+    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+        """Whether the tensors have the heads of the architecture that config.json names."""
+
+    def holds(self, model: nn.Module) -> bool:
+        """Whether a model is published this way."""
+
+    def write(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The contents of config.json and of model.safetensors."""
+
+    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+        """The model that they hold.
+
+        Raises:
+            ConfigError: the configuration asks for what our model does not compute.
+            CheckpointError: tensors are missing, left over or of another shape.
+        """
+
+    def names_of(self, model: nn.Module) -> Names:
+        """The table between the names of a model's tensors and theirs."""
+
+    def architecture_of(self, model: nn.Module) -> str:
+        """Their name for a model that this layout holds."""
+
+    def with_architecture(
+        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
+    ) -> nn.Module:
+        """The same model under the heads of one of their architectures.
+
+        A head that the model does not have is new, and not initialized.
+
+        tensors: published ones, which say how many outputs a new head has.
+
+        Raises:
+            ConfigError: there is no such architecture.
+            CheckpointError: neither the model nor the tensors have its head.
+        """
+
+    def in_their_order(self, hidden: Tensor) -> Tensor:
+        """Our hidden states (..., D), their dimensions in the order of the published model."""
 
 
 def layout_of(model_type: object) -> Layout:

@@ -14,7 +14,7 @@ from regard.checkpoints.formats.encoder_layout import (
     Rows,
     affine,
 )
-from regard.checkpoints.transforms import split
+from regard.checkpoints.names import split
 from regard.models.bigbird import BigBird
 from regard.models.config import Count, Size, TokenId
 

@@ -19,8 +19,7 @@ from tokenizers import models
 from torch import Tensor
 
 from regard.checkpoints.filling import SkipInit, assign
-from regard.checkpoints.names import Names
-from regard.checkpoints.transforms import Tensors, only_read, reorder, transpose
+from regard.checkpoints.names import Names, Tensors, only_read, reorder, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
 from regard.layers.scalar_mix import ScalarMix
 from regard.models.check_config import check_sizes

@@ -27,8 +27,7 @@ from regard.checkpoints.formats.config_table import (
     warn_ignored,
     with_own_names,
 )
-from regard.checkpoints.names import NameRow, Names
-from regard.checkpoints.transforms import Tensors, Transform, keep, split
+from regard.checkpoints.names import NameRow, Names, Tensors, Transform, keep, split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Size, TokenId

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from regard.checkpoints.filling import assign
 from regard.checkpoints.formats.config_table import ConfigTable, label_names, unsupported
-from regard.checkpoints.names import Column, Names
-from regard.checkpoints.transforms import Transform, split
+from regard.checkpoints.names import Column, Names, Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.encoder_with_heads import EncoderWithHeads

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regard.checkpoints.filling import SkipInit, load_strict
 from regard.checkpoints.names import Names
-from regard.checkpoints.pickled import read_pickled, read_pickled_strings
+from regard.checkpoints.weights import read_pickled, read_pickled_strings
 from regard.errors import CheckpointError
 from regard.models.awd_lstm import SIZES, AwdLstm, AwdLstmConfig
 from regard.schema import parse_json, read_text

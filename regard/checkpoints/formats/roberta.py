@@ -1,16 +1,25 @@
-"""RoBERTa's published layout: BERT's body, its own heads."""
+"""The published layouts of RoBERTa (BERT's body, its own heads), of XLM-R and CamemBERT, which are
+RoBERTa under other names, and of MPNet: RoBERTa's heads on a body with names of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import ConfigTable, Field, TokenField, unsupported
-from regard.checkpoints.formats.encoder_layout import TWICE, EncoderLayout, HeadLayout, affine
-from regard.models.config import Size, TokenId
-from regard.models.roberta import Roberta
+from regard.checkpoints.formats.encoder_layout import (
+    TWICE,
+    EncoderLayout,
+    HeadLayout,
+    affine,
+    packed,
+)
+from regard.models.config import Epsilon, Size, TokenId
+from regard.models.mpnet import Mpnet
+from regard.models.roberta import Roberta, XlmRoberta
 
 
 @dataclass(frozen=True)
@@ -72,4 +81,67 @@ ROBERTA = EncoderLayout(
         "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
     },
     unsupported_architectures={"RobertaForCausalLM": bert.CAUSAL},
+)
+
+
+MPNET_LAYER = "encoder.layer.{layer}"
+MPNET_BODY = [
+    ("embedding.weight", "embeddings.word_embeddings.weight"),
+    ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
+    ("relative.values.weight", "encoder.relative_attention_bias.weight"),
+    *affine("norm", "embeddings.LayerNorm"),
+    *packed(
+        "blocks.{layer}.attention.query_key_value",
+        [f"{MPNET_LAYER}.attention.attn.{part}" for part in "qkv"],
+    ),
+    *affine("blocks.{layer}.attention.output", f"{MPNET_LAYER}.attention.attn.o"),
+    *affine("blocks.{layer}.attention_norm", f"{MPNET_LAYER}.attention.LayerNorm"),
+    *affine("blocks.{layer}.feed.inner", f"{MPNET_LAYER}.intermediate.dense"),
+    *affine("blocks.{layer}.feed.outer", f"{MPNET_LAYER}.output.dense"),
+    *affine("blocks.{layer}.feed_norm", f"{MPNET_LAYER}.output.LayerNorm"),
+]
+OWN_FIELDS = {
+    "vocab_size": Field("vocab_size", 30527, Size),
+    "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
+    "pad": Field("pad_token_id", 1, names={1: 1}),
+}
+# Their program counts positions from 1 and distances in 32 buckets, whatever the fields say.
+MPNET_FIXED = {"relative_attention_num_buckets": (32,)}
+SHARED = {name: field for name, field in FIELDS.items() if name not in ("segments", "head_dropout")}
+MPNET_POOLER = affine("inner.dense", "mpnet.pooler.dense")
+MASKED_LM = ROBERTA.heads["masked_lm"]
+
+MPNET = EncoderLayout(
+    model=Mpnet,
+    family="MPNet",
+    model_type="mpnet",
+    config=RobertaPositionFields({**SHARED, **OWN_FIELDS}, MPNET_FIXED, bert.SILENT),
+    prefix="mpnet.",
+    body=MPNET_BODY,
+    adapted=("q", "v"),
+    ignored=["embeddings.position_ids"],
+    heads={
+        **ROBERTA.heads,
+        "pooler": HeadLayout(MPNET_POOLER),
+        "masked_lm": replace(
+            MASKED_LM,
+            duplicates={"lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight"},
+        ),
+        "multiple_choice": HeadLayout([*MPNET_POOLER, *bert.CLASSIFIER]),
+    },
+)
+
+
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model=XlmRoberta,
+    family="XLMRoberta",
+    model_type="xlm-roberta",
+    unsupported_architectures={"XLMRobertaForCausalLM": bert.CAUSAL},
+)
+CAMEMBERT = replace(
+    ROBERTA,
+    family="Camembert",
+    model_type="camembert",
+    unsupported_architectures={"CamembertForCausalLM": bert.CAUSAL},
 )

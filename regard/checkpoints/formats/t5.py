@@ -25,8 +25,7 @@ from regard.checkpoints.formats.config_table import (
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
-from regard.checkpoints.names import Names
-from regard.checkpoints.transforms import split
+from regard.checkpoints.names import Names, split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Epsilon, Size, TokenId

@@ -24,8 +24,7 @@ from regard.checkpoints.formats.config_table import (
 )
 from regard.checkpoints.formats.encoder_layout import HeadLayout, affine
 from regard.checkpoints.formats.gpt import GPTLayout
-from regard.checkpoints.names import NameRow, Names
-from regard.checkpoints.transforms import Transform, interleave, split
+from regard.checkpoints.names import NameRow, Names, Transform, interleave, split
 from regard.errors import ConfigError
 from regard.models.config import Count, Epsilon, InitScale, Size, TokenId
 from regard.models.transformer_xl import TransformerXL

@@ -26,7 +26,7 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
     scale_embedding,
     token_fields,
 )
-from regard.checkpoints.transforms import interleave
+from regard.checkpoints.names import interleave
 from regard.errors import CheckpointError
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.transformer_prenorm import PreNormTransformer

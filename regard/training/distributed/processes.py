@@ -22,7 +22,7 @@ from torch import Tensor, distributed
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from regard.checkpoints import shards, store
+from regard.checkpoints import store
 from regard.errors import ConfigError, RegardError
 from regard.file_writing import not_written
 from regard.training.interrupt import Interrupted
@@ -161,7 +161,7 @@ class SeveralProcesses(Processes):
         same: Mapping[str, Path],
     ) -> None:
         self.from_first(lambda: _begin_folder(folder))
-        names = {table: shards.shard_name(table, self.rank, self.size) for table in tensors}
+        names = {table: store.shard_name(table, self.rank, self.size) for table in tensors}
         files = {names[table]: values for table, values in tensors.items()}
         unchanged = {names[table]: checkpoint for table, checkpoint in same.items()}
         checksums: dict[str, str] = {}
@@ -171,7 +171,7 @@ class SeveralProcesses(Processes):
         except OSError as error:
             problem = f"process {self.rank}: {error}"
         reports: list[Any] = [None] * self.size
-        distributed.all_gather_object(reports, (problem, checksums, shards.rows_of(tensors)))
+        distributed.all_gather_object(reports, (problem, checksums, store.rows_of(tensors)))
         self.from_first(lambda: _complete_folder(folder, facts, reports))
 
 
@@ -194,7 +194,7 @@ def _begin_folder(folder: Path) -> None:
 def _complete_folder(
     folder: Path,
     facts: Mapping[str, Any],
-    reports: Sequence[tuple[str, Mapping[str, str], shards.Rows]],
+    reports: Sequence[tuple[str, Mapping[str, str], store.Rows]],
 ) -> None:
     """Complete a folder whose files all processes have written.
 
@@ -203,9 +203,9 @@ def _complete_folder(
     try:
         if problems := [problem for problem, _, _ in reports if problem]:
             raise OSError("; ".join(problems))
-        index = shards.index_of([rows for _, _, rows in reports])
+        index = store.index_of([rows for _, _, rows in reports])
         checksums = {name: checksum for _, files, _ in reports for name, checksum in files.items()}
-        store.complete_folder(folder, {store.FACTS: facts, shards.INDEX: index}, checksums)
+        store.complete_folder(folder, {store.FACTS: facts, store.INDEX: index}, checksums)
     except OSError as error:
         store.abandon_folder(folder)
         raise not_written(folder, error) from error
