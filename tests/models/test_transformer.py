@@ -44,7 +44,7 @@ def randomize(model: nn.Module) -> nn.Module:
 
 def theirs(kind: str, **options) -> nn.Module:
     _, model, config, layout = PAIRS[kind]
-    values = layout.write_config(CONFIG) | options
+    values = layout.config.write(CONFIG) | {"forced_eos_token_id": None} | options
     made = getattr(transformers, config)(**values)
     return randomize(getattr(transformers, model)(made))
 

@@ -5,18 +5,18 @@ and NLLB.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
-from regard.checkpoints.formats.config_table import ConfigTable, activation, dropout, unsupported
+from regard.checkpoints.formats.config_table import activation, dropout, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
     EMBEDDING,
     FIELDS,
     SOURCE,
     TARGET,
-    TIED,
+    EncoderDecoderFields,
     EncoderDecoderLayout,
     Order,
     last_norms,
@@ -28,12 +28,11 @@ from regard.checkpoints.names import Names
 from regard.models.bart import Bart, MBart
 from regard.models.bart_as_encoder import BartAsEncoder, MBartAsEncoder
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 from regard.models.transformer_prenorm import M2M100
 
 START = "decoder_start_token_id"
 CAUSAL = "Decoders without an encoder are not supported"
-OLD = {"normalize_embedding": True, "static_position_embeddings": False, "add_bias_logits": False}
 ROWS = [
     *Order().blocks(),
     ("positions.vectors.weight", "model.encoder.embed_positions.weight"),
@@ -46,35 +45,15 @@ ROWS = [
 # ----------------------------------------------------------------------------------- heads
 
 
-@dataclass(frozen=True)
-class BartFields(ConfigTable):
-    """The fields of the whole model, which `whole` reads and writes, and those of its heads."""
-
-    whole: EncoderDecoderLayout | None = None
-
-    @property
-    def _model(self) -> EncoderDecoderLayout:
-        assert self.whole is not None
-        return self.whole
-
-    @property
-    def theirs(self) -> dict[str, str]:
-        return {**self._model.theirs, **super().theirs}
+class BartFields(EncoderDecoderFields):
+    """The fields of the whole model under a head."""
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        if not TIED.read(config):
-            raise unsupported(
-                TIED.theirs, "true", False, "under a head there is no output to untie"
-            )
-        own = {ours: one.read(config) for ours, one in self.fields.items()}
-        return {**asdict(self._model.read_config(config)), **own}
-
-    def can_write(self, config: Any) -> bool:
-        return super().can_write(config) and self._model.can_write(config)
-
-    def write(self, config: Any) -> dict[str, Any]:
-        table = self._model.write_config(config) | super().write(config)
-        return {k: v for k, v in table.items() if k not in ("model_type", "architectures")}
+        values = super().read(config)
+        if not values["tied"]:
+            said = "under a head there is no output to untie"
+            raise unsupported("tie_word_embeddings", "true", False, said)
+        return values
 
 
 class MBartFields(BartFields):
@@ -175,7 +154,7 @@ def _with_heads(
         model=model,
         family=whole.family,
         model_type=whole.model_type,
-        config=fields({"head_dropout": dropout("classifier_dropout", 0.0)}, whole=whole),
+        config=fields({**whole.config.fields, "head_dropout": dropout("classifier_dropout", 0.0)}),
         prefix="model.",
         body=body,
         adapted=whole.adapted,
@@ -198,12 +177,11 @@ WHOLE = EncoderDecoderLayout(
     "Bart",
     "BartForConditionalGeneration",
     ROWS,
-    FIELDS
-    | {"scale_embedding": scale_embedding(False)}
-    | token_fields(50265, pad=1, start=2, eos=2),
+    EncoderDecoderFields(
+        FIELDS | scale_embedding(False) | token_fields(50265, pad=1, start=2, eos=2)
+    ),
     others=("BartModel",),
     unsupported={"BartForCausalLM": CAUSAL},
-    usual=OLD | {"normalize_before": False, "add_final_layer_norm": False},
 )
 BART = _with_heads(WHOLE, BartAsEncoder, BartFields)
 WHOLE_MBART = replace(
@@ -215,43 +193,37 @@ WHOLE_MBART = replace(
     rows=[*ROWS, *last_norms(Order())],
     others=("MBartModel",),
     unsupported={"MBartForCausalLM": CAUSAL},
-    usual=OLD | {"normalize_before": True, "add_final_layer_norm": True},
 )
 MBART = _with_heads(WHOLE_MBART, MBartAsEncoder, MBartFields)
 
 
-class M2M100Layout(EncoderDecoderLayout):
-    """A layout whose padding has no position."""
+class M2M100Fields(EncoderDecoderFields):
+    """The padding has no position."""
 
-    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
-        found = super().read_config(config)
-        if found.bos == found.pad:  # their program skips it when it counts positions
-            must = f"another id than `pad_token_id` ({found.pad})"
-            raise unsupported("decoder_start_token_id", must, found.bos)
-        return found
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        values = super().read(config)
+        if values["bos"] == values["pad"]:  # their program skips it when it counts positions
+            must = f"another id than `pad_token_id` ({values['pad']})"
+            raise unsupported("decoder_start_token_id", must, values["bos"])
+        return values
 
 
-M2M_100 = M2M100Layout(
+M2M_100 = EncoderDecoderLayout(
     M2M100,
     "m2m_100",
     "M2M100",
     "M2M100ForConditionalGeneration",
     [*Order().blocks(), *last_norms(Order())],
-    {
-        **FIELDS,
-        "attention_dropout": dropout("attention_dropout", 0.1),
-        "activation": activation("activation_function", "relu"),
-        "scale_embedding": scale_embedding(True),
-        **token_fields(128112, pad=1, start=2, eos=2),
-    },
+    M2M100Fields(
+        {
+            **FIELDS,
+            "attention_dropout": dropout("attention_dropout", 0.1),
+            "activation": activation("activation_function", "relu"),
+            **scale_embedding(True),
+            **token_fields(128112, pad=1, start=2, eos=2),
+        }
+    ),
     biased=False,
     others=("M2M100Model",),
-    usual={
-        "normalize_before": True,
-        "add_final_layer_norm": True,
-        "normalize_embedding": False,
-        "static_position_embeddings": True,
-        "add_bias_logits": False,
-    },
     computed=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
 )

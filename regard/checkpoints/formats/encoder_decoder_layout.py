@@ -16,16 +16,13 @@ from torch import Tensor, nn
 
 from regard.checkpoints.filling import assign
 from regard.checkpoints.formats.config_table import (
-    DECISIVE,
     GENERATION,
+    ConfigTable,
     Field,
     TokenField,
     activation,
-    check_decisive,
     dropout,
     unsupported,
-    warn_ignored,
-    with_own_names,
 )
 from regard.checkpoints.names import NameRow, Names, Tensors, Transform, keep, split
 from regard.errors import ConfigError
@@ -138,11 +135,12 @@ def untie(table: Names, reads: Transform, tied: bool) -> None:
 
 # ----------------------------------------------------------------------------------- config.json
 
-TIED = Field("tie_word_embeddings", True, bool)
 FIELDS: dict[str, Field] = {
     "d_model": Field("d_model", 1024, Size),
     "d_ff": Field("encoder_ffn_dim", 4096, Size),
+    "decoder_d_ff": Field("decoder_ffn_dim", 4096, Size),
     "heads": Field("encoder_attention_heads", 16, Size),
+    "decoder_heads": Field("decoder_attention_heads", 16, Size),
     "encoder_layers": Field("encoder_layers", 12, Size),
     "decoder_layers": Field("decoder_layers", 12, Size),
     "dropout": dropout("dropout", 0.1),
@@ -150,12 +148,9 @@ FIELDS: dict[str, Field] = {
     "activation_dropout": dropout("activation_dropout", 0.0),
     "activation": activation("activation_function", "gelu"),
     "max_length": Field("max_position_embeddings", 1024, Size),
+    "tied": Field("tie_word_embeddings", True, bool),
 }
-# of the decoder, where they may differ -> the field of the encoder
-DECODER = {
-    "decoder_d_ff": (Field("decoder_ffn_dim", 4096, Size), "d_ff"),
-    "decoder_heads": (Field("decoder_attention_heads", 16, Size), "heads"),
-}
+DECODER = {"decoder_d_ff": "d_ff", "decoder_heads": "heads"}  # ours, None where it is the encoder's
 ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "hidden_size": "d_model",
@@ -163,9 +158,9 @@ ALIASES = {
 }
 
 
-def scale_embedding(absent: bool) -> Field:
+def scale_embedding(absent: bool) -> dict[str, Field]:
     """Whether embeddings are multiplied by sqrt(d_model)."""
-    return Field("scale_embedding", absent, bool)
+    return {"scale_embedding": Field("scale_embedding", absent, bool)}
 
 
 def token_fields(vocab_size: int, pad: int, start: int | None, eos: int) -> dict[str, Field]:
@@ -178,11 +173,7 @@ def token_fields(vocab_size: int, pad: int, start: int | None, eos: int) -> dict
     }
 
 
-# What our model does and no option changes: their name -> (value, what its absence means).
-FIXED = {
-    "is_encoder_decoder": (True, True),
-    "is_decoder": (False, False),
-}
+FIXED = {"is_encoder_decoder": (True,), "is_decoder": (False,)}
 SILENT = (
     # of training alone: whole layers are left out, which changes no result of the trained model
     *("encoder_layerdrop", "decoder_layerdrop", "init_std"),
@@ -190,8 +181,37 @@ SILENT = (
     *(*GENERATION, "bos_token_id", "decoder_vocab_size"),
     # of old files
     *("classif_dropout", "classifier_dropout", "extra_pos_embeddings", "gradient_checkpointing"),
-    *("force_bos_token_to_be_generated", "save_step"),
+    *("force_bos_token_to_be_generated", "save_step", "static_position_embeddings"),
+    *("normalize_embedding", "add_bias_logits", "normalize_before", "add_final_layer_norm"),
+    "share_encoder_decoder_embeddings",
 )
+
+
+@dataclass(frozen=True)
+class EncoderDecoderFields(ConfigTable):
+    """The fields of both sides; without ties, theirs has three embeddings."""
+
+    fixed: Mapping[str, Sequence[Any]] = field(default_factory=lambda: FIXED)
+    silent: Sequence[str] = SILENT
+    aliases: Mapping[str, str] = field(default_factory=lambda: ALIASES)
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        values = super().read(config)
+        values |= {ours: None for ours, side in DECODER.items() if values[ours] == values[side]}
+        return values if values["tied"] else {**values, "source_vocab_size": values["vocab_size"]}
+
+    def can_write(self, config: Any) -> bool:
+        return super().can_write(config) and self.has_vocabularies(config)
+
+    def has_vocabularies(self, config: Any) -> bool:
+        """Whether they have a form for its vocabularies, here one: one matrix or three."""
+        return bool(config.source_vocab_size == (None if config.tied else config.vocab_size))
+
+    def write(self, config: Any) -> dict[str, Any]:
+        table = super().write(config)
+        for ours, side in DECODER.items():
+            table[self.fields[ours].theirs] = getattr(config, ours) or getattr(config, side)
+        return table
 
 
 @dataclass(frozen=True)
@@ -200,8 +220,7 @@ class EncoderDecoderLayout:
 
     rows: the table of names without the bias of the output.  biased: whether they have one.
     others: names of architectures that hold the same model.  unsupported: architecture -> why not.
-    usual: fields of old files and the values that they have.  computed: names of tables that the
-        model computes and that are not read.
+    computed: names of tables that the model computes and that are not read.
     """
 
     model: type[nn.Module]
@@ -209,22 +228,14 @@ class EncoderDecoderLayout:
     family: str
     architecture: str
     rows: Sequence[tuple]
-    fields: Mapping[str, Field]
-    fixed: Mapping[str, tuple[Any, Any]] = field(default_factory=lambda: FIXED)
+    config: EncoderDecoderFields
     biased: bool = True
     order: Order = Order()
     others: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = field(default_factory=dict)
-    usual: Mapping[str, Any] = field(default_factory=dict)
     computed: tuple[str, ...] = ()
     prefix: str = "model."
     adapted: tuple[str, ...] = ("q_proj", "v_proj")
-
-    @property
-    def theirs(self) -> dict[str, str]:
-        """Our name of each field -> theirs."""
-        decoder = {ours: one.theirs for ours, (one, _) in DECODER.items()}
-        return {ours: one.theirs for ours, one in self.fields.items()} | decoder
 
     @property
     def known_architectures(self) -> Collection[str]:
@@ -261,41 +272,31 @@ class EncoderDecoderLayout:
         config = model.config
         if config.positions != type(config).positions:
             return False
-        return self.can_write(config) and (self.biased or not config.output_bias)
-
-    def can_write(self, config: TransformerConfig) -> bool:
-        """Whether they have a value for each of our options."""
-        values = all(one.can_write(getattr(config, ours)) for ours, one in self.fields.items())
-        return values and self.has_vocabularies(config)
-
-    def has_vocabularies(self, config: TransformerConfig) -> bool:
-        """Whether they have a form for its vocabularies: here one: one matrix or three."""
-        return config.source_vocab_size == (None if config.tied else config.vocab_size)
+        return self.config.can_write(config) and (self.biased or not config.output_bias)
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return self.write_config(model.config), self.names_of(model).write(model.state_dict())
+        config = {"model_type": self.model_type, "architectures": [self.architecture]}
+        config |= {**self.config.write(model.config), "forced_eos_token_id": None}
+        return config, self.names_of(model).write(model.state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        self.check_architecture(config)
+        for name in config.get("architectures") or ():
+            if name in self.unsupported:
+                must = " or ".join(self.known_architectures)
+                raise unsupported("architectures", must, name, self.unsupported[name])
         if not any(name.startswith(self.prefix) for name in tensors):  # without the output
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
-        ours = self.read_config(config)
+        ours: Any = self.model.Config(**self.config.read(config))  # type: ignore[attr-defined]
+        check_consistent(ours, "config.json", ConfigError, self.config.theirs)
         if not ours.tied and EMBEDDING in tensors:  # release 4 unties the output alone
             tensors = dict.fromkeys((SOURCE, TARGET), tensors[EMBEDDING]) | dict(tensors)
         bias = tensors.get(BIAS)
         if self.biased and bias is not None and (bias.is_meta or bool(bias.any())):
             ours = type(ours)(**{**vars(ours), "output_bias": True})
-        check_sizes(ours, tensors, "config.json", ConfigError, self.theirs)
+        check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
         model = self.model(ours)
         assign(model, self.names_of(model).read(tensors, model.state_dict()))
         return model
-
-    def check_architecture(self, config: Mapping[str, Any]) -> None:
-        """Raise a ConfigError for an architecture with another head than the output."""
-        for name in config.get("architectures") or ():
-            if name in self.unsupported:
-                must = " or ".join(self.known_architectures)
-                raise unsupported("architectures", must, name, self.unsupported[name])
 
     def architecture_of(self, model: nn.Module) -> str:
         return self.architecture
@@ -310,49 +311,3 @@ class EncoderDecoderLayout:
 
     def in_their_order(self, hidden: Tensor) -> Tensor:
         return self.order.reads.write([hidden.flatten(0, -2)])[0].view(hidden.shape)
-
-    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        """config.json for a configuration of ours."""
-        table = {one.theirs: one.write(getattr(config, ours)) for ours, one in self.fields.items()}
-        for ours, (one, encoder) in DECODER.items():
-            table[one.theirs] = getattr(config, ours) or getattr(config, encoder)
-        return {
-            "model_type": self.model_type,
-            "architectures": [self.architecture],
-            **table,
-            **{name: value for name, (value, _) in self.fixed.items()},
-            TIED.theirs: config.tied,
-            "forced_eos_token_id": None,
-        }
-
-    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
-        """Our configuration for config.json.
-
-        Raises:
-            ConfigError: it asks for what our model does not compute.
-        """
-        config = with_own_names(config, ALIASES)
-        for name, (value, absent) in self.fixed.items():
-            given = config.get(name)
-            if (absent if given is None else given) != value:
-                raise unsupported(name, repr(value), config.get(name, absent))
-        check_decisive(config, {k: v for k, v in DECISIVE.items() if k not in self.fixed})
-        theirs = set(self.theirs.values())
-        usual = [name for name, value in self.usual.items() if config.get(name) == value]
-        warn_ignored(
-            config,
-            {*theirs, TIED.theirs, *ALIASES, *self.fixed, *DECISIVE, *SILENT, *usual},
-            theirs,
-        )
-        sizes = (None, config.get("vocab_size"))
-        if config.get("decoder_vocab_size") not in sizes:
-            raise unsupported("decoder_vocab_size", repr(sizes[1]), config["decoder_vocab_size"])
-        values = {ours: one.read(config) for ours, one in self.fields.items()}
-        for ours, (one, encoder) in DECODER.items():
-            value = one.read(config) if one.theirs in config else values[encoder]
-            values[ours] = None if value == values[encoder] else value
-        if not TIED.read(config):
-            values |= {"tied": False, "source_vocab_size": values["vocab_size"]}
-        found: TransformerConfig = self.model.Config(**values)  # type: ignore[attr-defined]
-        check_consistent(found, "config.json", ConfigError, self.theirs)
-        return found

@@ -9,8 +9,8 @@ inside heads keep their order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from regard.checkpoints.formats.config_table import Field, unsupported
 from regard.checkpoints.formats.encoder_decoder_layout import (
     FIELDS,
-    FIXED,
-    TIED,
+    EncoderDecoderFields,
     EncoderDecoderLayout,
     Order,
     last_norms,
@@ -28,28 +27,14 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
 )
 from regard.checkpoints.names import interleave
 from regard.errors import CheckpointError
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.config import Size
+from regard.models.transformer import Transformer
 from regard.models.transformer_prenorm import PreNormTransformer
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 TARGET_SIZE = "decoder_vocab_size"
-SHARED = Field("share_encoder_decoder_embeddings", True, bool)
 ROUNDING = 0.02  # of sines in half precision
 HALVES = Order(reads=interleave(1), writes=interleave(0))  # of a matrix (out, in)
-
-# of files of earlier releases, with the values that those of each model have
-MARIAN_OLD = {
-    "static_position_embeddings": True,
-    "normalize_embedding": False,
-    "add_bias_logits": False,
-    "normalize_before": False,
-    "add_final_layer_norm": False,
-}
-PEGASUS_OLD = MARIAN_OLD | {
-    "normalize_before": True,
-    "add_final_layer_norm": True,
-    "share_encoder_decoder_embeddings": True,
-}
 
 
 @dataclass(frozen=True)
@@ -82,44 +67,43 @@ def _check_positions(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-class MarianLayout(SinusoidalLayout):
-    """A layout in which sources and targets may have vocabularies of their own."""
+class MarianFields(EncoderDecoderFields):
+    """Sources and targets may have vocabularies of their own; `vocab_size` is that of sources."""
 
-    def has_vocabularies(self, config: TransformerConfig) -> bool:
-        """See `EncoderDecoderLayout`; sources may have one of their own."""
-        return config.tied or config.source_vocab_size is not None
+    shared: ClassVar[Field] = Field("share_encoder_decoder_embeddings", True, bool)
 
-    def read_config(self, config: Mapping[str, Any]) -> TransformerConfig:
-        """See `EncoderDecoderLayout`; their `vocab_size` is that of sources."""
-        if SHARED.read(config):
-            return super().read_config(config)
-        size, source = config.get(TARGET_SIZE), self.fields["vocab_size"].read(config)
-        usual = dict(vocab_size=source if size is None else size, tie_word_embeddings=True)
-        found = super().read_config({**config, **usual, TARGET_SIZE: None, SHARED.theirs: True})
-        if found.pad >= source:
-            raise unsupported("pad_token_id", f"an id below `vocab_size` ({source})", found.pad)
-        return replace(found, source_vocab_size=source, tied=TIED.read(config))
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        values = super().read(config)
+        source, size = values["vocab_size"], config.get(TARGET_SIZE)
+        if self.shared.read(config):
+            if size not in (None, source):
+                raise unsupported(TARGET_SIZE, repr(source), size)
+            return values
+        target = source if size is None else Field(TARGET_SIZE, None, Size).read(config)
+        if values["pad"] >= source:
+            raise unsupported("pad_token_id", f"an id below `vocab_size` ({source})", values["pad"])
+        return {**values, "vocab_size": target, "source_vocab_size": source}
 
-    def write_config(self, config: TransformerConfig) -> dict[str, Any]:
-        table = super().write_config(config)
+    def has_vocabularies(self, config: Any) -> bool:
+        return bool(config.tied or config.source_vocab_size is not None)
+
+    def write(self, config: Any) -> dict[str, Any]:
+        table = {**super().write(config), self.shared.theirs: config.source_vocab_size is None}
         if config.source_vocab_size is None:
             return table
-        sizes = {"vocab_size": config.source_vocab_size, TARGET_SIZE: config.vocab_size}
-        return {**table, **sizes, SHARED.theirs: False, TIED.theirs: config.tied}
+        return {**table, "vocab_size": config.source_vocab_size, TARGET_SIZE: config.vocab_size}
 
 
-MARIAN = MarianLayout(
+MARIAN = SinusoidalLayout(
     Transformer,
     "marian",
     "Marian",
     "MarianMTModel",
     HALVES.blocks(),
-    FIELDS
-    | {"scale_embedding": scale_embedding(False)}
-    | token_fields(58101, pad=58100, start=58100, eos=0),
-    fixed=FIXED | {"share_encoder_decoder_embeddings": (True, True)},
+    MarianFields(
+        FIELDS | scale_embedding(False) | token_fields(58101, pad=58100, start=58100, eos=0)
+    ),
     order=HALVES,
-    usual=MARIAN_OLD,
     computed=POSITIONS,
 )
 PEGASUS = SinusoidalLayout(
@@ -128,10 +112,9 @@ PEGASUS = SinusoidalLayout(
     "Pegasus",
     "PegasusForConditionalGeneration",
     [*HALVES.blocks(), *last_norms(HALVES)],
-    FIELDS
-    | {"scale_embedding": scale_embedding(False)}
-    | token_fields(50265, pad=0, start=0, eos=1),
+    EncoderDecoderFields(
+        FIELDS | scale_embedding(False) | token_fields(50265, pad=0, start=0, eos=1)
+    ),
     order=HALVES,
-    usual=PEGASUS_OLD,
     computed=POSITIONS,
 )
