@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, ClassVar
 
 import torch
 from pydantic import create_model
@@ -70,9 +70,6 @@ from regard.text.published import holds_tokenizer
 from regard.text.special_tokens import ROLES
 from regard.text.word_level import closed_vocabulary
 
-if TYPE_CHECKING:
-    from regard.checkpoints.formats.fastai import FastaiFiles
-
 WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
 OURS = "regard"  # the model_type of models that no other library has
@@ -95,7 +92,7 @@ class RegardSection(Fields):
     version: str = ""
     model: str = ""
     heads: dict[str, Size] | None = None
-    weights: str | None = None
+    weights: WeightType | None = None
     labels: list[str] | None = None
 
 
@@ -141,6 +138,8 @@ class ModelFolder:
     config: dict[str, Any]
     dtype: WeightType | None
     head: str | None = field(default=None, kw_only=True)
+
+    stored_exactly: ClassVar[bool] = True  # whether the files have the weights of `model`
 
     def model(self) -> nn.Module:
         """The model with its weights, which are mapped from the file where their layout allows it.
@@ -195,10 +194,12 @@ class ModelFolder:
 
     def half_precision(self) -> torch.dtype | None:
         """The type of its weights if all have one type of half precision, else None."""
+        if not self.stored_exactly:
+            return None
         with self.located():
             weights = read_weights(self.path).values()
-        found = {tensor.dtype for tensor in weights if tensor.is_floating_point()}
-        return found.pop() if found in ({torch.float16}, {torch.bfloat16}) else None
+        types = {tensor.dtype for tensor in weights if tensor.is_floating_point()}
+        return types.pop() if types in ({torch.float16}, {torch.bfloat16}) else None
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -206,11 +207,11 @@ class ModelFolder:
         try:
             yield
         except (CheckpointError, ConfigError) as error:
-            said = str(error)
-            if str(self.path) in said:
+            message = str(error)
+            if str(self.path) in message:
                 raise
-            named = str(self.path / said) if said.startswith(CONFIG) else f"{self.path}: {said}"
-            raise type(error)(named) from error
+            separator = "/" if message.startswith(CONFIG) else ": "
+            raise type(error)(f"{self.path}{separator}{message}") from error
 
     def _labelled(self, model: nn.Module) -> nn.Module:
         """The same model; under heads it knows the names of its labels."""
@@ -228,8 +229,8 @@ class ModelFolder:
         path, model = self.path / GENERATION, layout_of(self.config.get("model_type")).model
         if not issubclass(model, EncoderDecoder) or not path.is_file():
             return {}
-        found = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
-        return {} if found is None else {"decoder_start_token_id": found}
+        start = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
+        return {} if start is None else {"decoder_start_token_id": start}
 
     def _architecture(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
         """`architectures` where it is not that of config.json: the one with the head that the user
@@ -258,23 +259,21 @@ class ModelFolder:
         if name not in MODELS:
             raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, MODELS)}")
         kind = model_class(name)
-        if heads is not None and not is_encoder(kind):
-            raise CheckpointError(
-                f"{where}: `regard.heads` must not be there, for the model {name} has none."
-            )
         options = {k: v for k, v in self.config.items() if k not in NOT_OPTIONS}
         own = config_of(kind.Config, options, where)
         check_sizes(own, weights, where)
         try:
             with SkipInit(weights):
                 model = kind(own)
-                model = model if heads is None else assembled(model, heads)
+                if heads is not None and is_encoder(kind):
+                    model = assembled(model, heads)
         except ValueError as error:  # of layers that cannot have such a value
             if isinstance(error, RegardError) and CONFIG in str(error):
                 raise
             raise CheckpointError(f"{where} is no configuration of {name}: {error}") from None
-        if heads is not None and model.outputs() != heads:
-            must = json.dumps(model.outputs())
+        outputs = model.outputs() if isinstance(model, EncoderWithHeads) else None
+        if outputs != heads:
+            must = json.dumps(outputs)
             raise CheckpointError(f"{where}: `regard.heads` must be {must}, but is {heads}.")
         return model
 
@@ -289,13 +288,11 @@ class AdapterFolder(ModelFolder):
     base: ModelFolder
     merged: nn.Module
 
+    stored_exactly = False  # sums of weights and updates are not rounded to half precision
+
     def model(self) -> nn.Module:
         """The base model with the adapter, which is merged into its weights."""
         return self._labelled(self.merged)
-
-    def half_precision(self) -> torch.dtype | None:
-        """None: the sums of weights and updates are stored in float32, not rounded."""
-        return None
 
     @property
     def tokenizer_path(self) -> Path:
@@ -310,59 +307,24 @@ class AdapterFolder(ModelFolder):
 
 
 @dataclass(frozen=True)
-class ElmoFolder(ModelFolder):
-    """A folder with an ELMo as its authors publish it."""
+class LoadedFolder(ModelFolder):
+    """A folder in a layout without config.json, already read.
 
-    def model(self) -> nn.Module:
-        """The model with its weights, and a mix of its layers with equal weights."""
-        from regard.checkpoints.formats import elmo
-
-        return EncoderWithHeads(elmo.read(self.path), {})
-
-    def tokenizer(self) -> Tokenizer:
-        """Words between white space."""
-        from regard.checkpoints.formats import elmo
-
-        return elmo.read_tokenizer(self.path)
-
-    def half_precision(self) -> torch.dtype | None:
-        """None: the weights are float32."""
-        return None
-
-
-@dataclass(frozen=True)
-class FastaiFolder(ModelFolder):
-    """A folder that holds a language model and its words as fastai writes them.
-
-    words: by their ids.
+    words: its tokenizer.
     """
 
-    made: nn.Module
-    words: tuple[str, ...]
+    loaded: nn.Module
+    words: Tokenizer
 
-    @classmethod
-    def of(cls, folder: Path, files: FastaiFiles) -> FastaiFolder:
-        """The model of these files, which are in the folder."""
-        from regard.checkpoints.formats import fastai
-
-        words = fastai.read_words(files.words)
-        made = fastai.read_model(files, words)
-        about = {"task": "language-modeling", **model_section(made)}
-        return cls(folder, own_config(made) | {"regard": about}, None, made, tuple(words))
+    stored_exactly = False
 
     def model(self) -> nn.Module:
-        """The language model."""
-        return self.made
-
-    def half_precision(self) -> torch.dtype | None:
-        """None: the weights are float32."""
-        return None
+        """The model."""
+        return self.loaded
 
     def tokenizer(self) -> Tokenizer:
-        """Words between spaces; those that are not among the model's are unknown."""
-        from regard.checkpoints.formats import fastai
-
-        return closed_vocabulary(self.words, fastai.roles(list(self.words)))
+        """Words between white space; those that are not among the model's are unknown."""
+        return self.words
 
 
 def open_folder(
@@ -375,7 +337,8 @@ def open_folder(
     Raises:
         CheckpointError: it holds no model, or config.json is malformed; of an adapter, its base
             model cannot be opened, or is another one.
-        ConfigError: config.json has no known `model_type`.
+        ConfigError: config.json has no known `model_type`; adapter_config.json describes another
+            kind of adapter.
     """
     folder = folder_of(path)
     if holds_adapter(folder):
@@ -386,11 +349,10 @@ def open_folder(
             "ignored. Remove the adapter's files if it is merged into the weights, and else the "
             "weights."
         )
-    if not (folder / CONFIG).exists() and (found := _without_config(folder)) is not None:
-        return found
+    if not (folder / CONFIG).exists() and (loaded := _without_config(folder)) is not None:
+        return loaded
     config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})
-    found = ModelFolder(folder, config, _stored_dtype(config, folder / CONFIG), head=head)
-    return found
+    return ModelFolder(folder, config, config.get("regard", {}).get("weights"), head=head)
 
 
 def _without_config(folder: Path) -> ModelFolder | None:
@@ -398,9 +360,16 @@ def _without_config(folder: Path) -> ModelFolder | None:
     from regard.checkpoints.formats import elmo, fastai
 
     if elmo.holds_elmo(folder):
-        return ElmoFolder(folder, {"model_type": "elmo"}, None)
-    files = fastai.FastaiFiles.find(folder)
-    return FastaiFolder.of(folder, files) if files is not None else None
+        model: nn.Module = EncoderWithHeads(elmo.read(folder), {})
+        config = {"model_type": "elmo"}
+        return LoadedFolder(folder, config, None, model, elmo.read_tokenizer(folder))
+    if (files := fastai.FastaiFiles.find(folder)) is None:
+        return None
+    words = fastai.read_words(files.words)
+    model = fastai.read_model(files, words)
+    about = {"task": "language-modeling", **model_section(model)}
+    tokenizer = closed_vocabulary(words, fastai.roles(words))
+    return LoadedFolder(folder, own_config(model) | {"regard": about}, None, model, tokenizer)
 
 
 def _open_adapter(folder: Path) -> AdapterFolder:
@@ -423,20 +392,14 @@ def _open_adapter(folder: Path) -> AdapterFolder:
         made = read_adapter(about, read_adapter_tensors(folder), model, own)
     except (CheckpointError, ConfigError) as error:
         raise type(error)(f"{folder}: {error}") from error
-    of_base = {name: base.config[name] for name in FROM_BASE if name in base.config}
-    config = own or exported(made)[0] | of_base | _labels_of(base, model, made)
+    names = FROM_BASE
+    if isinstance(model, EncoderWithHeads) and isinstance(made, EncoderWithHeads):
+        if model.outputs() == made.outputs():  # the labels, too
+            names = (*names, "id2label", "label2id", "problem_type")
+    of_base = {name: base.config[name] for name in names if name in base.config}
+    config = own or exported(made)[0] | of_base
     checked(config, ModelConfig, folder / ADAPTED)
     return AdapterFolder(folder, config, None, base, made)
-
-
-def _labels_of(base: ModelFolder, model: nn.Module, adapted: nn.Module) -> dict[str, Any]:
-    """The names of the base's labels, where the adapted model has the same head."""
-    if not isinstance(model, EncoderWithHeads) or not isinstance(adapted, EncoderWithHeads):
-        return {}
-    if model.outputs() != adapted.outputs():
-        return {}
-    names = ("id2label", "label2id", "problem_type")
-    return {name: base.config[name] for name in names if name in base.config}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -452,18 +415,6 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder} holds no model: there is no {CONFIG}. {hint}") from None
     checked(config, ModelConfig, folder / CONFIG)
     return config
-
-
-def _stored_dtype(config: Mapping[str, Any], where: Path) -> WeightType | None:
-    found = config.get("regard", {}).get("weights")
-    if found is not None and found not in get_args(WeightType):
-        raise CheckpointError(f"{where}: `weights` is {found!r}, which this release does not read.")
-    if found is not None and config.get("model_type") != OURS:
-        raise CheckpointError(
-            f"{where}: `model_type` must be {OURS!r} where `regard.weights` is {found}, but is "
-            f"{config.get('model_type')!r}."
-        )
-    return found
 
 
 def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = None) -> nn.Module:
