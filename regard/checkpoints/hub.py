@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from regard.errors import CheckpointError, RegardError
+from regard.errors import CheckpointError, MissingExtra
 
 CONFIG = "config.json"
 NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
@@ -44,7 +44,7 @@ def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
 
     Raises:
         CheckpointError: there is no such folder and no such model, or the hub cannot be reached.
-        RegardError: `huggingface_hub` is not installed.
+        MissingExtra: `huggingface_hub` is not installed.
         TypeError: as of `checked_path`.
     """
     path = checked_path(name)
@@ -58,10 +58,8 @@ def resolve(name: str | PathLike[str], *, download: bool = True) -> Path:
     on_hub = NAME.fullmatch(str(name))
     # Where the first part is a folder here, the second is a misspelled name in it.
     if on_hub is None or path.parent.is_dir():
-        raise CheckpointError(
-            f"{path}: there is no such folder. A model on the hub is ORG/NAME, or "
-            "ORG/NAME@REVISION."
-        )
+        hint = "A model on the hub is ORG/NAME, or ORG/NAME@REVISION."
+        raise CheckpointError(f"{path}: there is no such folder. {hint}")
     return _downloaded(on_hub["repository"], on_hub["revision"], download)
 
 
@@ -72,10 +70,8 @@ def checked_path(name: str | PathLike[str]) -> Path:
         TypeError: it is something else, such as a model that is in memory.
     """
     if not isinstance(name, str | PathLike):
-        raise TypeError(
-            f"The first argument is a folder or ORG/NAME, but is a {type(name).__name__}. Write a "
-            'model that is in memory into a folder first: model.save("folder").'
-        )
+        hint = 'Write a model that is in memory into a folder first: model.save("folder").'
+        raise TypeError(f"A model is a folder or ORG/NAME, not a {type(name).__name__}. {hint}")
     return Path(name)
 
 
@@ -115,10 +111,8 @@ def _fetched(
         import huggingface_hub
         from huggingface_hub import constants
     except ImportError:
-        raise RegardError(
-            f"There is no folder {repository} here, and downloading it needs `huggingface_hub`, "
-            "which is not installed. Install it with: pip install huggingface_hub"
-        ) from None
+        purpose = f"There is no folder {repository} here, and downloading it"
+        raise MissingExtra("huggingface_hub", "", purpose, "huggingface_hub") from None
     # The package reads the variable once, when it is imported.
     now = os.environ.get("HF_HUB_OFFLINE", "").lower()
     offline = constants.HF_HUB_OFFLINE or now in ("1", "on", "yes", "true")
@@ -133,9 +127,7 @@ def _fetched(
             )
         )
     except Exception as error:  # the network library may raise anything
-        said = " ".join(str(error).split())
+        message = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
         hint = " HF_HUB_OFFLINE forbids downloading it." if offline else ""
-        raise CheckpointError(
-            f"{named}: there is no such folder here, and the hub or its cache do not give it: "
-            f"{type(error).__name__}: {said:.300}.{hint}"
-        ) from None
+        where = "neither here nor on the hub or in its cache"
+        raise CheckpointError(f"{named}: {where}: {message}.{hint}") from None

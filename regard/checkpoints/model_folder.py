@@ -260,11 +260,11 @@ class ModelFolder:
             raise CheckpointError(f"{where}: `regard.model` is {name!r}. {nearest(name, MODELS)}")
         kind = model_class(name)
         options = {k: v for k, v in self.config.items() if k not in NOT_OPTIONS}
-        own = config_of(kind.Config, options, where)
-        check_sizes(own, weights, where)
+        model_config = config_of(kind.Config, options, where)
+        check_sizes(model_config, weights, where)
         try:
             with SkipInit(weights):
-                model = kind(own)
+                model = kind(model_config)
                 if heads is not None and is_encoder(kind):
                     model = assembled(model, heads)
         except ValueError as error:  # of layers that cannot have such a value
@@ -344,11 +344,8 @@ def open_folder(
     if holds_adapter(folder):
         if not holds_weights(folder):
             return _open_adapter(folder)
-        raise CheckpointError(
-            f"{folder} holds a whole model and an adapter, adapter_config.json, which would be "
-            "ignored. Remove the adapter's files if it is merged into the weights, and else the "
-            "weights."
-        )
+        hint = "Remove the adapter if it is merged into the weights, and else the weights."
+        raise CheckpointError(f"{folder} holds a whole model and an adapter. {hint}")
     if not (folder / CONFIG).exists() and (loaded := _without_config(folder)) is not None:
         return loaded
     config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})
@@ -382,24 +379,21 @@ def _open_adapter(folder: Path) -> AdapterFolder:
         base = open_folder(whole)
         model = read_model(whole)
     except (CheckpointError, ConfigError) as error:
-        raise CheckpointError(
-            f"{where}: the base model cannot be opened, `base_model_name_or_path` "
-            f"{about.base!r}: {error} Write the folder, or the name on the hub, of the model that "
-            "the adapter was trained on."
-        ) from error
+        field = "`base_model_name_or_path`"
+        raise CheckpointError(f"{where}: {field}: the base cannot be opened: {error}") from error
     own = read_json(folder / ADAPTED) if (folder / ADAPTED).exists() else None
     try:
-        made = read_adapter(about, read_adapter_tensors(folder), model, own)
+        adapted = read_adapter(about, read_adapter_tensors(folder), model, own)
     except (CheckpointError, ConfigError) as error:
         raise type(error)(f"{folder}: {error}") from error
     names = FROM_BASE
-    if isinstance(model, EncoderWithHeads) and isinstance(made, EncoderWithHeads):
-        if model.outputs() == made.outputs():  # the labels, too
+    if isinstance(model, EncoderWithHeads) and isinstance(adapted, EncoderWithHeads):
+        if model.outputs() == adapted.outputs():  # the labels, too
             names = (*names, "id2label", "label2id", "problem_type")
     of_base = {name: base.config[name] for name in names if name in base.config}
-    config = own or exported(made)[0] | of_base
+    config = own or exported(adapted)[0] | of_base
     checked(config, ModelConfig, folder / ADAPTED)
-    return AdapterFolder(folder, config, None, base, made)
+    return AdapterFolder(folder, config, None, base, adapted)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -428,10 +422,8 @@ def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = No
     """
     folder = open_folder(path)
     if folder.dtype is not None:
-        raise ConfigError(
-            f"{folder.path} holds {folder.dtype} weights, which can be used but not changed. Begin "
-            "with the folder that they come from."
-        )
+        hint = "which cannot be changed. Begin with the folder that they come from"
+        raise ConfigError(f"{folder.path} holds {folder.dtype} weights, {hint}.")
     model = folder.model()
     return folder._labelled(with_options(model, changes)) if changes else model
 
@@ -516,6 +508,4 @@ def _check_readable(folder: Path, config: Mapping[str, Any], tensors: Mapping[st
             else:
                 from_published(whole, empty)
     except (CheckpointError, ConfigError) as error:
-        raise CheckpointError(
-            f"{folder} was not written, for it could not be opened again: {error}"
-        ) from error
+        raise CheckpointError(f"{folder} could not be opened again: {error}") from error

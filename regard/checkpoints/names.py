@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from regard.checkpoints.filling import Problems, check_finite
-from regard.errors import CheckpointError
 
 Column = str | tuple[str, ...]
 LAYER = re.compile(r".*\.\d+\.")  # the part of a name up to the last number
@@ -141,7 +140,9 @@ class NameRow:
     @classmethod
     def of(cls, ours: Column, theirs: Column, transform: Transform = keep) -> NameRow:
         """A row as `Names` takes it, where a column may be a single name."""
-        ours, theirs = ((one,) if isinstance(one, str) else tuple(one) for one in (ours, theirs))
+        ours, theirs = (
+            (column,) if isinstance(column, str) else tuple(column) for column in (ours, theirs)
+        )
         return cls(ours, theirs, transform)
 
 
@@ -268,10 +269,12 @@ class Names:
         covered = set(self.tied)
         for row in self.rows:
             pattern = _pattern(row.ours[0])
-            found = [match.groupdict() for name in ours if (match := pattern.fullmatch(name))]
-            if not found and "{" not in row.ours[0]:
+            numbers_of_layers = [
+                match.groupdict() for name in ours if (match := pattern.fullmatch(name))
+            ]
+            if not numbers_of_layers and "{" not in row.ours[0]:
                 problems.add("missing here", row.ours[0])
-            for numbers in found:
+            for numbers in numbers_of_layers:
                 here, there = (
                     tuple(name.format(**numbers) for name in column)
                     for column in (row.ours, row.theirs)
@@ -302,8 +305,8 @@ class Names:
 
 def is_inside(name: str, used: Collection[str]) -> bool:
     """Whether a tensor belongs to a layer, or to a module, of which other tensors are used."""
-    layers = {match[0] for one in used if (match := LAYER.match(one))}
-    modules = {one.rpartition(".")[0] for one in used}
+    layers = {match[0] for other in used if (match := LAYER.match(other))}
+    modules = {other.rpartition(".")[0] for other in used}
     layer = LAYER.match(name)
     return name.rpartition(".")[0] in modules or (layer is not None and layer[0] in layers)
 
@@ -345,9 +348,5 @@ def _converted(
     except (RuntimeError, ValueError, IndexError) as error:
         problems.add("wrong shape", f"{', '.join(names)} -> {', '.join(into)}: {error}")
         return []
-    if len(changed) != len(into):
-        raise CheckpointError(
-            f"row {names} -> {into} of the name table must give {len(into)} tensors, "
-            f"but its transform gives {len(changed)}"
-        )
+    assert len(changed) == len(into), f"row {names} -> {into} gives {len(changed)} tensors"
     return changed

@@ -30,16 +30,16 @@ def quantized_tensors(model: nn.Module, dtype: WeightType) -> dict[str, Tensor]:
     """
     tensors = unique_tensors(model.state_dict())
     remaining = quantize_layers(model, dtype).state_dict()
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         unchanged = name in remaining and remaining[name].shape == tensor.shape
         if unchanged or tensor.dim() != 2:
-            found[name] = tensor.float() if tensor.is_floating_point() else tensor
+            result[name] = tensor.float() if tensor.is_floating_point() else tensor
             continue
-        found[name], scale = quantize_matrix(tensor, dtype)
+        result[name], scale = quantize_matrix(tensor, dtype)
         if scale is not None:
-            found[name + SCALE] = scale
-    return found
+            result[name + SCALE] = scale
+    return result
 
 
 def read_quantized(
@@ -105,21 +105,16 @@ def _without_scales(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     scales: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.dtype in QUANTIZED and tensor.dim() != 2:
-            raise CheckpointError(
-                f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)}, but only matrices are."
-            )
+            raise CheckpointError(f"{name} is {tensor.dtype}, but only matrices are.")
         if tensor.dtype != torch.int8:
             continue
         scale = tensors.get(name + SCALE)
         if scale is None or scale.dtype != torch.float32 or scale.shape != tensor.shape[:1]:
-            found = "missing" if scale is None else f"{scale.dtype} {tuple(scale.shape)}"
-            raise CheckpointError(
-                f"{name}{SCALE} must be float32 of shape {tuple(tensor.shape[:1])}, one number for "
-                f"each row of {name}, but is {found}."
-            )
+            must = f"float32 of shape {tuple(tensor.shape[:1])}, a number for each row of {name}"
+            raise CheckpointError(f"{name}{SCALE} must be {must}.")
         scales[name] = scale
     of_scales = {name + SCALE for name in scales}
-    return {name: one for name, one in tensors.items() if name not in of_scales}, scales
+    return {name: tensor for name, tensor in tensors.items() if name not in of_scales}, scales
 
 
 def _as_float32(tensor: Tensor) -> Tensor:

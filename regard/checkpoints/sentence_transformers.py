@@ -173,30 +173,22 @@ def read_pooling(folder: str | Path) -> Pooling | None:
     kinds = [module.type for module in modules]
     parts = ["Transformer", "Pooling", "Normalize"]
     if kinds not in (parts[:2], parts) or len({module.name for module in modules}) < len(modules):
-        raise CheckpointError(
-            f"{folder / MODULES}: a text must pass Transformer, Pooling and perhaps Normalize, "
-            f"each with a `name` of its own, but here it passes {', '.join(kinds) or 'nothing'}."
-        )
+        must = "must be Transformer, Pooling and perhaps Normalize, each with its own `name`"
+        listed = ", ".join(kinds) or "nothing"
+        raise CheckpointError(f"{folder / MODULES}: {must}, but here are {listed}.")
     encoder, pooling, *others = (folder / module.path / CONFIG for module in modules)
     if encoder != folder / CONFIG:
-        raise CheckpointError(
-            f"{folder / MODULES}: the `path` of the Transformer must be empty, but is "
-            f"{modules[0].path!r}."
-        )
+        must = f"must be empty, but is {modules[0].path!r}"
+        raise CheckpointError(f"{folder / MODULES}: the `path` of the Transformer {must}.")
     general = _read(folder / GENERAL, GeneralConfig, warns=False)
     name = general.default_prompt_name
     if name is not None and (general.prompts or {}).get(name, name):
-        raise CheckpointError(
-            f"{folder / GENERAL}: `default_prompt_name` {name!r} puts a prompt before every text, "
-            "which is not done here. Put it there yourself and make the field null."
-        )
+        must = f"must be null: a prompt, here {name!r}, is put before texts by their caller"
+        raise CheckpointError(f"{folder / GENERAL}: `default_prompt_name` {must}.")
     for path in others:
         _read(path, NormalizeConfig)
     if not pooling.exists():
-        raise CheckpointError(
-            f"{pooling} is missing, which says how the states of a text become one vector. Copy it "
-            "from where the folder comes from."
-        )
+        raise CheckpointError(f"{pooling} is missing, which says how texts are pooled.")
     config = _read(pooling, PoolingConfig)
     mode = config.pooling_mode
     if mode is None:
@@ -210,10 +202,8 @@ def _max_length(folder: Path) -> int | None:
     path = next((folder / name for name in names if (folder / name).exists()), folder / TRANSFORMER)
     config = _read(path, TransformerConfig)
     if config.do_lower_case and Tokenizer.load(folder).words("A") != ["a"]:
-        raise CheckpointError(
-            f"{path}: `do_lower_case` is true, but the tokenizer keeps capitals. "
-            'Let the normalizer of its tokenizer.json do it: {"type": "Lowercase"}.'
-        )
+        hint = "Let the normalizer of tokenizer.json lowercase"
+        raise CheckpointError(f"{path}: `do_lower_case`: the tokenizer keeps capitals. {hint}.")
     if config.max_seq_length is not None:
         return config.max_seq_length
     limit = _read(folder / "tokenizer_config.json", TokenizerLimit, warns=False).model_max_length

@@ -140,11 +140,11 @@ def complete_folder(
     folder: Path, documents: Mapping[str, Mapping[str, Any]], checksums: Mapping[str, str]
 ) -> None:
     """Write JSON files and the manifest into a folder that was begun, and give it its name."""
-    temporary, found = _unfinished(folder), dict(checksums)
+    temporary, sums = _unfinished(folder), dict(checksums)
     for name, content in documents.items():
         _write_json(temporary / name, content)
-        found[name] = _sha256(temporary / name)
-    _write_json(temporary / MANIFEST, {"sha256": dict(sorted(found.items()))})
+        sums[name] = _sha256(temporary / name)
+    _write_json(temporary / MANIFEST, {"sha256": dict(sorted(sums.items()))})
     sync(temporary)
     os.rename(temporary, folder)
     sync(folder.parent)
@@ -176,22 +176,17 @@ def verify_folder(folder: Path) -> None:
             name one that is read.
     """
     checksums = _readable(folder / MANIFEST, lambda path: read_json(path, Manifest)).sha256
-    there = {path.name for path in folder.glob("*.safetensors")}
-    there |= {name for name in (FACTS, INDEX) if (folder / name).exists()}
-    if unnamed := sorted(there - checksums.keys()):
-        raise CheckpointError(
-            f"{folder / MANIFEST} has no checksum of {unnamed[0]}: one of the two files comes from "
-            "elsewhere. Copy the whole folder again."
-        )
+    files = {path.name for path in folder.glob("*.safetensors")}
+    files |= {name for name in (FACTS, INDEX) if (folder / name).exists()}
+    if unnamed := sorted(files - checksums.keys()):
+        raise CheckpointError(f"{folder / MANIFEST} has no checksum of {unnamed[0]}.")
     for name, expected in checksums.items():
         if name != Path(name).name:
             raise CheckpointError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it.")
         actual = _readable(folder / name, _sha256)
         if actual != expected:
-            raise CheckpointError(
-                f"{folder / name} is damaged: its sha256 must be {expected[:12]}…, "
-                f"but is {actual[:12]}…"
-            )
+            must = f"its sha256 must be {expected[:12]}…, but is {actual[:12]}…"
+            raise CheckpointError(f"{folder / name} is damaged: {must}")
 
 
 def read_folder(
@@ -220,10 +215,10 @@ def read_table(folder: Path, name: str) -> dict[str, Tensor]:
 
 def _tables(folder: Path, pattern: str, rank: int, size: int) -> Tables:
     paths = sorted(folder.glob(f"{pattern}.safetensors"))
-    found = {path.stem: read_tensors(path) for path in paths}
+    files = {path.stem: read_tensors(path) for path in paths}
     if not (folder / INDEX).exists():
-        return found
-    return joined(folder, found, rank, size)
+        return files
+    return joined(folder, files, rank, size)
 
 
 def _readable(path: Path, read: Callable[[Path], Any]) -> Any:
@@ -283,12 +278,12 @@ def index_of(rows: list[Rows]) -> dict[str, object]:
 
     rows: those of each process, in their order.
     """
-    found: dict[str, dict[str, list[int]]] = {}
+    cut: dict[str, dict[str, list[int]]] = {}
     for table, names in rows[0].items():
         held = [one.get(table, {}) for one in rows]
         shared = [name for name in names if any(name in one for one in held[1:])]
-        found[table] = {name: [one.get(name, 0) for one in held] for name in shared}
-    return {"processes": len(rows), "rows": found}
+        cut[table] = {name: [one.get(name, 0) for one in held] for name in shared}
+    return {"processes": len(rows), "rows": cut}
 
 
 def joined(folder: Path, files: Mapping[str, Mapping[str, Tensor]], rank: int, size: int) -> Tables:
@@ -326,10 +321,7 @@ def joined(folder: Path, files: Mapping[str, Mapping[str, Tensor]], rank: int, s
 def _cat(
     folder: Path, table: str, name: str, shards: list[Mapping[str, Tensor]], rows: list[int]
 ) -> Tensor:
-    found = [shard[name] for shard, count in zip(shards, rows, strict=True) if name in shard]
-    if sum(part.size(0) for part in found) != sum(rows):
-        raise CheckpointError(
-            f"{folder}: {table} must have {sum(rows)} rows of {name}, but has "
-            f"{sum(part.size(0) for part in found)}."
-        )
-    return torch.cat(found)
+    parts = [shard[name] for shard, count in zip(shards, rows, strict=True) if name in shard]
+    if sum(part.size(0) for part in parts) != sum(rows):
+        raise CheckpointError(f"{folder}: {table} must have {sum(rows)} rows of {name}.")
+    return torch.cat(parts)

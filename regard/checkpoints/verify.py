@@ -78,10 +78,7 @@ def verify(path: str | Path, tolerance: float = TOLERANCE) -> Verification:
     folder, model_type = opened.path, opened.config.get("model_type")
     is_ours = type(opened) is not ModelFolder or model_type == OURS
     if is_ours or type_of(opened.config, read_weights(folder)) != model_type:
-        raise CheckpointError(
-            f"{folder}: no other library opens this folder as a whole model, so there is nothing "
-            "to compare with."
-        )
+        raise CheckpointError(f"{folder}: no other library opens this folder as a whole model.")
     ours: Any = read_model(folder).float().eval()
     theirs = _their_model(transformers, folder, notes)
     compare = _compare_pair if isinstance(ours, EncoderDecoder) else _compare_encoder
@@ -117,11 +114,8 @@ def _their_model(transformers: Any, folder: Path, notes: list[str]) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # their library may raise anything
-        said = " ".join(str(error).split())
-        raise CheckpointError(
-            f"{folder}: transformers {transformers.__version__} does not open this folder as "
-            f"{name}: {type(error).__name__}: {said:.300}"
-        ) from error
+        message = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
+        raise CheckpointError(f"{folder}: not opened as a {name}: {message}") from error
     if missing := sorted(info["missing_keys"]):
         notes.append(f"{name} has random numbers where the folder has none: {', '.join(missing)}")
     if extra := sorted(info["unexpected_keys"]):
@@ -182,9 +176,9 @@ def _compare_encoder(ours: Any, theirs: Any, batch: Sequences, notes: list[str])
         hidden = (output.encoder_hidden_states[0], *output.decoder_hidden_states[1:])
     else:
         hidden = output.hidden_states
-    found: Pairs = {
-        f"layer {i}" if i else "embeddings": (one[batch.keep], other[batch.keep])
-        for i, (one, other) in enumerate(zip(body.states(batch), hidden, strict=True))
+    pairs: Pairs = {
+        f"layer {i}" if i else "embeddings": (mine[batch.keep], other[batch.keep])
+        for i, (mine, other) in enumerate(zip(body.states(batch), hidden, strict=True))
     }
     heads: dict[str, Any] = dict(ours.heads) if isinstance(ours, EncoderWithHeads) else {}
     if isinstance(body, LanguageModel) and theirs.get_output_embeddings() is not None:
@@ -193,7 +187,7 @@ def _compare_encoder(ours: Any, theirs: Any, batch: Sequences, notes: list[str])
         notes.append(f"head {kind}: not compared")
         del heads[kind]
     if not heads:
-        return found
+        return pairs
     segments = None if batch.segments is None else batch.segments[-1:]
     longest = Sequences(batch.ids[-1:], batch.lengths[-1:], segments)
     output, last = theirs(**_inputs(theirs, longest)), list(body.states(longest))[-1]
@@ -201,24 +195,24 @@ def _compare_encoder(ours: Any, theirs: Any, batch: Sequences, notes: list[str])
         if kind == "span":
             logits = torch.stack([output.start_logits, output.end_logits], -1)
         else:
-            fields = [one for one in LOGITS.get(kind, ("logits",)) if one in output]
+            fields = [name for name in LOGITS.get(kind, ("logits",)) if name in output]
             if not fields:
                 notes.append(f"{type(theirs).__name__} has no head {kind}: not compared")
                 continue
             logits = output[fields[0]]
-        made = head(last, longest)
-        found[f"head {kind}"] = made.reshape(logits.shape), logits
-    return found
+        ours_of_head = head(last, longest)
+        pairs[f"head {kind}"] = ours_of_head.reshape(logits.shape), logits
+    return pairs
 
 
 def _inputs(theirs: Any, batch: Sequences) -> dict[str, Tensor]:
-    given = {"input_ids": batch.ids, "attention_mask": batch.keep.long()}
+    arguments = {"input_ids": batch.ids, "attention_mask": batch.keep.long()}
     accepted = inspect.signature(theirs.forward).parameters
     if batch.segments is not None and "token_type_ids" in accepted:
-        given["token_type_ids"] = batch.segments
+        arguments["token_type_ids"] = batch.segments
     if "question_lengths" in accepted:  # 0: else an answer may not stand before any [SEP]
-        given["question_lengths"] = torch.zeros_like(batch.lengths)[:, None]
-    return given
+        arguments["question_lengths"] = torch.zeros_like(batch.lengths)[:, None]
+    return arguments
 
 
 def _compare_pair(ours: Any, theirs: Any, batch: Sequences, notes: list[str]) -> Pairs:
@@ -230,17 +224,16 @@ def _compare_pair(ours: Any, theirs: Any, batch: Sequences, notes: list[str]) ->
         decoder_input_ids=batch.ids,
         output_hidden_states=True,
     )
-    found: Pairs = {
+    pairs: Pairs = {
         "encoder": (ours.encode(batch), output.encoder_last_hidden_state),
         "decoder": (hidden / ours.output_scale, output.decoder_hidden_states[-1]),
         "head lm": (ours.head.logits(hidden), output.logits),
     }
-    return {name: (one[batch.keep], other[batch.keep]) for name, (one, other) in found.items()}
+    return {name: (mine[batch.keep], other[batch.keep]) for name, (mine, other) in pairs.items()}
 
 
 def _difference(name: str, ours: Tensor, theirs: Tensor) -> float:
     if ours.shape != theirs.shape:
-        raise CheckpointError(
-            f"{name} is {tuple(ours.shape)} here and {tuple(theirs.shape)} in the other library."
-        )
+        shapes = f"{tuple(ours.shape)} here and {tuple(theirs.shape)} in the other library"
+        raise CheckpointError(f"{name} is {shapes}.")
     return float((ours - theirs).abs().max() / theirs.abs().max())

@@ -58,16 +58,13 @@ def read_pickled(path: Path, inside: str = "") -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file of weights.") from None
     except Exception as error:  # a damaged pickle may raise anything
-        said = str(error)
-        if call := re.search(r"GLOBAL ([\w.]+)", said):
-            raise CheckpointError(
-                f"{path} was not opened: it would run {call[1]}. Weights need no program; use the "
-                "model.safetensors of this model, or save it as safetensors where you trust the "
-                "file."
-            ) from None
-        unsupported = re.search("Unsupported.*", said)
-        said = unsupported[0] if unsupported else said.split("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{path}: not a whole file of weights: {said}") from error
+        message = str(error)
+        if call := re.search(r"GLOBAL ([\w.]+)", message):
+            hint = "Use model.safetensors, or save it as safetensors where you trust the file."
+            raise CheckpointError(f"{path}: it would run {call[1]}. {hint}") from None
+        unsupported = re.search("Unsupported.*", message)
+        message = unsupported[0] if unsupported else message.split("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a whole file of weights: {message}") from error
     if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
         content = content[inside]
     if not isinstance(content, Mapping) or not all(
@@ -135,10 +132,9 @@ def read_weights(folder: str | Path) -> dict[str, Tensor]:
         if (index := folder / f"{name}{INDEX}").exists():
             return _unwrapped(_read_shards(index, read), index)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    raise CheckpointError(
-        f"{folder} holds no weights: there must be {WHOLE} or {PICKLED}, whole or in shards, but "
-        f"there is {_some(names, 12) or 'nothing'}."
-    )
+    must = f"must be {WHOLE} or {PICKLED}, whole or in shards"
+    listed = _some(names, 12) or "nothing"
+    raise CheckpointError(f"{folder} holds no weights: there {must}, but there is {listed}.")
 
 
 def _unwrapped(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
@@ -164,7 +160,7 @@ def _unwrapped(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
 
 def holds_weights(folder: Path) -> bool:
     """Whether a folder holds the weights of a whole model."""
-    names = (one for name in READERS for one in (name, f"{name}{INDEX}"))
+    names = (whole for name in READERS for whole in (name, f"{name}{INDEX}"))
     return any((folder / name).exists() for name in names)
 
 
@@ -179,10 +175,7 @@ def _read(path: Path, read: Read) -> dict[str, Tensor]:
     if not path.is_file():  # opening a named pipe would block
         raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     if begins_with(path, b"version https://git-lfs"):
-        raise CheckpointError(
-            f"{path} holds no weights, but a pointer of git-lfs to them. Fetch them with: "
-            "git lfs pull"
-        )
+        raise CheckpointError(f"{path} holds a pointer to weights. Fetch them: git lfs pull")
     return read(path)
 
 
@@ -190,10 +183,7 @@ def _read_shards(index: Path, read: Read) -> dict[str, Tensor]:
     listed = read_json(index, ShardIndex).weight_map
     shards = sorted(set(listed.values()))
     if missing := [shard for shard in shards if not (index.parent / shard).is_file()]:
-        raise CheckpointError(
-            f"{index} names {len(shards)} shards, but not there: {_some(missing)}. Copy or "
-            "download them again."
-        )
+        raise CheckpointError(f"{index} names shards that are not there: {_some(missing)}.")
     merged: dict[str, Tensor] = {}
     for shard in shards:
         tensors = _read(index.parent / shard, read)
@@ -201,8 +191,5 @@ def _read_shards(index: Path, read: Read) -> dict[str, Tensor]:
             raise CheckpointError(f"{index.parent / shard}: {twice[0]} is in another shard, too.")
         merged |= tensors
     if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in merged]:
-        raise CheckpointError(
-            f"{index} lists tensors that their shards do not hold: {_some(absent)}. Does a shard "
-            "come from another model?"
-        )
+        raise CheckpointError(f"{index} lists tensors that no shard holds: {_some(absent)}.")
     return merged

@@ -66,15 +66,8 @@ class CTranslate2:
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
         specs = package("ctranslate2.specs")
-        writer = WRITERS.get(type(source.body))
-        if writer is None:
-            names = ", ".join(kind.__name__ for kind in WRITERS)
-            raise source.unsupported(
-                NAME,
-                f"cannot run the architecture {type(source.body).__name__} as it is written here",
-                f"These can be exported: {names}.",
-            )
-        spec = writer(source, specs)
+        source.check_architecture(NAME, WRITERS)
+        spec = WRITERS[type(source.body)](source, specs)
         spec.validate()
         spec.optimize(quantization=weights or "float32")
         out.mkdir()

@@ -167,13 +167,7 @@ class GGUF:
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
         gguf, kind = package("gguf"), type(source.body)
-        if kind not in FAMILIES:
-            names = ", ".join(family.__name__ for family in FAMILIES)
-            raise source.unsupported(
-                NAME,
-                f"cannot run the architecture {kind.__name__} as it is written here",
-                f"These can be exported: {names}.",
-            )
+        source.check_architecture(NAME, FAMILIES)
         family, fields, describe = FAMILIES[kind]
         source.check_heads(NAME, HEADS.get(kind, ()))
         for field, values in fields.items():
@@ -248,8 +242,8 @@ def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -
     kinds = source.task.pooling.kinds if isinstance(source.task, Embedder) else ("none",)
     if len(kinds) > 1 or kinds[0] not in POOLINGS:
         names = ", ".join(POOLINGS)
-        said = f"pools a text by one of {names}, but the folder by {', '.join(kinds)}"
-        raise source.unsupported(NAME, said)
+        reason = f"pools a text by one of {names}, but the folder by {', '.join(kinds)}"
+        raise source.unsupported(NAME, reason)
     writer.add_pooling_type(gguf.PoolingType[POOLINGS[kinds[0]]])
 
 

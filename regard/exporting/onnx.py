@@ -253,18 +253,13 @@ def _graphs(source: ExportSource) -> list[Graph]:
     source.check_heads(NAME, HEADS, "Save")
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
-    if isinstance(model, RegionTransformer):
-        raise source.unsupported(NAME, "has inputs for ids, but this model reads regions of images")
-    if isinstance(model, Transformer | T5):
+    if isinstance(model, Transformer | T5) and not isinstance(model, RegionTransformer):
         state = model.read(Sequences.full(torch.zeros(1, 1, dtype=torch.long)))
         return [_encoder_side(model), _decoder_side(model, state)]
     if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
         return [_encoder_graph(source)]
-    raise source.unsupported(
-        NAME,
-        f"is given no graph of the architecture {type(source.body).__name__}",
-        "Encoders, and decoders whose state is a cache of keys and values, can be exported.",
-    )
+    what = "Encoders, and decoders whose state is a cache of keys and values, can be exported."
+    raise source.unsupported(NAME, f"is given no graph of {type(source.body).__name__}", what)
 
 
 class HiddenStates(nn.Module):
@@ -318,13 +313,8 @@ def _check_inputs(source: ExportSource) -> None:
         raise source.unsupported(NAME, "is given no graph of recurrent layers")
     if isinstance(body, BigBird) and config.attention != "full":
         if config.full_length < config.max_length:
-            raise source.unsupported(
-                NAME,
-                f"is given no graph of sparse attention, with which this {type(body).__name__} "
-                f"reads texts of more than {config.full_length} tokens",
-                'With "attention_type": "original_full" in config.json every text is read with '
-                "full attention, and then the model can be exported.",
-            )
+            hint = 'Write "attention_type": "original_full" into config.json.'
+            raise source.unsupported(NAME, "is given no graph of sparse attention", hint)
 
 
 def _outputs(source: ExportSource) -> dict[str, nn.Module]:
@@ -454,11 +444,8 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
         raise
     except Exception as error:  # torch raises many kinds
         message = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
-        raise source.unsupported(
-            NAME,
-            f"is given no graph of the architecture {type(source.body).__name__}, which torch "
-            f"cannot trace ({type(error).__name__}: {message:.200})",
-        ) from error
+        reason = f"is given no graph, for torch cannot trace {type(source.body).__name__}"
+        raise source.unsupported(NAME, f"{reason} ({message:.200})") from error
     program.save(out / f"{graph.name}.onnx")
 
 

@@ -4,7 +4,7 @@ runtime cannot compute.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -153,6 +153,17 @@ class ExportSource:
     def unsupported(self, runtime: str, what: str, hint: str = "") -> ConfigError:
         """The error for something that a runtime does not support."""
         return ConfigError(f"{self.path}: {runtime} {what}." + (f" {hint}" if hint else ""))
+
+    def check_architecture(self, runtime: str, known: Iterable[type]) -> None:
+        """Check that a runtime computes the model.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if type(self.body) not in known:
+            names = ", ".join(kind.__name__ for kind in known)
+            reason = f"cannot run the architecture {type(self.body).__name__} as it is written here"
+            raise self.unsupported(runtime, reason, f"These can be exported: {names}.")
 
     def check_heads(
         self, runtime: str, known: Collection[str], hint: str = "Export it to onnx, or save"

@@ -11,7 +11,6 @@ and a field of config.json lists them, so that they are pruned again when they a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -116,23 +115,19 @@ def layout_of(model_type: object) -> Layout:
         ConfigError: no model here is published under this type.
     """
     if not isinstance(model_type, str) or model_type not in LAYOUTS:
-        close = get_close_matches(str(model_type), LAYOUTS, n=1, cutoff=0.85)
-        raise ConfigError(
-            f"config.json: `model_type` is {model_type!r}, and there is no such model here. It "
-            f"must be one of {', '.join(LAYOUTS)}."
-            + (f" Did you mean {close[0]!r}?" if close else "")
-            + " Where a folder names none or another one: regard.load(folder, model_type=...)."
-        )
+        hint = "regard.load(folder, model_type=...) says what a folder does not."
+        must = f"must be one of {', '.join(LAYOUTS)}, but is {model_type!r}. {hint}"
+        raise ConfigError(f"config.json: `model_type` {must}")
     return imported(LAYOUTS[model_type])
 
 
 def type_of(config: Mapping[str, Any], tensors: Iterable[str]) -> Any:
     """The key of `LAYOUTS` for a folder: its `model_type`, unless its tensors say otherwise."""
-    stated = config.get("model_type")
+    model_type = config.get("model_type")
     for name, (other, tensor) in BY_TENSOR.items():
-        if stated == other and any(one.endswith(tensor) for one in tensors):
+        if model_type == other and any(one.endswith(tensor) for one in tensors):
             return name
-    return stated
+    return model_type
 
 
 def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
@@ -169,9 +164,7 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
     except RuntimeError as error:
         if "allocate" not in str(error):
             raise
-        raise ConfigError(
-            f"config.json: a model of these sizes does not fit into memory here: {error}"
-        ) from None
+        raise ConfigError(f"config.json: such a model does not fit into memory: {error}") from None
     try:
         prune_zero_heads(model, config.get(PRUNED, ()))
     except ConfigError as error:

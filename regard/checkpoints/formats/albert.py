@@ -15,11 +15,13 @@ from regard.checkpoints.formats.config_table import (
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import (
-    TWICE,
+    CLASSIFIER,
+    TOKEN_HEADS,
     EncoderLayout,
     HeadLayout,
     Rows,
     affine,
+    masked_lm,
     packed,
 )
 from regard.models.albert import Albert
@@ -59,11 +61,11 @@ class GroupFields(ConfigTable):
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
-        found = super().read(config)
-        layers = found["layers"] * found["layers_per_group"]
+        options = super().read(config)
+        layers = options["layers"] * options["layers_per_group"]
         if layers > LARGEST_SIZE:
-            raise unsupported("inner_group_num", "smaller", found["layers_per_group"])
-        return found | {"layers": layers}
+            raise unsupported("inner_group_num", "smaller", options["layers_per_group"])
+        return options | {"layers": layers}
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -119,22 +121,16 @@ ALBERT = AlbertLayout(
     ignored=bert.IGNORED,
     heads={
         "pooler": HeadLayout(POOLER),
-        "masked_lm": HeadLayout(
-            [
-                *affine("inner.dense", "predictions.dense"),
-                *affine("norm", "predictions.LayerNorm"),
-                ("softmax.weight", "predictions.decoder.weight"),
-                ("softmax.bias", "predictions.bias"),
-            ],
-            tied={"softmax.weight": "embedding.weight"},
-            duplicates={"predictions.decoder.weight": "albert.embeddings.word_embeddings.weight"},
-            twins={"predictions.decoder.bias": "predictions.bias"},
-            untied=[("softmax.bias", ("predictions.decoder.bias", "predictions.bias"), TWICE)],
+        "masked_lm": masked_lm(
+            "predictions.dense",
+            "predictions.LayerNorm",
+            "predictions.decoder",
+            "predictions.bias",
+            "albert.embeddings.word_embeddings.weight",
         ),
         "sentence_order": HeadLayout([*POOLER, *affine("output", "sop_classifier.classifier")]),
-        "classes": HeadLayout([*POOLER, *bert.CLASSIFIER]),
-        "tags": HeadLayout(bert.CLASSIFIER),
-        "span": HeadLayout(affine("output", "qa_outputs")),
-        "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
+        "classes": HeadLayout([*POOLER, *CLASSIFIER]),
+        **TOKEN_HEADS,
+        "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
     },
 )

@@ -37,10 +37,10 @@ def write_arpa(model: KneserNey, tokenizer: Tokenizer, path: str | Path) -> None
     with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
         lines = [list(_lines(table, rows, words, model)) for table, rows in grams]
         file.write("\\data\\\n")
-        file.writelines(f"ngram {n}={len(found)}\n" for n, found in enumerate(lines, 1))
-        for n, found in enumerate(lines, 1):
+        file.writelines(f"ngram {n}={len(grams)}\n" for n, grams in enumerate(lines, 1))
+        for n, grams in enumerate(lines, 1):
             file.write(f"\n\\{n}-grams:\n")
-            file.writelines(found)
+            file.writelines(grams)
         file.write("\n\\end\\\n")
         file.flush()
         sync(temporary)
@@ -49,21 +49,15 @@ def write_arpa(model: KneserNey, tokenizer: Tokenizer, path: str | Path) -> None
 def _words(tokenizer: Tokenizer, config: KneserNeyConfig) -> list[str]:
     """The tokens by id, as they stand in the file."""
     if tokenizer.vocab_size != config.vocab_size:
-        raise ConfigError(
-            f"The tokenizer has {tokenizer.vocab_size:,} tokens, but the model was counted with "
-            f"{config.vocab_size:,}: it is another one."
-        )
-    found = [tokenizer.token(i) for i in range(config.vocab_size)]
+        raise ConfigError("The tokenizer is not the one with which the model was counted.")
+    tokens = [tokenizer.token(i) for i in range(config.vocab_size)]
     if tokenizer.unk_id is not None:
-        found[tokenizer.unk_id] = UNKNOWN
-    found[config.eos] = END
-    for token in found:
+        tokens[tokenizer.unk_id] = UNKNOWN
+    tokens[config.eos] = END
+    for token in tokens:
         if token.split() != [token]:
-            raise ConfigError(
-                f"The token {token!r} has a space in it, or is empty: ARPA files separate tokens "
-                "by spaces."
-            )
-    return found
+            raise ConfigError(f"ARPA files separate tokens by spaces, but one is {token!r}.")
+    return tokens
 
 
 def _by_tokens(model: KneserNey) -> Iterator[tuple[NGramTable, np.ndarray]]:

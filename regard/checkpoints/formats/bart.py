@@ -76,10 +76,10 @@ class BartHeadsLayout(EncoderLayout):
     }
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
-        found = super().names(kinds, config)
-        found.tied |= {"encoder.bart.head.weight": "encoder.bart.embedding.weight"}
-        found.duplicates |= dict.fromkeys((SOURCE, TARGET), EMBEDDING)
-        return found
+        table = super().names(kinds, config)
+        table.tied |= {"encoder.bart.head.weight": "encoder.bart.embedding.weight"}
+        table.duplicates |= dict.fromkeys((SOURCE, TARGET), EMBEDDING)
+        return table
 
 
 @dataclass(frozen=True)

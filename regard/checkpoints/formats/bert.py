@@ -21,10 +21,12 @@ from regard.checkpoints.formats.config_table import (
     dropout,
 )
 from regard.checkpoints.formats.encoder_layout import (
-    TWICE,
+    CLASSIFIER,
+    TOKEN_HEADS,
     EncoderLayout,
     HeadLayout,
     affine,
+    masked_lm,
     packed,
 )
 from regard.models.bert import Bert
@@ -80,9 +82,7 @@ SILENT = [
 ]
 
 POOLER = affine("inner.dense", "bert.pooler.dense")
-CLASSIFIER = affine("output", "classifier")
-TRANSFORM = "cls.predictions.transform"
-DECODER = "cls.predictions.decoder"
+PREDICTIONS = "cls.predictions"
 CAUSAL = "it predicts the next word from those before it, which no encoder here does"
 
 BERT = EncoderLayout(
@@ -95,22 +95,16 @@ BERT = EncoderLayout(
     ignored=IGNORED,
     heads={
         "pooler": HeadLayout(POOLER),
-        "masked_lm": HeadLayout(
-            [
-                *affine("inner.dense", f"{TRANSFORM}.dense"),
-                *affine("norm", f"{TRANSFORM}.LayerNorm"),
-                ("softmax.weight", f"{DECODER}.weight"),
-                ("softmax.bias", "cls.predictions.bias"),
-            ],
-            tied={"softmax.weight": "embedding.weight"},
-            duplicates={f"{DECODER}.weight": "bert.embeddings.word_embeddings.weight"},
-            twins={f"{DECODER}.bias": "cls.predictions.bias"},
-            untied=[("softmax.bias", (f"{DECODER}.bias", "cls.predictions.bias"), TWICE)],
+        "masked_lm": masked_lm(
+            f"{PREDICTIONS}.transform.dense",
+            f"{PREDICTIONS}.transform.LayerNorm",
+            f"{PREDICTIONS}.decoder",
+            f"{PREDICTIONS}.bias",
+            "bert.embeddings.word_embeddings.weight",
         ),
         "next_sentence": HeadLayout([*POOLER, *affine("output", "cls.seq_relationship")]),
         "classes": HeadLayout([*POOLER, *CLASSIFIER]),
-        "tags": HeadLayout(CLASSIFIER),
-        "span": HeadLayout(affine("output", "qa_outputs")),
+        **TOKEN_HEADS,
         "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
     },
     unsupported_architectures={"BertLMHeadModel": CAUSAL},

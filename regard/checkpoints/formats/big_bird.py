@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import ConfigTable, Field, TokenField, activation
 from regard.checkpoints.formats.encoder_layout import (
+    CLASSIFIER,
+    TWO_LAYERS,
     EncoderLayout,
     HeadLayout,
     Rows,
     affine,
 )
-from regard.checkpoints.names import split
 from regard.models.bigbird import BigBird
 from regard.models.config import Count, Size, TokenId
 
@@ -35,7 +35,6 @@ FIELDS = bert.FIELDS | {
     "random_seed": Field("regard_random_seed", 0, Count),  # which no other library reads
 }
 PROJECTION = "blocks.{layer}.attention.query_key_value"
-PARTS = tuple(f"{bert.LAYER}.attention.self.{part}" for part in ("query", "key", "value"))
 POOLER = affine("inner.dense", "bert.pooler")
 
 
@@ -45,20 +44,12 @@ class BigBirdLayout(EncoderLayout):
 
     @property
     def architectures(self) -> dict[tuple[str, ...], str]:
-        known = super().architectures
-        return {kinds: name for kinds, name in known.items() if kinds != ("next_sentence",)}
+        names = super().architectures
+        return {kinds: name for kinds, name in names.items() if kinds != ("next_sentence",)}
 
     def body_of(self, config: Any) -> Rows:
-        bias = () if not config.projection_bias else [_projection("bias")]
-        return [*self.body, *bias]
-
-
-def _projection(kind: str) -> tuple:
-    return f"{PROJECTION}.{kind}", tuple(f"{part}.{kind}" for part in PARTS), split(3).reversed()
-
-
-def _without_bias(rows: Sequence[tuple]) -> list[tuple]:
-    return [row for row in rows if row[0] != f"{PROJECTION}.bias"]
+        bias = [row for row in self.body if row[0] == f"{PROJECTION}.bias"]
+        return [row for row in self.body if config.projection_bias or row not in bias]
 
 
 BIG_BIRD = BigBirdLayout(
@@ -67,7 +58,7 @@ BIG_BIRD = BigBirdLayout(
     model_type="big_bird",
     config=ConfigTable(FIELDS, bert.FIXED, bert.SILENT),
     prefix="bert.",
-    body=_without_bias(bert.BODY),
+    body=bert.BODY,
     ignored=bert.IGNORED,
     heads={
         "pooler": HeadLayout(POOLER),
@@ -76,10 +67,8 @@ BIG_BIRD = BigBirdLayout(
             bert.BERT.heads["next_sentence"],
             rows=[*POOLER, *affine("output", "cls.seq_relationship")],
         ),
-        "classes": HeadLayout(
-            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
-        ),
-        "tags": HeadLayout(bert.CLASSIFIER),
+        "classes": TWO_LAYERS,
+        "tags": HeadLayout(CLASSIFIER),
         "span": HeadLayout(
             [
                 *affine("feed.inner", "qa_classifier.intermediate.dense"),
@@ -88,7 +77,7 @@ BIG_BIRD = BigBirdLayout(
                 *affine("output", "qa_classifier.qa_outputs"),
             ]
         ),
-        "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
+        "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
     },
     unsupported_architectures={"BigBirdForCausalLM": bert.CAUSAL},
 )

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from regard.errors import ConfigError
@@ -100,11 +99,6 @@ DECISIVE: dict[str, tuple[Any, ...]] = {
     "per_layer_config": ({},),
     "configuration_files": ([],),
 }
-REMEDIES = {
-    "quantization_config": "Open the model in the library that quantized it, and save it with "
-    "weights in float32 or half precision",
-    "configuration_files": "Rename the file that it names to config.json",
-}
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,8 @@ class Field:
             return None
         # 1 is not true, though they are equal.
         if type(value) not in map(type, self.names) or value not in self.names:
-            known = ", ".join(map(_spelled, self.names))
-            raise unsupported(self.theirs, f"one of {known}", value)
+            values = ", ".join(map(_spelled, self.names))
+            raise unsupported(self.theirs, f"one of {values}", value)
         return self.names[value]
 
     def write(self, value: Any) -> Any:
@@ -181,6 +175,12 @@ def dropout(theirs: str, absent: float | None) -> Field:
     return Field(theirs, absent, Probability if absent is not None else Probability | None)
 
 
+def output(tied: bool) -> Field:
+    """Whether the output of a decoder is the embedding; `tied` is what an absent field means."""
+    names = {True: "tied", False: "own"}
+    return Field("tie_word_embeddings", tied, names=names, back={"none": False})
+
+
 def _spelled(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
@@ -204,7 +204,7 @@ class ConfigTable:
     @property
     def theirs(self) -> dict[str, str]:
         """Our name of each field -> theirs."""
-        return {ours: one.theirs for ours, one in self.fields.items()}
+        return {ours: field.theirs for ours, field in self.fields.items()}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration. A warning names the fields that are ignored.
@@ -215,19 +215,21 @@ class ConfigTable:
         config = with_own_names(config, self.aliases)
         fixed = {**DECISIVE, **self.fixed}
         check_decisive(config, fixed)
-        known = {one.theirs for one in self.fields.values()} | {*self.aliases}
-        warn_ignored(config, {*known, *fixed, *self.silent}, nearby={*known, *self.fixed})
-        return {ours: one.read(config) for ours, one in self.fields.items()}
+        names = (field.theirs for field in self.fields.values())
+        warn_ignored(config, {*names, *self.aliases, *fixed, *self.silent})
+        return {ours: field.read(config) for ours, field in self.fields.items()}
 
     def can_write(self, config: Any) -> bool:
         """Whether they have a value for each of our options."""
         return all(
-            one.can_write(getattr(config, ours)) for ours, one in self.fields.items()
+            field.can_write(getattr(config, ours)) for ours, field in self.fields.items()
         ) and all(getattr(config, ours) == value for ours, value in self.only.items())
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
-        table = {one.theirs: one.write(getattr(config, ours)) for ours, one in self.fields.items()}
+        table = {
+            field.theirs: field.write(getattr(config, ours)) for ours, field in self.fields.items()
+        }
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
 
 
@@ -237,15 +239,15 @@ def with_own_names(config: Mapping[str, Any], aliases: Mapping[str, str]) -> dic
     Raises:
         ConfigError: a field and its alias differ.
     """
-    found = dict(config)
+    fields = dict(config)
     for alias, name in aliases.items():
-        value = found.get(alias)
-        if found.get(name) is None and value is not None:
-            found[name] = value
-        if value not in (None, found.get(name)):
-            must = f"equal to `{name}` ({found[name]!r}), of which it is another name,"
+        value = fields.get(alias)
+        if fields.get(name) is None and value is not None:
+            fields[name] = value
+        if value not in (None, fields.get(name)):
+            must = f"equal to `{name}` ({fields[name]!r}), of which it is another name,"
             raise unsupported(alias, must, value)
-    return found
+    return fields
 
 
 def check_decisive(config: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
@@ -257,34 +259,26 @@ def check_decisive(config: Mapping[str, Any], values: Mapping[str, Sequence[Any]
     for name, allowed in values.items():
         value = config.get(name)
         if value is not None and value not in allowed:
-            wanted = " or ".join(repr(one) if one not in ({}, []) else "absent" for one in allowed)
-            raise unsupported(name, wanted, value, REMEDIES.get(name))
+            wanted = " or ".join(
+                repr(value) if value not in ({}, []) else "absent" for value in allowed
+            )
+            raise unsupported(name, wanted, value)
 
 
-def warn_ignored(
-    config: Mapping[str, Any], known: Iterable[str], nearby: Iterable[str] = ()
-) -> None:
-    """Warn of fields that are not known, once and by name.
-
-    nearby: names that a field may be a misspelling of.
-    """
+def warn_ignored(config: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Warn of fields that are not known, once and by name."""
     silent = {*known, *SILENT}
     names = [
         name
         for name, value in config.items()
         if name not in silent and value is not None and value not in SILENT_VALUES.get(name, ())
     ]
-    if not names:
-        return
-    said = (
-        f"config.json: these fields are ignored, as transformers ignores them, because models of "
-        f"type {config.get('model_type')} do not read them: {', '.join(names)}."
-    )
-    absent = [name for name in nearby if name not in config]
-    for name in names:
-        for close in get_close_matches(name, absent, n=1, cutoff=0.9):
-            said += f" Is {name} meant to be {close}?"
-    warnings.warn(said, stacklevel=2)
+    if names:
+        warnings.warn(
+            f"config.json: these fields are ignored, as transformers ignores them, because models "
+            f"of type {config.get('model_type')} do not read them: {', '.join(names)}.",
+            stacklevel=2,
+        )
 
 
 def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[int, str]:
@@ -297,13 +291,16 @@ def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[i
         ConfigError: `id2label` is no table of names, another list of labels contradicts it, or it
             names more labels than the head has outputs.
     """
-    stated = {} if (value := config.get("id2label")) is None else value
+    labels = {} if (value := config.get("id2label")) is None else value
     wanted = 'names by their numbers, such as {"0": "no"}'
-    if not isinstance(stated, Mapping) or not all(map(_is_name, stated.values())):
-        raise unsupported("id2label", wanted, stated)
-    if not all(re.fullmatch("0|[1-9][0-9]{0,8}", str(number)) for number in stated):
-        raise unsupported("id2label", wanted, stated)
-    names = {int(number): str(stated[number]) for number in sorted(stated, key=int)}
+    if not isinstance(labels, Mapping) or not all(
+        isinstance(name, str | int | float)  # some files have numbers
+        and not isinstance(name, bool)
+        and re.fullmatch("0|[1-9][0-9]{0,8}", str(number))
+        for number, name in labels.items()
+    ):
+        raise unsupported("id2label", wanted, labels)
+    names = {int(number): str(labels[number]) for number in sorted(labels, key=int)}
     numbers = config.get("label2id") or {}
     if not isinstance(numbers, Mapping) or any(
         names.get(number if type(number) is int else -1) != str(name)
@@ -317,7 +314,7 @@ def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[i
     if count not in (None, outputs):
         raise unsupported("num_labels", f"{outputs}, the outputs of the head", count)
     if names and max(names) >= outputs:
-        raise unsupported("id2label", f"names of the {outputs} outputs of the head", stated)
+        raise unsupported("id2label", f"names of the {outputs} outputs of the head", labels)
     if names and len(names) < outputs:
         missing = {i: f"LABEL_{i}" for i in range(outputs) if i not in names}
         warnings.warn(
@@ -327,11 +324,6 @@ def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[i
         )
         names = dict(sorted((names | missing).items()))
     return names
-
-
-def _is_name(value: Any) -> bool:
-    """A text, or a number that some files have instead."""
-    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def unsupported(name: str, must: str, value: Any, remedy: str | None = None) -> ConfigError:

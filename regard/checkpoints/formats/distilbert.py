@@ -9,7 +9,15 @@ from regard.checkpoints.formats.config_table import (
     activation,
     dropout,
 )
-from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine, packed
+from regard.checkpoints.formats.encoder_layout import (
+    CLASSIFIER,
+    TOKEN_HEADS,
+    EncoderLayout,
+    HeadLayout,
+    affine,
+    masked_lm,
+    packed,
+)
 from regard.models.config import Count, InitScale, Size, TokenId
 from regard.models.distilbert import DistilBert
 
@@ -54,7 +62,6 @@ ALIASES = {
     "num_hidden_layers": "n_layers",
 }
 
-CLASSIFIER = affine("output", "classifier")
 INNER = affine("inner.dense", "pre_classifier")
 
 DISTILBERT = EncoderLayout(
@@ -67,19 +74,16 @@ DISTILBERT = EncoderLayout(
     adapted=("q_lin", "v_lin"),
     ignored=["embeddings.position_ids"],
     heads={
-        "masked_lm": HeadLayout(
-            [
-                *affine("inner.dense", "vocab_transform"),
-                *affine("norm", "vocab_layer_norm"),
-                ("softmax.weight", "vocab_projector.weight"),
-                ("softmax.bias", "vocab_projector.bias"),
-            ],
-            tied={"softmax.weight": "embedding.weight"},
-            duplicates={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+        "masked_lm": masked_lm(
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "vocab_projector.bias",
+            "distilbert.embeddings.word_embeddings.weight",
+            has_twin=False,
         ),
         "classes": HeadLayout([*INNER, *CLASSIFIER]),
-        "tags": HeadLayout(CLASSIFIER),
-        "span": HeadLayout(affine("output", "qa_outputs")),
+        **TOKEN_HEADS,
         "multiple_choice": HeadLayout([*INNER, *CLASSIFIER]),
     },
 )

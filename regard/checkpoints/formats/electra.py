@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
-from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.formats.encoder_layout import (
+    CLASSIFIER,
+    TOKEN_HEADS,
+    TWO_LAYERS,
+    EncoderLayout,
+    HeadLayout,
+    affine,
+    masked_lm,
+)
 from regard.models.config import Size
 from regard.models.electra import Electra
 
@@ -41,23 +49,18 @@ ELECTRA = EncoderLayout(
                 *affine("output", f"{PREDICTIONS}.dense_prediction"),
             ]
         ),
-        "masked_lm": HeadLayout(
-            [
-                *affine("inner.dense", "generator_predictions.dense"),
-                *affine("norm", "generator_predictions.LayerNorm"),
-                ("softmax.weight", "generator_lm_head.weight"),
-                ("softmax.bias", "generator_lm_head.bias"),
-            ],
-            tied={"softmax.weight": "embedding.weight"},
-            duplicates={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+        "masked_lm": masked_lm(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+            "electra.embeddings.word_embeddings.weight",
+            has_twin=False,
         ),
-        "classes": HeadLayout(
-            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
-        ),
-        "tags": HeadLayout(bert.CLASSIFIER),
-        "span": HeadLayout(affine("output", "qa_outputs")),
+        "classes": TWO_LAYERS,
+        **TOKEN_HEADS,
         "multiple_choice": HeadLayout(
-            [*affine("inner.dense", "sequence_summary.summary"), *bert.CLASSIFIER]
+            [*affine("inner.dense", "sequence_summary.summary"), *CLASSIFIER]
         ),
     },
     unsupported_architectures={"ElectraForCausalLM": bert.CAUSAL},

@@ -169,8 +169,12 @@ def names_of(config: ElmoConfig) -> Names:
 
 def _published_tensors(model: Elmo) -> dict[str, Tensor]:
     """Those of our state that have a published form: not the softmax and the mix of a task."""
-    own = ("head.", "mix.")
-    return {name: one for name, one in model.state_dict().items() if not name.startswith(own)}
+    unpublished = ("head.", "mix.")
+    return {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(unpublished)
+    }
 
 
 def read_hdf5(path: Path) -> dict[str, Tensor]:
@@ -228,8 +232,8 @@ def read(folder: str | Path) -> Elmo:
     with SkipInit(tensors, str(options)):
         model = Elmo(config)
     model.mix = ScalarMix(config.layers)
-    found = names_of(config).read(tensors, _published_tensors(model), str(options))
-    assign(model, found)
+    tensors = names_of(config).read(tensors, _published_tensors(model), str(options))
+    assign(model, tensors)
     return model
 
 
@@ -255,8 +259,8 @@ def _only(folder: Path, pattern: str) -> Path:
     Raises:
         CheckpointError: there is none, or several.
     """
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    paths = sorted(folder.glob(pattern))
+    if len(paths) != 1:
+        names = ", ".join(path.name for path in paths) or "none"
         raise CheckpointError(f"{folder} must hold one file {pattern}, but holds {names}.")
-    return found[0]
+    return paths[0]

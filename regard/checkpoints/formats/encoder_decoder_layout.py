@@ -125,10 +125,10 @@ def untie(table: Names, reads: Transform, tied: bool) -> None:
 
     tied: whether the output is the embedding of targets; else it is a matrix of its own.
     """
-    own = [("source_embedding.weight", SOURCE, reads), ("embedding.weight", TARGET, reads)]
-    own += [] if tied else [("head.weight", HEAD, reads)]
+    embeddings = [("source_embedding.weight", SOURCE, reads), ("embedding.weight", TARGET, reads)]
+    embeddings += [] if tied else [("head.weight", HEAD, reads)]
     others = [row for row in table.rows if row.ours != ("embedding.weight",)]
-    table.rows = [*(NameRow.of(*row) for row in own), *others]
+    table.rows = [*(NameRow.of(*row) for row in embeddings), *others]
     table.duplicates = {HEAD: TARGET} if tied else {}
     table.tied = table.tied if tied else {}
 

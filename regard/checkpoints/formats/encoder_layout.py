@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 from torch import Tensor, nn
 
-from regard.checkpoints.filling import assign
+from regard.checkpoints.filling import Problems, assign
 from regard.checkpoints.formats.config_table import ConfigTable, label_names, unsupported
 from regard.checkpoints.names import Column, Names, Transform, split
 from regard.errors import CheckpointError, ConfigError
@@ -26,6 +26,7 @@ from regard.suggest import nearest
 Rows = Sequence[tuple]
 # One tensor of ours that they have twice, where only the first is read.
 TWICE = Transform(read=lambda both: both[:1], write=lambda one: [one[0], one[0].clone()])
+MISFIT = "published weights do not fit the model that config.json describes"
 LABELLED = ("classes", "tags")  # kinds of heads with one output for each label
 TENSORFLOW = ((".gamma", ".weight"), (".beta", ".bias"))  # names of norms in converted files
 
@@ -126,8 +127,8 @@ class EncoderLayout:
         name = (config.get("architectures") or [""])[0]
         required = self._required_heads(name)
         named = self._with_prefix(tensors)
-        known = name in self.known_architectures
-        return known and all(self.heads[kind].sign in named for kind in required)
+        is_readable = name in self.known_architectures
+        return is_readable and all(self.heads[kind].sign in named for kind in required)
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; an encoder alone is one without heads."""
@@ -182,11 +183,11 @@ class EncoderLayout:
             kinds = tuple(kind for kind in whole.heads if kind == "pooler")
         heads = {}
         for kind in kinds:
-            sign, own = self.heads[kind].sign, whole.outputs().get(kind)
-            if own is None and sign not in tensors:
+            sign, outputs = self.heads[kind].sign, whole.outputs().get(kind)
+            if outputs is None and sign not in tensors:
                 raise CheckpointError(f"there is no tensor {sign}, the head of {name}.")
             labelled = kind in LABELLED and sign in tensors
-            heads[kind] = whole.with_head(kind, tensors[sign].size(0) if labelled else own or 1)
+            heads[kind] = whole.with_head(kind, tensors[sign].size(0) if labelled else outputs or 1)
         return EncoderWithHeads(whole.encoder, {k: one.heads[k] for k, one in heads.items()})
 
     def in_their_order(self, hidden: Tensor) -> Tensor:
@@ -213,8 +214,8 @@ class EncoderLayout:
         duplicates: dict[str, str] = {}
         for kind in kinds:
             head, ours_prefix = self.heads[kind], f"heads.{kind}."
-            found = head.rows_for(config.tied)
-            rows += [(_prefixed(ours_prefix, ours), *rest) for ours, *rest in found]
+            head_rows = head.rows_for(config.tied)
+            rows += [(_prefixed(ours_prefix, ours), *rest) for ours, *rest in head_rows]
             if config.tied:
                 tied |= {ours_prefix + k: f"encoder.{v}" for k, v in head.tied.items()}
                 duplicates |= {**head.duplicates, **head.twins}
@@ -232,25 +233,23 @@ class EncoderLayout:
         architecture = self._named_architecture(config)
         signs = {kind: head.sign for kind, head in self.heads.items() if head.sign in tensors}
         if architecture:
-            found = self._heads_of_architecture(architecture, signs, tensors)
+            heads = self._heads_of_architecture(architecture, signs, tensors)
         else:
-            found = self._heads_of_tensors(signs, config, tensors)
+            heads = self._heads_of_tensors(signs, config, tensors)
         # A pooler that is the inner layer of another head is not a head of its own.
-        if any(kind in self.model.pooled for kind in found if kind != "pooler"):
-            found = [kind for kind in found if kind != "pooler"]
-        return tuple(sorted(found))
+        if any(kind in self.model.pooled for kind in heads if kind != "pooler"):
+            heads = [kind for kind in heads if kind != "pooler"]
+        return tuple(sorted(heads))
 
     def _heads_of_architecture(
         self, architecture: str, signs: Mapping[str, str], tensors: Collection[str]
     ) -> list[str]:
         """Its own heads, and further whole ones if an architecture has them all."""
-        required = self._required_heads(architecture)
+        required, problems = self._required_heads(architecture), Problems(MISFIT)
         for kind in required:
             if kind not in signs:
-                raise CheckpointError(
-                    f"published weights do not fit the model:\n  missing: "
-                    f"{self.heads[kind].sign} (the head of {architecture})"
-                )
+                problems.add("missing", f"{self.heads[kind].sign} (the head of {architecture})")
+        problems.raise_any()
         taken = {signs[kind] for kind in required}
         shared = [sign for sign in signs.values() if [*signs.values()].count(sign) > 1]
         others = [
@@ -258,10 +257,10 @@ class EncoderLayout:
             for kind, sign in signs.items()
             if sign not in taken and sign not in shared and self.heads[kind].is_whole(tensors)
         ]
-        found = [*required, *others]
-        if self._architecture(found) is None:  # leftovers of another head
-            found = [*required, *(kind for kind in others if kind == "pooler")]
-        return found
+        heads = [*required, *others]
+        if self._architecture(heads) is None:  # leftovers of another head
+            heads = [*required, *(kind for kind in others if kind == "pooler")]
+        return heads
 
     def _heads_of_tensors(
         self, signs: Mapping[str, str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -273,11 +272,9 @@ class EncoderLayout:
             heads.append(self._shared_head(shared, config, tensors))
         name = self._architecture(heads)
         if name is None:
-            known = ", ".join(self.architectures.values())
-            raise CheckpointError(
-                f"config.json: `architectures` must name one of {known}, for there are tensors of "
-                f"several heads: {', '.join(sorted(signs[kind] for kind in heads))}."
-            )
+            listed = ", ".join(self.architectures.values())
+            several = f"tensors of several heads: {', '.join(sorted(signs[kind] for kind in heads))}"
+            raise unsupported("architectures", f"one of {listed}", None, several)
         if shared:
             warnings.warn(
                 "config.json: `architectures` names no known class. By the tensors and labels this "
@@ -309,17 +306,14 @@ class EncoderLayout:
         names = config.get("architectures") or [""]
         if not isinstance(names, list) or not isinstance(names[0], str):
             raise unsupported("architectures", "a list of names", names)
-        name, known = names[0], [*self.architectures.values()]
-        if name in ("", *known):
+        name, readable = names[0], [*self.architectures.values()]
+        if name in ("", *readable):
             return name
         if why := self.unsupported_architectures.get(name):
-            raise ConfigError(
-                f"config.json: `architectures` names {name!r}, which this library does not read: "
-                f"{why}."
-            )
+            raise unsupported("architectures", " or ".join(readable), name, why)
         warnings.warn(
             f"config.json: `architectures` names {name!r}, which is not known here, so the tensors "
-            f"decide which heads the model has. {nearest(name, known)}",
+            f"decide which heads the model has. {nearest(name, readable)}",
             stacklevel=2,
         )
         return ""
@@ -343,8 +337,8 @@ class EncoderLayout:
 
     def _has_heads_of(self, architecture: str, model: EncoderWithHeads) -> bool:
         """Whether this is an architecture of the family, and the model has its heads."""
-        known = architecture in self.architectures.values()
-        return known and {*self._required_heads(architecture)} <= {*model.heads}
+        is_readable = architecture in self.architectures.values()
+        return is_readable and {*self._required_heads(architecture)} <= {*model.heads}
 
     def _head(
         self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -397,6 +391,38 @@ def packed(ours: str, theirs: Sequence[str]) -> list[tuple]:
 def affine(ours: str, theirs: str, *transform: Transform) -> list[tuple]:
     """The weight and the bias of a layer or a norm."""
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
+
+
+def masked_lm(
+    dense: str, norm: str, decoder: str, bias: str, embedding: str, *, has_twin: bool = True
+) -> HeadLayout:
+    """The head for masked words, whose output is tied to the embedding.
+
+    has_twin: whether the bias also stands beside the matrix of the output, where files may have it
+        in place of the other; it is the one that counts where nothing is tied.
+    """
+    twin = f"{decoder}.bias"
+    return HeadLayout(
+        [
+            *affine("inner.dense", dense),
+            *affine("norm", norm),
+            ("softmax.weight", f"{decoder}.weight"),
+            ("softmax.bias", bias),
+        ],
+        tied={"softmax.weight": "embedding.weight"},
+        duplicates={f"{decoder}.weight": embedding},
+        twins={twin: bias} if has_twin else {},
+        untied=[("softmax.bias", (twin, bias), TWICE)] if has_twin else (),
+    )
+
+
+CLASSIFIER = affine("output", "classifier")
+# The heads of most families for each token.
+TOKEN_HEADS = {"tags": HeadLayout(CLASSIFIER), "span": HeadLayout(affine("output", "qa_outputs"))}
+# of RoBERTa and its followers
+TWO_LAYERS = HeadLayout(
+    [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
+)
 
 
 def _labels(count: int) -> dict[str, Any]:

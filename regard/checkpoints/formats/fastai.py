@@ -59,10 +59,7 @@ class FastaiFiles:
             return None
         if len(weights) > 1 or len(words) > 1:
             names = ", ".join(path.name for path in (*weights, *words))
-            raise CheckpointError(
-                f"{folder} must hold the weights and the words of one model, but holds {names}. "
-                "Put each model into a folder of its own."
-            )
+            raise CheckpointError(f"{folder} must hold one model, but holds {names}.")
         return cls(weights[0], words[0])
 
 
@@ -73,8 +70,8 @@ def read_words(path: Path) -> list[str]:
         CheckpointError: it is no list of different words.
     """
     if path.suffix == ".json":
-        said = read_text(path, error=CheckpointError)
-        words = parse_json(said, str(path), CheckpointError)
+        text = read_text(path, error=CheckpointError)
+        words = parse_json(text, str(path), CheckpointError)
     else:
         words = read_pickled_strings(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -97,18 +94,20 @@ def read_model(files: FastaiFiles, words: list[str]) -> AwdLstm:
     with SkipInit(tensors):
         model = AwdLstm(config)
     try:
-        found = names(config).read(tensors, model.state_dict())
+        weights = names(config).read(tensors, model.state_dict())
     except CheckpointError as error:
         raise CheckpointError(f"{files.weights}: {error}") from None
-    load_strict(model, found)
+    load_strict(model, weights)
     return model
 
 
 def roles(words: list[str]) -> dict[str, str]:
     """The special tokens that there are, by their roles."""
-    known = set(words)
-    found = {role: [word for word in some if word in known] for role, some in ROLES.items()}
-    return {role: some[0] for role, some in found.items() if some}
+    vocabulary = set(words)
+    present = {
+        role: [word for word in names if word in vocabulary] for role, names in ROLES.items()
+    }
+    return {role: some[0] for role, some in present.items() if some}
 
 
 _INSIDE = [f"0.rnns.{{layer}}.module.{name}_l0" for name in ("weight_ih", "bias_ih", "bias_hh")]
@@ -140,12 +139,12 @@ _DROPPED = ["0.rnns.{layer}.module.weight_hh_l0"]
 
 def _current(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under today's names."""
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         for old, new in OLD.items():
             name = re.sub(f"^{old}$", new, name)
-        found[name] = tensor
-    return found
+        renamed[name] = tensor
+    return renamed
 
 
 def _config(tensors: Mapping[str, Tensor], words: list[str], files: FastaiFiles) -> AwdLstmConfig:
@@ -153,23 +152,17 @@ def _config(tensors: Mapping[str, Tensor], words: list[str], files: FastaiFiles)
     layers = sum(bool(re.fullmatch(r"0\.rnns\.\d+\.weight_hh_l0_raw", name)) for name in tensors)
     first, embedding = tensors.get(RECURRENT.format(layer=0)), tensors.get(EMBEDDING)
     if first is None or embedding is None or layers < 2:
-        raise CheckpointError(
-            f"{files.weights} must hold an AWD-LSTM of at least two layers, with tensors such as "
-            f"{EMBEDDING}, but holds {', '.join(list(tensors)[:4]) or 'none'}."
-        )
+        raise CheckpointError(f"{files.weights} must hold an AWD-LSTM of at least two layers.")
     if len(words) != embedding.size(0):
-        raise CheckpointError(
-            f"{files.words} has {len(words):,} words, but the embedding of {files.weights.name} "
-            f"has {embedding.size(0):,} rows."
-        )
-    found = roles(words)
-    if "unk" not in found:
-        raise CheckpointError(
-            f"{files.words} must have a word that stands for unknown ones, as fastai writes it: "
-            f"{' or '.join(ROLES['unk'])}."
-        )
+        must = f"{embedding.size(0):,} words, as many as the embedding has rows"
+        raise CheckpointError(f"{files.words} must have {must}, but has {len(words):,}.")
+    special_words = roles(words)
+    if "unk" not in special_words:
+        must = f"a word for unknown ones, {' or '.join(ROLES['unk'])}"
+        raise CheckpointError(f"{files.words} must have {must}.")
     special: dict[str, Any] = {
-        role: words.index(found[role]) if role in found else None for role in ("pad", "bos")
+        role: words.index(special_words[role]) if role in special_words else None
+        for role in ("pad", "bos")
     }
     output = tensors.get(OUTPUT)
     tied = output is None or torch.equal(output, embedding)

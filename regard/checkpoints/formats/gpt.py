@@ -21,9 +21,15 @@ from regard.checkpoints.formats.config_table import (
     TokenField,
     activation,
     dropout,
+    output,
     unsupported,
 )
-from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.formats.encoder_layout import (
+    TOKEN_HEADS,
+    EncoderLayout,
+    HeadLayout,
+    affine,
+)
 from regard.checkpoints.names import NameRow, Names, split, transpose
 from regard.models.config import MOST_LAYERS, AttentionKind, Epsilon, InitScale, Size, TokenId
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -128,12 +134,7 @@ class GPTLayout(EncoderLayout):
 class CausalLMLayout(GPTLayout):
     """How decoders are published since: as GPT, under other names of the architectures."""
 
-    ENDINGS = {
-        (): "Model",
-        ("classes",): "ForSequenceClassification",
-        ("tags",): "ForTokenClassification",
-        ("span",): "ForQuestionAnswering",
-    }
+    ENDINGS = {k: v for k, v in GPTLayout.ENDINGS.items() if k != ("multiple_choice",)}
 
     @property
     def language_model(self) -> str:
@@ -170,9 +171,7 @@ FIELDS = {
     "choice_activation": activation("summary_activation", None),
     "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
-    "output": Field(
-        "tie_word_embeddings", True, names={True: "tied", False: "own"}, back={"none": False}
-    ),
+    "output": output(True),
     "pad": TokenField("pad_token_id", None, TokenId | None),
 }
 LEARNED = {"positions": "learned"}
@@ -250,8 +249,7 @@ GPT2_LAYOUT = GPTLayout(
     heads={
         "classes": CLASSES,
         "multiple_choice": CHOICE,
-        "tags": HeadLayout(affine("output", "classifier")),
-        "span": HeadLayout(affine("output", "qa_outputs")),
+        **TOKEN_HEADS,
     },
 )
 
@@ -275,13 +273,13 @@ class AttentionTypes(Field):
         Raises:
             ConfigError: it is no such list, the two fields differ, or it has not one kind a layer.
         """
-        given = config.get(TYPES)
-        kinds = _expanded(self.absent if given is None else given)
+        types = config.get(TYPES)
+        kinds = _expanded(self.absent if types is None else types)
         if config.get(LAYERS) not in (None, kinds):
             raise unsupported(LAYERS, f"what `{TYPES}` says", config[LAYERS])
         layers = config.get("num_layers", 24)
         if len(kinds) != layers:
-            raise unsupported(TYPES, f"those of {layers} layers (`num_layers`)", given)
+            raise unsupported(TYPES, f"those of {layers} layers (`num_layers`)", types)
         every = range(1, len(kinds) + 1)
         period = next(n for n in every if all(map(eq, kinds, kinds[n:])))
         return tuple(kinds[:period])
@@ -289,14 +287,14 @@ class AttentionTypes(Field):
 
 def _expanded(types: Any) -> list[AttentionKind]:
     """One kind a layer."""
-    found: list[AttentionKind] = []
+    kinds_of_layers: list[AttentionKind] = []
     for entry in types if isinstance(types, list | tuple) else [types]:
         match entry:
             case [[*kinds], int(count)] if {*kinds} <= {"global", "local"} and count >= 0:
-                found += kinds * min(count, MOST_LAYERS)
+                kinds_of_layers += kinds * min(count, MOST_LAYERS)
             case _:
                 raise unsupported(TYPES, MUST, types)
-    return found
+    return kinds_of_layers
 
 
 @dataclass(frozen=True)
@@ -343,9 +341,7 @@ NEO_TABLE = GPTNeoFields(
         "head_dropout": dropout("classifier_dropout", 0.1),
         "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
         "init_range": Field("initializer_range", 0.02, InitScale),
-        "output": Field(
-            "tie_word_embeddings", True, names={True: "tied", False: "own"}, back={"none": False}
-        ),
+        "output": output(True),
         "pad": TokenField("pad_token_id", None, TokenId | None),
         "bos": TokenField("bos_token_id", 50256, TokenId | None),
         "eos": TokenField("eos_token_id", 50256, TokenId | None, several=True),
@@ -366,7 +362,6 @@ GPT_NEO = CausalLMLayout(
     body=NEO_BODY,
     heads={
         "classes": HeadLayout([("output.weight", "score.weight")]),
-        "tags": HeadLayout(affine("output", "classifier")),
-        "span": HeadLayout(affine("output", "qa_outputs")),
+        **TOKEN_HEADS,
     },
 )

@@ -16,6 +16,7 @@ from regard.checkpoints.formats.config_table import (
     TokenField,
     activation,
     dropout,
+    output,
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import HeadLayout, Rows, affine, packed
@@ -57,7 +58,7 @@ class LlamaFields(ConfigTable):
         """Their fields for our configuration, for both generations of releases."""
         kind = next(theirs for theirs, ours in SCALINGS.items() if ours == config.rope_scaling)
         fields = SCALING_FIELDS[config.rope_scaling]
-        scaling = {one.theirs: getattr(config, ours) for ours, one in fields.items()}
+        scaling = {field.theirs: getattr(config, ours) for ours, field in fields.items()}
         table = {"rope_type": kind, "rope_theta": config.rope_theta, **scaling}
         old = {"rope_type": kind, **scaling} if scaling else None
         rotary = {"rope_parameters": table, "rope_theta": config.rope_theta, "rope_scaling": old}
@@ -80,13 +81,13 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = table.get("rope_type", table.get("type", "default"))
     if kind not in SCALINGS:
         raise unsupported("rope_type", f"one of {', '.join(SCALINGS)}", kind)
-    for given in (config, table):
-        if given.get(PARTIAL) not in (None, 1, 1.0):
-            raise unsupported(PARTIAL, "1", given[PARTIAL])
-    given = {ORIGINAL: config.get("max_position_embeddings", 2048)} | dict(table)
+    for fields in (config, table):
+        if fields.get(PARTIAL) not in (None, 1, 1.0):
+            raise unsupported(PARTIAL, "1", fields[PARTIAL])
+    fields = {ORIGINAL: config.get("max_position_embeddings", 2048)} | dict(table)
     if config.get(ORIGINAL) is not None:
-        given[ORIGINAL] = config[ORIGINAL]
-    ours = {name: one.read(given) for name, one in SCALING_FIELDS[SCALINGS[kind]].items()}
+        fields[ORIGINAL] = config[ORIGINAL]
+    ours = {name: field.read(fields) for name, field in SCALING_FIELDS[SCALINGS[kind]].items()}
     theta = Field("rope_theta", None, Factor).read({"rope_theta": theta})
     return {"rope_theta": theta, "rope_scaling": SCALINGS[kind], **ours}
 
@@ -146,9 +147,7 @@ TABLE = LlamaFields(
         "head_dropout": dropout("classifier_dropout", 0.1),
         "norm_eps": Field("rms_norm_eps", 1e-6, Epsilon),
         "init_range": Field("initializer_range", 0.02, InitScale),
-        "output": Field(
-            "tie_word_embeddings", False, names={True: "tied", False: "own"}, back={"none": False}
-        ),
+        "output": output(False),
         "pad": TokenField("pad_token_id", None, TokenId | None),
         "bos": TokenField("bos_token_id", 1, TokenId | None),
         "eos": TokenField("eos_token_id", 2, TokenId | None, several=True),

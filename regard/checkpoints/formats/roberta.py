@@ -11,10 +11,13 @@ from typing import Any
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import ConfigTable, Field, TokenField, unsupported
 from regard.checkpoints.formats.encoder_layout import (
-    TWICE,
+    CLASSIFIER,
+    TOKEN_HEADS,
+    TWO_LAYERS,
     EncoderLayout,
     HeadLayout,
     affine,
+    masked_lm,
     packed,
 )
 from regard.models.config import Epsilon, Size, TokenId
@@ -28,13 +31,13 @@ class RobertaPositionFields(ConfigTable):
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
-        found = super().read(config)
-        vectors = found["max_length"]
-        found["max_length"] = vectors - found["pad"] - 1
-        if found["max_length"] < 1:
-            must = f"more than `pad_token_id` + 1 ({found['pad'] + 1})"
+        options = super().read(config)
+        vectors = options["max_length"]
+        options["max_length"] = vectors - options["pad"] - 1
+        if options["max_length"] < 1:
+            must = f"more than `pad_token_id` + 1 ({options['pad'] + 1})"
             raise unsupported("max_position_embeddings", must, vectors)
-        return found
+        return options
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -61,24 +64,16 @@ ROBERTA = EncoderLayout(
     ignored=bert.IGNORED,
     heads={
         "pooler": HeadLayout(POOLER),
-        "masked_lm": HeadLayout(
-            [
-                *affine("inner.dense", "lm_head.dense"),
-                *affine("norm", "lm_head.layer_norm"),
-                ("softmax.weight", "lm_head.decoder.weight"),
-                ("softmax.bias", "lm_head.bias"),
-            ],
-            tied={"softmax.weight": "embedding.weight"},
-            duplicates={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight"},
-            twins={"lm_head.decoder.bias": "lm_head.bias"},
-            untied=[("softmax.bias", ("lm_head.decoder.bias", "lm_head.bias"), TWICE)],
+        "masked_lm": masked_lm(
+            "lm_head.dense",
+            "lm_head.layer_norm",
+            "lm_head.decoder",
+            "lm_head.bias",
+            "roberta.embeddings.word_embeddings.weight",
         ),
-        "classes": HeadLayout(
-            [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
-        ),
-        "tags": HeadLayout(bert.CLASSIFIER),
-        "span": HeadLayout(affine("output", "qa_outputs")),
-        "multiple_choice": HeadLayout([*POOLER, *bert.CLASSIFIER]),
+        "classes": TWO_LAYERS,
+        **TOKEN_HEADS,
+        "multiple_choice": HeadLayout([*POOLER, *CLASSIFIER]),
     },
     unsupported_architectures={"RobertaForCausalLM": bert.CAUSAL},
 )
@@ -127,7 +122,7 @@ MPNET = EncoderLayout(
             MASKED_LM,
             duplicates={"lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight"},
         ),
-        "multiple_choice": HeadLayout([*MPNET_POOLER, *bert.CLASSIFIER]),
+        "multiple_choice": HeadLayout([*MPNET_POOLER, *CLASSIFIER]),
     },
 )
 

@@ -159,16 +159,16 @@ class T5Fields(ConfigTable):
         return {**super().theirs, "activation": FEED[0]}
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        found = super().read(config)
+        options = super().read(config)
         gated, activation = _feed(config, self.feed)
-        buckets, most = found["buckets"], found["max_distance"]
+        buckets, most = options["buckets"], options["max_distance"]
         if buckets < 4:
             raise unsupported("relative_attention_num_buckets", "at least 4", buckets)
         if most <= buckets // 2:
             must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
             raise unsupported("relative_attention_max_distance", must, most)
         feed = {"gated": gated, "activation": activation}
-        return {**found, **feed, "bias_per_layer": self.bias_per_layer}
+        return {**options, **feed, "bias_per_layer": self.bias_per_layer}
 
     def can_write(self, config: Any) -> bool:
         feed = config.activation in ACTIVATIONS.values()
@@ -219,10 +219,10 @@ class T5EncoderLayout(EncoderLayout):
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         body = [*self.body, _inner(*INNER, config.gated)]
-        found = EncoderLayout.names(replace(self, body=body), kinds, config)
+        table = EncoderLayout.names(replace(self, body=body), kinds, config)
         shared = self.prefix + "shared.weight"
-        found.duplicates |= {self.prefix + SHARED[0]: shared}
-        return found
+        table.duplicates |= {self.prefix + SHARED[0]: shared}
+        return table
 
 
 # ----------------------------------------------------------------------------------- both
@@ -309,19 +309,19 @@ class T5Layout:
         Raises:
             ConfigError: it asks for what our model does not compute.
         """
-        found = self.fields.read({"is_encoder_decoder": True, **config})
-        pad, start = found["pad"], config.get("decoder_start_token_id")
+        options = self.fields.read({"is_encoder_decoder": True, **config})
+        pad, start = options["pad"], config.get("decoder_start_token_id")
         layers = config.get("num_decoder_layers")
         more = {
             "decoder_layers": Field("num_decoder_layers", None, Size),
             "bos": TokenField("decoder_start_token_id", None, TokenId),
             "eos": EOS,
         }
-        given = {**config, "num_decoder_layers": found["layers"] if layers is None else layers}
-        given["decoder_start_token_id"] = pad if start is None else start
-        found |= {ours: field.read(given) for ours, field in more.items()}
+        fields = {**config, "num_decoder_layers": options["layers"] if layers is None else layers}
+        fields["decoder_start_token_id"] = pad if start is None else start
+        options |= {ours: field.read(fields) for ours, field in more.items()}
         tied = is_tied(config, tensors)
-        ours = T5Config(**found, tied=tied, scale_output=self._scales_output(config))
+        ours = T5Config(**options, tied=tied, scale_output=self._scales_output(config))
         check_consistent(ours, "config.json", ConfigError, self._field_names)
         return ours
 

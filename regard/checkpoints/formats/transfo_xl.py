@@ -130,8 +130,8 @@ class TransfoXLFields(ConfigTable):
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
-        found = super().read(config)
-        clusters = len(found["cutoffs"]) + 1
+        options = super().read(config)
+        clusters = len(options["cutoffs"]) + 1
         shared = config.get("proj_share_all_but_first", True)
         usual = [False, *[bool(shared)] * (clusters - 1)]
         ties = checked(
@@ -139,11 +139,11 @@ class TransfoXLFields(ConfigTable):
         )
         if len(ties) > clusters:
             raise unsupported("tie_projs", f"a list of at most {clusters}, one a cluster,", ties)
-        found["cutoffs"], found["tied_projections"] = tuple(found["cutoffs"]), tuple(ties)
-        found["max_distance"] = found["max_distance"] if found["max_distance"] > 0 else None
-        if found["same_length"] and not found["memory_length"]:
+        options["cutoffs"], options["tied_projections"] = tuple(options["cutoffs"]), tuple(ties)
+        options["max_distance"] = options["max_distance"] if options["max_distance"] > 0 else None
+        if options["same_length"] and not options["memory_length"]:
             raise unsupported("mem_len", "at least 1 where `same_length` is true", 0)
-        return found | {"memory_start": "zeros"}
+        return options | {"memory_start": "zeros"}
 
     def can_write(self, config: Any) -> bool:
         """See `ConfigTable`. Their memory starts with zeros."""

@@ -61,10 +61,7 @@ def _check_positions(tensors: Mapping[str, Tensor]) -> None:
         angles = positions[:, None] * rates
         wanted = torch.cat([angles.sin(), angles.cos()], 1)  # (N, D / 2) twice -> (N, D)
         if wanted.shape != table.shape or not torch.allclose(table.float(), wanted, atol=ROUNDING):
-            raise CheckpointError(
-                f"{name} must be the sines and cosines of the positions, as this model computes "
-                "them, but is another table: the model was trained with other positions."
-            )
+            raise CheckpointError(f"{name} must be the sines and cosines of the positions.")
 
 
 class MarianFields(EncoderDecoderFields):

@@ -20,6 +20,7 @@ from regard.checkpoints.formats.config_table import (
     TokenField,
     activation,
     dropout,
+    output,
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import HeadLayout, affine
@@ -51,12 +52,12 @@ class XlnetFields(ConfigTable):
 
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The options of our configuration."""
-        found = super().read(config)
-        stated, heads = config.get("d_head"), found["heads"]
-        if stated is not None and stated * heads != found["d_model"]:
-            must = f"`d_model` / `n_head` ({found['d_model']} / {heads})"
-            raise unsupported("d_head", must, stated, "transformers computes no other width either")
-        return found
+        options = super().read(config)
+        head_dim, heads = config.get("d_head"), options["heads"]
+        if head_dim is not None and head_dim * heads != options["d_model"]:
+            must = f"`d_model` / `n_head` ({options['d_model']} / {heads})"
+            raise unsupported("d_head", must, head_dim, "transformers has no other width either")
+        return options
 
     def write(self, config: Any) -> dict[str, Any]:
         """Their fields for our configuration."""
@@ -114,9 +115,9 @@ COLUMNS = interleave(dim=1)  # theirs has all sines of a distance before all cos
 def _read_attention(theirs: Tensors) -> Tensors:
     """Their matrices are (D, H, K); ours are (H * K, D), and (D, H * K) of the output."""
     *matrices, output, content, position, segment, segments = theirs
-    query, key, value, distance = (one.flatten(1).t() for one in matrices)
+    query, key, value, distance = (matrix.flatten(1).t() for matrix in matrices)
     distance = COLUMNS.read([distance])[0]
-    biases = [one[:, None] for one in (content, position, segment)]  # (H, K) -> (H, 1, K)
+    biases = [bias[:, None] for bias in (content, position, segment)]  # (H, K) -> (H, 1, K)
     packed = torch.cat([key, value])
     return [query, packed, distance, output.flatten(1), *biases, segments.transpose(0, 1)]
 
@@ -125,11 +126,13 @@ def _write_attention(ours: Tensors) -> Tensors:
     query, packed, distance, output, *biases, segments = ours
     heads = biases[0].size(0)
     distance = COLUMNS.write([distance])[0]
-    matrices = [one.t().unflatten(1, (heads, -1)) for one in (query, *packed.chunk(2), distance)]
+    matrices = [
+        matrix.t().unflatten(1, (heads, -1)) for matrix in (query, *packed.chunk(2), distance)
+    ]
     return [
         *matrices,
         output.unflatten(1, (heads, -1)),
-        *(one[:, 0] for one in biases),
+        *(bias[:, 0] for bias in biases),
         segments.transpose(0, 1),
     ]
 
@@ -184,9 +187,7 @@ FIELDS = {
     "summary_dropout": dropout("summary_last_dropout", 0.1),
     "norm_eps": Field("layer_norm_eps", 1e-12, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
-    "output": Field(
-        "tie_word_embeddings", True, names={True: "tied", False: "own"}, back={"none": False}
-    ),
+    "output": output(True),
     "pad": TokenField("pad_token_id", 5, TokenId | None),
     "bos": TokenField("bos_token_id", 1, TokenId | None),
     "eos": TokenField("eos_token_id", 2, TokenId | None, several=True),
