@@ -422,8 +422,8 @@ def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = No
     """
     folder = open_folder(path)
     if folder.dtype is not None:
-        hint = "which cannot be changed. Begin with the folder that they come from"
-        raise ConfigError(f"{folder.path} holds {folder.dtype} weights, {hint}.")
+        hint = "which can be used but not changed. Begin with the folder that they come from."
+        raise ConfigError(f"{folder.path} holds {folder.dtype} weights, {hint}")
     model = folder.model()
     return folder._labelled(with_options(model, changes)) if changes else model
 
@@ -508,4 +508,5 @@ def _check_readable(folder: Path, config: Mapping[str, Any], tensors: Mapping[st
             else:
                 from_published(whole, empty)
     except (CheckpointError, ConfigError) as error:
-        raise CheckpointError(f"{folder} could not be opened again: {error}") from error
+        why = f"for it could not be opened again: {error}"
+        raise CheckpointError(f"{folder} was not written, {why}") from error

@@ -122,12 +122,16 @@ PROMPT = {"default_prompt_name": "q", "prompts": {"q": "query: "}}
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("modules.json", lambda m: m.append(DENSE), "must pass Transformer, Pooling .*Dense"),
+        ("modules.json", lambda m: m.append(DENSE), "must be Transformer, Pooling .*Dense"),
         ("modules.json", lambda m: m[0].update(path="0_T"), "must be empty, .*0_T"),
-        ("modules.json", lambda m: m.clear(), "passes nothing"),
+        ("modules.json", lambda m: m.clear(), "here are nothing"),
         ("modules.json", lambda m: m[0].update(type="my.Transformer"), "`0.type` .*other code is"),
         ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True), "keeps capitals"),
-        ("config_sentence_transformers.json", lambda c: c.update(PROMPT), "'q' puts a prompt"),
+        (
+            "config_sentence_transformers.json",
+            lambda c: c.update(PROMPT),
+            "`default_prompt_name` must be null",
+        ),
     ],
 )
 def test_what_is_not_computed_raises_an_error_that_names_it(tmp_path, file, change, message):

@@ -141,14 +141,11 @@ def test_verify_notes_tensors_beyond_the_architecture(made):
     assert "BertForMaskedLM has no head pooler: not compared" in report.notes
 
 
-@pytest.mark.parametrize("model_type", ["deberta", "prophetnet", "opt"])
-def test_a_model_type_that_is_not_known_here_is_named(made, model_type):
+def test_a_model_type_that_is_not_known_here_is_named(made, model_type="opt"):
     folder = made("bert", "BertModel")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
-    with pytest.raises(
-        ConfigError, match=f"`model_type` is '{model_type}', and there is no such m"
-    ):
+    with pytest.raises(ConfigError, match=f"`model_type` must be .*, but is '{model_type}'"):
         verify(folder)
 
 

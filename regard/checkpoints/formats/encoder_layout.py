@@ -272,9 +272,9 @@ class EncoderLayout:
             heads.append(self._shared_head(shared, config, tensors))
         name = self._architecture(heads)
         if name is None:
-            listed = ", ".join(self.architectures.values())
-            several = f"tensors of several heads: {', '.join(sorted(signs[kind] for kind in heads))}"
-            raise unsupported("architectures", f"one of {listed}", None, several)
+            listed = f"one of {', '.join(self.architectures.values())}"
+            several = ", ".join(sorted(signs[kind] for kind in heads))
+            raise unsupported("architectures", listed, None, f"there are heads of {several}")
         if shared:
             warnings.warn(
                 "config.json: `architectures` names no known class. By the tensors and labels this "

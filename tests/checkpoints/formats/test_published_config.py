@@ -152,10 +152,8 @@ def test_only_three_activations_are_not_supported():
         ("quantization_config", {"bits": 4}, "`quantization_config` must be absent, but is"),
         ("architectures", ["BertLMHeadModel"], "predicts the next word"),
         ("architectures", "BertModel", "`architectures` must be a list of names"),
-        ("model_type", "opt", "It must be one of marian, pegasus, "),
-        ("model_type", "deberta", "`model_type` is 'deberta', and there is no such model here. "),
-        ("model_type", "robeta", "Did you mean 'roberta'?"),
-        ("model_type", ["bert"], "`model_type` is ['bert'], and there is no such model here. "),
+        ("model_type", "opt", "`model_type` must be one of marian, pegasus, "),
+        ("model_type", ["bert"], "umt5, but is ['bert']. "),
         ("id2label", ["a", "b"], "`id2label` must be names by their numbers"),
         ("id2label", {"a": 0, "b": 1}, "`id2label` must be names by their numbers"),
         ("id2label", 2, "`id2label` must be names by their numbers"),
@@ -175,7 +173,6 @@ def test_fields_that_the_class_does_not_know_are_ignored_and_named_once():
         ours = read("bert", "ForSequenceClassification", fields)
     (said,) = (str(one.message) for one in caught)
     assert "models of type bert do not read them: cell, hiden_size." in said
-    assert "hiden_size meant to be hidden_size?" not in said  # that field is there
     assert ours.config.d_model == 12
     model = FAMILIES["bert"].model("ForSequenceClassification", **fields)
     assert_same_outputs(model, ours.eval(), batch(2))
@@ -194,7 +191,7 @@ def test_a_field_under_its_other_name_is_read_and_must_not_contradict():
 
 
 def test_roberta_decoders_and_wrong_padding_ids_raise_an_error():
-    with pytest.raises(ConfigError, match="'RobertaForCausalLM', .*predicts the next word"):
+    with pytest.raises(ConfigError, match="'RobertaForCausalLM': .*predicts the next word"):
         read("roberta", "ForMaskedLM", {"architectures": ["RobertaForCausalLM"]})
     with pytest.raises(ConfigError, match="`pad_token_id` must be a whole number, but is null"):
         read("roberta", "Model", {"pad_token_id": None})

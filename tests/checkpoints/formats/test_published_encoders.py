@@ -229,7 +229,7 @@ def test_labels_and_their_number_tell_classifiers_from_others():
 
 def test_heads_of_no_architecture_must_be_told_apart():
     extra = {"qa_outputs.weight": torch.ones(2, 12), "qa_outputs.bias": torch.ones(2)}
-    with pytest.raises(CheckpointError, match="`architectures` must name one of .*qa_outputs"):
+    with pytest.raises(ConfigError, match="`architectures` must be .*qa_outputs"):
         read("bert", "ForMaskedLM", {"architectures": None}, **extra)
 
 
