@@ -287,7 +287,7 @@ def holds_adapter(folder: Path) -> bool:
     return (folder / CONFIG).exists()
 
 
-def read_adapter_config(folder: Path) -> AdapterConfig:
+def read_adapter_config(folder: Path) -> AdapterFields:
     """adapter_config.json of a folder.
 
     Raises:
@@ -295,7 +295,7 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
             not supported.
     """
     where = folder / CONFIG
-    config: AdapterConfig = read_json(where, AdapterConfig, error=ConfigError)  # type: ignore
+    config: AdapterFields = read_json(where, AdapterConfig, error=ConfigError)
     for name, value in (config.model_extra or {}).items():
         if value not in (None, False, [], {}, ""):
             raise ConfigError(f"{where}: `{name}` is {value!r:.80}, which is not supported.")
@@ -323,7 +323,7 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_adapter(
-    adapter_config: AdapterConfig,
+    adapter_config: AdapterFields,
     tensors: Mapping[str, Tensor],
     base: nn.Module,
     model_config: Mapping[str, Any] | None = None,
@@ -377,7 +377,7 @@ def read_adapter(
     return from_published(model_config or config, published)
 
 
-def _architecture(config: AdapterConfig, layout: Layout, base: nn.Module) -> str:
+def _architecture(config: AdapterFields, layout: Layout, base: nn.Module) -> str:
     """The architecture that an adapter was trained for; that of the base if no field names one."""
     of_base = layout.architecture_of(base)
     endings = tuple(ending for ending, word in TASK_TYPES.items() if word == config.task_type)

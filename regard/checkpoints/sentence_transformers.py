@@ -190,9 +190,8 @@ def read_pooling(folder: str | Path) -> Pooling | None:
     if not pooling.exists():
         raise CheckpointError(f"{pooling} is missing, which says how texts are pooled.")
     config = _read(pooling, PoolingConfig)
-    mode = config.pooling_mode
-    if mode is None:
-        mode = [kind for kind, flag in FLAGS.items() if getattr(config, flag)] or ["mean"]
+    flagged = tuple(kind for kind, flag in FLAGS.items() if getattr(config, flag)) or ("mean",)
+    mode = flagged if config.pooling_mode is None else config.pooling_mode
     modes = (mode,) if isinstance(mode, str) else tuple(mode)
     return Pooling(modes, bool(others), _max_length(folder))
 

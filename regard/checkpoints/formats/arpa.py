@@ -37,10 +37,10 @@ def write_arpa(model: KneserNey, tokenizer: Tokenizer, path: str | Path) -> None
     with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
         lines = [list(_lines(table, rows, words, model)) for table, rows in grams]
         file.write("\\data\\\n")
-        file.writelines(f"ngram {n}={len(grams)}\n" for n, grams in enumerate(lines, 1))
-        for n, grams in enumerate(lines, 1):
+        file.writelines(f"ngram {n}={len(entries)}\n" for n, entries in enumerate(lines, 1))
+        for n, entries in enumerate(lines, 1):
             file.write(f"\n\\{n}-grams:\n")
-            file.writelines(grams)
+            file.writelines(entries)
         file.write("\n\\end\\\n")
         file.flush()
         sync(temporary)

@@ -275,8 +275,12 @@ class EncoderDecoderLayout:
         return self.config.can_write(config) and (self.biased or not config.output_bias)
 
     def write(self, model: Transformer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        config = {"model_type": self.model_type, "architectures": [self.architecture]}
-        config |= {**self.config.write(model.config), "forced_eos_token_id": None}
+        config: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [self.architecture],
+            **self.config.write(model.config),
+            "forced_eos_token_id": None,
+        }
         return config, self.names_of(model).write(model.state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
