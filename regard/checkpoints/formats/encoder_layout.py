@@ -292,7 +292,7 @@ class EncoderLayout:
         """
         whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
         labels = label_names(config)
-        one_output = tensors[self.heads[kinds[0]].sign].shape[0] == 1
+        one_output = tensors[self.heads[kinds[0]].sign].shape[:1] == (1,)
         if one_output and "multiple_choice" in whole and len(labels) != 1:
             return "multiple_choice"
         tags = all(re.fullmatch("O|[BIESLU]-.+", str(name)) for name in labels.values())
