@@ -39,32 +39,21 @@ def with_trees(
     if not len(words) == len(heads) == len(batch):
         raise RegardError(f"{len(batch)} sequences have {len(words)} words and {len(heads)} heads.")
     for row, (numbers, tree) in enumerate(zip(words, heads, strict=True)):
-        length = int(batch.lengths[row])
-        first = _first_tokens(row, numbers, len(tree), length)
+        first: dict[int, int] = {}  # of each word its first token
+        for token, number in enumerate(numbers):
+            if number is not None:
+                first.setdefault(number, token)
         roots = [word for word, head in enumerate(tree) if head == word]
-        if len(roots) != 1 or not all(0 <= head < len(tree) for head in tree):
+        fits = len(numbers) == int(batch.lengths[row]) and sorted(first) == list(range(len(tree)))
+        if not fits or len(roots) != 1 or not all(0 <= head < len(tree) for head in tree):
             raise RegardError(
-                f"Sequence {row + 1}: the heads of its words are no tree: {tree!r:.80}"
+                f"Sequence {row + 1}: the heads {tree!r:.80} are no tree of the words "
+                f"{numbers!r:.80}, of which each token has one."
             )
         for token, number in enumerate(numbers):
             word_tokens[row, token] = token if number is None else first[number]
             governing[row, token] = first[roots[0] if number is None else tree[number]]
     return replace(batch, extras={**batch.extras, WORDS: word_tokens, HEADS: governing})
-
-
-def _first_tokens(row: int, numbers: Sequence[int | None], count: int, length: int) -> list[int]:
-    """Of each word its first token."""
-    first: dict[int, int] = {}
-    for token, number in enumerate(numbers):
-        if number is not None:
-            first.setdefault(number, token)
-    if len(numbers) != length or sorted(first) != list(range(count)):
-        raise RegardError(
-            f"Sequence {row + 1}: {length} tokens of {count} words need a number from 0 to "
-            f"{count - 1} for each token, but `words` has {len(numbers)} tokens of "
-            f"{len(first)} words."
-        )
-    return [first[number] for number in range(count)]
 
 
 def trees_of(batch: Sequences) -> tuple[Tensor, Tensor]:

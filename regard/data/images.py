@@ -30,47 +30,25 @@ def open_image(path: str | Path) -> Any:
         DataError: there is no such file, it is no whole image, or its pixels have 32 bits.
     """
     image_module, ops = _pillow()
-    path = Path(path)
     try:
-        if path.is_dir():
-            raise DataError(str(path), None, "is a folder. Name an image.")
         with warnings.catch_warnings():
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             with image_module.open(path) as image:
                 image.load()  # the file may be truncated
                 upright = ops.exif_transpose(image)
-    except FileNotFoundError:
-        raise DataError(str(path), None, "there is no such image.") from None
-    except image_module.UnidentifiedImageError:
-        raise DataError(
-            str(path), None, "is no image that can be read, such as JPEG, PNG or WebP."
-        ) from None
-    except (image_module.DecompressionBombError, image_module.DecompressionBombWarning):
-        raise DataError(str(path), None, "has too many pixels. Make it smaller.") from None
-    except DataError:
-        raise
     except Exception as error:  # decoders raise errors of any kind
-        refused = error.strerror if isinstance(error, OSError) and error.errno else None
-        problem = f"cannot be read: {refused}." if refused else f"is not a whole image: {error}."
-        raise DataError(str(path), None, problem) from None
+        raise DataError(path, None, f"cannot be read as an image: {error}.") from None
     if upright.mode.startswith(("I", "F")):
-        upright = image_module.fromarray(_eight_bits(np.asarray(upright), path))
+        values = np.asarray(upright)
+        if values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535:
+            raise DataError(path, None, "has pixels of 32 bits. Save it with 8 or 16 bits.")
+        # Grey values from 0 to 65535 as such from 0 to 255; Pillow itself would clip them at 255.
+        upright = image_module.fromarray((values // 257).astype(np.uint8))
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
         upright = upright.convert("RGBA")
         white = image_module.new("RGBA", upright.size, "white")
         upright = image_module.alpha_composite(white, upright)
     return upright.convert("RGB")
-
-
-def _eight_bits(values: np.ndarray, path: Path) -> np.ndarray:
-    """Grey values from 0 to 65535 as such from 0 to 255; Pillow itself would clip them at 255."""
-    if values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535:
-        raise DataError(
-            str(path),
-            None,
-            "has pixels of 32 bits, and nothing says which is white. Save it with 8 or 16 bits.",
-        )
-    return (values // 257).astype(np.uint8)
 
 
 def read_image(path: str | Path, side: int = SIDE) -> Tensor:

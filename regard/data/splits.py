@@ -148,9 +148,8 @@ def _round_robin(order: np.ndarray, folds: int) -> FoldIndices:
 def _check_enough(count: int, what: str, folds: int) -> None:
     if count < folds:
         raise ConfigError(
-            f"[data] `valid` is one of {folds} folds, but the training data have {count} "
-            f"{what if count != 1 else what[:-1]}, "
-            "and each fold needs one. Choose fewer folds."
+            f"[data] `valid` is one of {folds} folds, each of which needs one of the {what}, but "
+            f"there are {count}. Choose fewer folds."
         )
 
 
@@ -168,8 +167,7 @@ def _rows_by_name(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
 def _checked_mask(chosen: Mask, share: float) -> Mask:
     if chosen.all() or not chosen.any():
         raise ConfigError(
-            f"[data] `valid` is {share:g} of {len(chosen)} rows, which leaves no row "
-            f"{'to train on' if chosen.all() else 'to validate on'}. Give more rows, or another "
-            "share."
+            f"[data] `valid` is {share:g} of {len(chosen)} rows, which leaves no row on one side. "
+            "Give more rows, or another share."
         )
     return chosen

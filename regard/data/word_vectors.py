@@ -15,7 +15,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -149,26 +149,19 @@ def _text(file: Path, lines: Iterable[bytes], width: int, start: int) -> Iterato
 
 def _binary(file: Path, stream: Any, width: int) -> Iterator[Entry]:
     """Words up to a space, and `width` numbers of 4 bytes."""
-    number, size = 1, width * NUMBER.itemsize
-    while word := _word(file, stream, number + 1):
-        number += 1
+    size = width * NUMBER.itemsize
+    for number in count(2):
+        word = bytearray()
+        while (byte := stream.read(1)) not in (b" ", b"") and len(word) <= LONGEST_WORD:
+            if byte != b"\n" or word:  # some programs end every vector with a line end
+                word += byte
+        if not word:
+            return
         values = stream.read(size)
-        if len(values) < size:
-            problem = f"ends within the vector of word {number - 1}."
+        if len(values) < size or len(word) > LONGEST_WORD:
+            problem = f"word {number - 1} has no vector of {width} numbers behind it."
             raise DataError(file, None, problem, "Is the file complete?")
-        yield number, word, values
-
-
-def _word(file: Path, stream: Any, number: int) -> bytes:
-    """The bytes before the next space; "" at the end of the file."""
-    word = bytearray()
-    while (byte := stream.read(1)) not in (b" ", b""):
-        if byte != b"\n" or word:  # some programs end every vector with a line end
-            word += byte
-        if len(word) > LONGEST_WORD:
-            problem = f"has no space behind word {number - 1}."
-            raise DataError(file, None, problem, "Is it a binary file of word2vec?")
-    return bytes(word)
+        yield number, bytes(word), values
 
 
 def _numbers(values: bytes | list[bytes], file: Path, line: int) -> np.ndarray:

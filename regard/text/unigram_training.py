@@ -55,7 +55,7 @@ def train(
             words,
             vocab_size=size + 1,  # with their token for unknown characters
             max_sentencepiece_length=max_subword_length,
-            character_coverage=character_coverage,
+            character_coverage=float(character_coverage),
             split_by_unicode_script=split_by_unicode_script,
         )
     )

@@ -57,7 +57,7 @@ def test_turns_of_dream_are_lines_of_the_context(tmp_path):
         assert list(read) == list(read) == expected
     asked[0]["answer"] = "d"
     write(path, json.dumps([item, item]))
-    message = r"x.json, item 0 \(5-1\): the answer 'd' is not among the choices: 'a', 'b', 'c'\."
+    message = r"x.json, item 0 \(5-1\): `answer` must be .* the choices 'a', 'b', 'c', but is 'd'"
     with pytest.raises(DataError, match=message):
         list(read_choices(path))
 
@@ -75,7 +75,7 @@ def test_swag_gives_a_start_and_four_ends(tmp_path):
     assert list(read_choices([as_mapping])) == expected
 
     hidden = swag(tmp_path / "test.csv", row[:-1], header=SWAG[:-1])
-    with pytest.raises(DataError, match=r"test.csv:2: has no `label`"):
+    with pytest.raises(DataError, match=r"test.csv:2: `label` must be a number"):
         list(read_choices(hidden))
     assert list(read_choices(hidden, labels=False)) == [
         ChoiceQuestion("Students look.", "She", (*ends,))
@@ -110,13 +110,9 @@ def test_answers_are_given_by_number_or_text(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answer": 2}, r"x.jsonl:2: the answer must be from 0 to 1, but is 2"),
-        ({"answer": -1}, r"but is -1\. If answers are hidden, read questions alone"),
-        ({"answer": True}, r"`answer` must be a whole number, but is true or false"),
-        ({"answer": 0.0}, r"`answer` must be a whole number, but is a number"),
-        ({"answer": "maybe"}, r"x.jsonl:2: the answer 'maybe' is not among the choices: 'yes', 'n"),
-        ({"choices": ["yes", "yes"]}, r"the answer 'yes' is more than once among the choices"),
-        ({"answer": None}, r"x.jsonl:2: has no `answer`\. .*labels=False"),
+        ({"answer": 2}, r"x.jsonl:2: `answer` must be a number from 0 to 1 or .*, but is 2"),
+        *(({"answer": value}, f"but is {value!r}") for value in (-1, True, 0.0, "maybe", None)),
+        ({"choices": ["yes", "yes"]}, "but is 'yes'"),
         ({"choices": ["yes"]}, r"must have at least two choices, but has 1"),
         ({"choices": "yes"}, r"the choices must be a list, but is text"),
         ({"choices": ["yes", None]}, r"field 1 must be text, but is missing \(null\)"),
@@ -137,7 +133,7 @@ def test_unknown_formats_raise_errors(tmp_path):
         list(read_choices([missing]))
     with pytest.raises(DataError, match=r"<list>:1: must be an object, or as in DREAM a list"):
         list(read_choices(["x"]))
-    with pytest.raises(DataError, match=r"x.txt: has an ending that tells no format of choices"):
+    with pytest.raises(DataError, match=r"x.txt: has an ending that tells no format"):
         list(read_choices(write(tmp_path / "x.txt", "x")))
     for name, text, message in (
         ("x.json", "[1,\n2,", r"x.json:2: is not JSON"),

@@ -49,8 +49,8 @@ def test_every_form_gives_the_same_turns(name, tmp_path):
 @pytest.mark.parametrize("content, problem", [
     ('[["a", "  "]]', "item 0: turn 1 is empty"),
     ('[["a"], []]', "item 1: has no turns"),
-    ('[{"dialogue": ["a"]}]', "has no `turns`"),
-    ('[[{"speaker": "M"}]]', "turn 0 has neither a `text` nor a `content`"),
+    ('[{"dialogue": ["a"]}]', "has no field 'turns'"),
+    ('[[{"speaker": "M"}]]', "has no field 'text'"),
     ('["a b"]', "a dialogue must be a list, but is text"),
     ('{"turns": ["a"]}', "the file must be a list, but is an object"),
     ("[]", "has not one dialogue"), ("", "."),

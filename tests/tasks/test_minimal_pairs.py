@@ -220,7 +220,7 @@ def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):
         (tmp_path / "empty", "has no .jsonl file"),
         (tmp_path / "no.zip", "is no zip archive"),
         (tmp_path / "missing.zip", "does not exist"),
-        ([{"good": "a"}], r"has no `sentence_bad`: its fields are 'good'"),
+        ([{"good": "a"}], r"has no field 'sentence_bad'. It has: good"),
         ([{"good": 3, "bad": "b"}], "sentence_good must be text, but is a whole number"),
         ([{"good": "", "bad": "b"}], "sentence_good must have a word, but is ''"),
         ([{"good": "a", "bad": " "}], "sentence_bad must have a word, but is ' '"),

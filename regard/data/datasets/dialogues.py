@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
-from regard.data.files import ending
-from regard.data.readers import Location, Row, RowReader, text_of
+from regard.data.datasets.records import RecordReader, Source, items_of, items_of_list, must_be
+from regard.data.readers import Location, Row, RowReader, field_value, text_of
 from regard.data.token_arrays import ReadReport
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError, check_at_least
 
 _NAMES = ("speaker", "role")
 _TEXTS = ("text", "content")
@@ -39,32 +38,20 @@ def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Tu
 
 
 def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, Turns]]:
-    for number, (location, item) in enumerate(items_of(source) or _whole(str(source)), 1):
+    items = items_of(source) or items_of_list(str(source))
+    for number, (location, item) in enumerate(items, 1):
         report.read += 1
         yield number, _dialogue(item, location)
-
-
-def _whole(path: str) -> Iterator[tuple[Location, Any]]:
-    """The dialogues of a JSON file."""
-    if ending(path) != ".json":
-        hint = "Name it .json (a list of dialogues, or DREAM) or .jsonl (a dialogue a line)."
-        raise DataError(path, None, "has an ending that tells no format of dialogues.", hint)
-    for i, item in enumerate(must_be(read_json_file(path), list, "the file", (path, None))):
-        yield (f"{path}, item {i}", None), item
 
 
 def _dialogue(item: object, location: Location) -> Turns:
     if isinstance(item, Turns):
         return item
     if isinstance(item, Mapping):
-        if "turns" not in item:
-            raise DataError(*location, "has no `turns`.", "A dialogue is a list of turns.")
-        item = item["turns"]
+        item = field_value(item, "turns", location)
     elif isinstance(item, list | tuple) and len(item) == 3 and isinstance(item[0], list):
         item = item[0]  # DREAM: turns, questions, id
-    if isinstance(item, tuple):
-        item = list(item)
-    turns = must_be(item, list, "a dialogue", location)
+    turns = must_be(list(item) if isinstance(item, tuple) else item, list, "a dialogue", location)
     if not turns:
         raise DataError(*location, "has no turns.")
     return Turns(tuple(_turn(i, turn, location) for i, turn in enumerate(turns)))
@@ -74,17 +61,14 @@ def _turn(number: int, turn: object, location: Location) -> str:
     """A turn as a text, behind the name of its speaker."""
     speaker = ""
     if isinstance(turn, Mapping):
-        present = [name for name in _TEXTS if name in turn]
-        if not present:
-            problem = f"turn {number} has neither a `text` nor a `content`."
-            raise DataError(*location, problem)
         speakers = [turn[name] for name in _NAMES if turn.get(name) is not None]
         speaker = f"{text_of(number, speakers[0], location).strip()}: " if speakers else ""
-        turn = turn[present[0]]
-    said = " ".join(text_of(number, turn, location).split())
-    if not said:
+        name = next((name for name in _TEXTS if name in turn), _TEXTS[0])
+        turn = field_value(turn, name, location)
+    text = " ".join(text_of(number, turn, location).split())
+    if not text:
         raise DataError(*location, f"turn {number} is empty.", "Leave it out of the dialogue.")
-    return speaker + said
+    return speaker + text
 
 
 class Replies(RowReader):
@@ -99,8 +83,7 @@ class Replies(RowReader):
     """
 
     def __init__(self, dialogues: RecordReader[Turns], turns: int | None = None):
-        if turns is not None and turns < 0:
-            raise ConfigError(f"`history` must be at least 0, but is {turns}.")
+        check_at_least(0, history=turns)
         self.dialogues, self.turns = dialogues, turns
 
     def file_of(self, field: int) -> str:

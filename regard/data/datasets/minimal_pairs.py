@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 from regard.data.datasets.records import RecordReader, Source, items_of, must_be
 from regard.data.files import check_file, split_member
-from regard.data.readers import Location
+from regard.data.readers import Location, field_value
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError, check_at_least
 
@@ -69,14 +69,10 @@ def _members(path: Path) -> list[str]:
     """The .jsonl files of an archive, without those that macOS adds to it."""
     check_file(path)
     try:
-        with ZipFile(path) as archive:
-            names = archive.namelist()
+        names = ZipFile(path).namelist()
     except BadZipFile as error:
         raise DataError(path, None, f"is no zip archive: {error}.") from None
-    paths = [(name, PurePath(name)) for name in names]
-    return [
-        name for name, file in paths if file.suffix in _ENDINGS and "__MACOSX" not in file.parts
-    ]
+    return [n for n in names if PurePath(n).suffix in _ENDINGS and "__MACOSX" not in n]
 
 
 def _read(source: Source, report: ReadReport) -> Iterator[tuple[int, MinimalPair]]:
@@ -92,20 +88,11 @@ def _pair(item: object, location: Location) -> MinimalPair:
     if isinstance(item, MinimalPair):
         return item
     record = must_be(item, dict, "a minimal pair", location)
-    good, bad = (
-        must_be(_first(record, names, location), str, names[0], location) for names in _FIELDS
-    )
-    for sentence, names in zip((good, bad), _FIELDS, strict=True):
-        if not sentence.strip():
-            raise DataError(*location, f"{names[0]} must have a word, but is {sentence!r}.")
+    sentences = []
+    for names in _FIELDS:
+        value = field_value(record, next((n for n in names if n in record), names[0]), location)
+        if not must_be(value, str, names[0], location).strip():
+            raise DataError(*location, f"{names[0]} must have a word, but is {value!r}.")
+        sentences.append(value)
     file, member = split_member(location[0])
-    return MinimalPair(good, bad, str(record.get("UID") or PurePath(member or file).stem))
-
-
-def _first(record: Mapping[str, Any], names: tuple[str, ...], location: Location) -> Any:
-    """The value of the first of these names that the record has."""
-    for name in names:
-        if name in record:
-            return record[name]
-    problem = f"has no `{names[0]}`: its fields are {', '.join(map(repr, record)) or 'none'}."
-    raise DataError(*location, problem)
+    return MinimalPair(*sentences, str(record.get("UID") or PurePath(member or file).stem))

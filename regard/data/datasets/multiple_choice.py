@@ -9,7 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from regard.data.datasets.records import RecordReader, Source, items_of, must_be, read_json_file
+from regard.data.datasets.records import RecordReader, Source, items_of, items_of_list, must_be
 from regard.data.files import ending, open_bytes
 from regard.data.readers import Location, field_value, open_table, text_of, texts_of
 from regard.data.token_arrays import ReadReport
@@ -50,26 +50,19 @@ def read_choices(
 
 
 def _read(source: Source, report: ReadReport, labels: bool) -> Iterator[tuple[int, ChoiceQuestion]]:
-    for location, item in items_of(source) or _entries(str(source), labels):
+    for location, item in items_of(source) or _entries(str(source)):
         for question in _questions(item, location, labels):
             report.read += 1
             yield report.read, question
 
 
-def _entries(path: str, labels: bool) -> Iterator[tuple[Location, Any]]:
+def _entries(path: str) -> Iterator[tuple[Location, Any]]:
     """The dialogues or questions of a file, with their locations."""
-    if ending(path) == ".csv":
+    if ending(path) == ".csv" or ending(path) == ".json" and not _is_list(path):
         for number, record in open_table(path).records():
             yield (path, number), record
-    elif ending(path) != ".json":
-        hint = "Name it .json (DREAM), .csv (SWAG) or .jsonl; before .gz, .bz2 or .xz too."
-        raise DataError(path, None, "has an ending that tells no format of choices.", hint)
-    elif _is_list(path):
-        for i, item in enumerate(read_json_file(path)):
-            yield (f"{path}, item {i}", None), item
     else:
-        for number, record in open_table(path).records():
-            yield (path, number), record
+        yield from items_of_list(path)
 
 
 def _is_list(path: str) -> bool:
@@ -139,21 +132,10 @@ def _answer(
 ) -> int:
     """The number of the right choice, given as a number or as its text."""
     answer = record.get(name)
-    if answer is None:
-        hint = "In Python, labels=False reads the questions alone."
-        raise DataError(*location, f"has no `{name}`.", hint)
-    if isinstance(answer, str):
-        if choices.count(answer) != 1:
-            times = "more than once" if answer in choices else "not"
-            listed = ", ".join(map(repr, choices))
-            problem = f"the answer {answer!r} is {times} among the choices: {listed}."
-            raise DataError(*location, problem)
+    if isinstance(answer, str) and choices.count(answer) == 1:
         return choices.index(answer)
-    number = must_be(answer, int, f"`{name}`", location)
-    if not 0 <= number < len(choices):
-        problem = f"the answer must be from 0 to {len(choices) - 1}, but is {number}."
-        hint = "If answers are hidden, read questions alone: in Python, with labels=False." * (
-            number == -1
-        )
-        raise DataError(*location, problem, hint)
-    return number
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(choices):
+        return answer
+    problem = f"`{name}` must be a number from 0 to {len(choices) - 1} or the text of one of the "
+    problem += f"choices {', '.join(map(repr, choices))}, but is {answer!r}."
+    raise DataError(*location, problem)

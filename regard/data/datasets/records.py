@@ -101,6 +101,19 @@ def read_json_file(path: str | Path) -> Any:
     return json_value(text, path)
 
 
+def items_of_list(path: str) -> Iterator[tuple[Location, Any]]:
+    """The items of a JSON file that is a list, with their places.
+
+    Raises:
+        DataError: its name does not end in .json, or it is no list.
+    """
+    if ending(path) != ".json":
+        hint = "Name it .json (a list) or .jsonl (an object a line)."
+        raise DataError(path, None, "has an ending that tells no format.", hint)
+    for i, item in enumerate(must_be(read_json_file(path), list, "the file", (path, None))):
+        yield (f"{path}, item {i}", None), item
+
+
 def must_be(value: object, kind: type[T], what: str, location: Location) -> T:
     """The value, if it is of this kind.
 
