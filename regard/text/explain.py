@@ -110,24 +110,14 @@ class SegmentedWord:
         return exp(sum(edge.score for edge in self.best) - self.log_likelihood)
 
 
-@dataclass(frozen=True)
-class LookedUpWord:
-    """A word or character that is an entry of the vocabulary, or unknown."""
-
-    word: str
-    tokens: tuple[str, ...]
-
-
 def count_words(texts: Iterable[str]) -> dict[str, int]:
     """The words between white space -> their counts, in the order in which they are first read.
 
     Raises:
-        RegardError: `texts` is one str, or a text is no str or has half of a surrogate pair.
+        RegardError: a text is no str or has half of a surrogate pair.
     """
-    if isinstance(texts, str):
-        raise RegardError("`texts` must be several texts, but is one str. Wrap it: [text].")
     counts: Counter[str] = Counter()
-    for number, text in enumerate(texts):
+    for number, text in enumerate([texts] if isinstance(texts, str) else texts):
         if problem := text_problem(text):
             raise RegardError(f"text {number} cannot be used: {problem}")
         counts.update(text.split())
@@ -173,7 +163,7 @@ def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Lik
 
 def encoding(
     tokenizer: Tokenizer, text: str
-) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord] | list[LookedUpWord]:
+) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord]:
     """How each word of the text is encoded, in the steps of the tokenizer's kind.
 
     Special tokens written in the text are shown as plain text.
@@ -193,10 +183,7 @@ def encoding(
     if model["type"] == "Unigram":
         unigram = model_of(tokenizer.to_json())
         return [_segmented(word, unigram) for word in words]
-    if model["type"] == "WordLevel":
-        vocab, unknown = model["vocab"], model["unk_token"]
-        return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
-    raise ConfigError(f"explaining a model of type {model['type']} is not supported.")
+    raise ConfigError(f"a model of type {model['type']} has no steps to show.")
 
 
 # ---- the merge table
@@ -346,11 +333,6 @@ def _(explained: SegmentedWord) -> str:
         f"the best one has {explained.best_share:.1%} of the probability"
     )
     return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}\n{sums}"
-
-
-@render.register
-def _(explained: LookedUpWord) -> str:
-    return f"{explained.word!r} -> {' '.join(explained.tokens)}"
 
 
 def _columns(table: Sequence[Sequence[str]]) -> str:

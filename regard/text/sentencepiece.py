@@ -35,16 +35,17 @@ TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 def is_marian(path: Path) -> bool:
     """Whether a folder has Marian's files and no tokenizer.json."""
-    if not path.is_dir() or (path / "tokenizer.json").is_file():
-        return False
-    return all((path / name).is_file() for name in (*MARIAN, "vocab.json"))
+    return _holds(path, *MARIAN, "vocab.json")
 
 
 def is_m2m_100(path: Path) -> bool:
     """Whether a folder has M2M-100's files and no tokenizer.json."""
-    if not path.is_dir() or (path / "tokenizer.json").is_file():
-        return False
-    return all((path / name).is_file() for name in (M2M_100, "vocab.json"))
+    return _holds(path, M2M_100, "vocab.json")
+
+
+def _holds(path: Path, *names: str) -> bool:
+    converted = (path / "tokenizer.json").is_file()
+    return not converted and all((path / name).is_file() for name in names)
 
 
 def is_model(name: str) -> bool:
@@ -324,15 +325,13 @@ class SentencePieceFamily:
 
     def tokenizer(self, model: SentencePieceModel, settings: TokenSettings) -> tokenizers.Tokenizer:
         """The pipeline for a model file of this class."""
-        fast = pipeline(replace(model, pieces=self.pieces(model.pieces, settings)))
+        pieces = [*self.pieces(model.pieces, settings)]
+        pieces[-1:-1] = [Piece(name, type=CONTROL) for name in self.languages]  # before <mask>
+        fast = pipeline(replace(model, pieces=pieces))
         if self.preprocessing is not None:
             fast.normalizer, fast.pre_tokenizer = self.preprocessing(model, settings)
             fast.decoder = decoders.Metaspace()
         return fast
-
-    def around_texts(self, settings: TokenSettings) -> SentencePieceFamily:
-        """The family, with the tokens around texts that the settings ask for."""
-        return self
 
     def language(self, settings: TokenSettings) -> dict[str, str]:
         """LANGUAGE -> the token of `src_lang`, of a class with languages.
@@ -365,16 +364,6 @@ class XlnetFamily(SentencePieceFamily):
         """A <sep> <cls>, and A <sep> B <sep> <cls>."""
         first, second, last = (ids["sep"], 0), (ids["sep"], 1), (ids["cls"], 2)
         return Template(((), (first, last)), ((), (first,), (second, last)))
-
-
-class LlamaFamily(SentencePieceFamily):
-    """Llama's class: `add_bos_token` and `add_eos_token` say what stands around texts."""
-
-    def around_texts(self, settings: TokenSettings) -> LlamaFamily:
-        config = settings.config
-        first = () if config.add_bos_token is False else ("bos",)
-        last = ("eos",) if config.add_eos_token else ()
-        return replace(self, around=(first, (*last, *first), last))
 
 
 def _t5_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
@@ -463,24 +452,6 @@ NLLB_LANGUAGES = tuple(
 )
 
 
-def _mbart_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
-    """Those of XLM-R, with a token of each language before <mask>."""
-    *others, mask = _xlm_roberta_pieces(pieces, settings)
-    return [*others, *(Piece(name, type=CONTROL) for name in MBART_LANGUAGES), mask]
-
-
-def _mbart_50_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
-    """Those of mBART, with 27 languages more."""
-    *others, mask = _mbart_pieces(pieces, settings)
-    return [*others, *(Piece(name, type=CONTROL) for name in MBART_50_LANGUAGES), mask]
-
-
-def _nllb_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
-    """As `_mbart_pieces`, with NLLB's languages."""
-    *others, mask = _xlm_roberta_pieces(pieces, settings)
-    return [*others, *(Piece(name, type=CONTROL) for name in NLLB_LANGUAGES), mask]
-
-
 T5 = SentencePieceFamily(
     _t5_pieces,
     {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
@@ -500,7 +471,7 @@ XLM_ROBERTA = SentencePieceFamily(
     (("cls",), ("sep", "sep"), ("sep",)),
 )
 CAMEMBERT = replace(XLM_ROBERTA, pieces=_camembert_pieces)
-LLAMA = LlamaFamily(
+LLAMA = SentencePieceFamily(
     _own_pieces, {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, ((), (), ()), types=("bpe",)
 )
 BERT_ROLES = {"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "pad": "<pad>", "unk": "<unk>"}
@@ -531,24 +502,13 @@ XLNET = XlnetFamily(
     ((), ("sep",), ("sep", "cls")),
     preprocessing=partial(_preprocessing, lowercases=False),
 )
-MBART = SentencePieceFamily(
-    _mbart_pieces, XLM_ROBERTA.roles, ((), (), ("eos", LANGUAGE)), languages=MBART_LANGUAGES
-)
-MBART_50 = SentencePieceFamily(
-    _mbart_50_pieces,
-    XLM_ROBERTA.roles,
-    ((LANGUAGE,), (), ("eos",)),
+MBART = replace(XLM_ROBERTA, around=((), (), ("eos", LANGUAGE)), languages=MBART_LANGUAGES)
+MBART_50 = replace(
+    XLM_ROBERTA,
+    around=((LANGUAGE,), (), ("eos",)),
     languages=MBART_LANGUAGES + MBART_50_LANGUAGES,
 )
-NLLB = SentencePieceFamily(
-    _nllb_pieces,
-    XLM_ROBERTA.roles,
-    ((LANGUAGE,), (), ("eos",)),
-    languages=NLLB_LANGUAGES,
-    usual_language="eng_Latn",
-    types=CUTTING,
-)
-NLLB_LEGACY = replace(NLLB, around=((), (), ("eos", LANGUAGE)))
+NLLB = replace(MBART_50, languages=NLLB_LANGUAGES, usual_language="eng_Latn", types=CUTTING)
 FAMILIES = {
     "T5": T5,
     "MBart": MBART,
@@ -591,9 +551,14 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
         return None
     if family is None:
         raise conversion_error(path, settings.class_name or f"a {settings.model_type} model")
-    if family is NLLB and (settings.config.model_extra or {}).get("legacy_behaviour"):
-        return NLLB_LEGACY
-    return family.around_texts(settings)
+    config = settings.config
+    if family is NLLB and (config.model_extra or {}).get("legacy_behaviour"):
+        return replace(NLLB, around=((), (), ("eos", LANGUAGE)))
+    if family is LLAMA:  # `add_bos_token` and `add_eos_token` say what stands around texts
+        first = () if config.add_bos_token is False else ("bos",)
+        last = ("eos",) if config.add_eos_token else ()
+        return replace(LLAMA, around=(first, (*last, *first), last))
+    return family
 
 
 def find_model(folder: Path) -> Path | None:

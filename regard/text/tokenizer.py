@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -458,10 +459,7 @@ def _without_nulls(value: Any) -> Any:
 
 def is_id(value: Any, size: int) -> bool:
     """Whether this is a whole number below `size`."""
-    try:
-        return 0 <= index(value) < size
-    except TypeError:
-        return False
+    return isinstance(value, Integral) and 0 <= int(value) < size
 
 
 def clean_up(text: str) -> str:

@@ -106,6 +106,9 @@ def _learned(words: Sequence[str], **options: Any) -> list[sentencepiece.Piece]:
             **options,
         )
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(f"The tokenizer cannot be trained with these options: {error}") from None
+        raise ConfigError(
+            "`max_subword_length`, `character_coverage` or `split_by_unicode_script` is wrong for "
+            f"this kind of tokenizer: {error}"
+        ) from None
     model = sentencepiece.parsed(Path("the learned model"), file.getvalue())
     return [piece for piece in model.pieces if piece.type == sentencepiece.NORMAL]
