@@ -110,6 +110,14 @@ class SegmentedWord:
         return exp(sum(edge.score for edge in self.best) - self.log_likelihood)
 
 
+@dataclass(frozen=True)
+class LookedUpWord:
+    """A word or character that is an entry of the vocabulary, or unknown."""
+
+    word: str
+    tokens: tuple[str, ...]
+
+
 def count_words(texts: Iterable[str]) -> dict[str, int]:
     """The words between white space -> their counts, in the order in which they are first read.
 
@@ -163,7 +171,7 @@ def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Lik
 
 def encoding(
     tokenizer: Tokenizer, text: str
-) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord]:
+) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord] | list[LookedUpWord]:
     """How each word of the text is encoded, in the steps of the tokenizer's kind.
 
     Special tokens written in the text are shown as plain text.
@@ -183,6 +191,9 @@ def encoding(
     if model["type"] == "Unigram":
         unigram = model_of(tokenizer.to_json())
         return [_segmented(word, unigram) for word in words]
+    if model["type"] == "WordLevel":
+        vocab, unknown = model["vocab"], model["unk_token"]
+        return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
     raise ConfigError(f"a model of type {model['type']} has no steps to show.")
 
 
@@ -333,6 +344,11 @@ def _(explained: SegmentedWord) -> str:
         f"the best one has {explained.best_share:.1%} of the probability"
     )
     return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}\n{sums}"
+
+
+@render.register
+def _(explained: LookedUpWord) -> str:
+    return f"{explained.word!r} -> {' '.join(explained.tokens)}"
 
 
 def _columns(table: Sequence[Sequence[str]]) -> str:
