@@ -36,8 +36,8 @@ from torch import Tensor, nn
 import regard
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import CrossAttentionStep
 from regard.attention.scores import General
+from regard.attention.selection import CrossAttentionStep
 from regard.data.batches import Sequences
 from regard.layers.linear import Linear
 from regard.layers.recurrent import LSTM, BidirectionalStack

@@ -71,11 +71,11 @@ def creating(path: Path) -> Iterator[Path]:
         CheckpointError: `path` is there already, or writing failed; nothing is left of it then.
     """
     check_new(path)
-    own = f".{path.name}.{platform.node()}"
-    temporary = path.with_name(f"{own}.{os.getpid()}.{token_hex(4)}.writing")
+    prefix = f".{path.name}.{platform.node()}"
+    temporary = path.with_name(f"{prefix}.{os.getpid()}.{token_hex(4)}.writing")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f"{glob.escape(own)}.*.writing"):
+        for left in path.parent.glob(f"{glob.escape(prefix)}.*.writing"):
             if not _is_running(int(left.name.split(".")[-3])):
                 _remove(left)
         yield temporary

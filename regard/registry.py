@@ -73,10 +73,11 @@ class Operation(Generic[P, R]):
         """The first implementation that is turned on and takes these arguments."""
         traced = torch.compiler.is_compiling()  # which cannot read a context variable
         disabled = frozenset() if traced else _disabled.get()
-        for one in self.implementations:
-            enabled = one.traceable if traced else one.name not in disabled
-            if enabled and (one.when is None or one.when(*args, **kwargs)):
-                return one.run
+        for implementation in self.implementations:
+            on = implementation.traceable if traced else implementation.name not in disabled
+            when = implementation.when
+            if on and (when is None or when(*args, **kwargs)):
+                return implementation.run
         return self.definition
 
 
@@ -106,7 +107,7 @@ def register(
         when: whether it applies to these arguments; it changes nothing. None: it always does.
     """
     new = Implementation(f"{op.name}.{name}", run, when, traceable=name != "compiled")
-    others = [one for one in op.implementations if one.name != new.name]
+    others = [other for other in op.implementations if other.name != new.name]
     op.implementations = [new, *others] if name == "compiled" else [*others, new]
 
 
@@ -175,7 +176,7 @@ def implementation_names() -> list[str]:
 def _registered_names() -> list[str]:
     for module in REGISTERING:
         importlib.import_module(f"{__package__}.{module}")
-    return [one.name for op in OPERATIONS.values() for one in op.implementations]
+    return [i.name for op in OPERATIONS.values() for i in op.implementations]
 
 
 def _check_names(names: Iterable[str], *, loaded: bool, source: str = "") -> None:
@@ -188,12 +189,12 @@ def _check_names(names: Iterable[str], *, loaded: bool, source: str = "") -> Non
     Raises:
         ConfigError: there is no such implementation.
     """
-    known = {*_registered_names()}
-    possible = known if loaded else known | {f"{name}.compiled" for name in OPERATIONS}
+    registered = {*_registered_names()}
+    possible = registered if loaded else registered | {f"{name}.compiled" for name in OPERATIONS}
     if unknown := sorted({*names} - possible):
         raise ConfigError(
             f"{source}There is no implementation {unknown[0]!r}. There are: "
-            f"{', '.join(sorted(known))}."
+            f"{', '.join(sorted(registered))}."
         )
 
 

@@ -115,13 +115,13 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its dotted name, for checkpoints."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, value in self.parts().items():
             if isinstance(value, Tensor):
-                found[name] = value
+                tensors[name] = value
             elif isinstance(value, State):
-                found |= {f"{name}.{inner}": t for inner, t in value.tensors().items()}
-        return found
+                tensors |= {f"{name}.{inner}": t for inner, t in value.tensors().items()}
+        return tensors
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """This state with other values, named as by `tensors()`."""
@@ -137,15 +137,15 @@ class State:
 
     def parts(self) -> dict[str, Any]:
         """Its fields: tensors, other states and plain numbers."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in found.items():
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
             if isinstance(value, list | tuple | dict | set):
                 # `select` would not reorder it.
                 raise TypeError(
                     f"`{name}` of {type(self).__name__} must be a tensor, a state or a plain "
                     f"number, but is a {type(value).__name__}. Stack its tensors along dimension 1."
                 )
-        return found
+        return values
 
     def _map(self, on_tensor: Callable, on_state: Callable) -> Self:
         changed: dict[str, Any] = {}

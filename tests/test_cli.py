@@ -238,7 +238,7 @@ def test_samples_depend_on_the_seed_alone(runs):
 
 def test_flags_of_different_methods_are_an_error(runs):
     said = refused("predict", runs["seq2seq"], "one", "--beams", 2, "--top-k", 3)
-    assert "`top_k` belongs to sampling and `beams` to beam search" in said
+    assert "`beams` belongs to beam, but `top_k` to sampling" in said
 
 
 def test_a_closed_output_pipe_ends_without_a_message(runs):

@@ -74,12 +74,6 @@ def a_linear(draw: Draw) -> tuple:
     return numbers(draw, *lead, inner, dtype=dtype), weight, bias
 
 
-def a_sum(draw: Draw) -> tuple:
-    dtype = dtype_of(draw)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return numbers(draw, size(draw, 200), size(draw), dtype=dtype).detach(), wide
-
-
 def a_gelu(draw: Draw) -> tuple:
     x = 3 * numbers(draw, size(draw), size(draw), dtype=dtype_of(draw))
     return x, draw.choice(["none", "tanh"])
@@ -303,7 +297,6 @@ def an_adam(draw: Draw) -> tuple:
 CALLS: dict[str, Callable[[Draw], tuple]] = {
     "linear": a_linear,
     "linear_no_grad": a_linear,
-    "sum_rows": a_sum,
     "gelu": a_gelu,
     "dropout": a_dropout,
     "add_norm": a_norm,

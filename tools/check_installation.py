@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard import ops
-from regard.kernels import build, compiler
+from regard.kernels import build
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.protocols import Generator
 from regard.models.quantize import prepare
@@ -32,11 +32,11 @@ def load_level(name: str) -> None:
         SystemExit: a compiler is found, or others are loaded.
     """
     try:
-        sys.exit(f"a compiler is found, so this shows nothing: {compiler.find()}")
+        sys.exit(f"a compiler is found, so this shows nothing: {build.find_compiler()}")
     except build.BuildError:
         pass
-    wanted = [level for level in compiler.levels_here() if level.name == name]
-    compiler.levels_here = lambda: wanted  # the others are not tried
+    wanted = [level for level in build.levels_here() if level.name == name]
+    build.levels_here = lambda: wanted  # the others are not tried
     with warnings.catch_warnings(record=True):  # of the missing compiler
         loaded = ops.load_kernels()
     if loaded != bool(wanted) or (loaded and f"kernels-{name}-" not in build.status()):

@@ -5,7 +5,7 @@
 
 The first wheel is the same for all systems and holds the sources of the kernels; the second also
 holds the kernels, compiled for each level of this machine's kind of processors
-(`regard.kernels.compiler`). The check installs torch, by its version in constraints.txt, and each
+(`regard.kernels.build`). The check installs torch, by its version in constraints.txt, and each
 wheel into a new environment, and runs tools/check_installation.py with a PATH of that environment,
 and each Python program of the README, twice.
 """
@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from regard.kernels import build, compiler
+from regard.kernels import build
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
@@ -69,9 +69,9 @@ def build_platform(pure: Path) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         run(sys.executable, "-m", "wheel", "unpack", pure, "--dest", folder)
         (package,) = Path(folder).iterdir()
-        kernels = package / "regard" / "kernels" / compiler.FOLDER.name
+        kernels = package / "regard" / "kernels" / build.WHEEL.name
         kernels.mkdir()
-        for level in compiler.LEVELS[machine]:
+        for level in build.LEVELS[machine]:
             print(f"compiling the kernels for {level.name}", flush=True)
             build.build_prebuilt(level, kernels)
         tag = platform_tag(list(kernels.iterdir()), machine)
@@ -117,7 +117,7 @@ def check(pure: Path, made: Path) -> None:
         run(*pip, made, WEIGHTS)
         bare = {"PATH": str(here / "bin"), "HOME": folder, "LANG": "C.UTF-8"}
         run(here / "bin" / "regard", "kernels", cwd=here, env=bare)
-        for level in compiler.levels_here():
+        for level in build.levels_here():
             run(python, "-I", CHECK, level.name, cwd=here, env=bare)
         run_readme(python, here, bare)
         run(*pip, "--no-deps", "--force-reinstall", pure)
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--unchecked", action="store_true", help="build the wheels only")
     checked = not parser.parse_args().unchecked
-    if platform.system() != "Linux" or platform.machine() not in compiler.LEVELS:
+    if platform.system() != "Linux" or platform.machine() not in build.LEVELS:
         sys.exit(f"There are no levels for {platform.system()} on {platform.machine()}.")
     shutil.rmtree(DIST, ignore_errors=True)
     pure = build_pure()

@@ -16,7 +16,7 @@ from typing import Any
 from rich.text import Text
 from torch import Tensor
 
-from regard.attention.form_step import AttentionFormLoop, AttentionFormStep
+from regard.attention.selection import AttentionFormLoop, AttentionFormStep
 from regard.errors import ConfigError
 from regard.tasks.task import Task
 from regard.visual import characters

@@ -17,14 +17,13 @@ from regard.lazy import entry, imported, names_of
 
 if TYPE_CHECKING:
     from regard.data.batches import Sequences
-    from regard.decoding.hypothesis import Hypothesis
-    from regard.decoding.loop import Method
+    from regard.decoding.hypothesis import Hypothesis, Method
     from regard.models.protocols import Generator
 
 METHODS = {
-    "greedy": "greedy:Greedy",
+    "greedy": "loop:Greedy",
     "beam": "beam:Beam",
-    "sampling": "sampling:Sampling",
+    "sampling": "loop:Sampling",
     "speculative": "speculative:Speculative",
 }
 
@@ -33,15 +32,13 @@ _names, __getattr__ = names_of(
     {
         "beam": "Beam",
         "filters": "BadWords ForcedEnd ForcedFirst MinLength MinTokens NoRepeatNGram Renormalize "
-        "RepetitionPenalty Suppress SuppressFirst Temperature TopK TopP",
+        "RepetitionPenalty Suppress Temperature TopK TopP",
         "generation_config": "load load_from_model_config save with_options",
-        "greedy": "Greedy",
         "hypothesis": "Hypothesis unfinished",
         "length_penalty": "BeamFinished CurrentLength ExactBound GNMT Power RelativeLimit "
         "TotalLimit",
-        "loop": "IncrementalMethod",
+        "loop": "Greedy IncrementalMethod Sampling",
         "prefix_cache": "PrefixCache",
-        "sampling": "Sampling",
         "settings": "options",
         "speculative": "Speculative",
         "streaming": "Streaming",
@@ -81,7 +78,7 @@ def generate(
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
     if method is None:
         method = imported("settings:options", __name__)(**named)
-    if not isinstance(method, imported("loop:Method", __name__)):
+    if not isinstance(method, imported("hypothesis:Method", __name__)):
         raise ConfigError(
             f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
             f"{method!r:.80}. Options by name are given as they are: beams=4."

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.compiled_search import SearchOptions, ranked_count, run_compiled_search
 from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
 from regard.decoding.hypothesis import FinishedHypotheses, Hypothesis
 from regard.decoding.length_penalty import (
@@ -38,6 +37,13 @@ from regard.decoding.length_penalty import (
 )
 from regard.decoding.loop import forces_end
 from regard.decoding.option_types import check as check_option
+from regard.decoding.ranking import (
+    SearchOptions,
+    best_continuations,
+    best_of_topk,
+    ranked_count,
+    run_compiled_search,
+)
 from regard.decoding.settings import (
     Settings,
     check_common,
@@ -52,7 +58,6 @@ from regard.decoding.steps import (
     normalized,
     start_decoding,
 )
-from regard.decoding.topk import best_continuations, best_of_topk
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.state import State

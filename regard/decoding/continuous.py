@@ -24,13 +24,13 @@ from torch import Tensor
 from regard.attention.cache import KeyValueCache, paged
 from regard.data.batches import Sequences
 from regard.decoding.filters import Prefix
-from regard.decoding.greedy import Greedy
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.length_penalty import limits
 from regard.decoding.loop import (
     ActiveSequence,
     Chooser,
     Collector,
+    Greedy,
     StepResult,
     TokenMethod,
     forces_end,
@@ -245,8 +245,8 @@ class ContinuousBatch:
         self.writing += ready
         self._state = paged(state) if self._state is None else self._state.joined(state)
         self._fed = last if self._fed is None else torch.cat([self._fed, last])
-        most = max(continuation.limit - continuation.count for continuation in self.writing)
-        self._state = self._state.expect_tokens(min(most, CHUNK))
+        longest = max(continuation.limit - continuation.count for continuation in self.writing)
+        self._state = self._state.expect_tokens(min(longest, CHUNK))
 
     # ---- steps
 

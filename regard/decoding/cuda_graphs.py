@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -45,25 +45,6 @@ Run = Callable[[], tuple[Tensor, dict[str, Tensor]]]
 Parts = dict[str, Any]
 
 
-class GeneratorModule(Protocol):
-    """A generator that is an `nn.Module`: a model itself, and no wrapper around one."""
-
-    config: Any
-    training: bool
-
-    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
-        """See `Generator`."""
-
-    def modules(self) -> Iterator[nn.Module]:
-        """As of every `nn.Module`."""
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """As of every `nn.Module`."""
-
-    def buffers(self) -> Iterator[Tensor]:
-        """As of every `nn.Module`."""
-
-
 class CannotReplay(Exception):
     """A step that is no matter of fixed shapes alone."""
 
@@ -75,7 +56,7 @@ class Graphed(GeneratorWrapper):
     heads are gated, and where the state is of a kind that is not known here.
     """
 
-    model: Any  # a `GeneratorModule`
+    model: Any  # a generator that is an `nn.Module`
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         if tokens.device.type not in DEVICES:
@@ -377,7 +358,7 @@ class CapturedSteps:
         self._weights: Any = None
         self._lock = threading.Lock()
 
-    def step(self, model: GeneratorModule, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
+    def step(self, model: Any, tokens: Tensor, state: State) -> tuple[Tensor, Any]:
         if self.refused is not None or not _plain(model, tokens):
             return model.step(tokens, state)
         try:
@@ -388,9 +369,7 @@ class CapturedSteps:
             result = None
         return model.step(tokens, state) if result is None else result
 
-    def _replayed(
-        self, model: GeneratorModule, tokens: Tensor, state: State
-    ) -> tuple[Tensor, Any] | None:
+    def _replayed(self, model: Any, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
         """A step that is recorded, or is so now; None: the model's own must do."""
         parts = parts_of(state)
         cache, source = _only(parts, KeyValueCache), _only(parts, SourceMemory)
@@ -423,7 +402,7 @@ class CapturedSteps:
 
     def _buffer(
         self,
-        model: GeneratorModule,
+        model: Any,
         tokens: Tensor,
         parts: Parts,
         cache: KeyValueCache | None,
@@ -460,15 +439,10 @@ class CapturedSteps:
         idle = [buffer for buffer in self.buffers if buffer.free]
         for buffer in idle[: max(0, len(self.buffers) + 1 - BUFFERS)]:
             self.buffers.remove(buffer)
-        try:
-            new = GraphBuffer(kind, cache, lines, room)
-        except torch.OutOfMemoryError:
-            self.buffers = [buffer for buffer in self.buffers if not buffer.free]
-            new = GraphBuffer(kind, cache, lines, room)
-        self.buffers.append(new)
-        return new
+        self.buffers.append(GraphBuffer(kind, cache, lines, room))
+        return self.buffers[-1]
 
-    def _renewed(self, model: GeneratorModule) -> bool:
+    def _renewed(self, model: Any) -> bool:
         """Whether nothing holds that was recorded, since the weights lie elsewhere now.
 
         Raises:
@@ -488,7 +462,7 @@ class CapturedSteps:
 
     def _record(
         self,
-        model: GeneratorModule,
+        model: Any,
         buffer: GraphBuffer,
         tokens: Tensor,
         state: State,
@@ -517,7 +491,7 @@ class CapturedSteps:
             raise CannotReplay("its recorded steps give other scores")
         return replay
 
-    def _refuse(self, model: GeneratorModule, error: Exception) -> None:
+    def _refuse(self, model: Any, error: Exception) -> None:
         """From now on the model's own steps do; this is told once."""
         self.refused = str(error).strip().split("\n")[0] or type(error).__name__
         self.buffers.clear()
@@ -528,7 +502,7 @@ class CapturedSteps:
         )
 
 
-def _plain(model: GeneratorModule, tokens: Tensor) -> bool:
+def _plain(model: Any, tokens: Tensor) -> bool:
     """Whether nothing but the scores is wanted of a step."""
     return (
         tokens.dtype == torch.int64

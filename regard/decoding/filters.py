@@ -9,7 +9,7 @@ shape is a filter.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
@@ -275,20 +275,6 @@ class Suppress(OptionFilter):
 
 
 @dataclass(frozen=True)
-class SuppressFirst(OptionFilter):
-    """Forbids these tokens as the first generated token that is not forced."""
-
-    option = "begin_suppress_tokens"
-    tokens: tuple[int, ...]
-    forced: bool = False  # whether `ForcedFirst` determines the token after the start token
-
-    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        no_prompt = prefix.lengths - prefix.generated == 1  # (B,) only a start token came before
-        first = (no_prompt.long() * self.forced).eq(prefix.generated)
-        return _forbid(scores, self.tokens, first)
-
-
-@dataclass(frozen=True)
 class ForcedFirst(OptionFilter):
     """Forces this token after the start token, such as the language of a translation.
 
@@ -368,3 +354,111 @@ def _force(scores: Tensor, tokens: Collection[int], rows: Tensor, name: str) -> 
     _check_tokens(tokens, scores, name)
     forced = torch.full_like(scores[0], NEG_INF).masked_fill(_token_mask(tokens, scores), 0.0)
     return torch.where(rows.to(scores.device)[:, None], forced, scores)
+
+
+# ---------------------------------------------------------------------------- well-formed trees
+#
+#     (S (NP XX )NP (VP XX )VP )S        typed brackets, XX for each word
+#
+# At every step a sequence can be completed to a tree within its limit, so that every search that
+# takes only allowed tokens ends with one.
+
+OTHER, OPEN, CLOSE, WORD = range(4)
+
+
+@dataclass(frozen=True)
+class TreeVocabulary:
+    """The ids of the tokens that trees consist of.
+
+    opening, closing: the ids of the two brackets of each label.  word: the id that stands for any
+    word.
+    """
+
+    opening: Mapping[str, int]
+    closing: Mapping[str, int]
+    word: int
+
+    def tables(self, vocab_size: int) -> tuple[Tensor, Tensor]:
+        """The kind of each token, and the closing bracket of each opening one (0 for the others):
+        (V,) int64 each.
+        """
+        kinds = torch.full((vocab_size,), OTHER)
+        partner = torch.zeros(vocab_size, dtype=torch.long)
+        kinds[self.word] = WORD
+        for label, token in self.opening.items():
+            kinds[token], kinds[self.closing[label]] = OPEN, CLOSE
+            partner[token] = self.closing[label]
+        return kinds, partner
+
+
+@dataclass(frozen=True)
+class WellFormedTree:
+    """Allows what continues a tree of `words` words: a `Filter`.
+
+    - A bracket is closed by one of its own label, and only if something is in it.
+    - The root holds all words, and nothing follows it but the end.
+    - At most `most_open` brackets open one after another, which also limits unary chains.
+    - What is still to come, all words, the closing brackets and the end, fits into the limit.
+    """
+
+    vocabulary: TreeVocabulary
+    words: int
+    most_open: int
+
+    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
+        """Where the limit is too low for any tree, nothing is allowed."""
+        kinds, partner = (
+            table.to(scores.device) for table in self.vocabulary.tables(scores.size(1))
+        )
+        state = _TreeState.of(prefix.tokens[:, 1:], kinds)
+        words_left = self.words - state.words  # (B,)
+        depth = state.depth
+        budget = torch.full_like(depth, torch.iinfo(torch.long).max)
+        if prefix.limits is not None:
+            budget = prefix.limits.to(depth.device) - prefix.generated
+        # After this bracket: the words, a closing bracket for each open one and for it, the end.
+        fits = budget > words_left + depth + 2
+        is_inside = depth > 0
+        opens = (words_left > 0) & (state.opened < self.most_open) & fits
+        opens &= is_inside | state.empty
+        closes = is_inside & (state.opened == 0) & ((depth > 1) | (words_left == 0))
+        allowed = torch.zeros_like(scores, dtype=torch.bool)
+        allowed |= opens[:, None] & (kinds == OPEN)
+        allowed[:, self.vocabulary.word] = is_inside & (words_left > 0)
+        row = torch.arange(len(scores), device=scores.device)
+        allowed[row, partner[state.innermost]] |= closes
+        for end in prefix.eos_below(scores.size(1)):
+            allowed[:, end] = ~is_inside & ~state.empty
+        return scores.masked_fill(~allowed, NEG_INF)
+
+
+@dataclass(frozen=True, eq=False)
+class _TreeState:
+    """What B sequences have so far, (B,) each.
+
+    depth: the number of open brackets.  words: the number of words.  opened: the number of opening
+    brackets at the end, one after another.  innermost: the id of the innermost open bracket.
+    empty: whether there is no token yet.
+    """
+
+    depth: Tensor
+    words: Tensor
+    opened: Tensor
+    innermost: Tensor
+    empty: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tensor, kinds: Tensor) -> _TreeState:
+        """From the tokens (B, T) and the kind of each token of the vocabulary (V,)."""
+        zero = tokens.new_zeros(len(tokens))
+        if not tokens.size(1):
+            return cls(zero, zero, zero, zero, zero == 0)
+        kind = kinds[tokens]  # (B, T)
+        opening = kind == OPEN
+        depths = (opening.long() - (kind == CLOSE).long()).cumsum(1)  # (B, T), after each token
+        # The innermost open bracket is the last opening one after which the depth was what it is.
+        candidates = opening & (depths == depths[:, -1:])
+        last = (candidates * torch.arange(tokens.size(1), device=tokens.device)).argmax(1)  # (B,)
+        innermost = tokens.gather(1, last[:, None])[:, 0]
+        opened = opening.flip(1).long().cumprod(1).sum(1)
+        return cls(depths[:, -1], (kind == WORD).sum(1), opened, innermost, zero > 0)

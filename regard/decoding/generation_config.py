@@ -11,8 +11,9 @@ from typing import Any
 
 from regard import habit_names
 from regard.decoding.beam import Beam
-from regard.decoding.loop import Method, TokenMethod
-from regard.decoding.option_types import LOOKUP, NAMES, OPTION_TYPES, check, schema, shown
+from regard.decoding.hypothesis import Method
+from regard.decoding.loop import TokenMethod
+from regard.decoding.option_types import LOOKUP, NAMES, OPTION_TYPES, check, schema
 from regard.decoding.settings import (
     FORMULA,
     METHOD_OPTIONS,
@@ -23,7 +24,7 @@ from regard.decoding.settings import (
 )
 from regard.decoding.speculative import Speculative
 from regard.decoding.steps import eos_tokens
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import write_text
 from regard.models.protocols import Generator
 from regard.schema import checked, data_error, read_json
@@ -36,7 +37,7 @@ ONLY_BEAMS = ("num_beams", "early_stopping")
 # Values without effect, some of which other libraries always write.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("min_new_tokens", "min_length", "no_repeat_ngram_size", "top_k"), (0,)),
-    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens"), ([],)),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens"), ([],)),
     **dict.fromkeys(("temperature", "top_p", "repetition_penalty"), (1,)),
     "forced_eos_token_id": ([],),
     "renormalize_logits": (False,),
@@ -57,7 +58,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("dola_layers", "exponential_decay_length_penalty", "force_words_ids"), ()),
     **dict.fromkeys(("max_time", "sequence_bias", "speculation_type", "top_h"), ()),
     "assistant_confidence_threshold": (0.4,),
-    "stop_strings": ([],),
+    **dict.fromkeys(("stop_strings", "begin_suppress_tokens"), ([],)),
     "watermarking_config": (),
 }
 # Fields that do not change tokens: how they are computed, what is returned beside them, and how far
@@ -212,11 +213,9 @@ def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
         _warn({"bad_words_ids"}, f"the model has only the tokens 0 to {size - 1:,}")
         values["bad_words_ids"] = possible
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        if wrong := [i for i in _flat(values.get(name, [])) if i >= model.config.vocab_size]:
-            raise ConfigError(
-                f"`{name}` must be tokens of the model, 0 to {model.config.vocab_size - 1:,}, but "
-                f"one is {wrong[0]:,}."
-            )
+        tokens = values.get(name, [])
+        if wrong := [i for i in ([tokens] if isinstance(tokens, int) else tokens) if i >= size]:
+            raise ConfigError(f"`{name}` must be tokens below {size:,}, but one is {wrong[0]:,}.")
     bos = model.config.bos
     if model.continues:
         first = values.get("bos_token_id", bos)
@@ -229,11 +228,6 @@ def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
             f"`{name}` must be {bos}, with which config.json has the decoder start, but is "
             f"{shown(values[name])}. Make them equal."
         )
-
-
-def _flat(value: Any) -> list[int]:
-    """A number, or the numbers in nested lists."""
-    return [i for part in value for i in _flat(part)] if isinstance(value, list) else [value]
 
 
 def from_config(values: Mapping[str, Any]) -> Any:
@@ -286,10 +280,6 @@ def with_options(method: Method, /, **named: Any) -> Any:
             "There is no option `method`: the options choose it. `beams` is beam search, "
             "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample."
         )
-    if "stop" in named:
-        raise ConfigError(
-            "`stop` is an option of `generate` of language models, which continue a prompt."
-        )
     values, dropped = method.settings(), set[str]()
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])
@@ -317,20 +307,20 @@ def with_options(method: Method, /, **named: Any) -> Any:
     values = {name: value for name, value in values.items() if name not in dropped}
     fixed = None if "max_length_a" in {*values, *named} else values.get("max_new_tokens")
     check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
-    made = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
-    return _with_ends_of(method, made) if isinstance(method, TokenMethod) else made
+    changed = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
+    return _with_ends_of(method, changed) if isinstance(method, TokenMethod) else changed
 
 
-def _with_ends_of(method: TokenMethod, made: Any) -> Any:
+def _with_ends_of(method: TokenMethod, changed: Any) -> Any:
     """The method that options have made of another one, with the `ends` of that."""
     if not method.ends:
-        return made
-    if not isinstance(made, TokenMethod):
+        return changed
+    if not isinstance(changed, TokenMethod):
         raise ConfigError(
             "The model's method has rules that end a sequence (`ends`), which only greedy search "
             "and sampling follow. Leave out the options of another method."
         )
-    return replace(made, ends=method.ends)  # type: ignore[type-var]
+    return replace(changed, ends=method.ends)  # type: ignore[type-var]
 
 
 def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from regard.attention.capture import NEXT
+from regard.data.batches import Sequences
 from regard.decoding.filters import NEG_INF
+from regard.models.protocols import Generator
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,33 @@ class Hypothesis:
     stops: tuple[str, ...] = ()
 
 
+@runtime_checkable
+class Method(Protocol):
+    """A frozen dataclass of the options of a decoding method.
+
+    Its class method `from_settings` takes the options back, as `regard.decoding.settings.Settings`.
+    """
+
+    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+        """The hypotheses of each source or prompt, best first; without any, of one empty prompt."""
+
+    def settings(self) -> dict[str, Any]:
+        """The options under the names of generation_config.json."""
+
+
 def unfinished(results: Iterable[list[Hypothesis]]) -> int:
     """The number of sources whose best hypothesis was truncated."""
     return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)
 
 
-def labels_of(found: Hypothesis, ids: Sequence[int], label_of: Callable[[int], str]) -> list[str]:
+def labels_of(
+    hypothesis: Hypothesis, ids: Sequence[int], label_of: Callable[[int], str]
+) -> list[str]:
     """What pictures write for `ids`: a start token, the tokens of a hypothesis and its end, or the
     first of these. Where the hypothesis was truncated, what follows is not known.
     """
     labels = list(map(label_of, ids))
-    if not found.finished and len(ids) == len(found.tokens) + 2:
+    if not hypothesis.finished and len(ids) == len(hypothesis.tokens) + 2:
         labels[-1] = NEXT
     return labels
 

@@ -1,23 +1,29 @@
-"""The loop of greedy search and sampling: one token of each sequence at every step."""
+"""Greedy search and sampling: one token of each sequence at every step."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, apply
+from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, Renormalize, apply
 from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import LengthPenalty, Limit, limits
+from regard.decoding.length_penalty import BeamFinished, LengthPenalty, Limit, Power, limits
+from regard.decoding.option_types import check
+from regard.decoding.ranking import SearchOptions, run_compiled_search
+from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import (
     check_log_probs,
     eos_tokens,
     evaluating,
+    most_probable,
     normalized,
     start_decoding,
 )
@@ -193,7 +199,7 @@ def decode_steps(
         rows = torch.arange(limit.size(0), device=tokens.device)
         filters, eos = method.filters, eos_tokens(method.eos, model)
         choose, forced = method.chooser(source, limit), forces_end(filters)
-        active = [ActiveSequence(row, most) for row, most in enumerate(limit.tolist())]
+        active = [ActiveSequence(row, count) for row, count in enumerate(limit.tolist())]
         if method.ends:  # nothing else reads the prompts here
             prompts = prompts_of(model, source, method.copies)
             for sequence, prompt in zip(active, prompts, strict=True):
@@ -294,15 +300,193 @@ class Collector:
         return [ended[row : row + self.copies] for row in range(0, len(ended), self.copies)]
 
 
-@runtime_checkable
-class Method(Protocol):
-    """A frozen dataclass of the options of a decoding method.
+@dataclass(frozen=True)
+class Greedy(TokenMethod):
+    """Greedy search and its options.
 
-    Its class method `from_settings` takes the options back, as `regard.decoding.settings.Settings`.
+    It gives the tokens and scores of a beam of one. Of equally probable tokens the lowest id wins.
+
+    Args:
+        length_penalty: normalizes the score that is reported, and nothing else.
+        filters: what may come next.
+        max_tokens: how many tokens may be generated.
+        eos: the tokens that end a sequence; None: the model's own.
+        ends: further rules that end a sequence.
+
+    Raises:
+        ConfigError: an option out of range, or a filter that makes sense only for sampling.
     """
 
+    length_penalty: LengthPenalty = Power(1.0)
+    filters: tuple[Filter, ...] = ()
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
+    ends: tuple[EndRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_common(self.max_tokens, self.eos)
+        check_no_sampling(self.filters, "greedy search")
+
     def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
-        """The hypotheses of each source or prompt, best first; without any, of one empty prompt."""
+        """One hypothesis for each source."""
+        with torch.no_grad(), evaluating(model):
+            started = start_decoding(model, source)
+            compiled = self._compiled(model, source, started)
+        if compiled is not None:
+            return compiled
+        collector = self.collector(model)
+        for results in self.steps(model, source, started):
+            collector.add(results)
+        return collector.results()
+
+    def _compiled(
+        self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
+    ) -> list[list[Hypothesis]] | None:
+        """The hypotheses as one compiled call finds them; None where it cannot."""
+        if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
+            return None  # these change the scores of a beam, but not those of greedy search
+        if self.ends:
+            return None
+        limit = limits(self.max_tokens, model, source, started[1].size(0))
+        penalty, rule = self.length_penalty, BeamFinished()
+        options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)
+        return run_compiled_search(model, started, limit, options)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        return cls(**settings.common())
 
     def settings(self) -> dict[str, Any]:
-        """The options under the names of generation_config.json."""
+        common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
+        return common | {"do_sample": False, "num_beams": 1}
+
+    def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
+        if self.filters:
+            return choose_filtered(self.filters, lambda scores, rows, count: scores.argmax(-1))
+        return lambda scores, prefix, rows: most_probable(scores)
+
+
+@dataclass(frozen=True)
+class Sampling(TokenMethod):
+    """Sampling and its options: `samples` independent sequences for each source.
+
+    A sample is a function of the model, the source's tokens, `seed` and its own number 0, 1, …: a
+    source has the same samples alone and in any batch, in any order.
+
+    Args:
+        filters: what may come next; temperature, top-k and top-p are filters.
+        samples: sequences for each source.
+        seed: of the random numbers.
+        length_penalty: normalizes the score that is reported, and nothing else.
+        max_tokens: how many tokens may be generated.
+        eos: the tokens that end a sequence; None: the model's own.
+        ends: further rules that end a sequence.
+
+    Raises:
+        ConfigError: an option out of range.
+    """
+
+    filters: tuple[Filter, ...] = ()
+    samples: int = 1
+    seed: int = 0
+    length_penalty: LengthPenalty = Power(1.0)
+    max_tokens: Limit = 256
+    eos: tuple[int, ...] | None = None
+    ends: tuple[EndRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_common(self.max_tokens, self.eos)
+        check("num_return_sequences", self.samples, "samples")
+        check("seed", self.seed)
+
+    @property
+    def copies(self) -> int:
+        return self.samples
+
+    def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
+        return choose_filtered(
+            self.filters, Draw(row_seeds(source, self.samples, self.seed), limits)
+        )
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        return cls(
+            samples=settings.take("num_return_sequences", 1),
+            seed=settings.take("seed", 0),
+            **settings.common(),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
+        options = {"do_sample": True, "num_return_sequences": self.samples, "seed": self.seed}
+        # Without them other libraries would use values of their own.
+        return {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | common | options
+
+
+def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
+    """A seed for each sample: the first 8 bytes of BLAKE2b over "seed sample-number token …".
+
+    Args:
+        source: sources or prompts; None: one empty prompt.
+        samples: how many for each source.
+
+    Returns:
+        Seeds from 0 to 2^64 - 1; that of sample i of source b has the index b * samples + i.
+    """
+    texts: list[list[int]] = [[]]
+    if source is not None:
+        lengths = source.lengths.tolist()
+        texts = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
+    return [
+        int.from_bytes(hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=8).digest())
+        for ids in texts
+        for key in ([seed, number, *ids] for number in range(samples))
+    ]
+
+
+class Draw:
+    """Draws tokens by the inverse of the cumulative distribution.
+
+    Each sequence has its own generator with its own seed; its i-th token takes the i-th uniform
+    number, whatever the other sequences do. The numbers are drawn on demand: limits may be huge.
+
+    Args:
+        seeds: one for each sequence of the batch.
+        limits: how many tokens may be generated for each.
+    """
+
+    FIRST = 256  # how many numbers a sequence draws at first; their number doubles from then on
+
+    def __init__(self, seeds: list[int], limits: Tensor):
+        self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        self.limit = int(limits.max()) if seeds else 0
+        self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
+
+    def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
+        """The uniform numbers (B,) float64, in [0, 1), for the next tokens.
+
+        Args:
+            rows: (B,) the sequences' indices in the batch.
+            count: how many tokens were generated before: one number, or (B,) of each sequence its
+                own.
+        """
+        self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
+        self.uniform = self.uniform.to(rows.device)
+        return self.uniform[rows, count]
+
+    def _draw(self, needed: int) -> None:
+        """Draw numbers of each sequence until there are at least `needed`."""
+        drawn = self.uniform.size(1)
+        if needed <= drawn or not self.generators:
+            return
+        more = min(max(needed, 2 * drawn, self.FIRST), max(self.limit, needed)) - drawn
+        new = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
+        self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
+
+    def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
+        """Tokens (B,) for scores (B, V); rows, count: see `numbers`.
+
+        A sequence for which no token is allowed gets any token.
+        """
+        probs = scores.softmax(-1).nan_to_num(0.0)  # (B, V); zeros where no token is allowed
+        return ops.weighted_index(probs, self.numbers(rows, count))

@@ -8,13 +8,12 @@ filter checks its fields when it is created. The fields of a file keep the names
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, create_model
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, shown
 from regard.schema import Fields, type_error_message
 
 MAX_TOKENS = 2**31 - 1  # of a sequence, a batch or a vocabulary
@@ -46,39 +45,18 @@ NAMES = {
 OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
 
 
-def _must(message: str, holds: Callable[[Any], bool]) -> AfterValidator:
-    def validate(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(f"must be {message}")
-        return value
-
-    return AfterValidator(validate)
-
-
-def _at_least(low: float) -> AfterValidator:
-    return _must(f"at least {low:,}", lambda value: value >= low)
-
-
-def _at_most(high: float) -> AfterValidator:
-    return _must(f"at most {high:,}", lambda value: value <= high)
-
-
-_POSITIVE = _must("above 0", lambda value: value > 0)
-_NOT_EMPTY = _must("non-empty", bool)
-_FINITE = Field(allow_inf_nan=False)
-
-Count = Annotated[int, _at_least(1), _at_most(MAX_TOKENS)]
-CountOrZero = Annotated[int, _at_least(0), _at_most(MAX_TOKENS)]
-SequenceCount = Annotated[int, _at_least(1), _at_most(MAX_SEQUENCES)]
+Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+CountOrZero = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+SequenceCount = Annotated[int, Field(ge=1, le=MAX_SEQUENCES)]
 Token = CountOrZero
 Tokens = list[Token]
-Exponent = Annotated[float, _FINITE, _at_least(-MAX_EXPONENT), _at_most(MAX_EXPONENT)]
-Temperature = Annotated[float, _FINITE, _POSITIVE, _at_least(MIN_TEMPERATURE)]
-Penalty = Annotated[float, _FINITE, _POSITIVE]
-Probability = Annotated[float, _FINITE, _must("above 0 and at most 1", lambda p: 0 < p <= 1)]
-Ratio = Annotated[float, _FINITE, _at_least(0), _at_most(1e6)]
-Seed = Annotated[int, _at_least(-(2**63)), _at_most(2**63 - 1)]
-Name = Annotated[str, _NOT_EMPTY]
+Exponent = Annotated[float, Field(ge=-MAX_EXPONENT, le=MAX_EXPONENT, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Name = Annotated[str, Field(min_length=1)]
 EarlyStopping = bool | Literal["never"]
 
 OPTION_TYPES: dict[str, Any] = {
@@ -101,14 +79,12 @@ OPTION_TYPES: dict[str, Any] = {
     "seed": Seed,
     LOOKUP: Count,
     "eos_token_id": Token | Tokens,
-    "bad_words_ids": list[Annotated[Tokens, _NOT_EMPTY]],
+    "bad_words_ids": list[Annotated[Tokens, Field(min_length=1)]],
     "suppress_tokens": Tokens,
-    "begin_suppress_tokens": Tokens,
     "forced_bos_token_id": Token,
     "forced_eos_token_id": Token | Tokens,
     "renormalize_logits": bool,
     "do_sample": bool,
-    "filter_order": list[str],
 }
 ZERO_IS_OFF = ("no_repeat_ngram_size", "top_k")  # in a file, 0 turns these options off
 
@@ -146,12 +122,3 @@ def check(name: str, value: Any, called: str | None = None, hint: str = "") -> N
         inside = [str(part) for part in errors[0]["loc"] if isinstance(part, int)]
         path = ".".join([called or OUR_NAMES.get(name, name), *inside])
         raise ConfigError(f"{type_error_message(path, errors, shown)} {hint}".rstrip()) from None
-
-
-def shown(value: Any) -> str:
-    """A value as text for a message, at most 80 characters."""
-    try:
-        text = repr(value)
-    except ValueError:  # a number of thousands of digits
-        text = f"a {type(value).__name__} that is too long to print"
-    return text if len(text) <= 80 else f"{text[:77]}..."

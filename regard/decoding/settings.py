@@ -11,8 +11,7 @@ methods raise an error. Inside, and in files, the names are those of generation_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from regard import habit_names
 from regard.decoding.filters import (
@@ -27,7 +26,6 @@ from regard.decoding.filters import (
     Renormalize,
     RepetitionPenalty,
     Suppress,
-    SuppressFirst,
     Temperature,
     TopK,
     TopP,
@@ -44,7 +42,7 @@ from regard.decoding.length_penalty import (
     TotalLimit,
     check_limit,
 )
-from regard.decoding.option_types import LOOKUP, MAX_TOKENS, NAMES, OUR_NAMES, check, shown
+from regard.decoding.option_types import LOOKUP, MAX_TOKENS, NAMES, OUR_NAMES, check
 from regard.errors import ConfigError
 from regard.suggest import nearest
 
@@ -55,15 +53,15 @@ METHOD_OPTIONS = {
 }
 OWNERS = {name: method for method, names in METHOD_OPTIONS.items() for name in names}
 
-# The filters in the order in which they are applied by default.
+# The filters in the order in which they are applied.
 FILTERS: dict[str, type[OptionFilter]] = {
     kind.option: kind
     for kind in (
         *(RepetitionPenalty, MinTokens, NoRepeatNGram, BadWords, MinLength, ForcedFirst),
-        *(ForcedEnd, Suppress, SuppressFirst, Temperature, TopK, TopP, Renormalize),
+        *(ForcedEnd, Suppress, Temperature, TopK, TopP, Renormalize),
     )
 }
-FORMULA, ORDER = "length_penalty_formula", "filter_order"
+FORMULA = "length_penalty_formula"
 DEFAULT_MAX_TOKENS = 256
 LONG_SOURCE = 256  # tokens; other libraries know no relative limit and get that of such a source
 
@@ -91,25 +89,18 @@ def method_of(method: str | None = None, **named: Any) -> Any:
     named = habit_names.decoding(named)
     method = method or _method_of(named)
     _check_names(named, method)
-    values = {NAMES.get(name, name): value for name, value in named.items()}
-    user_names = {NAMES.get(name, name): name for name in named}
-    return build(method, values, user_names)
+    return build(method, {NAMES.get(name, name): value for name, value in named.items()})
 
 
-def build(
-    method: str, values: Mapping[str, Any], user_names: Mapping[str, str] | None = None
-) -> Any:
+def build(method: str, values: Mapping[str, Any]) -> Any:
     """The method of this name, from options under the names of generation_config.json.
-
-    Args:
-        user_names: the names by which the user gave them, for errors.
 
     Raises:
         ConfigError: an option that the method does not have, or a value out of range.
     """
     from regard.decoding import method_class
 
-    settings = Settings(values, user_names or {})
+    settings = Settings(values)
     built = method_class(method).from_settings(settings)
     settings.check_all_taken(method)
     return built
@@ -130,7 +121,9 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
     first_names: dict[str, str] = {}
     for name in named:
         if name in OWNERS and name not in allowed:
-            raise ConfigError(f"`{name}` belongs to {OWNERS[name]}, but the method is {method}.")
+            chosen_by = (f"`{n}` to {method}" for n in named if OWNERS.get(n) == method)
+            other = next(chosen_by, f"the method is {method}")
+            raise ConfigError(f"`{name}` belongs to {OWNERS[name]}, but {other}.")
         other = first_names.setdefault(NAMES.get(name, name), name)
         if other != name:
             raise ConfigError(f"`{other}` and `{name}` mean the same. Leave one of them out.")
@@ -141,34 +134,16 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
 
 
 def _method_of(named: Mapping[str, Any]) -> str:
-    """The method to which these names belong.
-
-    Raises:
-        ConfigError: they belong to different methods.
-    """
-    sampling, beam, draft = (
-        [name for name in names if name in named] for names in METHOD_OPTIONS.values()
-    )
-    for names, method in ((sampling, "sampling"), (draft, "speculative decoding")):
-        if names and beam:
-            raise ConfigError(
-                f"`{names[0]}` belongs to {method} and `{beam[0]}` to beam search. "
-                "Leave one of them out."
-            )
-    if draft:  # greedy search and sampling both can have a draft
-        return "speculative"
-    return "sampling" if sampling else "beam" if beam else "greedy"
+    """The first method to which one of these names belongs."""
+    owners = {OWNERS[name] for name in named if name in OWNERS}
+    return next((m for m in ("speculative", "sampling", "beam") if m in owners), "greedy")
 
 
 class Settings:
-    """Options under the names of generation_config.json; each method takes those that it knows.
+    """Options under the names of generation_config.json; each method takes those that it knows."""
 
-    Args:
-        user_names: the names by which the user gave them, for errors.
-    """
-
-    def __init__(self, values: Mapping[str, Any], user_names: Mapping[str, str]):
-        self._values, self._user_names = dict(values), user_names
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = dict(values)
 
     def take(self, name: str, default: Any) -> Any:
         """The value, or `default`; the method checks it."""
@@ -202,28 +177,17 @@ class Settings:
             ConfigError: it does not have one of them.
         """
         for name in self._values:
-            name = self._user_names.get(name, OUR_NAMES.get(name, name))
-            if name in OWNERS:
-                raise ConfigError(
-                    f"`{name}` belongs to {OWNERS[name]}, but the method is {method}."
-                )
+            name = OUR_NAMES.get(name, name)
             raise ConfigError(f"There is no option `{name}` for {method}. {nearest(name, NAMES)}")
 
     def _filters(self) -> tuple[Filter, ...]:
-        """The filters that are given, in the usual order or that of `filter_order`."""
-        order = self._values.pop(ORDER, list(FILTERS))
-        check(ORDER, order)
+        """The filters that are given, in the usual order."""
         parts: list[Any] = []
-        for name in dict.fromkeys([*order, *FILTERS]):
-            if name not in FILTERS:
-                raise ConfigError(f"`{ORDER}` names {name!r}. {nearest(name, FILTERS)}")
+        for name, kind in FILTERS.items():
             if name in self._values:
-                one_or_more = name == ForcedEnd.option
+                one_or_more = kind is ForcedEnd
                 value = self._tokens(name) if one_or_more else as_tuples(self._values.pop(name))
-                parts.append(FILTERS[name](value))  # type: ignore[call-arg]
-        if any(isinstance(part, ForcedFirst) for part in parts):
-            parts = [replace(p, forced=True) if isinstance(p, SuppressFirst) else p for p in parts]
-        _check_contradictions(parts)
+                parts.append(kind(value))  # type: ignore[call-arg]
         return tuple(parts)
 
     def _length_penalty(self) -> LengthPenalty:
@@ -241,11 +205,10 @@ class Settings:
         if formula not in PENALTIES:
             hint = nearest(formula, PENALTIES)
             raise ConfigError(f"There is no length penalty {formula!r}. {hint}")
-        if isinstance(value, str):
-            try:
-                value = float(value)
-            except ValueError:
-                self._fail("length_penalty", "a number, or a formula and a number: gnmt:0.6", value)
+        try:
+            value = float(value) if isinstance(value, str) else value
+        except ValueError:
+            pass  # which is no number, as its type says then
         return PENALTIES[formula](value)
 
     def _max_tokens(self) -> Limit:
@@ -256,8 +219,8 @@ class Settings:
         if total is not None:
             for name in ("max_new_tokens", "max_length_a", "max_length_b"):
                 if name in self._values:
-                    called = self._user_names.get(name, name)
-                    raise ConfigError(f"`max_length` and `{called}` are two limits: leave one out.")
+                    name = OUR_NAMES[name]
+                    raise ConfigError(f"`max_length` and `{name}` are two limits: leave one out.")
             return TotalLimit(total)
         fixed = self._values.pop("max_new_tokens", DEFAULT_MAX_TOKENS)
         parts = {"ratio": "max_length_a", "plus": "max_length_b"}
@@ -272,25 +235,8 @@ class Settings:
         """One token or a list of them."""
         value = self._values.pop(name)
         value = list(value) if isinstance(value, tuple) else value
-        check(name, value, self._user_names.get(name, name))
+        check(name, value)
         return tuple(value) if isinstance(value, list) else (value,)
-
-    def _fail(self, name: str, expected: str, value: Any) -> NoReturn:
-        called = self._user_names.get(name, name)
-        raise ConfigError(f"`{called}` must be {expected}, but is {shown(value)}.")
-
-
-def _check_contradictions(filters: Sequence[Filter]) -> None:
-    """Check that no filter forbids all the tokens that another one forces."""
-    forbidden = {i for part in filters if isinstance(part, Suppress) for i in part.tokens}
-    for part in filters:
-        if isinstance(part, ForcedFirst | ForcedEnd):
-            forced = {part.token} if isinstance(part, ForcedFirst) else {*part.tokens}
-            if forced and forced <= forbidden:
-                raise ConfigError(
-                    f"`{part.option}` forces {', '.join(map(str, sorted(forced)))}, which "
-                    "`suppress_tokens` forbids. Leave one of them out."
-                )
 
 
 def check_least(min_tokens: int | None, max_tokens: Any) -> None:
@@ -348,8 +294,8 @@ def common_settings(
         if not isinstance(part, OptionFilter) or part.option in stored:
             raise not_storable(part)
         stored[part.option] = part.stored
-    if list(stored) != [name for name in FILTERS if name in stored]:
-        stored[ORDER] = list(stored)
+        if list(FILTERS).index(part.option) < max(map(list(FILTERS).index, stored)):
+            raise ConfigError("Filters in another order than the usual one cannot be stored.")
     if eos is not None:
         stored["eos_token_id"] = eos[0] if len(eos) == 1 else list(eos)
     return stored | _penalty_settings(length_penalty) | _limit_settings(max_tokens)

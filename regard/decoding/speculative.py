@@ -25,20 +25,20 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding.filters import Prefix
-from regard.decoding.greedy import Greedy
 from regard.decoding.length_penalty import Limit, limits
 from regard.decoding.loop import (
     ActiveSequence,
     Chooser,
     Collector,
+    Greedy,
     IncrementalMethod,
+    Sampling,
     StepResult,
     forces_end,
     prompts_of,
 )
 from regard.decoding.option_types import LOOKUP, NAMES
 from regard.decoding.option_types import check as check_option
-from regard.decoding.sampling import Sampling
 from regard.decoding.settings import METHOD_OPTIONS, Settings
 from regard.decoding.steps import check_log_probs, eos_tokens, evaluating, start_decoding
 from regard.errors import ConfigError
@@ -172,11 +172,11 @@ def speculate(
         if method.copies > 1:
             state = state.select(torch.arange(len(sequences), device=device) // method.copies)
         while sequences:
-            most = plan.tokens
+            count = plan.tokens
             if longest is not None:
-                most = min([most, *(longest - len(sequence.tokens) for sequence in sequences)])
+                count = min([count, *(longest - len(sequence.tokens) for sequence in sequences)])
             guesses = [
-                sequence.text.guess(min(most, sequence.active.limit - sequence.generated - 1))
+                sequence.text.guess(min(count, sequence.active.limit - sequence.generated - 1))
                 for sequence in sequences
             ]
             width = 1 + max(map(len, guesses))
@@ -249,11 +249,11 @@ def _begun(
     rows = [[token for token in row if token >= 0] for row in tokens.tolist()]
     return [
         _Sequence(
-            ActiveSequence(row, most, watchers=method.watchers(prompt)),
+            ActiveSequence(row, at_most, watchers=method.watchers(prompt)),
             IndexedText([*before[row // method.copies], *rows[row // method.copies]]),
             len(before[row // method.copies]),
         )
-        for row, (most, prompt) in enumerate(
+        for row, (at_most, prompt) in enumerate(
             zip(limit.tolist(), prompts_of(model, source, method.copies), strict=True)
         )
     ]
@@ -282,8 +282,8 @@ def _chosen(
         width = max(len(member.tokens) for member in members)
         padded = [[-1] * (width - len(member.tokens)) + member.tokens for member in members]
         columns = (padded, [m.active.limit for m in members], [m.active.row for m in members])
-        before, most, rows = (torch.tensor(column, device=scores.device) for column in columns)
-        prefix = Prefix(before, members[0].generated, eos, most)
+        before, at_most, rows = (torch.tensor(column, device=scores.device) for column in columns)
+        prefix = Prefix(before, members[0].generated, eos, at_most)
         chosen, gains = choose(scores[group], prefix, rows)
         check_log_probs(gains.tolist(), width)
         for index, token, gain in zip(group, chosen.tolist(), gains.tolist(), strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -66,9 +66,6 @@ def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[
     return state, last.masked_fill(prompts.lengths[:, None] == 0, model.first_token)
 
 
-AnyState = TypeVar("AnyState")  # a `State`, or the history of states of a draft model
-
-
 class HasModes(Protocol):
     """A model, or a generator around one, that is in training mode or in evaluation mode."""
 
@@ -103,29 +100,6 @@ def eos_tokens(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]
     if tokens is None:
         return ()
     return (tokens,) if isinstance(tokens, int) else tuple(tokens)
-
-
-def log_probs_after(
-    model: Generator, fed: Tensor, state: AnyState, tokens: Tensor
-) -> tuple[Tensor, AnyState]:
-    """The log-probabilities of what follows each of the tokens that are fed in one step.
-
-    Args:
-        fed: (B, T).
-        tokens: (B, S) all tokens of the sequences so far, for the error.
-
-    Returns:
-        Log-probabilities (B, T, V), at least float32, and the next state.
-
-    Raises:
-        NonFiniteStep: the model's scores are infinite or NaN.
-    """
-    after: AnyState
-    scores, after = model.step(fed, state)
-    log_probs = normalized(scores)
-    # One NaN makes a whole distribution NaN.
-    check_log_probs(log_probs[..., 0].sum(1).tolist(), tokens.size(1))
-    return log_probs, after
 
 
 def normalized(scores: Tensor) -> Tensor:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from regard.data.batches import Sequences
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.loop import IncrementalMethod, Method
-from regard.errors import ConfigError
+from regard.decoding.hypothesis import Hypothesis, Method
+from regard.decoding.loop import IncrementalMethod, TokenMethod, Watcher
+from regard.errors import ConfigError, shown
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
 
@@ -124,3 +126,169 @@ class IncrementalDetokenizer:
         # Without text before it, the next token would be decoded as the first of a text.
         if len(shorter) > len(not_returned) and shorter.endswith(not_returned):
             self._window, self._returned = window, len(shorter) - len(not_returned)
+
+
+class GeneratedText:
+    """The text generated after a prompt, token by token.
+
+    tokens: generated ones, without the end-of-text token.
+    end_token: the end-of-text token that ended it; None where something else did.
+    parts: what each of them added to the text.
+    log_prob: of the tokens, and of the end-of-text token if there is one.
+    stopped: whether a stop sequence ended it.
+
+    Args:
+        stops: stop sequences; the text ends before the first of these, which may begin and end
+            within tokens. Of several that are complete with the same token the one that begins
+            first counts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stops: Sequence[str] = ()):
+        self.tokens: list[int] = []
+        self.parts: list[str] = []
+        self.log_prob = 0.0
+        self.stopped = self.ended = False
+        self.end_token: int | None = None
+        self._stops = stops
+        self._detokenizer = IncrementalDetokenizer(tokenizer, prompt)
+        self._text, self._end, self._sent = "", 0, 0
+
+    @property
+    def text(self) -> str:
+        """The text up to the stop sequence, if one was hypothesis."""
+        return self._text[: self._end] if self.stopped else self._text
+
+    @property
+    def scored_tokens(self) -> list[int]:
+        """The tokens, and the end-of-text token that ended the text."""
+        return self.tokens if self.end_token is None else [*self.tokens, self.end_token]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it ended, the `finish_reason` of OpenAI's API; None: it has not."""
+        if not self.ended:
+            return None
+        return "stop" if self.end_token is not None or self.stopped else "length"
+
+    def add(self, token: int) -> None:
+        """Add a token; without effect after a stop sequence."""
+        if not self.ended:
+            self.tokens.append(token)
+            self._append(self._detokenizer.add(token))
+
+    def end(self, token: int | None = None) -> None:
+        """End the text. token: the end-of-text token; None: another reason ends it."""
+        if self.ended:
+            return
+        if rest := self._detokenizer.rest():
+            self._append(rest, new=False)
+        self.end_token, self.ended = None if self.stopped else token, True
+
+    def _append(self, part: str, new: bool = True) -> None:
+        before = len(self._text)
+        self._text += part
+        if new or not self.parts:
+            self.parts.append(part)
+        else:
+            self.parts[-1] += part
+        begins = [self._text.find(s, max(0, before - len(s) + 1)) for s in self._stops]
+        complete = [begin for begin in begins if begin >= 0]
+        if complete:
+            self._end, self.stopped, self.ended = min(complete), True, True
+
+    def ready(self) -> str:
+        """The text that was not sent yet, without an end that may begin a stop sequence."""
+        text = self.text
+        begun = (n for s in self._stops for n in range(1, len(s)) if text.endswith(s[:n]))
+        end = len(text) - (0 if self.ended else max(begun, default=0))
+        piece = text[self._sent : end]
+        self._sent = max(self._sent, end)
+        return piece
+
+
+def text_of(
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    hypothesis: Hypothesis,
+    ends: Sequence[int],
+    stops: Sequence[str],
+) -> GeneratedText:
+    """The text of a hypothesis.
+
+    ends: the end-of-text tokens; a hypothesis does not say which of several ended it, and the first
+        one is taken.
+    """
+    text = GeneratedText(tokenizer, prompt, stops)
+    for token in hypothesis.tokens:
+        text.add(token)
+    text.end(ends[0] if ends and hypothesis.finished else None)
+    return text
+
+
+def text_until_stop(tokenizer: Tokenizer, prompt: Sequence[int], hypothesis: Hypothesis) -> str:
+    """The text of a hypothesis, without that of its prompt, up to the stop sequence of `stops` that
+    is complete first.
+    """
+    return text_of(tokenizer, prompt, hypothesis, (), hypothesis.stops).text
+
+
+@dataclass(frozen=True)
+class StopSequences:
+    """Ends a sequence whose generated text has one of these stop sequences; an `EndRule`."""
+
+    tokenizer: Tokenizer
+    stops: tuple[str, ...]
+
+    def watch(self, prompt: Sequence[int]) -> Watcher:
+        text = GeneratedText(self.tokenizer, prompt, self.stops)
+
+        def is_stopped_by(token: int) -> bool:
+            text.add(token)
+            return text.stopped
+
+        return is_stopped_by
+
+
+def checked_stops(stop: Sequence[str] | str | None) -> tuple[str, ...]:
+    """The stop sequences of an option; None: there are none.
+
+    Raises:
+        ConfigError: one is empty, or no text.
+    """
+    if stop is None:
+        return ()
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    for text in stops:
+        if (
+            not isinstance(text, str)
+            or not text
+            or any("\ud800" <= char <= "\udfff" for char in text)
+        ):
+            raise ConfigError(
+                f"Each stop sequence (`stop`) must be a non-empty text, but one is {shown(text)}."
+            )
+    return stops
+
+
+def stopped_hypothesis(
+    tokenizer: Tokenizer, prompt: Sequence[int], hypothesis: Hypothesis, stops: tuple[str, ...]
+) -> Hypothesis:
+    """A hypothesis whose text ends before the first of these stop sequences: its tokens end with
+    that. Its score and log-probability stay those of all the tokens that were generated.
+    """
+    text = GeneratedText(tokenizer, prompt, stops)
+    for count, token in enumerate(hypothesis.tokens, 1):
+        text.add(token)
+        if text.stopped:
+            return replace(hypothesis, tokens=hypothesis.tokens[:count], finished=True, stops=stops)
+    return replace(hypothesis, stops=stops)
+
+
+def method_with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:
+    """A method whose sequences end with a stop sequence, so that nothing is generated after it.
+
+    Beam search and a draft generate the whole text, which `text_until_stop` cuts.
+    """
+    if not stops or not isinstance(method, TokenMethod):
+        return method
+    return replace(method, ends=(*method.ends, StopSequences(tokenizer, stops)))  # type: ignore

@@ -1,7 +1,7 @@
 """The compiled kernels: `setup` loads those of the wheel, or compiles them with a C++ compiler.
 
-Kernels of the wheel (see compiler.py) are used unless CXX or REGARD_CXXFLAGS is set. Whoever may
-write to them may write to the Python code beside them, so they are checked for damage alone.
+Kernels of the wheel are used unless CXX or REGARD_CXXFLAGS is set. Whoever may write to them may
+write to the Python code beside them, so they are checked for damage alone.
 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
@@ -17,22 +17,23 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
+import stat
+import subprocess
 import sys
 import tempfile
 import threading
-import time
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from regard.errors import RegardError
-from regard.kernels import compiler
-from regard.kernels.compiler import BuildError as BuildError
 from regard.kernels.signatures import declare
 
-FOLDER = Path(__file__).with_name("cpp")
-SOURCE = FOLDER / "kernels.cpp"
+SOURCES = Path(__file__).with_name("cpp")
+SOURCE = SOURCES / "kernels.cpp"
 FLAGS = (
     *("-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd"),
     *("-shared", "-fPIC"),
@@ -42,9 +43,10 @@ KINDS = (("-march=native",), ("-mcpu=native",), ())
 MORE_FLAGS = "REGARD_CXXFLAGS"  # further flags, such as those of a sanitizer
 SECONDS = 300  # for a compiler that hangs
 
-FREE_BYTES = 4 << 20  # that the disk of a folder must have
-UNFINISHED = "build-"
+COMPILERS = ("c++", "g++", "clang++")
+WHEEL = Path(__file__).with_name("lib")  # where the kernels of a wheel lie
 SUM = hashlib.sha256
+GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 TOLD = "compiling kernels for this processor: once, for some seconds"
 SLOWER = (
@@ -65,6 +67,66 @@ _path = ""  # where they lie
 _failure = ""  # why there are none
 
 
+class BuildError(Exception):
+    """No compiler was found, or compiling failed."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of processors: how its library is compiled, and the features that it needs.
+
+    features: names of /proc/cpuinfo.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    features: frozenset[str]
+
+
+AVX2 = frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
+
+# By the machine's name, the fastest first. The sources distinguish these and no others.
+LEVELS = {
+    "x86_64": (
+        Level(
+            "avx512-bf16",
+            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16"),
+            AVX512 | {"avx512_bf16"},
+        ),
+        Level("avx512", ("-march=x86-64-v4", "-mavx512vnni"), AVX512),
+        Level("avx2", ("-march=x86-64-v3",), AVX2),
+        Level("sse2", ("-march=x86-64",), frozenset()),
+    ),
+    "aarch64": (Level("armv8", ("-march=armv8-a",), frozenset()),),
+}
+
+
+def features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """The features that all processors of this machine have; none where they are not known."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    parts = (line.partition(":") for line in lines)
+    processors = [
+        frozenset(v.split()) for name, _, v in parts if name.strip() in ("flags", "Features")
+    ]
+    return frozenset.intersection(*processors) if processors else frozenset()
+
+
+def levels_of(machine: str, known: frozenset[str]) -> list[Level]:
+    """The levels that run on a processor with these features, the fastest first."""
+    return [level for level in LEVELS.get(machine, ()) if level.features <= known]
+
+
+def levels_here() -> list[Level]:
+    """The levels that run on this machine, the fastest first."""
+    if platform.system() != "Linux":
+        return []
+    return levels_of(platform.machine(), features())
+
+
 def setup() -> bool:
     """Load the kernels, those of the wheel or of the cache, or compile them; whether there are any.
 
@@ -75,7 +137,7 @@ def setup() -> bool:
         if _loaded is None and not _failure:
             try:
                 _loaded, _path = _of_wheel() or _of_cache()
-            except (BuildError, OSError) as error:
+            except (BuildError, OSError, ValueError) as error:
                 _failure = f"The kernels could not be compiled: {error}"
                 warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
     return _loaded is not None
@@ -86,10 +148,10 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
 
     None if there is none, or the environment says how to compile.
     """
-    if not compiler.FOLDER.is_dir() or any(map(os.environ.get, ("CXX", MORE_FLAGS))):
+    if not WHEEL.is_dir() or any(map(os.environ.get, ("CXX", MORE_FLAGS))):
         return None
-    for level in compiler.levels_here():
-        path = compiler.FOLDER / prebuilt_name(level)
+    for level in levels_here():
+        path = WHEEL / prebuilt_name(level)
         try:
             if _has_checksum(path.name, path.read_bytes()):
                 loaded = _prepared(path)
@@ -99,7 +161,7 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
             continue
         _print(f"{path} is damaged and is not used: install the wheel again.")
     _print(
-        f"{compiler.FOLDER} has no kernels of this version for this processor "
+        f"{WHEEL} has no kernels of this version for this processor "
         f"({platform.machine()}): they are compiled."
     )
     return None
@@ -138,7 +200,7 @@ def available() -> bool:
     return kernels() is not None
 
 
-def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None) -> Path:
+def build(kinds: tuple[tuple[str, ...], ...] = KINDS) -> Path:
     """The compiled library, from the cache or built now.
 
     kinds: further flags, tried one after the other until what they give runs on this machine.
@@ -147,36 +209,33 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS, folder: Path | None = None
         BuildError: there is no compiler, or it fails with all flags.
         OSError: there is no folder to write to.
     """
-    folder = folder or _cache()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    folder = folder / "regard" / "kernels"
     target = folder / f"kernels-{_name(kinds)}.so"
-    untrusted = compiler.distrust_reason(folder)
-    if not untrusted and _is_whole(target) and _executes(folder):
+    untrusted = distrust_reason(folder)
+    if not untrusted and _is_whole(target):
         return target
-    command = compiler.find()
+    command = find_compiler()
     if problem := untrusted or _problem(folder):
         folder = _of_this_process(problem)
-    print(TOLD, file=sys.stderr, flush=True)
+    _print(TOLD)
     errors = ""
-    _remove_leftovers(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as workspace:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as workspace:
         built = Path(workspace, "kernels.so")
         for kind in kinds:
             flags = *FLAGS, *kind, *os.environ.get(MORE_FLAGS, "").split()
-            errors = compiler.run(*command, *flags, str(SOURCE), "-o", str(built), seconds=SECONDS)
+            errors = compile_errors(*command, *flags, str(SOURCE), "-o", str(built))
             # In a process of its own: an instruction that the processor lacks would end this one.
-            check = sys.executable, "-I", "-S", "-c", CHECK, str(built)
-            errors = errors or compiler.run(*check, seconds=SECONDS)
+            errors = errors or compile_errors(sys.executable, "-I", "-S", "-c", CHECK, str(built))
             if not errors:
                 target = folder / target.name
-                code = built.read_bytes()
-                built.write_bytes(code + _checksum(target.name, code))
-                built.chmod(0o644)
+                _sign(built, target.name)
                 os.replace(built, target)  # atomic, also when others build
                 return target
-    raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
+    raise BuildError(f"{' '.join(command)} failed: {errors:.200}")
 
 
-def build_prebuilt(level: compiler.Level, folder: Path) -> Path:
+def build_prebuilt(level: Level, folder: Path) -> Path:
     """Compile the library of a level into a folder, as a wheel brings it.
 
     Raises:
@@ -184,22 +243,54 @@ def build_prebuilt(level: compiler.Level, folder: Path) -> Path:
         OSError: the folder cannot be written to.
     """
     path = folder / prebuilt_name(level)
-    command = *compiler.find(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
-    if errors := compiler.run(*command, str(SOURCE), "-o", str(path), seconds=SECONDS):
-        raise BuildError(f"{' '.join(command)} failed: {_error_in(errors):.200}")
-    code = path.read_bytes()
-    path.write_bytes(code + _checksum(path.name, code))
-    path.chmod(0o644)
+    command = *find_compiler(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
+    if errors := compile_errors(*command, str(SOURCE), "-o", str(path)):
+        raise BuildError(f"{' '.join(command)} failed: {errors:.200}")
+    _sign(path, path.name)
     return path
 
 
-def _error_in(output: str) -> str:
-    """The first line of a compiler's output that reports an error; paths may contain such words."""
-    lines = output.strip().splitlines()
-    for pattern in (r"\berror\b\s*:", "error|fail"):
-        if matching := [line for line in lines if re.search(pattern, line, re.IGNORECASE)]:
-            return matching[0]
-    return lines[0]
+def _sign(path: Path, name: str) -> None:
+    """Append the checksum of a library that is to have this name."""
+    code = path.read_bytes()
+    path.write_bytes(code + _checksum(name, code))
+    path.chmod(0o644)
+
+
+def compile_errors(*command: str) -> str:
+    """Run a compiler, or what it has built: "" if it succeeds, else its first error."""
+    try:
+        run = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {SECONDS} seconds"
+    if not run.returncode:
+        return ""
+    lines = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
+    return next((line for line in lines if re.search(r"\berror\b\s*:", line)), lines[0])
+
+
+def find_compiler() -> list[str]:
+    """The command in the variable CXX, split as a shell splits it, or the first of COMPILERS.
+
+    Raises:
+        BuildError: no compiler was found.
+        ValueError: a quotation mark in CXX is not closed.
+    """
+    commands = shlex.split(os.environ.get("CXX", "")), *([name] for name in COMPILERS)
+    for command in commands:
+        if command and shutil.which(command[0]):
+            return command
+    raise BuildError(f"no C++ compiler was found ({', '.join(COMPILERS)}, or the one in CXX)")
 
 
 def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
@@ -208,14 +299,14 @@ def _name(kinds: tuple[tuple[str, ...], ...]) -> str:
     return SUM(repr((_sources(), FLAGS, kinds, variables, _processor())).encode()).hexdigest()[:20]
 
 
-def prebuilt_name(level: compiler.Level) -> str:
+def prebuilt_name(level: Level) -> str:
     """The name of the library of a level in the wheel: the level, a hash of sources and flags."""
     hashed = SUM(repr((_sources(), FLAGS, level.flags)).encode()).hexdigest()[:20]
     return f"kernels-{level.name}-{hashed}.so"
 
 
 def _sources() -> list[bytes]:
-    return [path.read_bytes() for path in sorted(FOLDER.iterdir())]
+    return [path.read_bytes() for path in sorted(SOURCES.iterdir())]
 
 
 def _checksum(name: str, code: bytes) -> bytes:
@@ -235,16 +326,6 @@ def _has_checksum(name: str, written: bytes) -> bool:
     return _checksum(name, written[:-size]) == written[-size:]
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove the temporary folders that killed builds have left."""
-    for place in folder.glob(f"{UNFINISHED}*"):
-        try:
-            if time.time() - place.stat().st_mtime > 4 * SECONDS:
-                shutil.rmtree(place, ignore_errors=True)
-        except OSError:  # another process has removed it
-            pass
-
-
 def load(path: Path) -> ctypes.CDLL:
     """A compiled library with the types of its functions.
 
@@ -252,7 +333,7 @@ def load(path: Path) -> ctypes.CDLL:
         BuildError: it is damaged, or another user could have written it.
         OSError: it cannot be loaded.
     """
-    if untrusted := compiler.distrust_reason(path.parent):
+    if untrusted := distrust_reason(path.parent):
         raise BuildError(untrusted)
     if not _is_whole(path):
         raise BuildError(f"{path} is damaged")
@@ -304,10 +385,18 @@ def _processor() -> str:
     return repr((platform.machine(), platform.processor(), sorted(facts)))
 
 
-def _cache() -> Path:
-    """The folder for compiled libraries, if it can be used."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(root, "regard", "kernels")
+def distrust_reason(folder: Path) -> str:
+    """Why files of a folder must not be loaded: another user could have written them. "" if they
+    may be, or if there is no folder.
+    """
+    if not hasattr(os, "geteuid") or not folder.is_dir():
+        return ""
+    status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{folder} belongs to another user (uid {status.st_uid})"
+    if status.st_mode & GROUP_OR_OTHERS_WRITE:
+        return f"other users may write to {folder} (`chmod go-w {folder}` forbids it)"
+    return ""
 
 
 def _problem(folder: Path) -> str:
@@ -319,18 +408,7 @@ def _problem(folder: Path) -> str:
         folder.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
         return str(error)
-    if untrusted := compiler.distrust_reason(folder):  # another user has made it meanwhile
-        return untrusted
-    if not os.access(folder, os.W_OK):
-        return f"{folder} cannot be written to"
-    if not _executes(folder):
-        return f"programs may not run from {folder}"
-    return "" if shutil.disk_usage(folder).free >= FREE_BYTES else f"the disk of {folder} is full"
-
-
-def _executes(folder: Path) -> bool:
-    """Whether what lies in a folder may be loaded."""
-    return not hasattr(os, "ST_NOEXEC") or not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written to"
 
 
 def _of_this_process(problem: str) -> Path:

@@ -6,21 +6,22 @@ training, and where something has no compiled form.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, FirstTokens, TokenSubset
 from regard.kernels import build
-from regard.kernels.arguments import is_cpu_strided, row_strided_address
-from regard.kernels.compiled_texts import CompiledTexts
-from regard.kernels.leaves import lowering_of
-from regard.kernels.op_list import OpList
+from regard.kernels.leaves import IDS, SEGMENTS, lowering_of
+from regard.kernels.lowering import EMBEDDING, TABLE, Op, OpList
+from regard.kernels.products import threads_for
 from regard.kernels.program import (
     Program,
     agree,
@@ -30,6 +31,13 @@ from regard.kernels.program import (
     wants_results_alone,
 )
 from regard.kernels.signatures import PartStruct
+from regard.kernels.tensors import (
+    address,
+    is_cpu_strided,
+    optional_address,
+    raw_address,
+    row_strided_address,
+)
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
 from regard.layers.scalar_mix import LayerChoice, SingleLayer
 from regard.models.protocols import (
@@ -40,7 +48,6 @@ from regard.models.protocols import (
     Output,
     SearchPlan,
     SearchResults,
-    States,
 )
 from regard.models.transformer import TransformerState
 from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
@@ -376,15 +383,6 @@ class CompiledEncoder(EncoderWrapper):
         """More than of the model: the kernels themselves keep together what stays in caches."""
         return 4096
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        compiled = self.texts.each(batch) if tokens is ALL else None
-        if compiled is None:
-            yield from self.model.states(batch, tokens)
-            return
-        flat, states = compiled
-        for layer in states:
-            yield flat.padded(layer)
-
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         hidden = None
         if tokens is ALL:
@@ -394,8 +392,145 @@ class CompiledEncoder(EncoderWrapper):
         return self.model.encode(batch, tokens) if hidden is None else hidden
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
-        if choice == LAST:
-            hidden = self.texts.last(batch)
-            return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]
-        layers = self.texts.each(batch)
-        return self.model.chosen(batch, choice) if layers is None else choice(layers[1])
+        hidden = self.texts.last(batch) if choice == LAST else None
+        return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]
+
+
+class TextProgram(Program):
+    """What a model does with whole texts, in one call."""
+
+    def __init__(self, listed: OpList):
+        super().__init__(listed)
+        self.limits = [
+            min((_rows(op) for op in listed.ops if _looks_up(op, kind)), default=sys.maxsize)
+            for kind in (IDS, SEGMENTS)
+        ]
+
+    def takes(self, flat: Flat) -> bool:
+        """Whether the tables have a row for every id, segment and position of these texts."""
+        if flat.longest > self.end:
+            return False
+        for ids, limit in zip((flat.ids, flat.segments), self.limits, strict=True):
+            if ids is not None and len(ids):
+                low, high = ids.aminmax()
+                if low < 0 or high >= limit:
+                    return False
+        return True
+
+    def encode(self, library: Any, flat: Flat) -> Tensor:
+        """States (N, D) of texts."""
+        count = (flat.count,)
+        out = torch.empty(flat.count, self.width)
+        if flat.count:
+            library.regard_encode(
+                *(self._address, raw_address(out), flat.count),
+                optional_address("ids", flat.ids, torch.int64, count),
+                optional_address("segments", flat.segments, torch.int64, count),
+                address("starts", flat.starts, torch.int64, flat.starts.shape),
+                *(flat.starts.numel() - 1, threads_for(flat.count * self._work)),
+            )
+        return out
+
+
+def _looks_up(op: Op, kind: int) -> bool:
+    return op.kind in (EMBEDDING, TABLE) and op.heads == kind
+
+
+def _rows(op: Op) -> int:
+    if op.table is not None:
+        return op.table.size(0)
+    assert op.matrix is not None
+    return op.matrix.out_features
+
+
+class Flat:
+    """Texts without padding: ids and segments (N,); where each begins, and the end, (B + 1,)."""
+
+    def __init__(self, batch: Sequences):
+        self.keep = batch.keep
+        self.ids = batch.ids[self.keep]
+        self.segments = None if batch.segments is None else batch.segments[self.keep]
+        self.starts = F.pad(batch.lengths.cumsum(0), (1, 0))
+        self.count, self.longest = len(self.ids), batch.ids.size(1)
+
+    def padded(self, states: Tensor) -> Tensor:
+        """(N, D) -> (B, T, D), zeros at padding."""
+        padded = states.new_zeros(*self.keep.shape, states.size(-1))
+        padded[self.keep] = states
+        return padded
+
+
+class CompiledTexts:
+    """Programs for one method of a model that gives hidden states of whole texts.
+
+    Args:
+        method: "encode", which gives the last states, or "states", which gives those of each layer.
+    """
+
+    def __init__(self, model: Encoder | CrossAttentionModel, method: str):
+        self.model, self.method, self.programs = model, method, programs_of(model)
+
+    def last(self, batch: Sequences) -> Tensor | None:
+        """Hidden states of the last layer, (B, T, D); None where there is no program."""
+        flat = self._flat(batch)
+        program = None if flat is None else self._program(batch, flat, "last")
+        if flat is None or program is None:
+            return None
+        return flat.padded(program.encode(build.kernels(), flat))
+
+    def first(self, batch: Sequences) -> Tensor | None:
+        """Of the first tokens alone, (B, 1, D); None where there is no program."""
+        flat = self._flat(batch)
+        program = None if flat is None else self._program(batch, flat, "first")
+        if flat is None or program is None:
+            return None
+        return program.encode(build.kernels(), flat)[flat.starts[:-1], None]
+
+    def _flat(self, batch: Sequences) -> Flat | None:
+        plain = (
+            batch.layout is None
+            and is_cpu_strided(batch.ids, torch.int64)
+            and is_cpu_strided(batch.lengths, torch.int64)
+            and (batch.segments is None or is_cpu_strided(batch.segments, torch.int64))
+            and wants_results_alone(self.model)
+        )
+        return Flat(batch) if plain else None
+
+    def _program(self, batch: Sequences, flat: Flat, part: str) -> TextProgram | None:
+        key = self.method, part, batch.segments is None
+        program: Any = self.programs.of(
+            self.model,
+            key,
+            lambda: TextProgram(self._ops(part, batch.segments is not None)),
+            lambda program: self._agrees(program, batch, part),
+        )
+        return program if program is not None and program.takes(flat) else None
+
+    def _agrees(self, program: Any, batch: Sequences, part: str) -> bool:
+        """Whether the first text has the states that the model's own code gives it."""
+        length = int(batch.lengths[0]) if len(batch) else 0
+        if not length:
+            return True
+        segments = None if batch.segments is None else batch.segments[:1, :length]
+        first = Sequences(batch.ids[:1, :length], batch.lengths[:1], segments)
+        expected = self.model.encode(first)[0]
+        flat = Flat(first)
+        if not program.takes(flat):
+            return True
+        hidden = program.encode(build.kernels(), flat)
+        return agree(hidden[:1], expected[:1]) if part == "first" else agree(hidden, expected)
+
+    def _ops(self, part: str, has_segments: bool) -> OpList:
+        def arguments(tracing: LeafTracer) -> list[Any]:
+            names = ("tokens", "lengths", "segments", "layout")
+            ids, lengths, segments, layout = (tracing.symbol(name) for name in names)
+            of_batch = segments if has_segments else None
+            batch = Sequences(ids, lengths, of_batch, layout=layout)  # type: ignore[arg-type]
+            return [batch, tracing.symbol("subset")] if part == "first" else [batch]
+
+        module = cast(nn.Module, self.model)
+        graph = tracer(self.method, arguments).graph_of(module)
+        states: Any = graph.output_node().args[0]
+        result = states if isinstance(states, fx.Node) else states[-1]
+        lowering = lowering_of(module)
+        return lowering.finished(lowering.lowered(graph, result))

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from regard.attention.form_step import CrossAttentionStep
 from regard.attention.multihead import CrossAttention, GroupedQueryAttention, Memory, SelfAttention
 from regard.attention.relative_kinds import T5Positions
 from regard.attention.relative_protocol import RelativeBias
 from regard.attention.scores import Dot, General
+from regard.attention.selection import CrossAttentionStep
 from regard.data.layout import ALL
-from regard.kernels.lowering import ACTIVATION, NOT_QUANTIZED, Lowering, concatenate, is_part
-from regard.kernels.op_list import (
+from regard.kernels.lowering import (
+    ACTIVATION,
     CROSS,
     EMBEDDING,
     GATED,
     GROUPED,
     GRU_CELL,
+    NOT_QUANTIZED,
     POSITIONS,
     RNN_CELL,
     SELF,
     SELF_FIRST_TOKEN,
     TABLE,
     TOKEN_POSITIONS,
+    Lowering,
+    concatenate,
+    is_part,
     readable_table,
     table_of,
 )
@@ -40,16 +44,15 @@ from regard.kernels.tracer import (
     TOKENS,
     WHOLE_TEXTS,
     Built,
-    CannotCompile,
     Register,
     Symbol,
+    require,
 )
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import (
     FeedForward,
     GatedFeedForward,
 )
-from regard.layers.norm import AddNorm
 from regard.layers.panels import PANEL
 from regard.layers.positions import (
     LearnedPositions,
@@ -66,6 +69,8 @@ from regard.layers.quantized import (
 from regard.layers.recurrent import LSTMStep
 
 OTHER_SOURCE = "cross-attention must read the source of the state"
+OTHER_CACHE = "attention must use the cache of the state, with `state.mask(count)`"
+OTHER_POSITIONS = "positions must be those of the tokens that are read"
 IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
 
 # Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
@@ -83,24 +88,17 @@ def _self_attention(
     cache: Any = None,
     tokens: Any = ALL,
 ) -> Register:
-    if bias is not None:
-        raise CannotCompile("attention with a score bias has no compiled form")
+    require(bias is None, "attention with a score bias has no compiled form")
     table = _table_of(relation, "of" if cache is None else "after")
-    if cache is None and mask != WHOLE_TEXTS:
-        raise CannotCompile("attention without a cache must have the padding mask of the batch")
-    if cache is None and tokens == SUBSET:
-        if table is not None:
-            raise CannotCompile("attention of the first tokens with a bias has no compiled form")
-        return _first_attention(lowering, layer, hidden)
-    number, window = 0, None
-    if cache is not None:
-        if not is_part(mask, "mask", CACHE) or not is_part(cache, "layer", CACHE):
-            raise CannotCompile(
-                "attention must use the cache of the state, with `state.mask(count)`"
-            )
+    if cache is None:
+        require(mask == WHOLE_TEXTS, "attention must have the padding mask of the batch")
+        if tokens == SUBSET and table is None:
+            return _first_attention(lowering, layer, hidden)
+        number, window = 0, None
+    else:
+        require(is_part(mask, "mask", CACHE) and is_part(cache, "layer", CACHE), OTHER_CACHE)
         number, window = cache.parts[1], mask.parts[1]
-    if tokens is not ALL:
-        raise CannotCompile("attention with a cache must compute all tokens")
+    require(tokens is ALL, "attention must compute all tokens")
     projected = lowering.linear(layer.query_key_value, hidden)
     return lowering.attention(SELF, layer, projected, number, bias=table, window=window)
 
@@ -114,10 +112,9 @@ def _grouped_attention(
     angles: Any,
     cache: Any = None,
 ) -> Register:
-    if mask != MASK or not is_part(cache, "layer", CACHE):
-        raise CannotCompile("attention must use the cache of the state, with `state.mask(count)`")
-    if not isinstance(angles, Symbol) or angles.name != "angles":
-        raise CannotCompile("queries and keys must be rotated by the positions of the cache")
+    require(mask == MASK and is_part(cache, "layer", CACHE), OTHER_CACHE)
+    rotated = isinstance(angles, Symbol) and angles.name == "angles"
+    require(rotated, "queries and keys must be rotated by the positions of the cache")
     query = lowering.linear(layer.query, hidden)
     key_value = lowering.linear(layer.key_value, hidden)
     sizes: dict[str, Any] = dict(heads=layer.heads, head_dim=layer.head_dim)
@@ -135,8 +132,7 @@ def _grouped_attention(
 
 
 def _rotary(lowering: Lowering, layer: RotaryPositions, *arguments: Any, method: str) -> Symbol:
-    if method != "after" or arguments != (CACHE, COUNT):
-        raise CannotCompile("rotary positions must be those of the tokens behind the cache")
+    require(method == "after" and arguments == (CACHE, COUNT), OTHER_POSITIONS)
     return Symbol("angles", (readable_table(layer.table),))
 
 
@@ -144,8 +140,8 @@ def _table_of(relation: Any, method: str) -> RelativeBias | None:
     """The biases of all tokens of the batch, or of those behind the cache, by distance."""
     if relation is None:
         return None
-    if not isinstance(relation, Symbol) or relation.name != "bias" or relation.parts[1] != method:
-        raise CannotCompile("relative positions must be those of all tokens that are read")
+    is_bias = isinstance(relation, Symbol) and relation.name == "bias"
+    require(is_bias and relation.parts[1] == method, OTHER_POSITIONS)
     return relation.parts[0]
 
 
@@ -153,17 +149,21 @@ def _relations(
     lowering: Lowering, positions: T5Positions, *arguments: Any, method: str
 ) -> list[Symbol]:
     """Of each layer, from which table and for which tokens."""
-    batch = arguments[0]
-    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and arguments != (CACHE, COUNT):
-        raise CannotCompile("relative positions must be those of the tokens of the batch")
+    _check_read(arguments, method)
     return [Symbol("bias", (positions.table_of(n), method)) for n in range(positions.layers)]
 
 
+def _check_read(arguments: Sequence[Any], method: str) -> None:
+    """Raises CannotCompile: positions are asked for of other tokens than those that are read."""
+    batch = arguments[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    require(whole if method == "of" else arguments == (CACHE, COUNT), OTHER_POSITIONS)
+
+
 def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
-    projection, width = layer.query_key_value, layer.heads * layer.head_dim
-    if not isinstance(projection, QuantizedLinear):
-        raise CannotCompile(NOT_QUANTIZED)
+    projection: Any = layer.query_key_value
+    width = layer.heads * layer.head_dim
+    require(isinstance(projection, QuantizedLinear), NOT_QUANTIZED)
     if width % PANEL:  # the matrix cannot be sliced
         attended = lowering.attention(SELF, layer, lowering.linear(projection, hidden), 0)
         return lowering.first_of(attended)
@@ -180,36 +180,34 @@ def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> R
 def _cross_attention(
     lowering: Lowering, layer: CrossAttention, hidden: Any, memory: Any
 ) -> Register:
-    key = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
-    if not is_part(key, "layer", SOURCE):
-        raise CannotCompile(OTHER_SOURCE)
+    key: Any = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
+    require(is_part(key, "layer", SOURCE), OTHER_SOURCE)
     number = key.parts[1]
     expected = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
-    if memory.values != expected | {"mask": SOURCE_MASK}:
-        raise CannotCompile(OTHER_SOURCE)
+    require(memory.values == expected | {"mask": SOURCE_MASK}, OTHER_SOURCE)
     return lowering.attention(CROSS, layer, lowering.linear(layer.query, hidden), number)
 
 
+def _activation(layer: FeedForward | GatedFeedForward) -> int:
+    require(layer.activation in ACTIVATION, "the activation has no compiled form")
+    return ACTIVATION[layer.activation]
+
+
 def _feed_forward(lowering: Lowering, layer: FeedForward, hidden: Any) -> Register:
-    if layer.activation not in ACTIVATION:
-        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
-    inner = lowering.linear(layer.inner, hidden, ACTIVATION[layer.activation])
+    inner = lowering.linear(layer.inner, hidden, _activation(layer))
     return lowering.linear(layer.outer, inner)
 
 
 def _gated_feed_forward(lowering: Lowering, layer: GatedFeedForward, hidden: Any) -> Register:
-    if layer.activation not in ACTIVATION:
-        raise CannotCompile("the activation of the feed-forward layer has no compiled form")
     inner = lowering.linear(layer.inner, hidden)
-    kind, width = ACTIVATION[layer.activation], lowering.width(inner) // 2
+    kind, width = _activation(layer), lowering.width(inner) // 2
     return lowering.linear(layer.outer, lowering.write(GATED, width, inner, activation=kind))
 
 
 def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
     # Without segments all tokens belong to the first: the kernels look up 0.
     kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
-    if ids not in kinds:
-        raise CannotCompile("an embedding must look up the ids of the batch, or its segments")
+    require(ids in kinds, "an embedding must look up the ids of the batch, or its segments")
     if isinstance(layer, QuantizedEmbedding):
         matrix = layer.matrix
         return lowering.write(EMBEDDING, matrix.in_features, matrix=matrix, heads=kinds[ids])
@@ -218,17 +216,11 @@ def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
 
 
 def _positions(lowering: Lowering, layer: Any, *arguments: Any, method: str) -> Register:
-    batch = arguments[0]
-    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
-    if method == "of" and not whole or method == "after" and arguments != (CACHE, COUNT):
-        raise CannotCompile("positions must be those of the tokens of the batch")
+    _check_read(arguments, method)
     table = readable_table(table_of(layer))
     if not isinstance(layer, RobertaPositions):
         return lowering.write(POSITIONS, table.size(1), table=table)
-    if method != "of":
-        raise CannotCompile(
-            "positions that are counted from the padding ids have no compiled form with a cache"
-        )
+    require(method == "of", "positions counted from the padding have no compiled form with a cache")
     return lowering.write(TOKEN_POSITIONS, table.size(1), table=table, heads=IDS, layer=layer.pad)
 
 
@@ -260,10 +252,8 @@ def _looking(
     lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, capture: Any
 ) -> Any:
     score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
-    if source != SOURCE or type(score) is not Dot:
-        raise CannotCompile(
-            "cross-attention must read the source of the state, with dot-product scores"
-        )
+    fits = source == SOURCE and type(score) is Dot
+    require(fits, "cross-attention must read the source of the state, with dot-product scores")
     return Symbol("look", (score.scale,))
 
 

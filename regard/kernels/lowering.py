@@ -7,8 +7,8 @@ only its identity matters. `regard.kernels.leaves` says what each layer becomes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
@@ -18,27 +18,6 @@ from torch.nn import functional as F
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.relative_protocol import RelativeBias
 from regard.attention.scores import Dot
-from regard.kernels.op_list import (
-    ABSENT,
-    ADD,
-    CELL,
-    CONCAT,
-    CROSS,
-    FIRST_TOKEN,
-    LINEAR,
-    LSTM_CELL,
-    LSTM_HIDDEN,
-    NORM,
-    READ_STATE,
-    RMS_NORM,
-    SCALE,
-    WRITE_STATE,
-    Op,
-    OpList,
-    allocate_registers,
-    bias_table,
-    fuse_additions,
-)
 from regard.kernels.tracer import (
     ADVANCED,
     CACHE,
@@ -54,6 +33,7 @@ from regard.kernels.tracer import (
     Register,
     Symbol,
     needed_for,
+    require,
     where_of,
 )
 from regard.layers.feedforward import (
@@ -63,12 +43,170 @@ from regard.layers.feedforward import (
     quick_gelu,
     relu_squared,
 )
+from regard.layers.positions import RobertaPositions, SinusoidalPositions
 from regard.layers.quantized import (
     QuantizedLinear,
     QuantizedMatrix,
 )
 from regard.state import State
 
+MAX_DISTANCES = 2**14  # of which a table has the biases, for each head
+
+
+def table_of(positions: Any) -> Tensor:
+    """The vectors of positions, (N, D), from the first; of RoBERTa's, those of padding, too."""
+    if isinstance(positions, SinusoidalPositions):
+        return positions.table
+    weight: Tensor = positions.vectors.weight
+    counted = isinstance(positions, RobertaPositions)
+    return weight if counted else weight[positions.offset :]
+
+
+def readable_table(table: Tensor) -> Tensor:
+    """The same, where kernels can read it.
+
+    Raises:
+        CannotCompile: they cannot.
+    """
+    fits = table.dtype == torch.float32 and table.is_contiguous()
+    require(fits, "a table of embeddings or positions must be contiguous, in float32")
+    return table
+
+
+def bias_table(bias: RelativeBias, heads: Sequence[int], scale: float) -> Tensor:
+    """What is added to the scores of these heads before they are scaled, by distance: (H, 2 N - 1);
+    from N - 1 positions on the biases on a side are equal. See `Op.table`.
+
+    Raises:
+        CannotCompile: too many distances have a bias of their own.
+    """
+    limit = bias.max_distance
+    require(limit <= MAX_DISTANCES, f"more than {MAX_DISTANCES:,} distances with a bias")
+    with torch.no_grad():
+        biases = bias.by_distance(torch.arange(limit, -limit - 1, -1))  # (2 N - 1, H)
+    return readable_table((biases[:, list(heads)].t() / scale).contiguous())
+
+
+# The numbers that programs.h gives them.
+NORM, LINEAR, SELF, CROSS, ADD, EMBEDDING, TABLE, POSITIONS, SCALE = range(9)
+TOKEN_POSITIONS, FIRST_TOKEN, SELF_FIRST_TOKEN = range(9, 12)
+READ_STATE, WRITE_STATE, CONCAT, CELL, CACHE_ONLY = range(12, 17)
+RMS_NORM, GATED, GROUPED = range(17, 20)
+RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # of CELL, as cells.h has them
+ABSENT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """target = kind(source), and `other` is added: numbers of registers.
+
+    matrix: of a product, with its bias, or of an embedding.  gain, bias: of a norm.
+    table: (N, D) float32, of ids or of positions; of self-attention (H, 2 N - 1), what is added to
+        the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it; of
+        GROUPED (N, K), the cosines and sines of positions.
+    number: the scale of scores or of states, or the epsilon of a norm.
+    window: of self-attention, how many positions a token sees, its own included; 0: all.
+    """
+
+    kind: int
+    target: int
+    source: int = ABSENT
+    other: int = ABSENT
+    layer: int = 0
+    heads: int = 0
+    head_dim: int = 0
+    activation: int = 0
+    number: float = 0.0
+    window: int = 0
+    matrix: QuantizedMatrix | None = None
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    table: Tensor | None = None
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        return self.source, self.other
+
+
+@dataclass(frozen=True)
+class OpList:
+    """Operations over registers of these widths; the first is what comes in and goes out."""
+
+    ops: list[Op]
+    widths: list[int]
+
+    def cache_only(self) -> OpList:
+        """What of it fills a cache; no hidden states come out.
+
+        Raises:
+            CannotCompile: it fills none.
+        """
+        at = [number for number, op in enumerate(self.ops) if op.kind in (SELF, GROUPED)]
+        require(at, "a model without self-attention has no cache to fill")
+        last = replace(self.ops[at[-1]], kind=CACHE_ONLY)
+        return OpList([*self.ops[: at[-1]], last], self.widths)
+
+
+def fuse_additions(ops: list[Op], last: int) -> list[Op]:
+    """Additions that follow a product directly become part of it."""
+    fused: list[Op] = []
+    for at, op in enumerate(ops):
+        before = fused[-1] if fused else None
+        later = {register for other in ops[at + 1 :] for register in other.reads} | {last}
+        if (
+            op.kind == ADD
+            and before is not None
+            and (before.kind, before.other) == (LINEAR, ABSENT)
+            and before.target in op.reads
+            and before.target not in later
+            and op.source != op.other
+        ):
+            added = next(register for register in op.reads if register != before.target)
+            fused[-1] = replace(before, target=op.target, other=added)
+        else:
+            fused.append(op)
+    return fused
+
+
+def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
+    """Reuse registers that are not read any more; the result is in the first.
+
+    Raises:
+        CannotCompile: the last product still reads what came in, or there is nothing.
+    """
+    end = ops[-1] if ops else None
+    fits = end and end.target == last and (end.kind == ADD or 0 not in end.reads)
+    require(fits, "the result must be that of the last layer")
+    final = {register: at for at, op in enumerate(ops) for register in op.reads}
+    register_of, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
+    free: dict[int, list[int]] = {}  # by width
+    allocated = []
+    for at, op in enumerate(ops):
+        width = widths[op.target]
+        spare = free.setdefault(width, [])
+        if op is end:
+            register_of[last] = 0
+        elif spare:
+            register_of[op.target] = spare.pop()
+        else:
+            register_of[op.target] = len(packed)
+            packed.append(width)
+        allocated.append(
+            replace(
+                op,
+                target=register_of[op.target],
+                source=register_of[op.source],
+                other=register_of[op.other],
+            )
+        )
+        for register in {
+            register for register in op.reads if register > 0 and final[register] == at
+        }:
+            free.setdefault(widths[register], []).append(register_of[register])
+    return OpList(allocated, packed)
+
+
+ONE_LAYER = "a state may be indexed by one layer alone, as in `[:, layer]`"
 NOT_QUANTIZED = "the weights of a matrix product must be quantized"
 ACTIVATION: dict[Any, int] = {
     ACTIVATIONS["linear"]: 0,
@@ -99,22 +237,16 @@ class Lowering:
         self.values: dict[fx.Node, Any] = {}
         self.parts = 0  # of a recurrent state
 
-    def lowered(
-        self, graph: fx.Graph, result: fx.Node | None = None, start: fx.Node | None = None
-    ) -> Any:
+    def lowered(self, graph: fx.Graph, result: fx.Node | None = None) -> Any:
         """The value of a node, or of the graph's output.
-
-        start: the node whose value is what comes in, the first register; None: there is none.
 
         Raises:
             CannotCompile: something has no operation; the message says where.
         """
         target = list(graph.nodes)[-1] if result is None else result
-        needed = needed_for(target, start)
+        needed = needed_for(target)
         for node in graph.nodes:
-            if start is not None and node is start:
-                self.values[node] = Register(0)
-            elif node in needed or node.op == "placeholder":
+            if node in needed or node.op == "placeholder":
                 try:
                     self.values[node] = self._value(node)
                 except CannotCompile as error:
@@ -138,11 +270,9 @@ class Lowering:
         if isinstance(output, Built):  # an `Output`
             output = output.values["hidden"], output.values["state"]
         result, after = output
-        if not _follows(after, state):
-            raise CannotCompile("the next state must be the advanced cache, or of the same class")
         parts = list(registers_of(after))
-        if len(parts) != self.parts:
-            raise CannotCompile("the next state must have as many tensors as the state before")
+        fits = _follows(after, state) and len(parts) == self.parts
+        require(fits, "the next state must be the advanced cache, or of the same class")
         for number, part in enumerate(parts):
             self.write(WRITE_STATE, self.width(part), part, layer=number)
         if parts:  # the state is stored before the last product
@@ -173,9 +303,8 @@ class Lowering:
             return Built(node.target, dict(options)) if symbolic else node.target(**options)
         table: Any = METHODS if node.op == "call_method" else FUNCTIONS
         name: Any = node.target
-        if name not in table:
-            function = name if isinstance(name, str) else getattr(name, "__name__", name)
-            raise CannotCompile(f"the function `{function}` has no compiled form")
+        function = name if isinstance(name, str) else getattr(name, "__name__", name)
+        require(name in table, f"the function `{function}` has no compiled form")
         return table[name](self, *arguments, **options)
 
     def _input(self, node: fx.Node) -> Any:
@@ -213,10 +342,9 @@ class Lowering:
 
     def register(self, value: Any, width: int | None = None) -> int:
         """Where hidden states are, of this width."""
-        if not isinstance(value, Register):
-            raise CannotCompile("an operation reads something that is not a hidden state")
-        if width not in (None, self.widths[value.number]):
-            raise CannotCompile("an operation reads hidden states of different widths")
+        require(isinstance(value, Register), "an operation reads what is no hidden state")
+        fits = width in (None, self.widths[value.number])
+        require(fits, "an operation reads hidden states of different widths")
         return value.number
 
     def width(self, value: Any) -> int:
@@ -230,50 +358,46 @@ class Lowering:
             CannotCompile: they come from no product, or from one of a kind that cannot be changed.
         """
         number = self.register(value)
-        at = next((n for n, op in enumerate(self.ops) if op.target == number), None)
-        op = None if at is None else self.ops[at]
-        is_read = any(number in other.reads for other in self.ops)
-        if at is None or op is None or (op.kind, op.activation) != (LINEAR, 0) or is_read:
-            raise CannotCompile("activations and biases must follow a product that is read once")
-        if "bias" in details and op.bias is not None:
-            raise CannotCompile("a matrix product has two biases")
-        self.ops[at] = replace(op, **details)
+        products = [n for n, op in enumerate(self.ops) if (op.kind, op.target) == (LINEAR, number)]
+        fits = products and not any(number in other.reads for other in self.ops)
+        require(fits, "activations and biases must follow a product that is read once")
+        op = self.ops[products[0]]
+        changed = op.activation or ("bias" in details and op.bias is not None)
+        require(not changed, "a matrix product has two activations or biases")
+        self.ops[products[0]] = replace(op, **details)
         return value
 
     # ---- what several layers have in common
 
-    def add(self, one: Any, other: Any) -> Register:
+    def add(self, hidden: Any, other: Any) -> Register:
         """The sum of two."""
-        width = self.width(one)
-        return self.write(ADD, width, one, other=self.register(other, width))
+        width = self.width(hidden)
+        return self.write(ADD, width, hidden, other=self.register(other, width))
 
-    def scaled(self, one: Any, number: Any) -> Register:
+    def scaled(self, hidden: Any, number: Any) -> Register:
         """A product with a number."""
-        if not isinstance(number, int | float):
-            raise CannotCompile("hidden states can be multiplied by a number alone")
+        require(isinstance(number, int | float), "hidden states are multiplied by a number alone")
         if number == 1:
-            return Register(self.register(one))
-        return self.write(SCALE, self.width(one), one, number=float(number))
+            return Register(self.register(hidden))
+        return self.write(SCALE, self.width(hidden), hidden, number=float(number))
 
     def product(self, matrix: Any, bias: Tensor | None, x: Any, activation: int = 0) -> Register:
         """With a quantized matrix."""
-        if not isinstance(matrix, QuantizedMatrix):
-            raise CannotCompile(NOT_QUANTIZED)
+        require(isinstance(matrix, QuantizedMatrix), NOT_QUANTIZED)
         rows, columns = matrix.shape
         self.register(x, columns)
         return self.write(LINEAR, rows, x, activation=activation, matrix=matrix, bias=bias)
 
     def linear(self, layer: Any, x: Any, activation: int = 0) -> Register:
         """By a quantized layer."""
-        if not isinstance(layer, QuantizedLinear):
-            raise CannotCompile(NOT_QUANTIZED)
+        require(isinstance(layer, QuantizedLinear), NOT_QUANTIZED)
         return self.product(layer.matrix, layer.bias, x, activation)
 
     def norm(self, layer: nn.LayerNorm | nn.RMSNorm, hidden: Any) -> Register:
         """Of a sub-layer's input, or of its sum with the output."""
         width = self.width(hidden)
-        if layer.normalized_shape != (width,) or layer.weight is None or layer.eps is None:
-            raise CannotCompile("the norm must be over the last dimension, with a weight")
+        fits = layer.normalized_shape == (width,) and layer.weight is not None
+        require(fits and layer.eps is not None, "a norm must be over all features, with a weight")
         if isinstance(layer, nn.RMSNorm):
             return self.write(RMS_NORM, width, hidden, number=layer.eps, gain=layer.weight)
         parts = dict(gain=layer.weight, bias=layer.bias)
@@ -291,12 +415,11 @@ class Lowering:
     ) -> Register:
         """Heads that read, and their output."""
         score = layer.score
-        if type(score) is not Dot or not layer.heads:
-            raise CannotCompile("attention must have dot-product scores and at least one head")
+        fits = type(score) is Dot and layer.heads
+        require(fits, "attention must have dot-product scores and at least one head")
         heads, head_dim = layer.heads, layer.head_dim
         scale = head_dim**-0.5 if score.scale is None else score.scale
-        if scale <= 0:
-            raise CannotCompile("the scale of the attention scores must be above 0")
+        require(scale > 0, "the scale of the attention scores must be above 0")
         sizes: dict[str, Any] = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
         sizes["window"] = window or 0
         if bias is not None:
@@ -330,25 +453,19 @@ class Lowering:
 
 
 def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
-    if not isinstance(look, Symbol) or look.name != "look":
-        raise CannotCompile("a call of something that is neither a layer nor a known function")
+    is_look = isinstance(look, Symbol) and look.name == "look"
+    require(is_look, "a call of something that is neither a layer nor a known function")
     width, scale = lowering.width(hidden), look.parts[0]
     number = width**-0.5 if scale is None else scale
     return lowering.write(CROSS, width, hidden, heads=1, head_dim=width, number=number)
-
-
-def _size(lowering: Lowering, value: Any, dim: int = 0) -> Symbol:
-    return Symbol("size", (value, dim))
 
 
 def _cache_method(name: str, result: Any) -> Callable[..., Any]:
     """Of a cache, which must be asked for as many tokens as are read."""
 
     def method(lowering: Lowering, cache: Any, count: Any) -> Any:
-        if cache != CACHE or count != COUNT:
-            raise CannotCompile(
-                f"`{name}` of the cache must be called with the number of tokens of the batch"
-            )
+        fits = cache == CACHE and count == COUNT
+        require(fits, f"`{name}` of the cache must be called with the number of tokens read")
         return result
 
     return method
@@ -361,8 +478,8 @@ def _mask(lowering: Lowering, cache: Any, count: Any, window: Any = None) -> Sym
 
 
 def _layer(lowering: Lowering, of: Any, number: Any, heads: object = None) -> Symbol:
-    if of not in (CACHE, SOURCE) or not isinstance(number, int):
-        raise CannotCompile("`layer` must be that of the cache or the source, with a number")
+    fits = of in (CACHE, SOURCE) and isinstance(number, int)
+    require(fits, "`layer` must be that of the cache or the source, with a number")
     return Symbol("layer", (of, number))
 
 
@@ -375,16 +492,15 @@ def _attribute(lowering: Lowering, of: Any, name: str) -> Any:
 def _item(lowering: Lowering, of: Any, index: Any) -> Any:
     """One of several values; of the parts of a recurrent state one layer's, (R, L, D)."""
     if isinstance(index, tuple):
-        if len(index) != 2 or index[0] != slice(None) or not isinstance(of, list | Symbol):
-            raise CannotCompile("a state may be indexed by one layer alone, as in `[:, layer]`")
+        fits = len(index) == 2 and index[0] == slice(None) and isinstance(of, list | Symbol)
+        require(fits, ONE_LAYER)
         index = index[1]
     if of is NOTHING:
         return of
     if isinstance(of, Symbol):
         return Symbol(of.name, (*of.parts, index))
     if isinstance(of, Register):  # one token a row
-        if index != 0:
-            raise CannotCompile("hidden states may not be sliced")
+        require(index == 0, "hidden states may not be sliced")
         return of
     return of[index]
 
@@ -396,15 +512,13 @@ def _same(lowering: Lowering, value: Any, *details: Any, **more: Any) -> Any:
 
 def _unbind(lowering: Lowering, value: Any, dim: int = 0) -> Any:
     if isinstance(value, list):
-        if dim != 1:
-            raise CannotCompile("a state may be unbound along the layers alone, dimension 1")
+        require(dim == 1, ONE_LAYER)
         return value
     return [value]
 
 
 def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
-    if dim != 1:
-        raise CannotCompile("hidden states may be stacked along dimension 1 alone")
+    require(dim == 1, "hidden states may be stacked along dimension 1 alone")
     if NOTHING in values:
         return NOTHING
     return list(values) if len(values) > 1 else values[0]  # one layer, or one token
@@ -412,37 +526,20 @@ def _stack(lowering: Lowering, values: Any, dim: int = 0) -> Any:
 
 def concatenate(lowering: Lowering, values: Any, dim: int = 0) -> Register:
     """Two hidden states side by side."""
-    if dim not in (1, -1) or len(values) != 2:
-        raise CannotCompile("two hidden states may be concatenated, along their last dimension")
+    fits = dim in (1, -1) and len(values) == 2
+    require(fits, "two hidden states may be concatenated, along their last dimension")
     first, other = values
     width = lowering.width(first) + lowering.width(other)
     return lowering.write(CONCAT, width, first, other=lowering.register(other))
 
 
 def _tokens_of(lowering: Lowering, tokens: Any, hidden: Any) -> Register:
-    if tokens != SUBSET:
-        raise CannotCompile("other hidden states than those of the subset of tokens are selected")
+    require(tokens == SUBSET, "other hidden states than those of the subset are selected")
     return lowering.first_of(hidden)
 
 
-def _tanh(lowering: Lowering, value: Any) -> Any:
-    return lowering.change(value, activation=ACTIVATION[torch.tanh])
-
-
-def _add(lowering: Lowering, one: Any, other: Any) -> Any:
-    return lowering.add(one, other)
-
-
-def _mul(lowering: Lowering, one: Any, other: Any) -> Any:
-    return lowering.scaled(one, other)
-
-
-def _zeros(lowering: Lowering, like: Any) -> Symbol:
-    return Symbol("zeros", (like,))
-
-
 METHODS: dict[Any, Callable[..., Any]] = {
-    "size": _size,
+    "size": lambda low, value, dim=0: Symbol("size", (value, dim)),
     "reserve": _cache_method("reserve", CACHE),
     "mask": _mask,
     "advance": _cache_method("advance", ADVANCED),
@@ -454,14 +551,14 @@ METHODS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(["to", "transpose", "contiguous", "expand"], _same),
 }
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    operator.add: _add,
-    operator.mul: _mul,
+    operator.add: Lowering.add,
+    operator.mul: Lowering.scaled,
     operator.getitem: _item,
     getattr: _attribute,
-    torch.tanh: _tanh,
+    torch.tanh: lambda low, value: low.change(value, activation=ACTIVATION[torch.tanh]),
     torch.stack: _stack,
     torch.cat: concatenate,
-    torch.zeros_like: _zeros,
+    torch.zeros_like: lambda low, like: Symbol("zeros", (like,)),
 }
 
 

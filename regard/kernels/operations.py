@@ -13,16 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard import ops
-from regard.kernels import (
-    adam,
-    lstm,
-    memory,
-    products,
-    program,
-    training,
-)
-from regard.kernels.arguments import is_cpu_strided
+from regard.kernels import products, program, tensors, training
 from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
+from regard.kernels.tensors import is_cpu_strided
 from regard.kernels.training import AttentionCall
 from regard.layers import panels
 from regard.layers.linear import linear_no_grad, weight_gradient
@@ -211,36 +204,6 @@ class _AddNorm(torch.autograd.Function):
 # --------------------------------------------------------------- activations, sums, losses
 
 
-def _gelus(x: Tensor, approximate: str = "none") -> bool:
-    # The kernel's error function is as exact as float32 needs it only around zero.
-    return x.dtype == torch.bfloat16 and torch.is_grad_enabled() and training.fit(x)
-
-
-def _gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    return _Gelu.apply(x, approximate == "tanh")
-
-
-class _Gelu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, tanh: bool) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.tanh = tanh
-        return training.gelu(x, tanh=tanh)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return training.gelu(ctx.saved_tensors[0], grads[0], tanh=ctx.tanh), None
-
-
-def _sums(x: Tensor, dtype: torch.dtype) -> bool:
-    return dtype == torch.float32 and not x.requires_grad and training.fit(x)
-
-
-def _sum_rows(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return training.sum_rows(x)
-
-
 def _has_loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> bool:
     return training.fit(logits) and logits.is_contiguous() and not logits.requires_grad
 
@@ -304,7 +267,7 @@ def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentW
     tensors = x, hidden, cell, weights.input, weights.recurrent
     plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     supported = x.size(1) > 1 and weights.recurrent_bias is None
-    return plain and supported and autocasts_to_bfloat16(x) and lstm.available()
+    return plain and supported and autocasts_to_bfloat16(x) and training.lstm_available()
 
 
 def _lstm(
@@ -331,7 +294,7 @@ class _LSTM(torch.autograd.Function):
         learning: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         x, weight = x.to(torch.bfloat16), cast(weight, torch.bfloat16)
-        output = lstm.forward(
+        output = training.lstm_forward(
             recurrent, linear_no_grad(x, weight), bias, hidden, cell, keep=learning
         )
         if learning:
@@ -343,9 +306,9 @@ class _LSTM(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, cell, weight, recurrent, *saved = ctx.saved_tensors
         needs_x, needs_hidden, _, needs_weight, needs_recurrent, *_ = ctx.needs_input_grad
-        output = lstm.LSTMOutput(*saved)
+        output = training.LSTMOutput(*saved)
         d_hiddens, d_hidden, d_cell = grads
-        d_gates, d_bias, d_first, d_cell = lstm.backward(
+        d_gates, d_bias, d_first, d_cell = training.lstm_backward(
             recurrent, output, cell, (d_hiddens, d_hidden, d_cell), first=needs_hidden
         )
         flat = d_gates.flatten(0, 1)  # (B * T, 4D)
@@ -366,8 +329,6 @@ def register() -> None:
     ops.register(ops.qkv_attention, "compiled", _packed_attention, when=_attends_packed)
     ops.register(ops.dropout, "compiled", _dropout, when=_drops)
     ops.register(ops.add_norm, "compiled", _add_norm, when=_adds)
-    ops.register(ops.gelu, "compiled", _gelu, when=_gelus)
-    ops.register(ops.sum_rows, "compiled", _sum_rows, when=_sums)
     ops.register(ops.cross_entropy_gradient, "compiled", _cross_entropy_gradient, when=_has_loss)
     likelihood = products.negative_log_likelihood
     ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
@@ -381,6 +342,6 @@ def register() -> None:
     ops.register(panels.quantized_recurrence, "compiled", recur, when=products.fits_recurrence)
     ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
-    ops.register(ops.adam, "compiled", adam.adam, when=adam.fits)
-    ops.register(ops.zeros, "compiled", memory.zeros, when=_on_cpu)
-    ops.register(ops.large_empty, "compiled", memory.large_empty)
+    ops.register(ops.adam, "compiled", training.adam, when=training.adam_fits)
+    ops.register(ops.zeros, "compiled", tensors.zeros, when=_on_cpu)
+    ops.register(ops.large_empty, "compiled", tensors.large_empty)

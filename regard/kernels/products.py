@@ -7,12 +7,13 @@ from torch import Tensor
 
 from regard.errors import RegardError
 from regard.kernels import build
-from regard.kernels.arguments import (
+from regard.kernels.tensors import (
     address,
     checked_shape,
     contiguous,
     is_cpu_strided,
     optional_address,
+    raw_address,
 )
 from regard.layers.panels import GROUP, PANEL, Panels, check_range, check_recurrence
 
@@ -40,7 +41,7 @@ def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> T
     if rows:
         build.library().regard_linear(
             *(*numbers, address("x", x, torch.float32, (*size, in_features)), rows),
-            *(address("out", out, torch.float32, (*size, out_features)),),
+            raw_address(out),
             threads_for(rows * matrix.packed.numel(), rows),
         )
     return out
@@ -110,7 +111,7 @@ def quantized_recurrence(
         *(address("below", below, real, (rows, tokens, gates)), rows, tokens),
         address("hidden", hidden, real, (rows, width)),
         address("cell", cell, real, (rows, width)) if cell.numel() else None,
-        address("out", out, real, (rows, tokens, width)),
+        raw_address(out),
         threads_for(rows * matrix.packed.numel()),
     )
     return out, hidden, cell
@@ -131,7 +132,7 @@ def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
     missing = build.library().regard_rows(
         *packed_matrix(*matrix),
         *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
-        address("out", out, torch.float32, out.shape),
+        raw_address(out),
     )
     if missing:
         check_range("ids", ids, matrix.shape[0])
@@ -156,7 +157,7 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     missing = build.library().regard_nll(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size),
         address("targets", targets, torch.int64, (rows,)),
-        address("losses", losses, torch.float64, (rows,)),
+        raw_address(losses),
         threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     if missing:
@@ -171,8 +172,8 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     tokens, log_probs = torch.empty(rows, count, dtype=torch.int64), torch.empty(rows, count)
     build.library().regard_topk(
         *(address("logits", logits, torch.float32, (rows, vocab_size)), rows, vocab_size, count),
-        address("tokens", tokens, torch.int64, (rows, count)),
-        address("log_probs", log_probs, torch.float32, (rows, count)),
+        raw_address(tokens),
+        raw_address(log_probs),
         threads_for(rows * vocab_size * WORK_PER_LOGIT),
     )
     return tokens, log_probs

@@ -20,17 +20,8 @@ from regard.attention.cache import PAGE, KeyValueCache, PagedCache, SourceMemory
 from regard.attention.capture import captured_or_gated
 from regard.errors import RegardError
 from regard.kernels import build, signatures
-from regard.kernels.arguments import (
-    address,
-    is_contiguous,
-    is_cpu_strided,
-    optional_address,
-    raw_address,
-    strided_address,
-)
-from regard.kernels.beams import search
 from regard.kernels.leaves import LEAVES, PAIRS
-from regard.kernels.op_list import (
+from regard.kernels.lowering import (
     ABSENT,
     CACHE_ONLY,
     EMBEDDING,
@@ -47,10 +38,84 @@ from regard.kernels.op_list import (
     Op,
     OpList,
 )
-from regard.kernels.products import packed_matrix, threads_for
-from regard.kernels.tracer import CannotCompile, LeafTracer
+from regard.kernels.products import WORK_PER_THREAD, packed_matrix, threads_for
+from regard.kernels.signatures import BeamsStruct
+from regard.kernels.tensors import (
+    address,
+    contiguous,
+    is_contiguous,
+    is_cpu_strided,
+    optional_address,
+    raw_address,
+    strided_address,
+)
+from regard.kernels.tracer import CannotCompile, LeafTracer, require
 from regard.layers.quantized import QuantizedMatrix
 from regard.models.protocols import Model, SearchPlan, SearchResults
+
+# The stopping rules, as beams.h numbers them.
+RULES = {True: 0, False: 1, "never": 2}
+
+
+class SearchResult:
+    """The finished hypotheses of A sentences, best first; those behind `counts` are undefined.
+
+    counts: (A,).  scores, log_probs: (A, size) float64.  ended: (A, size) whether with an end.
+    lengths: (A, size).  tokens: (A, size, max_tokens).
+    """
+
+    def __init__(self, plan: SearchPlan):
+        rows, integer = (plan.limits.numel(), plan.size), torch.int64
+        self.counts = torch.empty(rows[0], dtype=integer)
+        self.scores, self.log_probs = torch.empty(2, *rows, dtype=torch.float64)
+        self.ended, self.lengths = torch.empty(2, *rows, dtype=integer)
+        self.tokens = torch.empty(*rows, plan.longest, dtype=integer)
+
+    def rows(self, count: int) -> SearchResults:
+        """The best `count` of each sentence, or fewer if fewer are finished."""
+        scores, log_probs, lengths = (
+            part[:, :count].tolist() for part in (self.scores, self.log_probs, self.lengths)
+        )
+        ended, tokens = (self.ended[:, :count] > 0).tolist(), self.tokens[:, :count].tolist()
+        return [
+            [
+                (tokens[row][at][: lengths[row][at]], scores[row][at], log_probs[row][at], end)
+                for at, end in enumerate(ended[row][:finished])
+            ]
+            for row, finished in enumerate(self.counts.tolist())
+        ]
+
+
+def search(
+    plan: SearchPlan, vocab_size: int, work: int, call: Callable[[Any], int]
+) -> SearchResult | None:
+    """The search, or None where it cannot be done in one call.
+
+    work: multiplications of a row in a step.  call: makes the compiled call with the address of the
+    options; returns whether the search was completed.
+    """
+    if not plan.limits.numel() or plan.longest < 1 or plan.early_stopping not in RULES:
+        return None
+    result, max_tokens, double = SearchResult(plan), plan.longest, torch.float64
+    lengths = range(1, max_tokens + 2)
+    penalties = torch.tensor([1.0, *(plan.penalty(n) for n in lengths)], dtype=double)
+    bounds = torch.tensor([1.0, *(plan.penalty(float(n)) for n in lengths)], dtype=double)
+    limits = contiguous(plan.limits)
+    limit_penalties = contiguous(plan.penalty(plan.limits.double()))
+    eos, forbidden = (torch.tensor(ids, dtype=torch.int64) for ids in (plan.eos, plan.forbidden))
+    beams = BeamsStruct(
+        *(limits.numel(), plan.size, plan.n_best, plan.count, RULES[plan.early_stopping]),
+        *(plan.bits(plan.size, vocab_size), plan.bits(1, vocab_size), max_tokens),
+        *(eos.numel(), forbidden.numel(), plan.normalized, plan.forced),
+        *map(raw_address, (eos, forbidden)),
+        address("limits", limits, torch.int64, (limits.numel(),)),
+        *map(raw_address, (penalties, bounds)),
+        address("limit_penalties", limit_penalties, double, (limits.numel(),)),
+        *(work, torch.get_num_threads(), WORK_PER_THREAD),
+        *map(raw_address, vars(result).values()),  # in the order of beams.h
+    )
+    return result if call(ctypes.byref(beams)) else None
+
 
 Result = TypeVar("Result")
 
@@ -272,8 +337,8 @@ def _memory(
 def _check(op: Op, widths: list[int]) -> None:
     """Raises CannotCompile: an operation reads or writes other numbers than its registers hold."""
     registers = range(len(widths))
-    if not all(at in registers for at in (op.target, *(r for r in op.reads if r != ABSENT))):
-        raise CannotCompile("an operation reads a register that does not exist")
+    reads = (op.target, *(r for r in op.reads if r != ABSENT))
+    require(all(at in registers for at in reads), "an operation reads a register that is missing")
     target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
     conditions: tuple[Any, ...]
     if op.kind == LINEAR and op.matrix is not None:
@@ -298,8 +363,7 @@ def _check(op: Op, widths: list[int]) -> None:
     for condition in conditions:
         if isinstance(condition, tuple) and condition[0] is not None:
             condition = condition[0].shape == (condition[1],)
-        if not condition:
-            raise CannotCompile("the shape of a weight does not fit the width of the hidden states")
+        require(condition, "the shape of a weight does not fit the width of the hidden states")
 
 
 def _read(op: Op) -> list[Tensor]:
@@ -309,8 +373,8 @@ def _read(op: Op) -> list[Tensor]:
         CannotCompile: one has another type.
     """
     numbers = [tensor for tensor in (op.gain, op.bias, op.table) if tensor is not None]
-    if not all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers):
-        raise CannotCompile("weights must be contiguous, in float32, on a CPU")
+    fits = all(is_cpu_strided(tensor) and is_contiguous(tensor) for tensor in numbers)
+    require(fits, "weights must be contiguous, in float32, on a CPU")
     if op.matrix is not None:
         numbers += [x for x in (op.matrix.weight, op.matrix.scale) if x is not None]
     return numbers

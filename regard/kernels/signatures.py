@@ -101,18 +101,6 @@ class AddNormStruct(ctypes.Structure):
     ]
 
 
-class GeluStruct(ctypes.Structure):
-    """gelu(x), or its derivative times a gradient (training.h)."""
-
-    _fields_ = [*_fields_of(pointer, "x grad out"), *_fields_of(int64, "count tanh")]
-
-
-class SumsStruct(ctypes.Structure):
-    """Sums over rows (training.h)."""
-
-    _fields_ = [*_fields_of(pointer, "x sums out"), *_fields_of(int64, "rows width")]
-
-
 class EntropyStruct(ctypes.Structure):
     """Cross-entropy (loss.h)."""
 
@@ -192,8 +180,6 @@ STRUCTURES: tuple[type[ctypes.Structure], ...] = (
         DropStruct,
         DroppingStruct,
         AddNormStruct,
-        GeluStruct,
-        SumsStruct,
         EntropyStruct,
         LstmStepStruct,
         HeadsStruct,
@@ -218,10 +204,8 @@ FUNCTIONS: dict[str, list[Any]] = {
     "regard_rows": [*_matrix, pointer, int64, pointer],
     "regard_nll": [pointer, int64, int64, pointer, pointer, int64],
     "regard_topk": [pointer, int64, int64, int64, pointer, pointer, int64],
-    **dict.fromkeys(
-        ["regard_drop", "regard_add_norm", "regard_add_norm_back", "regard_gelu"], _typed_call
-    ),
-    **dict.fromkeys(["regard_entropy", "regard_sum_rows"], _typed_call),
+    **dict.fromkeys(["regard_drop", "regard_add_norm", "regard_add_norm_back"], _typed_call),
+    **dict.fromkeys(["regard_entropy"], _typed_call),
     **dict.fromkeys(["regard_lstm_step", "regard_lstm_step_back"], [int64, pointer]),
     **dict.fromkeys(["regard_attend", "regard_attend_back"], [int64, pointer]),
     "regard_adam": [int64, pointer],

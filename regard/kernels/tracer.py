@@ -86,6 +86,12 @@ class CannotCompile(Exception):
         self.reason = reason
 
 
+def require(holds: object, reason: str) -> None:
+    """Raises CannotCompile, for this reason, unless something holds."""
+    if not holds:
+        raise CannotCompile(reason)
+
+
 class UnbindableProxy(fx.Proxy):
     """A proxy whose `unbind` has a known length: the layers of a state, or one token."""
 
@@ -248,13 +254,13 @@ def _depth_of_pairs(node: fx.Node) -> int:
     return node.meta.get(PAIRS, 0)
 
 
-def needed_for(result: fx.Node, start: fx.Node | None) -> set[fx.Node]:
+def needed_for(result: fx.Node) -> set[fx.Node]:
     """The nodes that a result depends on, itself included."""
     needed: set[fx.Node] = set()
     waiting = [result]
     while waiting:
         node = waiting.pop()
-        if node not in needed and node is not start:
+        if node not in needed:
             needed.add(node)
             waiting += node.all_input_nodes
     return needed

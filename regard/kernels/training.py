@@ -1,4 +1,4 @@
-"""The elementwise operations of training by the compiled kernels: see cpp/training.h.
+"""The operations of training by the compiled kernels: see cpp/training.h, lstm.h and adam.h.
 
 Nothing here has a gradient of its own: autograd functions call these in both passes. The arguments
 of each function must `fit`; for others the definitions in `regard.ops` compute the same.
@@ -11,32 +11,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from regard.errors import RegardError
 from regard.kernels import build
-from regard.kernels.arguments import (
-    address,
-    argument_error,
-    checked_shape,
-    contiguous,
-    is_cpu_strided,
-    optional_address,
-    row_strided_address,
-)
 from regard.kernels.signatures import (
+    AdamStruct,
     AddNormStruct,
     AttentionStruct,
     DroppingStruct,
     DropStruct,
     EntropyStruct,
-    GeluStruct,
     HeadsStruct,
+    LstmLayerStruct,
     LstmStepStruct,
-    SumsStruct,
+    ParameterStruct,
 )
-from regard.ops import Drop, SequenceOffsets
+from regard.kernels.tensors import (
+    address,
+    argument_error,
+    checked_shape,
+    contiguous,
+    is_contiguous,
+    is_cpu_strided,
+    optional_address,
+    raw_address,
+    row_strided_address,
+)
+from regard.ops import AdamUpdate, Drop, SequenceOffsets
 
 NUMBERS = {torch.float32: 0, torch.bfloat16: 1}
 GROUP_ROWS = 64  # rows of one partial sum, as in training.h
@@ -58,12 +62,11 @@ def fit(*tensors: Tensor) -> bool:
 
 def drop(x: Tensor, seed: int, threshold: int) -> Tensor:
     """Numbers dropped and scaled as `regard.layers.dropout` says: (..., D) -> (..., D)."""
-    _check_numbers("x", x)
     x = contiguous(x)
     out = torch.empty_like(x)
     width = x.size(-1) if x.dim() else 1
     if x.numel():
-        addresses = (address(name, y, x.dtype, x.shape) for name, y in (("x", x), ("out", out)))
+        addresses = address("x", x, x.dtype, x.shape), raw_address(out)
         job = DroppingStruct(*addresses, x.numel() // width, width, _drop(seed, threshold))
         _run("regard_drop", x, job)
     return out
@@ -75,14 +78,6 @@ def _drop(seed: int, threshold: int) -> DropStruct:
     return DropStruct(seed, threshold)
 
 
-def _check_numbers(name: str, x: Tensor) -> None:
-    """Raises RegardError: x is not of a type that kernels compute in, or not on the CPU."""
-    if x.dtype not in NUMBERS or not is_cpu_strided(x, x.dtype):
-        raise RegardError(
-            f"`{name}` must be float32 or bfloat16 on the CPU, but is {x.dtype} on {x.device}."
-        )
-
-
 def add_norm(
     hidden: Tensor, update: Tensor, gain: Tensor, bias: Tensor, eps: float, seed_threshold: Any
 ) -> tuple[Tensor, Tensor]:
@@ -90,13 +85,12 @@ def add_norm(
 
     gain and bias (D,) are float32.
     """
-    _check_numbers("hidden", hidden)
     width = checked_shape("hidden", hidden, hidden.dim())[-1]
     hidden, update = contiguous(hidden), contiguous(update)
     out = torch.empty_like(hidden)
     stats = torch.empty(hidden.numel() // width, 2)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
-    job.out = address("out", out, hidden.dtype, hidden.shape)
+    job.out = raw_address(out)
     _run("regard_add_norm", hidden, job)
     return out, stats
 
@@ -106,7 +100,6 @@ def add_norm_back(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of hidden, update, gain and bias; `inputs` are these four and the statistics."""
     hidden, update, gain, bias, stats = inputs
-    _check_numbers("hidden", hidden)
     width = checked_shape("hidden", hidden, hidden.dim())[-1]
     hidden, update, grad = map(contiguous, (hidden, update, grad))
     dropping = bool(seed_threshold[1])
@@ -116,11 +109,10 @@ def add_norm_back(
     parts = -(-hidden.numel() // width // GROUP_ROWS)
     sums, parameter_grads = torch.empty(parts, 2, width), torch.empty(2, width)
     job = _norm_job((hidden, update, gain, bias, stats), eps, seed_threshold)
-    job.out, job.grad = address("out", out, kind, shape), address("grad", grad, kind, shape)
+    job.out, job.grad = raw_address(out), address("grad", grad, kind, shape)
     if dropping:
-        job.update_grad = address("update_grad", update_grad, kind, shape)
-    job.sums = address("sums", sums, torch.float32, (parts, 2, width))
-    job.parameters = address("parameters", parameter_grads, torch.float32, (2, width))
+        job.update_grad = raw_address(update_grad)
+    job.sums, job.parameters = raw_address(sums), raw_address(parameter_grads)
     _run("regard_add_norm_back", hidden, job)
     return out, update_grad, parameter_grads[0], parameter_grads[1]
 
@@ -138,20 +130,6 @@ def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddN
     )
 
 
-def gelu(x: Tensor, grad: Tensor | None = None, *, tanh: bool) -> Tensor:
-    """gelu(x), or its derivative times a gradient."""
-    _check_numbers("x", x)
-    x = contiguous(x)
-    grad = None if grad is None else contiguous(grad)
-    out, kind, shape = torch.empty_like(x), x.dtype, x.shape
-    job = GeluStruct(
-        *(address("x", x, kind, shape), optional_address("grad", grad, kind, shape)),
-        *(address("out", out, kind, shape), x.numel(), tanh),
-    )
-    _run("regard_gelu", x, job)
-    return out
-
-
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     """The losses (n,) of logits (n, V), in float64; the gradient overwrites the logits.
 
@@ -159,7 +137,6 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         IndexError: there is no such target.
         RegardError: there is not one target, int64, for each row of logits.
     """
-    _check_numbers("logits", logits)
     rows, vocab_size = checked_shape("logits", logits)
     if targets.dtype is torch.int64 and targets.is_cpu:
         targets = contiguous(targets)
@@ -167,7 +144,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     job = EntropyStruct(
         address("logits", logits, logits.dtype, (rows, vocab_size)),
         address("targets", targets, torch.int64, (rows,)),
-        *(address("losses", losses, torch.float64, (rows,)), rows, vocab_size, smoothing),
+        *(raw_address(losses), rows, vocab_size, smoothing),
     )
     if _run("regard_entropy", logits, job):
         low, high = map(int, targets.aminmax())
@@ -189,8 +166,7 @@ def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, T
     job = LstmStepStruct(
         *(row_strided_address("below", below, real, gate),),
         *(address("recurrent", recurrent, real, gate), below.stride(0)),
-        *(address("cell", cell, real, state), address("gates", gates, real, gate)),
-        *(address("hidden", hidden, real, state), address("after", after, real, state)),
+        *(address("cell", cell, real, state), *map(raw_address, (gates, hidden, after))),
         *(None, None, None, None, rows, width),
     )
     _run_float("regard_lstm_step", recurrent, job)
@@ -208,27 +184,11 @@ def lstm_step_back(
     job = LstmStepStruct(
         *(None, None, 0, address("cell", cell, real, state), address("gates", gates, real, gate)),
         *(None, address("after", after, real, state), address("d_hidden", d_hidden, real, state)),
-        *(address("d_after", d_after, real, state), address("d_sums", d_sums, real, gate)),
-        *(address("d_before", d_before, real, state), rows, width),
+        *(address("d_after", d_after, real, state), raw_address(d_sums)),
+        *(raw_address(d_before), rows, width),
     )
     _run_float("regard_lstm_step_back", gates, job)
     return d_sums, d_before
-
-
-def sum_rows(x: Tensor) -> Tensor:
-    """(M, N) -> (N,) in float32."""
-    _check_numbers("x", x)
-    rows, width = checked_shape("x", x)
-    x = contiguous(x)
-    groups = -(-rows // GROUP_ROWS)
-    parts, out = torch.empty(groups, width), torch.empty(width)
-    job = SumsStruct(
-        address("x", x, x.dtype, (rows, width)),
-        address("parts", parts, torch.float32, (groups, width)),
-        *(address("out", out, torch.float32, (width,)), rows, width),
-    )
-    _run("regard_sum_rows", x, job)
-    return out
 
 
 def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -350,8 +310,9 @@ def _start(name: str, query: Tensor, job: AttentionStruct) -> None:
 
 
 def _run(name: str, x: Tensor, job: ctypes.Structure) -> int:
-    function = getattr(build.library(), name)
-    return function(NUMBERS[x.dtype], _threads(x), ctypes.byref(job))
+    if x.dtype not in NUMBERS:
+        raise RegardError(f"Kernels compute in float32 and bfloat16, but not in {x.dtype}.")
+    return getattr(build.library(), name)(NUMBERS[x.dtype], _threads(x), ctypes.byref(job))
 
 
 def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
@@ -360,3 +321,173 @@ def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
 
 def _threads(x: Tensor) -> int:
     return max(1, min(torch.get_num_threads(), x.numel() // NUMBERS_PER_THREAD))
+
+
+HALVES = ("inputs", "d_gates")  # in bfloat16; all others are float32
+
+
+def lstm_available() -> bool:
+    """Whether there are kernels for this processor."""
+    library = build.kernels()
+    return library is not None and bool(library.regard_lstm_available())
+
+
+@dataclass(frozen=True)
+class LSTMOutput:
+    """What a layer leaves: `hiddens` (B, T, D), `cells` (B, T, D), squashed `gates` (B, T, 4D).
+
+    Where no gradient is needed there are no gates, and `cells` are the last, (B, 1, D).
+    """
+
+    hiddens: Tensor
+    cells: Tensor
+    gates: Tensor | None
+
+
+def lstm_forward(
+    weight: Tensor, inputs: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor, *, keep: bool
+) -> LSTMOutput:
+    """All hidden states and cells, in float32.
+
+    Args:
+        weight: U, (4D, D).
+        inputs: W x, (B, T, 4D), in bfloat16.
+        bias: (4D).
+        hidden, cell: before the first step, (B, D).
+        keep: for `lstm_backward`.
+    """
+    rows, steps, width = _lstm_shapes(inputs, keep)["hiddens"]
+    hiddens = hidden.new_empty(rows, steps, width)
+    cells = hidden.new_empty(rows, steps if keep else 1, width)
+    gates = hidden.new_empty(inputs.shape) if keep else None
+    output = LSTMOutput(hiddens, cells, gates)
+    arguments = dict(weight=weight, inputs=inputs, bias=bias, hidden=hidden, cell=cell)
+    _call_lstm("regard_lstm_forward", inputs, keep, **arguments, **vars(output))
+    return output
+
+
+def lstm_backward(
+    weight: Tensor,
+    output: LSTMOutput,
+    cell: Tensor,
+    grads: tuple[Tensor, Tensor, Tensor],
+    *,
+    first: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Gradients by the gates before they were squashed, (B, T, 4D) in bfloat16, by the bias, by the
+    first hidden state (if `first`) and by the first cell.
+
+    Args:
+        cell: before the first step.
+        grads: by all hidden states (B, T, D), by the last one beside that, by the last cell.
+    """
+    d_hiddens, d_end, d_cell = grads
+    checked_shape("cells", output.cells, 3)
+    d_gates = cell.new_empty(*output.cells.shape[:2], 4 * cell.size(1), dtype=torch.bfloat16)
+    d_bias = cell.new_zeros(4 * cell.size(1))
+    d_cell = d_cell.clone(memory_format=torch.contiguous_format)  # it is written to
+    d_hidden = cell.new_empty(cell.shape) if first else None
+    arguments = dict(weight=weight, cell=cell, cells=output.cells, gates=output.gates)
+    gradients = dict(d_gates=d_gates, d_bias=d_bias, d_cell=d_cell, d_hidden=d_hidden)
+    arguments |= dict(d_hiddens=d_hiddens, d_end=d_end)
+    _call_lstm("regard_lstm_backward", d_gates, True, **arguments, **gradients)
+    return d_gates, d_bias, d_hidden, d_cell
+
+
+def _call_lstm(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> None:
+    """`like` is (B, T, 4D); there are gates if `keep`."""
+    library = build.kernels()
+    if library is None or not library.regard_lstm_available():
+        raise RegardError("There are no compiled kernels for LSTMs on this processor.")
+    absent = {"d_hidden"} if keep else {"gates"}  # these may be
+    prepared = {
+        key: x if x is None else contiguous(x)
+        for key, x in tensors.items()
+        if x is not None or key not in absent
+    }
+    shapes = _lstm_shapes(like, keep)
+    addresses = {
+        key: address(key, x, torch.bfloat16 if key in HALVES else torch.float32, shapes[key])
+        for key, x in prepared.items()
+    }
+    rows, steps, gate_rows = like.shape
+    arguments = LstmLayerStruct(rows, steps, gate_rows // 4, **addresses)
+    getattr(library, name)(ctypes.byref(arguments), torch.get_num_threads())
+
+
+def _lstm_shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
+    """Of each tensor that lstm.h names, where one is (B, T, 4D)."""
+    if like.dim() != 3 or like.size(2) % 4 or not like.size(1):
+        raise RegardError(f"`inputs` must be (B, T, 4D), T > 0, but is {tuple(like.shape)}.")
+    rows, steps, gate_rows = like.shape
+    width = gate_rows // 4
+    states, state, gates = (rows, steps, width), (rows, width), (rows, steps, gate_rows)
+    return {
+        "weight": (gate_rows, width),
+        "inputs": gates,
+        "bias": (gate_rows,),
+        "hidden": state,
+        "cell": state,
+        "gates": gates,
+        "cells": states if keep else (rows, 1, width),
+        "hiddens": states,
+        "d_hiddens": states,
+        "d_end": state,
+        "d_cell": state,
+        "d_hidden": state,
+        "d_gates": gates,
+        "d_bias": (gate_rows,),
+    }
+
+
+PIECE = 1 << 15  # numbers of a piece, as in adam.h
+
+
+def adam_fits(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> bool:
+    """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
+    tensors = [x for update in updates for x in (update.parameter, update.gradient)]
+    return build.available() and all(map(_plain, tensors))
+
+
+def _plain(tensor: Tensor) -> bool:
+    return is_cpu_strided(tensor) and is_contiguous(tensor)
+
+
+def adam(
+    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
+) -> None:
+    """One step of all parameters and of their low-precision copies."""
+    by_step: dict[int, list[AdamUpdate]] = {}
+    for update in updates:
+        update.step.add_(1)
+        by_step.setdefault(int(update.step), []).append(update)
+    for step, group in by_step.items():
+        _update_together(group, step, scale, betas, eps)
+
+
+def _update_together(
+    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
+) -> None:
+    first, second = betas
+    table = (ParameterStruct * len(updates))()
+    for row, update in zip(table, updates, strict=True):
+        real, shape = torch.float32, update.parameter.shape
+        row.values = address("parameter", update.parameter, real, shape)
+        row.grads = address("gradient", update.gradient, real, shape)
+        row.means = address("exp_avg", update.exp_avg, real, shape)
+        row.squares = address("exp_avg_sq", update.exp_avg_sq, real, shape)
+        row.copy = optional_address("copy", update.copy, torch.bfloat16, shape)
+        row.count = update.parameter.numel()
+        row.decay_factor, row.l2 = update.decay_factor, update.l2
+        row.learning_rate = update.learning_rate / (1 - first**step)
+    numbers = [(i, at) for i, row in enumerate(table) for at in range(0, row.count, PIECE)]
+    pieces = np.array(numbers, np.int64).reshape(-1, 2)
+    if not len(pieces):
+        return
+    job = AdamStruct(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
+    job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
+    job.root_scale = (1 - second**step) ** -0.5
+    threads = max(1, min(torch.get_num_threads(), job.count))
+    build.library().regard_adam(threads, ctypes.byref(job))

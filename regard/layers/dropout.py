@@ -2,7 +2,8 @@
 
 On a CPU torch draws a random number for each element, serially. Here a call draws one number, the
 seed. The compiled `ops.dropout` computes the mask in parallel, several times faster than torch, and
-again in the backward pass instead of storing it.
+again in the backward pass instead of storing it. `AddNorm` is the box "Add & Norm" in figure 1 of
+Vaswani et al. 2017, whose dropout is part of it.
 """
 
 from __future__ import annotations
@@ -103,3 +104,20 @@ def _by_torch(x: Tensor, drop: Drop) -> Tensor:
 
 
 ops.register(ops.dropout, "torch", _by_torch, when=_draws_itself)
+
+
+class AddNorm(nn.LayerNorm):
+    """norm(hidden + drop(update)), section 5.4; see `ops.add_norm`."""
+
+    def __init__(self, d_model: int, *, eps: float = 1e-5, dropout: float = 0.0):
+        super().__init__(d_model, eps=eps)
+        check_probability(dropout)
+        self.dropout = dropout
+
+    def forward(self, hidden: Tensor, update: Tensor) -> Tensor:  # type: ignore[override]
+        """(..., D) and (..., D) -> (..., D)"""
+        drop = draw(self.dropout if self.training else 0.0, update)
+        return ops.add_norm(hidden, update, self.weight, self.bias, self.eps, drop)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, dropout={self.dropout}"

@@ -110,7 +110,7 @@ class _Linear(torch.autograd.Function):
         return (
             linear_no_grad(grad, weight.t()) if needs_x else None,
             weight_gradient(flat, inputs, ctx.dtype) if needs_weight else None,
-            ops.sum_rows(flat, ctx.dtype) if needs_bias else None,
+            flat.sum(0, dtype=ctx.dtype) if needs_bias else None,
             None,
         )
 

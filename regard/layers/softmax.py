@@ -188,7 +188,7 @@ def _from_logits_gradient(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
     return (
         linear_no_grad(grad, weight.t()).mul_(scale).to(hidden_dtype) if needs_hidden else None,
         weight_gradient(grad, scaled, dtype)[:count] if needs_weight else None,
-        ops.sum_rows(grad, dtype)[:count] * scale if needs_bias else None,
+        grad.sum(0, dtype=dtype)[:count] * scale if needs_bias else None,
     )
 
 

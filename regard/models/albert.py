@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
+from regard.layers.dropout import AddNorm
 from regard.layers.linear import Linear
-from regard.layers.norm import AddNorm
 from regard.layers.task_heads import ClassificationHead, DenseActivation, first_token
 from regard.models.bert import Bert, BertBlock, BertConfig
 from regard.models.config import Activation, Probability, Size
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import States
 
 

@@ -38,7 +38,7 @@ from regard.layers.task_heads import (
     every_token,
 )
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, no_head
+from regard.models.parts import TASK_HEADS, no_head
 from regard.models.protocols import (
     Encoder,
     LanguageModel,
@@ -184,7 +184,9 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         embedded = self.embedded(tokens)
         if lengths is None:
             return self._read(embedded, state)[1]
-        return read_to(lengths, state, lambda part, one: self._read(embedded[:, part], one)[1])
+        return read_to(
+            lengths, state, lambda part, before: self._read(embedded[:, part], before)[1]
+        )
 
     @property
     def first_token(self) -> int:

@@ -22,7 +22,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.bart import INIT_RANGE, Bart, BartConfig, MBart, MBartConfig
 from regard.models.config import Probability
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 from regard.text.templates import Template
 

@@ -21,9 +21,8 @@ from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
     ClassificationHead,
@@ -43,8 +42,14 @@ from regard.models.config import (
     Size,
     TokenId,
 )
-from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
+from regard.models.parts import (
+    TASK_HEADS,
+    absolute_positions,
+    init_weights,
+    no_head,
+    reads_unpadded,
+    relative_positions,
+)
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -55,7 +60,7 @@ class BertConfig:
     """The defaults are the base model.
 
     head_dropout: dropout of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
-    positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
+    positions: one of the kinds of `regard.models.parts`; the paper's are learned.
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
     pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.

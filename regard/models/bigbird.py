@@ -29,13 +29,12 @@ from regard.attention.masks import padding
 from regard.attention.multihead import PackedLinear
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.task_heads import ClassificationHead, DenseActivation, every_token, first_token
 from regard.models.bert import Bert, BertBlock, BertConfig
 from regard.models.config import Activation, Count, Size
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import States
 from regard.ops import KeyMask
 

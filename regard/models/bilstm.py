@@ -23,7 +23,7 @@ from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.layers.task_heads import ConcatPooling
 from regard.models.config import RECURRENT, Probability, Size, TokenId
-from regard.models.init import HEAD_INIT, init_weights, linear_head
+from regard.models.parts import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary

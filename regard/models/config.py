@@ -102,7 +102,7 @@ Activation = Literal[
 """The names of `regard.layers.feedforward.ACTIVATIONS`."""
 
 Positions = Literal["sinusoidal", "learned", "none", "shaw", "t5", "transformer-xl"]
-"""The names of `regard.models.position_kinds.KINDS`, of which any model can have one."""
+"""The names of `regard.models.parts.KINDS`, of which any model can have one."""
 
 EncoderPositions = Literal[
     "sinusoidal",

@@ -18,9 +18,8 @@ from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.positions import LearnedPositions, sinusoid
 from regard.layers.task_heads import (
     ClassificationHead,
@@ -31,7 +30,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.bert import softmax_over
 from regard.models.config import Activation, Count, InitScale, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template

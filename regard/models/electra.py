@@ -5,16 +5,26 @@
 A small generator fills masks, and the discriminator tells for every token whether it is the
 original one. Both are BERT's network, with embeddings that may be narrower than the model; the
 discriminator is what is fine-tuned. There is no pooler.
+
+In pre-training both read the same embeddings, and what the generator draws has no gradient:
+
+    text            the chef cooked the meal
+    generator       the [MASK] [MASK] the meal  ->  p(token) at each mask  ->  drawn: chef, ate
+    discriminator   the chef ate the meal       ->  for each token p(replaced), here 0 0 1 0 0
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
 from regard.layers.linear import Linear
+from regard.layers.softmax import slice_on
 from regard.layers.task_heads import (
     ClassificationHead,
     DenseActivation,
@@ -24,7 +34,8 @@ from regard.layers.task_heads import (
 )
 from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Activation, Probability, Size
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 
 
 @dataclass(frozen=True)
@@ -112,3 +123,69 @@ class Electra(Bert):
             case _:
                 raise no_head(self, kind, ("replaced", "masked_lm", *TASK_HEADS))
         return init_weights(head, config.init_range)
+
+
+ROWS = 128  # the fewest rows of a slice of probabilities
+
+
+class GeneratorAndDiscriminator(EncoderWithHeads):
+    """A discriminator, used like any `EncoderWithHeads`, and the generator it is trained with.
+
+    They share the embeddings, but not the projections of these to the widths of the models.
+
+    generator: an encoder with the head "masked_lm".
+    """
+
+    def __init__(self, discriminator: EncoderWithHeads, config: ElectraConfig):
+        super().__init__(discriminator.encoder, dict(discriminator.heads.items()))
+        self.labels, self.architecture = discriminator.labels, discriminator.architecture
+        ours: Any = discriminator.encoder
+        encoder = type(ours)(config)
+        encoder.embedding, encoder.positions = ours.embedding, ours.positions
+        encoder.segments, encoder.norm = ours.segments, ours.norm
+        self.generator = EncoderWithHeads(encoder, {"masked_lm": encoder.new_head("masked_lm")})
+        self.generator.to(self._device())
+
+    @property
+    def deployed(self) -> EncoderWithHeads:
+        """The discriminator."""
+        discriminator = EncoderWithHeads(self.encoder, dict(self.heads.items())).train(
+            self.training
+        )
+        discriminator.labels, discriminator.architecture = self.labels, self.architecture
+        return discriminator
+
+    def new_like(self) -> GeneratorAndDiscriminator:
+        return GeneratorAndDiscriminator(super().new_like(), self.generator.config)
+
+    @torch.no_grad()
+    def draw(self, hidden: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Tokens from the generator's probabilities, for its hidden states (N, D): (N,).
+
+        random: None: torch's own generator.
+        """
+        head = self.generator.masked_lm
+        rows = max(slice_on(hidden.device) // self.config.vocab_size, ROWS)
+        probs = (head.logits(part).float().softmax(-1) for part in hidden.split(rows))
+        return torch.cat([torch.multinomial(p, 1, generator=random)[:, 0] for p in probs])
+
+
+def generator_config(config: ElectraConfig, size: float, layers: int | None) -> ElectraConfig:
+    """Of the generator for a discriminator of this configuration (section 3.2, table 6).
+
+    Args:
+        size: the share of the discriminator's width, feed-forward width and heads.
+        layers: None: as many as the discriminator has.
+
+    Raises:
+        ConfigError: its heads do not divide its width.
+    """
+    width, heads = max(1, int(config.d_model * size)), max(1, int(config.heads * size))
+    if width % heads:
+        raise ConfigError(
+            f"[objective] `generator_size` = {size:g} of a model with `d_model` {config.d_model} "
+            f"and {config.heads} heads is a width of {width} with {heads} heads, which do not "
+            "divide it. Choose another size."
+        )
+    d_ff = max(1, int(config.d_ff * size))
+    return replace(config, d_model=width, d_ff=d_ff, heads=heads, layers=layers or config.layers)

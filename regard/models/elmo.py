@@ -41,7 +41,7 @@ from regard.layers.softmax import SampledSoftmax, Softmax
 from regard.layers.task_heads import mean_of_tokens
 from regard.models.config import RECURRENT, Count, Filters, Limit, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead
-from regard.models.init import HEAD_INIT, init_weights, linear_head
+from regard.models.parts import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
 from regard.state import Cells, State
 from regard.text.characters import ELMO_CHARACTERS

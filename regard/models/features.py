@@ -34,7 +34,7 @@ from regard.models.config import (
     Size,
     TokenId,
 )
-from regard.models.init import HEAD_INIT, init_weights, linear_head
+from regard.models.parts import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, Output, States
 
 

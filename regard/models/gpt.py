@@ -35,8 +35,14 @@ from regard.models.config import (
     Size,
     TokenId,
 )
-from regard.models.init import TASK_HEADS, init_weights, no_head
-from regard.models.position_kinds import absolute_positions, reads_unpadded, relative_positions
+from regard.models.parts import (
+    TASK_HEADS,
+    absolute_positions,
+    init_weights,
+    no_head,
+    reads_unpadded,
+    relative_positions,
+)
 from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
@@ -50,7 +56,7 @@ class GPTConfig:
 
     output: the output layer: "tied" to the embedding, a matrix of its "own", or "none", in a model
         that is only an encoder.
-    positions: one of the kinds of `regard.models.position_kinds`; the paper's are learned.
+    positions: one of the kinds of `regard.models.parts`; the paper's are learned.
     clip_distance: of "shaw": distances beyond it share a vector;
         None: 16.
     choice_dropout, choice_activation: of the "multiple_choice" head.

@@ -19,7 +19,7 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.task_heads import max_of_tokens
 from regard.models.config import CONVOLUTIONAL, Filters, Probability, Size, TokenId
-from regard.models.init import HEAD_INIT, init_weights, linear_head
+from regard.models.parts import HEAD_INIT, init_weights, linear_head
 from regard.models.protocols import Encoder, States
 from regard.text.templates import Template
 

@@ -28,7 +28,7 @@ from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead, OutputKind
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template

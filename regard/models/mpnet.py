@@ -17,7 +17,7 @@ from regard.attention.relative_kinds import BiasRelation
 from regard.attention.relative_protocol import RelativeBias, padded_positions, two_sided_bucket
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.models.init import init_weights
+from regard.models.parts import init_weights
 from regard.models.protocols import States
 from regard.models.roberta import Roberta, RobertaConfig
 

@@ -24,7 +24,7 @@ from regard.layers.recurrent import RecurrentLayer, Stack, cell_class
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import ConcatPooling
 from regard.models.config import InitScale, Probability, Size, TokenId
-from regard.models.init import linear_head
+from regard.models.parts import linear_head
 from regard.models.protocols import Encoder, LanguageModel, Output, Recurrent, States
 from regard.state import Cells
 from regard.text.templates import Template

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import CrossAttentionStep
 from regard.attention.scores import Additive
+from regard.attention.selection import CrossAttentionStep
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear

@@ -20,7 +20,7 @@ from regard.layers.positions import RobertaPositions
 from regard.layers.task_heads import ClassificationHead, DenseActivation, MaskedLMHead, first_token
 from regard.models.bert import Bert, BertConfig, softmax_over
 from regard.models.config import Epsilon, Size, TokenId
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.text.templates import Template
 
 

@@ -22,7 +22,7 @@ from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Size
-from regard.models.init import init_weights
+from regard.models.parts import init_weights
 from regard.text.sentences import sentence_ids, sentence_starts
 from regard.text.token_sentences import TokenSentences
 

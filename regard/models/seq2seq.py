@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import AttentionFormStep, CrossAttentionStep, FormProgress
 from regard.attention.scores import (
     COSINE,
     PLAIN,
@@ -32,6 +31,9 @@ from regard.attention.scores import (
     SourceScore,
 )
 from regard.attention.selection import (
+    AttentionFormStep,
+    CrossAttentionStep,
+    FormProgress,
     GlobalWindow,
     Hard,
     HardInEvaluation,
@@ -288,7 +290,7 @@ class AttentionDecoder(InputFeedingDecoder):
 
 
 class AttentionFormDecoder(InputFeedingDecoder):
-    """Attention through a window, or hard attention; see `regard.attention.form_step`."""
+    """Attention through a window, or hard attention; see `regard.attention.selection`."""
 
     def __init__(self, config: Seq2SeqConfig, score: SourceScore, form: AttentionFormStep):
         super().__init__(config, score)

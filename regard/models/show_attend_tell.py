@@ -24,9 +24,17 @@ from torch import Tensor, nn
 
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import AttentionFormLoop, AttentionFormStep, FormProgress
 from regard.attention.scores import EQUAL, Additive, SourceScore
-from regard.attention.selection import GlobalWindow, Hard, HardInEvaluation, Soft, WeightSelection
+from regard.attention.selection import (
+    AttentionFormLoop,
+    AttentionFormStep,
+    FormProgress,
+    GlobalWindow,
+    Hard,
+    HardInEvaluation,
+    Soft,
+    WeightSelection,
+)
 from regard.data.batches import Sequences
 from regard.data.regions import regions_of
 from regard.errors import ConfigError

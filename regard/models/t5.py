@@ -42,7 +42,7 @@ from regard.layers.task_heads import (
     mean_of_tokens,
 )
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.init import TASK_HEADS, no_head
+from regard.models.parts import TASK_HEADS, no_head
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     CrossAttentionModel,

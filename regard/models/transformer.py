@@ -23,15 +23,15 @@ from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative_protocol import Relation
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.positions import PositionTable
 from regard.layers.softmax import Softmax
 from regard.models.config import Activation, EncoderPositions, Probability, Size, TokenId
-from regard.models.init import init_weights, no_head
-from regard.models.position_kinds import (
+from regard.models.parts import (
     absolute_positions,
+    init_weights,
+    no_head,
     reads_unpadded,
     relative_positions,
     while_decoding,
@@ -46,7 +46,7 @@ from regard.text.templates import Template
 class TransformerConfig:
     """Names as in table 3 of the paper; the defaults are its base model.
 
-    positions: one of the kinds of `regard.models.position_kinds`. Source and target share absolute
+    positions: one of the kinds of `regard.models.parts`. Source and target share absolute
         positions, but not relative ones; where those of the source are in a dependency tree, those
         of the target are sinusoidal.
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");

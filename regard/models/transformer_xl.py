@@ -32,13 +32,12 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.task_heads import ClassificationHead, LastToken, every_token
 from regard.models.config import Count, Epsilon, Flags, InitScale, Probability, Size, Sizes, TokenId
 from regard.models.gpt import GPT, NoLMHead, OutputKind
-from regard.models.init import TASK_HEADS, no_head
+from regard.models.parts import TASK_HEADS, no_head
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     Encoder,
@@ -478,6 +477,8 @@ def init_transformer_xl(module: nn.Module, std: float) -> nn.Module:
             for projection in part.projections:
                 nn.init.normal_(projection, std=PROJECTION_INIT)
         if isinstance(part, AdaptiveSoftmax):
-            for weight in filter(lambda one: one is not None, [*part.weights, part.cluster_weight]):
+            for weight in filter(
+                lambda weight: weight is not None, [*part.weights, part.cluster_weight]
+            ):
                 nn.init.normal_(weight, std=std)
     return module

@@ -35,9 +35,8 @@ from regard.attention.two_stream import (
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError, RegardError
-from regard.layers.dropout import Dropout
+from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.norm import AddNorm
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
 from regard.layers.span_search import SpanSearchHead
@@ -52,7 +51,7 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt import NoLMHead, OutputKind
-from regard.models.init import TASK_HEADS, init_weights, no_head
+from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     CachedLanguageModel,

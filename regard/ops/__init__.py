@@ -23,8 +23,14 @@ Internal: names that `regard` itself does not have may change with every version
 from __future__ import annotations
 
 from regard.ops.definitions import (
+    ALL_KEYS,
     AdamUpdate,
+    BlockRows,
+    KeyMask,
     RecurrentWeights,
+    SequenceOffsets,
+    SparseMask,
+    UnpaddedMask,
     adam,
     add_norm,
     attention,
@@ -44,37 +50,26 @@ from regard.ops.definitions import (
     qkv_attention,
     rnn,
     rnn_step,
-    sum_rows,
     topk,
     unstack_qkv,
     zeros,
 )
-from regard.ops.key_mask import (
-    ALL_KEYS,
-    BlockRows,
-    KeyMask,
-    SequenceOffsets,
-    SparseMask,
-    UnpaddedMask,
-)
-from regard.ops.precision import (
+from regard.ops.numbers import (
+    DRAWS,
+    NO_DROP,
+    Drop,
     WeightCopies,
     at_least_float32,
     autocast_dtype,
     autocasts_to_bfloat16,
     cached_copy,
     cast,
-    state_prototype,
-    weight_copies,
-)
-from regard.ops.random_numbers import (
-    DRAWS,
-    NO_DROP,
-    Drop,
     hashed,
     keep_at,
     keep_mask,
+    state_prototype,
     uniform,
+    weight_copies,
     weighted_index,
 )
 from regard.registry import (
@@ -134,7 +129,6 @@ __all__ = [
     "register",
     "rnn",
     "rnn_step",
-    "sum_rows",
     "topk",
     "uniform",
     "unstack_qkv",

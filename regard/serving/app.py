@@ -34,7 +34,7 @@ from regard.serving.routes import ROUTES, Route
 from regard.serving.work import Piece, Work
 
 if TYPE_CHECKING:
-    from regard.decoding.generated_text import GeneratedText
+    from regard.decoding.streaming import GeneratedText
     from regard.serving.ui.sources import UISources
     from regard.tasks.task import Task
 

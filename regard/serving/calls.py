@@ -46,7 +46,7 @@ def continuations(
     task: Task, items: list[Continued], stop: Sequence[str] | str | None = None
 ) -> list[Any]:
     """The same, of prompts that a continuous batch has continued."""
-    from regard.decoding.generated_text import checked_stops
+    from regard.decoding.streaming import checked_stops
 
     stops = checked_stops(stop)
     hypotheses = [

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from regard.decoding.continuous import Continuation, ContinuousBatch
-from regard.decoding.generated_text import GeneratedText
 from regard.decoding.loop import StepResult, TokenMethod
 from regard.decoding.steps import NonFiniteStep
+from regard.decoding.streaming import GeneratedText
 from regard.models.protocols import Generator
 from regard.serving.counters import RequestCounters
 from regard.tasks.finite_checks import not_finite_error

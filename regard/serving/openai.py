@@ -14,8 +14,8 @@ import numpy as np
 
 from regard import decoding
 from regard.data.token_arrays import TokenArray
-from regard.decoding.generated_text import GeneratedText, text_of
 from regard.decoding.steps import eos_tokens
+from regard.decoding.streaming import GeneratedText, text_of
 from regard.errors import ConfigError, TextError, TextTooLong
 from regard.serving.generation import Generation
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled

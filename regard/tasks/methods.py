@@ -68,13 +68,11 @@ class DecodingOptions(TypedDict, total=False):
     max_length_a: float | None
     max_length_b: int | None
     seed: int | None
-    assistant_model: Any
-    num_assistant_tokens: int | None
+    prompt_lookup_num_tokens: int | None
     eos: Any
     repetition_penalty: float | None
     bad_words_ids: Sequence[Sequence[int]] | None
     suppress_tokens: Sequence[int] | None
-    begin_suppress_tokens: Sequence[int] | None
     forced_bos_token_id: int | None
     forced_eos_token_id: int | Sequence[int] | None
     renormalize_logits: bool | None

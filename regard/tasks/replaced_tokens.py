@@ -27,8 +27,7 @@ from regard.data.masking import MaskedBatch, MaskedTexts
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
 from regard.errors import TextError
-from regard.models.electra import Electra
-from regard.models.generator_discriminator import GeneratorAndDiscriminator, generator_config
+from regard.models.electra import Electra, GeneratorAndDiscriminator, generator_config
 from regard.recipe import Options, Recipe
 from regard.tasks.batching import TooLong, device_of, watched, without_padding
 from regard.tasks.encoding import EncoderTask, headed

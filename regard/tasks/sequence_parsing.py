@@ -19,7 +19,7 @@ from pydantic import Field
 from regard.attention.capture import muted
 from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
 from regard.decoding import RelativeLimit
-from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
+from regard.decoding.filters import TreeVocabulary, WellFormedTree
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.speculative import Speculative
 from regard.errors import ConfigError, TextError

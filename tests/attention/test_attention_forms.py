@@ -13,10 +13,11 @@ from regard import ops
 from regard.attention.attend import attend
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.form_step import AttentionFormStep, FormProgress
 from regard.attention.masks import padding
 from regard.attention.scores import COSINE, PLAIN, SCALED, ContentBased, Location
 from regard.attention.selection import (
+    AttentionFormStep,
+    FormProgress,
     GlobalWindow,
     Hard,
     HardInEvaluation,

@@ -10,8 +10,7 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.decoding import generate, options
-from regard.decoding.bracket_constraint import TreeVocabulary, WellFormedTree
-from regard.decoding.filters import Prefix
+from regard.decoding.filters import Prefix, TreeVocabulary, WellFormedTree
 from regard.errors import RegardError
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer

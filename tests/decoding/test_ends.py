@@ -34,7 +34,7 @@ from regard.decoding import (
     options,
     with_options,
 )
-from regard.decoding import compiled_search as compiled
+from regard.decoding import ranking as compiled
 from regard.errors import ConfigError, RegardError
 from regard.models import model_class
 from regard.models.quantize import prepare
@@ -203,7 +203,7 @@ def test_the_compiled_search_equals_the_search_step_by_step(quantized, monkeypat
         return done[-1]
 
     monkeypatch.setattr("regard.decoding.beam.run_compiled_search", watched)
-    monkeypatch.setattr("regard.decoding.greedy.run_compiled_search", watched)
+    monkeypatch.setattr("regard.decoding.loop.run_compiled_search", watched)
     for at in range(60):
         model = quantized[at % 2]
         vocabulary = model.config.vocab_size
@@ -235,7 +235,7 @@ WRONG = [
     dict(beams=2, early_stopping=1),
     dict(seed=2**70), dict(seed=1.5), dict(min_tokens=-1), dict(no_repeat_ngram=0),
     dict(prompt_lookup_num_tokens=2**40),
-    dict(bad_words_ids=[[]]), dict(filter_order=3),
+    dict(bad_words_ids=[[]]),
 ]  # fmt: skip
 
 

@@ -106,9 +106,9 @@ def test_filters_keep_the_type_of_the_scores():
     "make, message",
     [
         (lambda: TopK(0), "`top_k` must be at least 1, but is 0"),
-        (lambda: TopP(0.0), "`top_p` must be above 0 and at most 1, but is 0.0"),
-        (lambda: TopP(1.5), "`top_p` must be above 0 and at most 1, but is 1.5"),
-        (lambda: Temperature(0.0), "`temperature` must be above 0, but is 0.0.*greedily"),
+        (lambda: TopP(0.0), "`top_p` must be greater than 0, but is 0.0"),
+        (lambda: TopP(1.5), "`top_p` must be at most 1.*, but is 1.5"),
+        (lambda: Temperature(0.0), "`temperature` must be at least 1e-30, but is 0.0.*greedily"),
         (lambda: NoRepeatNGram(0), "`no_repeat_ngram` must be at least 1"),
         (lambda: MinTokens(-1), "`min_tokens` must be at least 0"),
     ],

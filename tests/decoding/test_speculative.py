@@ -177,7 +177,7 @@ def test_options_change_the_draft_or_the_method(tmp_path):
 
 def test_what_has_no_draft_raises_an_error():
     for named, message in [
-        (dict(beams=4), "belongs to speculative decoding and `beams` to"),
+        (dict(beams=4), "`beams` belongs to beam, but `prompt_lookup_num_tokens` to spec"),
         (dict(method="greedy"), "belongs to speculative, but the method"),
     ]:
         with pytest.raises(ConfigError, match=message):

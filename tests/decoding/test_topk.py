@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.decoding.ranking import best_continuations, best_of_topk
 from regard.decoding.steps import most_probable
-from regard.decoding.topk import best_continuations, best_of_topk
 
 
 def by_sorting(log_probs, running, count):

@@ -25,15 +25,13 @@ from regard import ops
 from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.kernels import (
-    adam,
     build,
-    lstm,
     operations,
     products,
     training,
 )
-from regard.kernels.arguments import is_cpu_strided
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
+from regard.kernels.tensors import is_cpu_strided
 from regard.layers import panels
 from regard.layers.panels import Panels, pack, unpack
 from regard.layers.quantized import quantize_matrix
@@ -200,22 +198,6 @@ def a_norm(draw: Draw) -> Case:
     return Case(call, wanted, given)
 
 
-def a_gelu(draw: Draw) -> Case:
-    x = normal(size(draw), size(draw), kind=kind_of(draw))
-    tanh = draw.choice([False, True])
-    given = dict(x=x, grad=draw.choice([None, torch.randn_like(x)]))
-
-    def wanted(x: Tensor, grad: Tensor | None) -> Tensor:
-        with torch.enable_grad():
-            wide = x.detach().double().requires_grad_()
-            out = F.gelu(wide, approximate="tanh" if tanh else "none")
-            if grad is None:
-                return out
-            return torch.autograd.grad(out, wide, grad.double())[0]
-
-    return Case(lambda x, grad: training.gelu(x, grad, tanh=tanh), wanted, given)
-
-
 def an_entropy(draw: Draw) -> Case:
     rows, known, smoothing = size(draw), size(draw, 5000), draw.choice([0.0, 0.1])
 
@@ -258,11 +240,6 @@ def a_step(draw: Draw) -> Case:
             return hidden, after, *torch.autograd.grad(*ends)
 
     return Case(call, wanted, given)
-
-
-def a_sum(draw: Draw) -> Case:
-    x = normal(size(draw, 300), size(draw, 200), kind=kind_of(draw))
-    return Case(training.sum_rows, lambda x: x.double().sum(0), dict(x=x))
 
 
 def an_attention(draw: Draw) -> Case:
@@ -343,10 +320,10 @@ def an_lstm(draw: Draw) -> Case:
     given |= dict(d_end=normal(rows, width), d_cell=normal(rows, width))
 
     def call(weight, bias, inputs, hidden, cell, d_hiddens, d_end, d_cell):
-        swept = lstm.forward(weight, inputs, bias, hidden, cell, keep=True)
-        last = lstm.forward(weight, inputs, bias, hidden, cell, keep=False)
+        swept = training.lstm_forward(weight, inputs, bias, hidden, cell, keep=True)
+        last = training.lstm_forward(weight, inputs, bias, hidden, cell, keep=False)
         grads = d_hiddens, d_end, d_cell
-        lstm.backward(weight, swept, cell, grads, first=True)
+        training.lstm_backward(weight, swept, cell, grads, first=True)
         return swept.hiddens, last.hiddens, swept.cells[:, -1], last.cells[:, 0]
 
     def wanted(weight, bias, inputs, hidden, cell, **_):
@@ -376,7 +353,7 @@ def an_update(draw: Draw) -> Case:
         )
         step = torch.tensor(2.0)
         one = ops.AdamUpdate(values, gradient, means, squares, step, copy, 0.9, 0.0, 0.1)
-        adam.adam([one], **options)
+        training.adam([one], **options)
         return values, means, squares
 
     def wanted(values, gradient, means, squares, copy):
@@ -458,7 +435,7 @@ FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
         *(a_product, some_lines, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
-        *(a_gelu, an_entropy, a_step, a_sum, an_attention, rows_end_to_end, an_lstm, an_update),
+        *(an_entropy, a_step, an_attention, rows_end_to_end, an_lstm, an_update),
         *(an_encoder, a_decoder),
     )
 }

@@ -55,9 +55,14 @@ def both(method, model, monkeypatch, sources=SOURCES):
         return at_once, method.run(generator(model), source)
 
 
-@pytest.mark.parametrize("words", [99, 9001])
-@pytest.mark.parametrize("rule", STOPPING)
-@pytest.mark.parametrize("penalty", [Power(0.0), Power(1.0), Power(0.6), GNMT(0.9)])
+@pytest.mark.parametrize(
+    "words, rule, penalty",
+    [
+        *((9001, rule, GNMT(0.9)) for rule in STOPPING),
+        *((99, rule, Power(0.6)) for rule in STOPPING),
+        *((9001, "never", penalty) for penalty in (Power(0.0), Power(1.0))),
+    ],
+)
 def test_the_compiled_search_finds_the_hypotheses_of_the_stepwise_one(
     use, searches, monkeypatch, words, rule, penalty
 ):

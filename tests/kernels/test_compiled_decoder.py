@@ -17,7 +17,7 @@ from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.pruning import heads_masked, prune_heads
 from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
-from regard.decoding.greedy import Greedy
+from regard.decoding.loop import Greedy
 from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import start
 from regard.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.kernels import lstm
+from regard.kernels import training
 from regard.layers.recurrent import LSTM
 
 SHAPES = [  # rows, steps, width: blocks that are whole and broken, of rows and of units
@@ -76,15 +76,15 @@ def error(found, wanted):
 def calls(use, monkeypatch):
     """The kernels that ran; a skip where this processor has none."""
     use("fast")
-    if not lstm.available():
+    if not training.lstm_available():
         pytest.skip("these kernels are for processors that multiply bfloat16")
-    names, call = [], lstm._call
+    names, call = [], training._call_lstm
 
     def noted(name, *rest, **tensors):
         names.append(name)
         call(name, *rest, **tensors)
 
-    monkeypatch.setattr(lstm, "_call", noted)
+    monkeypatch.setattr(training, "_call_lstm", noted)
     return names
 
 
@@ -119,7 +119,7 @@ def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
     def states(rows, threads):
         torch.set_num_threads(threads)
         try:
-            return lstm.forward(
+            return training.lstm_forward(
                 *(layer.recurrent.weight, inputs[rows], layer.input.bias),
                 *(hidden[rows], cell[rows]),
                 keep=False,

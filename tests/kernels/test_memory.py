@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from regard.kernels import memory
+from regard.kernels import tensors as memory
 from regard.layers.quantized import QuantizedMatrix
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.kernels import build, compiler
+from regard.kernels import build
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -38,38 +38,38 @@ def cpuinfo(folder: Path, *flags: str, name: str = "flags\t\t") -> Path:
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_fastest_level_that_a_processor_has_comes_first(tmp_path, name):
     flags, level = PROCESSORS[name]
-    known = compiler.features(cpuinfo(tmp_path, flags, flags))
-    found = [one.name for one in compiler.levels_of("x86_64", known)]
+    known = build.features(cpuinfo(tmp_path, flags, flags))
+    found = [one.name for one in build.levels_of("x86_64", known)]
     assert found[0] == level and found[-1] == "sse2"
 
 
 def test_features_are_those_that_all_processors_have(tmp_path):
-    assert compiler.features(cpuinfo(tmp_path, AVX512, AVX2)) == {*AVX2.split()}
-    assert compiler.features(tmp_path / "none") == frozenset()
+    assert build.features(cpuinfo(tmp_path, AVX512, AVX2)) == {*AVX2.split()}
+    assert build.features(tmp_path / "none") == frozenset()
     arm = cpuinfo(tmp_path, "fp asimd", name="Features\t")
-    assert compiler.features(arm) == {"fp", "asimd"}
-    assert [level.name for level in compiler.levels_of("aarch64", frozenset())] == ["armv8"]
-    assert not compiler.levels_of("riscv64", frozenset())
+    assert build.features(arm) == {"fp", "asimd"}
+    assert [level.name for level in build.levels_of("aarch64", frozenset())] == ["armv8"]
+    assert not build.levels_of("riscv64", frozenset())
 
 
-@pytest.mark.parametrize("level", compiler.LEVELS["aarch64"], ids=lambda level: level.name)
+@pytest.mark.parametrize("level", build.LEVELS["aarch64"], ids=lambda level: level.name)
 def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
     cross = shutil.which("aarch64-linux-gnu-g++")
     if cross is None:
         pytest.skip("there is no aarch64-linux-gnu-g++ (package g++-aarch64-linux-gnu)")
     flags = *build.FLAGS, *level.flags, "-fsyntax-only"
-    assert not compiler.run(cross, *flags, str(build.SOURCE), seconds=build.SECONDS)
+    assert not build.compile_errors(cross, *flags, str(build.SOURCE))
 
 
 @pytest.fixture
 def wheel_folder(libraries, tmp_path, monkeypatch):
     """The folder of a wheel's kernels, where only the lowest level is; nothing is set up yet."""
     compiled = build.build((("-DPORTABLE",),))  # which `libraries` has put into the cache
-    level = compiler.LEVELS["x86_64"][-1]
+    level = build.LEVELS["x86_64"][-1]
     folder = tmp_path / "lib"
     folder.mkdir()
-    monkeypatch.setattr(compiler, "FOLDER", folder)
-    monkeypatch.setattr(compiler, "levels_here", lambda: [compiler.LEVELS["x86_64"][0], level])
+    monkeypatch.setattr(build, "WHEEL", folder)
+    monkeypatch.setattr(build, "levels_here", lambda: [build.LEVELS["x86_64"][0], level])
     code = compiled.read_bytes()[: -build.SUM().digest_size]
     path = folder / build.prebuilt_name(level)
     path.write_bytes(code + build._checksum(path.name, code))
@@ -100,10 +100,10 @@ def test_kernels_of_the_wheel_are_loaded_without_a_compiler(wheel_folder, compil
 
 
 def test_kernels_of_other_sources_are_not_loaded(wheel_folder, compiles, tmp_path, monkeypatch):
-    sources = shutil.copytree(build.FOLDER, tmp_path / "cpp")
+    sources = shutil.copytree(build.SOURCES, tmp_path / "cpp")
     with (sources / "kernels.cpp").open("a") as file:
         file.write("// changed\n")
-    monkeypatch.setattr(build, "FOLDER", sources)
+    monkeypatch.setattr(build, "SOURCES", sources)
     with pytest.warns(UserWarning, match="no compiler"):
         assert not build.setup()
     assert len(compiles) == 1
@@ -128,7 +128,7 @@ def test_a_variable_that_says_how_to_compile_comes_before_the_wheel(
 
 
 def test_a_checkout_has_no_prebuilt_kernels_and_packs_none():
-    assert not compiler.FOLDER.exists()
+    assert not build.WHEEL.exists()
     assert ".so" not in (ROOT / "pyproject.toml").read_text()
 
 
@@ -166,5 +166,5 @@ def test_the_platform_wheel_has_a_library_of_each_level(tmp_path, monkeypatch):
     with wheelfile.WheelFile(made) as file:  # which compares what it reads with RECORD
         names = {name for name in file.namelist() if file.read(name) and name.endswith(".so")}
         assert b"Root-Is-Purelib: false" in file.read("regard-1.dist-info/WHEEL")
-    levels = compiler.LEVELS["x86_64"]
+    levels = build.LEVELS["x86_64"]
     assert names == {f"regard/kernels/lib/{build.prebuilt_name(level)}" for level in levels}

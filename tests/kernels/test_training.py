@@ -14,9 +14,9 @@ from regard.attention.attend import attend
 from regard.attention.masks import causal, given, padding
 from regard.attention.multihead import SelfAttention
 from regard.kernels import training as compiled
+from regard.layers.dropout import AddNorm
 from regard.layers.feedforward import FeedForward
 from regard.layers.linear import Linear
-from regard.layers.norm import AddNorm
 from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 
 KINDS = ["fast", "older", "plain"]

@@ -47,8 +47,8 @@ METHODS = {
     "sampling": Sampling(max_tokens=6, seed=2),
     "beam": Beam(size=3, n_best=2, max_tokens=6),
 }
-if GPU is None:  # greedy search is the loop of sampling
-    del METHODS["greedy"]
+if GPU is None:  # the mock looks for tensors on the wrong device, of which a beam has the most
+    METHODS = {"beam": METHODS["beam"]}
 
 
 @pytest.fixture(autouse=True)

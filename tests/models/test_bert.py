@@ -18,7 +18,6 @@ from their_encoders import (
 
 import regard.attention.attend
 import regard.layers.dropout
-import regard.layers.norm
 import regard.ops
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads

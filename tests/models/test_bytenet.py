@@ -22,9 +22,6 @@ SHAPES = {
 }
 
 
-STEPS = {False: 60, True: 400}  # until a text is copied, or reversed
-
-
 def tiny(shape="relu", **options):
     torch.manual_seed(0)
     sizes = dict(d_model=6, dilations=(1, 2), dropout=0.3)
@@ -192,16 +189,13 @@ def test_at_the_start_words_and_columns_are_of_one_size(sets):
     assert 0.5 < ratio < 2
 
 
-@pytest.mark.parametrize(
-    "reverse", [False, pytest.param(True, marks=pytest.mark.slow("regard/models/bytenet.py"))]
-)
-def test_bytenet_learns_to_copy_and_to_reverse(reverse):
+def test_bytenet_learns_to_copy():
     torch.manual_seed(1)
     model = ByteNet(ByteNetConfig(9, 64, dilations=(1, 2, 4), sets=1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(STEPS[reverse]):
+    for _ in range(60):
         words = [torch.randint(3, 9, (int(n),)).tolist() for n in torch.randint(1, 6, (32,))]
-        target = [[*(text[::-1] if reverse else text), 2] for text in words]
+        target = [[*text, 2] for text in words]
         source = Sequences.of([[*text, 2] for text in words], 0)
         given = Sequences.of([[1, *text[:-1]] for text in target], 0)
         wanted = Sequences.of(target, 0)

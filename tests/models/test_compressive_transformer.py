@@ -180,7 +180,7 @@ def naive(model, ids: Tensor, pieces: list[int]) -> tuple[Tensor, list[Tensor], 
 
 # ---------------------------------------------------------------------------------- the tests
 
-PIECES = [[6, 6, 6, 6], [1] * 17, [5, 1, 7, 3, 4, 9], [2, 19, 4]]
+PIECES = [[1] * 12, [5, 1, 7, 3, 4, 9]]
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
@@ -208,7 +208,7 @@ def test_segments_equal_the_algorithm(options, pieces):
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
-@pytest.mark.parametrize("pieces", [[6, 6, 6], [5, 1, 7, 4], [2, 15]], ids=str)
+@pytest.mark.parametrize("pieces", [[5, 1, 7, 4]], ids=str)
 def test_the_reconstruction_loss_and_all_gradients_equal_the_algorithm(options, pieces):
     model, ids = tiny(**options).train(), drawn(2, sum(pieces))
     mix = torch.randn(2, sum(pieces), D, dtype=torch.float64)

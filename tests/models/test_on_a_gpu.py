@@ -24,4 +24,4 @@ def test_every_model_computes_on_a_gpu_what_it_computes_on_the_cpu():
         [*command, str(TESTS)], cwd=TESTS.parents[2], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 3 * len(CASES)
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 2 * len(CASES)

@@ -19,7 +19,7 @@ from regard.decoding import generate
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class, name_of
 from regard.models.check_config import config_of
-from regard.models.position_kinds import KINDS
+from regard.models.parts import KINDS
 from regard.models.quantize import prepare
 
 SIZES = {

@@ -68,7 +68,7 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
 
 # What requests import when they need it, and what training, pictures and other models use.
 NOT_AT_START = (
-    *("regard.decoding.continuous", "regard.decoding.sampling", "regard.decoding.speculative"),
+    *("regard.decoding.continuous", "regard.decoding.speculative"),
     *("regard.serving.openai", "regard.serving.chat", "regard.serving.generation"),
     *("regard.serving.ui", "regard.visual", "regard.training.loop", "regard.experiments"),
     *("regard.tasks.language_modeling", "regard.tasks.text_to_text", "regard.tasks.dialogue"),

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from served import ask, ask_together, listening, message_of, opened, running, service_of
 
-from regard.decoding.generated_text import GeneratedText
-from regard.decoding.streaming import IncrementalDetokenizer
+from regard.decoding.streaming import GeneratedText, IncrementalDetokenizer
 from regard.text import train
 
 MODELS = ("language-modeling", "language-modeling-gpt2")

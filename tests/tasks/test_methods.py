@@ -235,7 +235,6 @@ DRAWN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"repetition_penalty": 50.0}),
     ({}, {"bad_words_ids": [["T"]]}),
     ({}, {"suppress_tokens": ["T"]}),
-    ({}, {"begin_suppress_tokens": ["T"]}),
     ({}, {"forced_bos_token_id": 9}),
     ({"max_tokens": 3, "min_tokens": 3}, {"forced_eos_token_id": 9}),
     ({"beams": 2, "suppress_tokens": ["T"]}, {"renormalize_logits": True}),

@@ -16,7 +16,7 @@ import regard
 from regard.checkpoints.formats import to_published
 from regard.cli import app
 from regard.decoding import Greedy, save
-from regard.decoding.generated_text import StopSequences
+from regard.decoding.streaming import StopSequences
 from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
 from regard.models.transformer import Transformer
@@ -155,7 +155,7 @@ def test_wrong_stops_are_errors(task, tokenizer):
             task.generate("the", stop=wrong)
     size = tokenizer.vocab_size
     config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
-    with pytest.raises(ConfigError, match="`stop` is an option of `generate` of language"):
+    with pytest.raises(ConfigError, match="There is no option `stop`"):
         Translator(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
     method = Greedy(ends=(StopSequences(tokenizer, ("a",)),))
     with pytest.raises(ConfigError, match="cannot be stored"):

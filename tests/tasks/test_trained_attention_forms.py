@@ -11,8 +11,7 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
-from regard.decoding.greedy import Greedy
-from regard.decoding.sampling import Sampling
+from regard.decoding.loop import Greedy, Sampling
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.wrappers import generator

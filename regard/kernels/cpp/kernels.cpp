@@ -25,7 +25,7 @@ extern const int64_t regard_sizes[];
 const int64_t regard_sizes[] = {
     sizeof(Matrix), sizeof(Op), sizeof(Memory), sizeof(Part), sizeof(Program), sizeof(Beams),
     sizeof(learning::Drop), sizeof(learning::Dropping), sizeof(learning::AddNorm),
-    sizeof(learning::Gelu), sizeof(learning::Sums), sizeof(learning::Entropy),
+    sizeof(learning::Entropy),
     sizeof(learning::LstmStep), sizeof(learning::HeadsView), sizeof(learning::Attention),
     sizeof(learning::Parameter), sizeof(learning::Adam), LSTM_LAYER_SIZE, 0};
 

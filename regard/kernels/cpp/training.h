@@ -45,18 +45,6 @@ struct AddNorm {
   float *sums, *parameters;
 };
 
-struct Gelu {
-  const void *x, *grad;  // no gradient in the forward pass
-  void* out;
-  int64_t count, tanh;
-};
-
-struct Sums {
-  const void* x;  // (rows, width)
-  float *sums, *out;
-  int64_t rows, width;
-};
-
 constexpr int64_t GROUP_ROWS = 64;  // rows of one group
 
 inline int64_t groups_of_rows(int64_t rows) { return (rows + GROUP_ROWS - 1) / GROUP_ROWS; }
@@ -197,93 +185,6 @@ void add_norm_back(void* data, Worker worker) {
   worker.share(1, [&](int64_t) { add_groups(job.sums, groups, 2 * width, job.parameters); });
 }
 
-// ---- gelu
-
-// z times a polynomial in z^2, which is mapped to -1 ... 1; |z| is at most `end`.
-template <size_t COUNT>
-inline Lanes odd(Lanes x, float end, const float (&powers)[COUNT]) {
-  const Lanes z = clamped(x, -end, end), u = z * z * (2.0f / (end * end)) - 1.0f;
-  Lanes sum = lanes(powers[0]);
-#pragma GCC unroll 16
-  for (size_t i = 1; i < COUNT; i++) sum = sum * u + powers[i];
-  return z * sum;
-}
-
-// The normal distribution function minus 1/2, exact to 3e-7, and the derivative of gelu minus 1/2,
-// to 1e-5, which is 1/200 of the resolution of bfloat16 at 1. Then the same for the approximation
-// by tanh. All are minimax fits.
-constexpr float GELU_CURVE[] = {
-    6.087272985e-04f, -1.613265170e-03f, 1.722799554e-03f,  -2.685575025e-03f, 6.410510112e-03f,
-    -1.116433927e-02f, 1.640217468e-02f, -2.326865272e-02f, 3.144217227e-02f,  -4.044260737e-02f,
-    5.152052232e-02f, -7.029628062e-02f, 1.413637876e-01f};
-constexpr float GELU_GRADS[] = {
-    1.025603581e-02f,  -2.466140587e-02f, 1.772628385e-02f, -1.787400472e-02f, 5.138832698e-02f,
-    -7.730490832e-02f, 8.063559044e-02f,  -8.191395888e-02f, 8.021373950e-02f, -7.207909881e-02f,
-    6.658154109e-02f,  -7.509979085e-02f, 1.421336571e-01f};
-constexpr float TANH_CURVE[] = {
-    5.768621312e-04f,  -2.047742769e-03f, 2.833644423e-03f, -3.040765723e-03f, 5.543671190e-03f,
-    -1.045009794e-02f, 1.615857262e-02f,  -2.302770098e-02f, 3.132114601e-02f, -4.053941794e-02f,
-    5.165921979e-02f,  -7.036591841e-02f, 1.413784885e-01f};
-constexpr float TANH_GRADS[] = {
-    1.386537363e-02f,  -3.385755405e-02f, 2.067432251e-02f, -7.587733003e-03f, 4.126797690e-02f,
-    -7.556716037e-02f, 8.186282267e-02f,  -8.349871819e-02f, 8.248526666e-02f, -7.359199236e-02f,
-    6.675646245e-02f,  -7.483276972e-02f, 1.420246352e-01f};
-
-// x Phi(x), or (Phi(x) + x phi(x)) times a gradient.
-template <class T>
-void gelu_part(const Gelu& job, int64_t at, int64_t count, const float (&value)[13],
-               const float (&derivative)[13]) {
-  const T *x = (const T*)job.x + at, *grad = (const T*)job.grad + at;
-  T* out = (T*)job.out + at;
-  if (job.grad) {
-    by_lanes(count, [&](int64_t i, int64_t n) {
-      const Lanes found = odd(load(x + i, n), 5.0f, derivative) + 0.5f;
-      store(found * load(grad + i, n), out + i, n);
-    });
-  } else {
-    by_lanes(count, [&](int64_t i, int64_t n) {
-      const Lanes z = load(x + i, n);
-      const Lanes cdf = odd(z, 5.0f, value) + 0.5f;
-      store(z < -5.0f ? z * 0.0f : z * cdf, out + i, n);
-    });
-  }
-}
-
-template <class T>
-void gelu_all(void* data, Worker worker) {
-  const Gelu& job = *(Gelu*)data;
-  constexpr int64_t PIECE = 1 << 14;
-  worker.share((job.count + PIECE - 1) / PIECE, [&](int64_t piece) {
-    const int64_t at = piece * PIECE, count = std::min(PIECE, job.count - at);
-    job.tanh ? gelu_part<T>(job, at, count, TANH_CURVE, TANH_GRADS)
-             : gelu_part<T>(job, at, count, GELU_CURVE, GELU_GRADS);
-  });
-}
-
-// ---- sums over rows
-
-template <class T>
-void sum_rows(void* data, Worker worker) {
-  const Sums& job = *(Sums*)data;
-  const int64_t width = job.width, groups = groups_of_rows(job.rows);
-  worker.share(groups, [&](int64_t piece) {
-    const int64_t first = piece * GROUP_ROWS, end = std::min(job.rows, first + GROUP_ROWS);
-    float* sums = job.sums + piece * width;
-    std::fill(sums, sums + width, 0.0f);
-    const T* x = (const T*)job.x;
-    for (int64_t row = first; row < end;) {
-      const int64_t four = std::min<int64_t>(4, end - row);
-      by_lanes(width, [&](int64_t i, int64_t n) {
-        Lanes sum = load(sums + i, n);
-        for (int64_t r = row; r < row + four; r++) sum += load(x + r * width + i, n);
-        store(sum, sums + i, n);
-      });
-      row += four;
-    }
-  });
-  worker.share(1, [&](int64_t) { add_groups(job.sums, groups, width, job.out); });
-}
-
 using Work = void (*)(void*, Worker);
 
 int64_t run_as(int64_t type, int64_t threads, Work float32, Work bfloat16, void* job) {
@@ -332,10 +233,6 @@ int64_t regard_add_norm_back(int64_t type, int64_t threads, AddNorm* job) {
   return run_as(type, threads, add_norm_back<float>, add_norm_back<bfloat16>, job);
 }
 
-int64_t regard_gelu(int64_t type, int64_t threads, Gelu* job) {
-  return run_as(type, threads, gelu_all<float>, gelu_all<bfloat16>, job);
-}
-
 // Returns how many targets are not in the vocabulary.
 int64_t regard_entropy(int64_t type, int64_t threads, Entropy* job) {
   const int64_t missing = boundary::count_outside(job->targets, job->rows, job->vocab_size);
@@ -348,10 +245,6 @@ int64_t regard_lstm_step(int64_t threads, LstmStep* job) {
 
 int64_t regard_lstm_step_back(int64_t threads, LstmStep* job) {
   return boundary::guarded_call([&] { run(threads, lstm_step_back, job); });
-}
-
-int64_t regard_sum_rows(int64_t type, int64_t threads, Sums* job) {
-  return run_as(type, threads, sum_rows<float>, sum_rows<bfloat16>, job);
 }
 }
 

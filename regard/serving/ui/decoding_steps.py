@@ -15,7 +15,7 @@ from regard.data.batches import Sequences
 from regard.decoding.beam import Beam
 from regard.decoding.filters import NEG_INF, Prefix, Temperature, TopK, TopP, apply
 from regard.decoding.length_penalty import limits
-from regard.decoding.sampling import Sampling
+from regard.decoding.loop import Sampling
 from regard.decoding.steps import (
     check_log_probs,
     eos_tokens,
