@@ -241,6 +241,7 @@ def test_flags_of_different_methods_are_an_error(runs):
     assert "`beams` belongs to beam, but `top_k` to sampling" in said
 
 
+@pytest.mark.slow("regard/cli")
 def test_a_closed_output_pipe_ends_without_a_message(runs):
     words = [sys.executable, "-m", "regard", "predict", str(runs["seq2seq"]), "-"]
     child = subprocess.Popen(
@@ -315,6 +316,7 @@ def test_the_signature_of_a_perplexity_has_its_protocol(runs):
     assert "--beams has no effect on a perplexity" in said
 
 
+@pytest.mark.slow("regard/cli")
 @pytest.mark.parametrize("name", ["transformer", "language"])
 def test_evaluation_shows_a_bar_on_a_terminal_and_nothing_in_a_pipe(runs, name):
     pty = pytest.importorskip("pty")

@@ -95,7 +95,14 @@ def commands() -> list[Command]:
 
 # Blocks that the tests run; raise it when pages gain blocks. A block that moves runs where it is.
 BLOCKS_THAT_RUN = 130
-RUNNABLE_PAGES = sorted({b.page for b in blocks("python") if not b.marks})
+# Pages whose programs train longest.
+LONG = ("adapters", "answer-questions", "caption", "classify", "distill", "generate", "pre-train")
+RUNNABLE_PAGES = [
+    pytest.param(page, marks=pytest.mark.slow("docs", "regard/tasks", "regard/experiments"))
+    if page.stem in LONG and page.parent.name == "how-to"
+    else page
+    for page in sorted({b.page for b in blocks("python") if not b.marks})
+]
 REGARD = [command for command in commands() if command.words[0] == "regard"]
 RUNNABLE = [command for command in REGARD if "no-run" not in command.block.marks]
 

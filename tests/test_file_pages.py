@@ -69,7 +69,10 @@ def test_releasing_a_tensor_without_file_changes_nothing():
 
 
 @LINUX
-@pytest.mark.parametrize("kind", ["int8", "bfloat16"])
+@pytest.mark.parametrize(
+    "kind",
+    ["int8", pytest.param("bfloat16", marks=pytest.mark.slow("regard/file_pages.py"))],
+)
 def test_quantizing_a_mapped_matrix_takes_little_more_memory_than_the_result(tmp_path, kind):
     # In a process of its own: after a training this one keeps the memory that is freed.
     command = [sys.executable, __file__, kind, str(tmp_path)]

@@ -20,7 +20,9 @@ ROWS = [[3 + (7 * i + j) % 90 for j in range(1 + i % 9)] + [2] for i in range(40
 @pytest.fixture
 def model():
     torch.manual_seed(1)
-    config = TransformerConfig(101, d_model=32, d_ff=64, heads=2, encoder_layers=2, max_length=64)
+    config = TransformerConfig(
+        101, d_model=32, d_ff=64, heads=2, encoder_layers=1, decoder_layers=2, max_length=64
+    )
     model = Transformer(config).eval()
     model.embedding.weight.data.normal_(std=0.5)
     return model
