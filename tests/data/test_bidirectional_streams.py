@@ -85,11 +85,6 @@ def test_streams_of_any_size_hold_every_sentence_once_and_in_order():
         assert [s for stream in collected(made, rows) for s in stream] == given
 
 
-def test_more_streams_than_predictions_are_an_error():
-    with pytest.raises(ConfigError, match="`batch_size` must be at most 14"):
-        BidirectionalStreams(text(), batch_size=15, sequence_length=2)
-
-
 def test_streams_restart_one_after_the_other():
     batches = BidirectionalStreams(text(), batch_size=3, sequence_length=1, restart_every=2)
     assert [batch.restarts.tolist() for batch in batches][:2] == [
@@ -101,7 +96,3 @@ def test_streams_restart_one_after_the_other():
     assert plain[1].restarts is None and plain.identity() != batches.identity()
     with pytest.raises(ConfigError, match="`restart_every` must be at least 0"):
         BidirectionalStreams(text(), batch_size=3, sequence_length=1, restart_every=-1)
-
-
-def test_a_text_without_words_has_no_predictions():
-    assert text([[], []]).count == 0

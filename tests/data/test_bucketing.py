@@ -64,19 +64,6 @@ def test_lengths_decide_batches_only_in_pools(pool):
     assert min(spreads) > 20 if pool is None else max(spreads) < 20
 
 
-def orders(seed, epochs):
-    buckets = Buckets(random_columns(), (0, 0), max_tokens=40, seed=seed, pool=30)
-    return [[rows.tolist() for rows in buckets.epoch(epoch).indices] for epoch in epochs]
-
-
-def test_the_order_depends_only_on_seed_and_epoch():
-    assert orders(1, (0, 1, 2)) == orders(1, (0, 1, 2))
-    assert orders(1, (2,)) == orders(1, (0, 1, 2))[2:]
-    first, second = orders(1, (0, 1))
-    assert first != second and sorted(sum(first, [])) == sorted(sum(second, []))
-    assert orders(1, (0,)) != orders(2, (0,))
-
-
 def test_the_order_is_the_same_on_every_machine_and_numpy():
     assert permutation(10, 0, 0).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
     assert permutation(10, 0, 1).tolist() != permutation(10, 1, 0).tolist()
@@ -118,18 +105,6 @@ def test_resuming_at_every_position_equals_not_stopping():
         next(stopping)
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 40), st.integers(0, 40))
-def test_a_sampler_restores_any_position(first, second):
-    sampler = EpochSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3))
-    list(islice(sampler, first))
-    saved = sampler.position()
-    expected = grids(next(sampler))
-    list(islice(sampler, second))
-    sampler.restore(saved)
-    assert grids(next(sampler)) == expected
-
-
 @pytest.mark.parametrize(
     ("change", "name"),
     [({"seed": 4}, "seed"), ({"max_tokens": 41}, "budget"), ({"pool": 7}, "pool")],
@@ -167,20 +142,6 @@ def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, position,
     assert [grids(one) for one in islice(resumed, some)] == [
         grids(one) for one in islice(begun, some)
     ]
-
-
-@pytest.mark.parametrize("pool", [0, -1, 2.0, "8", True, [], {}])
-def test_a_saved_position_with_invalid_pools_raises_an_error(pool):
-    sampler = BucketSampler(Buckets(random_columns(), (0, 0), max_tokens=40, seed=3, pool=7))
-    with pytest.raises(CheckpointError, match="has pool = .* but here it is 7"):
-        sampler.restore({**sampler.position(), "pool": pool})
-    without = sampler.position()
-    del without["pool"]
-    with pytest.raises(CheckpointError, match="has pool = None, but here it is 7"):
-        sampler.restore(without)
-    for name, value in (("seed", 4), ("budget", 41), ("rows", 59), ("data", "0-0")):
-        with pytest.raises(CheckpointError, match=f"has {name} = "):
-            sampler.restore({**sampler.position(), name: value})
 
 
 def test_options_out_of_range_raise_errors():

@@ -15,8 +15,6 @@ import pytest
 from regard import text
 from regard.data import (
     EpochSampler,
-    ParallelStreams,
-    ShuffledBlocks,
     TokenArray,
     build_corpus,
     corpus_folder,
@@ -344,23 +342,6 @@ def test_a_folder_is_built_by_one_process_at_a_time(tokenizers, source, tmp_path
             build_corpus(read_documents(source), tokenizers["bpe"], tmp_path / "out")
 
 
-def test_streams_and_blocks_of_a_mapped_corpus_are_those_in_memory(tokenizers, source, tmp_path):
-    documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    mapped = build_corpus(documents, tokenizer, tmp_path / "out", progress=False).tokens
-    memory = TokenArray.of(listed(encode_corpus(documents, tokenizer)), tokenizer.vocab_size)
-    size = {"batch_size": 3, "sequence_length": 7}
-    for make in (
-        lambda tokens: ParallelStreams(tokens, **size),
-        lambda tokens: ShuffledBlocks(tokens, **size, seed=5),
-    ):
-        one, other = EpochSampler(make(mapped)), EpochSampler(make(memory))
-        assert one.position() == other.position()
-        for _ in range(2 * one.batches_per_epoch + 1):
-            a, b = next(one), next(other)
-            assert a.tokens.equal(b.tokens) and a.targets.equal(b.targets) and a.fresh == b.fresh
-        assert one.position() == other.position()
-
-
 @pytest.mark.parametrize("smallest", [1, 3, 5])
 def test_windows_are_the_documents_cut(smallest):
     lengths = [3, 0, 12, 5, 1, 25, 2]
@@ -391,16 +372,6 @@ def test_windows_are_the_documents_cut(smallest):
         next(sampler)
     other.restore(sampler.position())
     assert next(other).sequences.ids.equal(next(sampler).sequences.ids)
-
-
-def test_windows_run_across_documents_of_joined_tokens():
-    tokens = TokenArray.of([[0, 1], [2, 3, 4], [5]])
-    windows = DocumentWindows(tokens.joined(), length=4, batch_size=9, seed=1)
-    (batch,) = windows.epoch(0)
-    rows = [
-        r[:n] for r, n in zip(batch.sequences.ids.tolist(), batch.sequences.lengths, strict=True)
-    ]
-    assert sorted(rows) == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_a_split_takes_the_last_documents(tokenizers, source):
@@ -438,20 +409,3 @@ def test_a_single_document_is_cut_where_a_sentence_begins(tokenizers, tmp_path):
     assert len(valid.tokens.ids) == round(0.1 * len(ids))
     with pytest.raises(ConfigError, match="leaves nothing to train on"):
         whole.split(0.999)
-
-
-def test_a_huge_line_and_one_token_files_are_read(tokenizers, tmp_path):
-    line = ("x" * 9_999 + " ") * 1_800  # longer than a row may be
-    (tmp_path / "huge.txt").write_text(line + "\n")
-    tokenizer = tokenizers["words"]
-    corpus = encode_corpus(read_documents(tmp_path / "huge.txt"), tokenizer)
-    assert corpus.tokens.offsets.tolist() == [0, 1_800]
-    (tmp_path / "one.txt").write_text("a")
-    one = build_corpus(
-        read_documents(tmp_path / "one.txt"), tokenizer, tmp_path / "1", progress=False
-    )
-    assert listed(one) == [tokenizer.encode("a").ids]
-    (tmp_path / "none.txt").write_text("\n")
-    rows = read_documents(tmp_path / "none.txt", "rows")
-    none = build_corpus(rows, tokenizer, tmp_path / "0", progress=False)
-    assert listed(none) == [[]] and len(none.tokens.ids) == 0

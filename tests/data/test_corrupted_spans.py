@@ -60,32 +60,6 @@ def test_corrupted_spans_equal_the_figure_of_the_paper():
     assert target == "<X> for inviting <Y> last <Z>"
 
 
-def naive(ids, dropped, sentinels):
-    """Token by token."""
-    source, target, spans, inside = [], [], 0, None
-    for token, gone in zip(ids, dropped, strict=True):
-        if gone and not inside:
-            source.append(sentinels[spans])
-            target.append(sentinels[spans])
-            spans += 1
-        (target if gone else source).append(token)
-        inside = gone
-    if not inside:
-        target.append(sentinels[spans])
-    return source, target
-
-
-def test_sources_and_targets_equal_a_plain_loop():
-    random = np.random.default_rng(3)
-    for length in [*range(1, 30), 200]:
-        for density in (0.1, 0.5, 0.9):
-            dropped = random.random(length) < density
-            dropped[0] = False
-            ids = random.integers(0, 900, length)
-            found = [one.tolist() for one in corrupted(ids, dropped, SENTINELS + SENTINELS)]
-            assert found == list(naive(ids.tolist(), dropped, SENTINELS + SENTINELS))
-
-
 def published_spans(length, noise, random):
     """As the published program draws them: marks are shuffled, and segments counted."""
 

@@ -136,12 +136,6 @@ def test_a_pipe_raises_an_error_at_once(tmp_path):
             list(reading())
 
 
-@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "x/" * 3000])
-def test_impossible_names_raise_errors_with_the_name(name):
-    with pytest.raises(DataError):
-        list(lines(name))
-
-
 # ---- records ----------------------------------------------------------------------------------
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 
 from regard.data import read_glue
@@ -110,25 +108,6 @@ def test_parts_have_the_published_numbers_of_rows(shared, task, part, count):
     assert len(rows) == count
     fields = 2 if task in ("cola", "sst2") else 3
     assert all(len(row) == fields and all(row) for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("task", "part", "file", "header", "columns"),
-    [
-        ("mrpc", "train", "MRPC/msr_paraphrase_train.txt", 1, (3, 4, 0)),
-        ("stsb", "train", "STS-B/original/sts-train.tsv", 0, (5, 6, 4)),
-        ("rte", "train", "RTE/train.tsv", 1, (0, 1, 2)),
-        ("cola", "train", "CoLA/raw/in_domain_train.tsv", 0, (3, 1)),
-        ("sst2", "dev", "SST-2/sentiment-dev", 0, (0, 1)),
-    ],
-)
-def test_rows_are_what_the_csv_module_reads_without_quoting(
-    shared, task, part, file, header, columns
-):
-    with open(shared("glue") / file, encoding="utf-8-sig", newline="") as stream:
-        table = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[header:]
-    expected = [tuple(fields[i] for i in columns) for fields in table]
-    assert list(read_glue(task, shared("glue"), part)) == expected
 
 
 def test_original_files_with_extra_columns_or_in_two_parts_are_read(tmp_path):

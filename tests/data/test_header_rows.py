@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 from functools import partial
 
 import pytest
@@ -102,32 +101,6 @@ def test_an_example_that_looks_like_a_header_is_usable(tmp_path):
         "noun",
         "verb",
     }
-
-
-def test_records_with_names_have_no_header(tmp_path):
-    file = tmp_path / "rows.jsonl"
-    rows = [("text", "label"), *ROWS]
-    file.write_text("".join(json.dumps({"t": text, "l": label}) + "\n" for text, label in rows))
-    made = planned("classification", file, columns=["t", "l"])
-    assert {*made.labels} == {"label", "good", "bad"}
-
-
-@pytest.mark.parametrize(
-    ("task", "file", "rows", "said"),
-    [
-        ("regression", "x.tsv", [("Satz", "Wert"), *NUMBERS], "has 'Wert' where a number"),
-        ("regression", "x.jsonl", [("Satz", "Wert"), *NUMBERS], "has 'Wert' where a number"),
-    ],
-)
-def test_a_target_that_is_no_number_says_that_it_may_be_a_header(tmp_path, task, file, rows, said):
-    path = tmp_path / file
-    if file.endswith(".jsonl"):
-        path.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in rows))
-    else:
-        path.write_text("".join(f"{a}\t{b}\n" for a, b in rows))
-    columns = ["a", "b"] if file.endswith(".jsonl") else [0, 1]
-    with pytest.raises(DataError, match=rf"{file}:1: {said}"):
-        planned(task, path, columns=columns)
 
 
 def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):

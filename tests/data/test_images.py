@@ -103,11 +103,3 @@ def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(DataError, match="exceeds limit"):
         read_image(saved(tmp_path / "large.png"))
-
-
-@pytest.mark.parametrize("name", ["a" * 300, "a" * 5000, "whole.png/b.png", "a\0b.png"])
-def test_a_name_that_no_file_can_have_is_an_error_with_it(tmp_path, name):
-    saved(tmp_path / "whole.png")
-    with pytest.raises(DataError, match="cannot be read|null byte") as error:
-        open_image(tmp_path / name)
-    assert name[:200].replace("\0", " ") in str(error.value).replace("\0", " ")

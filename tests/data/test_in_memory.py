@@ -124,12 +124,6 @@ def test_columns_whose_names_do_not_say_which_is_meant_raise_an_error():
         rows(pandas.concat([frame, frame[["text"]]], axis=1))
 
 
-def test_a_column_with_a_dot_in_its_name_is_that_column(tmp_path):
-    data = [{"the.text": "a", "made": {"by": "b"}}]
-    write_jsonl(data, tmp_path / "rows.jsonl", ("the.text", "made.by"))
-    assert list(read(tmp_path / "rows.jsonl", ("the.text", "made.by"))) == [("a", "b")]
-
-
 def test_rows_in_memory_are_read_as_the_file_that_is_written_of_them(tmp_path):
     values = [True, np.bool_(False), np.int8(3), 1.0, np.float32(0.5), torch.tensor(2), "x"]
     data = [("a", value) for value in values]

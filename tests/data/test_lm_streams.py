@@ -191,20 +191,6 @@ def test_a_stride_beyond_the_window_raises_an_error():
             SlidingWindows(text(9), window=3, stride=stride)
 
 
-def test_options_out_of_range_raise_errors():
-    with pytest.raises(ConfigError, match="`batch_size` must be at most 3, .* but is 4"):
-        ParallelStreams(text(4), batch_size=4, sequence_length=1)
-    for options in [{"batch_size": b, "sequence_length": 1 - b} for b in (0, 1)]:
-        with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
-            ParallelStreams(text(4), **options)
-        with pytest.raises(ConfigError, match="must be at least 1, but is 0"):
-            ShuffledBlocks(text(4), seed=0, **options)
-    with pytest.raises(ConfigError, match="at least 2 tokens, but has 1"):
-        ShuffledBlocks(text(1), batch_size=1, sequence_length=1, seed=0)
-    with pytest.raises(IndexError, match="index must be from 0 to 2, but is 3"):
-        ParallelStreams(text(4), batch_size=1, sequence_length=1)[3]
-
-
 @given(st.integers(40, 400), st.integers(1, 4), st.integers(6, 40), st.integers(0, 3))
 def test_batches_of_variable_length_hold_every_token_once(length, rows, base, epoch):
     whole = text(length)
@@ -254,10 +240,3 @@ def test_batches_of_variable_length_go_on_where_they_stopped():
     fixed = EpochSampler(ParallelStreams(text(300), batch_size=2, sequence_length=10))
     with pytest.raises(CheckpointError, match="variable"):
         second.restore(fixed.position())
-
-
-def test_a_reversed_text_is_the_text_from_its_end():
-    parts = TokenArray.of([[1, 2, 3], [], [4]], 10)
-    turned = parts.reversed()
-    assert [list(turned[i]) for i in range(3)] == [[4], [], [3, 2, 1]]
-    assert turned.checksum != parts.checksum and turned.reversed().checksum == parts.checksum

@@ -247,20 +247,3 @@ def test_pairs_have_two_segments_and_a_label(tokenizer):
             assert segments[:length].tolist() == [0] * (ends[0] + 1) + [1] * (ends[1] - ends[0])
             seen += 1
     assert seen == len(rows.pairs.draw_pairs(0))
-
-
-def test_corpora_without_pairs_are_errors(tokenizer):
-    with pytest.raises(ConfigError, match="need at least two documents"):
-        SentencePairs(corpus_of(["The cat sat. A mat was warm."], tokenizer), length=20, seed=1)
-    with pytest.raises(ConfigError, match="Every document has one sentence"):
-        SentencePairs(corpus_of(["The cat sat.", "A mat."], tokenizer), length=20, seed=1)
-    some = SentencePairs(corpus_of(["The cat sat. On.", "A mat."], tokenizer), length=20, seed=1)
-    assert some.single == 1 and len(some.draw_pairs(0)) == 1
-
-
-def test_a_long_line_and_long_sentences_are_cut(tokenizer):
-    long = " ".join(WORDS * 20_000)  # one sentence
-    corpus = corpus_of([long, "The cat sat. A mat was warm.", f"{long[:900]}. The cat."], tokenizer)
-    found = SentencePairs(corpus, length=30, seed=1).draw_pairs(0)
-    sizes = (found[:, 1] - found[:, 0]) + (found[:, 3] - found[:, 2])
-    assert sizes.max() <= 30 and (found[:, 1] > found[:, 0]).all()

@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import json
 import lzma
-import sys
 import tracemalloc
 import zipfile
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from regard.data import hash_of, read, read_parallel
 from regard.data.files import lines
 from regard.data.readers import open_table
-from regard.errors import ConfigError, DataError, MissingExtra
+from regard.errors import ConfigError, DataError
 
 ODD = "a\x0cb\u2028c\rd\x85e\x1cf\x00g"  # str.splitlines would cut at each of these
 
@@ -74,20 +73,6 @@ def test_compressed_files_and_members_read_alike(tmp_path):
         list(lines(tmp_path / "x.zip"))
     with pytest.raises(DataError, match=r"has no member 'in/fr.tsv'\. Did you mean 'in/de.tsv'"):
         list(lines(f"{tmp_path}/x.zip!in/fr.tsv"))
-
-
-@pytest.mark.parametrize("name", ["x.zip", "X.ZIP"])
-@pytest.mark.parametrize("ending", ["", ".gz", ".BZ2", ".xz"])
-def test_members_of_an_archive_are_decompressed_as_files_are(tmp_path, name, ending):
-    modules = {".gz": gzip, ".BZ2": bz2, ".xz": lzma}
-    table = b"de,en\r\neins,one\r\n"
-    packed = modules[ending].compress(table) if ending else table
-    with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"in/x.csv{ending}", packed)
-    member = f"{tmp_path / name}!in/x.csv{ending}"
-    assert list(read(member, ("en", "de"))) == [("one", "eins")]
-    assert list(lines(tmp_path / name)) == ["de,en", "eins,one"]
-    assert hash_of(member) == hashlib.sha256(table).hexdigest()
 
 
 def test_a_large_file_is_never_in_memory_as_a_whole(tmp_path):
@@ -287,12 +272,6 @@ def test_parquet_reads_nested_columns(tmp_path):
         list(read(path, ("t.fr",)))
     with pytest.raises(DataError, match=r"cannot be read as Parquet"):
         list(read(write(tmp_path / "y.parquet", b"no parquet"), ("a",)))
-
-
-def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'regard\[data\]'"):
-        list(read(write(tmp_path / "x.parquet", b""), ("a",)))
 
 
 # Rows that are not what the file seems to say, by one rule for all tables.

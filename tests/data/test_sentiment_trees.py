@@ -13,8 +13,7 @@ import pytest
 
 import regard
 from regard.data import read_sentiment_trees
-from regard.errors import ConfigError, DataError
-from regard.experiments.runs import read_recipe
+from regard.errors import DataError
 
 EXAMPLE = "(3 (2 It) (4 (2 's) (4 (3 lovely) (2 .))))"
 
@@ -73,15 +72,6 @@ def test_a_line_that_is_no_tree_is_named(tmp_path, line, problem):
         list(read_sentiment_trees(file))
 
 
-def test_files_without_trees_are_errors(tmp_path):
-    with pytest.raises(DataError, match="does not exist"):
-        list(read_sentiment_trees(tmp_path / "none.txt"))
-    for blank in ([], [""], ["", " ", "\t"]):
-        for phrases in (False, True):
-            with pytest.raises(DataError, match="has no tree"):
-                list(read_sentiment_trees(written(tmp_path, *blank), phrases=phrases))
-
-
 RECIPE = """
 task = "classification"
 [data]
@@ -113,23 +103,6 @@ def test_phrases_are_trained_on_and_sentences_are_scored(tmp_path):
     right = sum(run.predict(text) == label for text, label in sentences)
     assert run.scores["accuracy"] == right / 2
     assert run.evaluate(read_sentiment_trees(tmp_path / "valid.txt")).named[0].value == right / 2
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (["data.valid=0.2"], "`data.valid` would have phrases of the sentences"),
-        (["data.header=true"], "`data.header` is of tables"),
-        (["data.glue=sst2"], "`data.glue` is of tables"),
-        (["data.trees=words"], "`data.trees` must be"),
-    ],
-)
-def test_options_that_trees_do_not_have_are_errors(tmp_path, changes, message):
-    (tmp_path / "trees.toml").write_text(RECIPE)
-    with pytest.raises(ConfigError, match=message):
-        read_recipe(tmp_path / "trees.toml", changes)
-    allowed = read_recipe(tmp_path / "trees.toml", ["data.trees=sentences", "data.valid=0.2"])
-    assert allowed.data.splits_train
 
 
 def test_the_treebank_has_its_published_counts(shared, tmp_path):

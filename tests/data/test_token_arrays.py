@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regard.data import FieldEncoder, TokenArray, encode, encode_texts, read
 from regard.data.token_arrays import _CHUNK
-from regard.errors import ConfigError, DataError
+from regard.errors import DataError
 
 
 class Letters:
@@ -119,16 +119,6 @@ def test_rows_with_an_empty_side_are_left_out_and_counted():
     )
 
 
-def test_no_remaining_example_raises_an_error(tmp_path):
-    (tmp_path / "x.txt").write_text("\n\n")
-    with pytest.raises(
-        DataError, match=r"no example is left.*2 examples read, 0 kept; source: empty"
-    ):
-        encode(read(tmp_path / "x.txt"), [SOURCE])
-    with pytest.raises(DataError, match="no example is left"):
-        encode([], [SOURCE])
-
-
 # --- what is too long --------------------------------------------------------------------------
 
 
@@ -160,12 +150,3 @@ def test_rows_with_too_long_texts_are_left_out_and_counted():
         "source: longer than 4 tokens, example left out": {"count": 2, "first_line": 2},
         "target: longer than 4 tokens, example left out": {"count": 2, "first_line": 3},
     }
-
-
-def test_options_out_of_range_raise_errors():
-    with pytest.raises(ConfigError, match="`too_long` must be .* but is 'cut'"):
-        FieldEncoder("x", Letters(), too_long="cut")
-    with pytest.raises(ConfigError, match="`max_length` must be at least 3, but is 2"):
-        FieldEncoder("x", Letters(), (1,), (2,), max_length=2)
-    with pytest.raises(ConfigError, match="`empty` must be .* but is 'drop'"):
-        encode(["a"], [SOURCE], empty="drop")

@@ -62,10 +62,3 @@ def test_exchanged_special_tokens_give_a_warning(tokenizer):
         UserWarning, match=r"`pad_token_id` 2, but .* pad token '\[PAD\]' has the id 0"
     ):
         check_tokenizer(tokenizer, {"vocab_size": 7, "pad_token_id": 2})
-
-
-def test_an_eos_id_of_another_vocabulary_gives_a_warning(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "</s>"]))
-    tokenizer = Tokenizer.load(tmp_path)
-    with pytest.warns(UserWarning, match="`eos_token_id` 5, but"):
-        check_tokenizer(tokenizer, {"vocab_size": 8, "eos_token_id": 5})

@@ -9,7 +9,6 @@ from hard_texts import HARD, texts
 from hypothesis import given, settings
 
 from regard import text
-from regard.errors import ConfigError
 from regard.text import explain
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
@@ -109,24 +108,3 @@ def test_tokens_of_published_vocabularies_are_explained(shared):
     # The published vocabulary has longer pieces than the un ##aff ##able of the lectures.
     assert word.tokens == ("una", "##ffa", "##ble")
     assert "una    unaffable unaffabl unaffab unaffa unaff unaf una" in explain.render(word)
-
-
-def test_the_merges_of_a_word_are_shown_in_order():
-    tokenizer = text.train("bpe", ["low low lower lower newest newest newest"], 60)
-    (word,) = explain.encoding(tokenizer, "lowest")
-    assert [step.rank for step in word.steps] == sorted(step.rank for step in word.steps)
-    assert word.symbols == ("l", "o", "w", "e", "s", "t</w>")
-    assert explain.render(word).startswith("lowest -> ")
-
-
-def test_invalid_words_merges_and_models_raise_errors():
-    with pytest.raises(ConfigError, match="at least one word"):
-        explain.training({}, 5)
-    with pytest.raises(ConfigError, match="`merges` must be at least 1, but is 0"):
-        explain.training(LECTURE_E, 0)
-    with pytest.raises(TypeError, match="nothing to show for a int"):
-        explain.render(3)
-
-
-def test_counting_keeps_the_reading_order():
-    assert list(explain.count_words(["b a b", "c a"]).items()) == [("b", 2), ("a", 2), ("c", 1)]

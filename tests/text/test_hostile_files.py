@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
-import warnings
-from random import Random
 
 import pytest
-from drawn_folders import drawn
-from hard_texts import HARD
 from test_tokenizer_folders import written
 
 from regard.errors import DataError, RegardError
@@ -124,13 +119,6 @@ def test_a_rule_that_fails_on_a_text_names_the_text(tmp_path, name):
     assert tokenizer.encode("").ids == []
 
 
-def test_a_failing_decoder_raises_a_located_error(tmp_path):
-    decoder = {"type": "Strip", "content": "a", "start": 5, "stop": 5}
-    tokenizer = Tokenizer.load(folder_with(tmp_path, {"decoder": decoder}))
-    with pytest.raises(RegardError, match="the ids cannot be decoded"):
-        tokenizer.decode([0, 1])
-
-
 def test_padding_and_truncation_of_a_file_are_not_applied(tmp_path):
     cut = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
     padded = {"strategy": {"Fixed": 2**40}, "direction": "Left", "pad_to_multiple_of": 0}
@@ -149,99 +137,6 @@ def test_a_token_is_not_added_to_ids_that_are_not_contiguous(tmp_path):
 
 
 # ------------------------------------------------------------------------------ mutations
-
-VALUES = [
-    *(None, True, 0, -1, 3, 2**31, 2**32 - 1, 2**40, 10**30, 1.5, "", "a", "[UNK]", "(a+)+$"),
-    *([], {}, [None], {"a": 1}, {"String": ""}, {"Regex": "(a|a)*b"}, [[1, 2]], [["a", 0.0]]),
-    *("EAAAAP///////////w==", {"content": "x"}, {"content": None}, "\U0010ffff"),
-    *(replace({"String": "a"}, "aa"), split("(x+x+)+y"), {"type": "FixedLength", "length": 0}),
-    *({"type": "Precompiled", "precompiled_charsmap": GARBAGE}, {"type": "NFC"}),
-]
-BYTES = [b"\n", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b'"', b"{", b" ", b"9" * 25]
-
-
-def paths(value, before=()):
-    """Where the fields of a JSON value are; of long lists and sections some."""
-    yield before
-    if isinstance(value, dict | list):
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        for key in keys[:10]:
-            yield from paths(value[key], (*before, key))
-
-
-def mutated(value, draw):
-    """A copy with one field removed, exchanged or wrapped."""
-    value = json.loads(json.dumps(value))
-    *path, last = draw.choice([path for path in paths(value) if path] or [(None,)])
-    node = value
-    for key in path:
-        node = node[key]
-    way = draw.random()
-    if last is None:
-        return draw.choice(VALUES)
-    if way < 0.2:
-        del node[last]
-    elif way < 0.3:
-        node[last] = [node[last]]
-    elif way < 0.4 and type(node[last]) is int:
-        node[last] += draw.choice([-1, 1, 1000, 2**24, 2**32])
-    else:
-        node[last] = draw.choice(VALUES)
-    return value
-
-
-def damaged(data, draw):
-    """The bytes with one of them changed, some removed or some inserted."""
-    at = draw.randrange(len(data) + 1)
-    way = draw.random()
-    if way < 0.3:
-        return data[:at] + bytes([draw.randrange(256)]) + data[at + 1 :]
-    if way < 0.6:
-        return data[:at] + data[at + draw.choice([1, 5, 100]) :]
-    return data[:at] + draw.choice(BYTES) + data[at:]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_mutated_files_work_or_raise_data_errors(tmp_path, seed):
-    """Loaded, used, saved and read again; every error names the folder or the text."""
-    draw, refused = Random(seed), 0
-    for _ in range(40):
-        _, files = drawn(draw)
-        folder = written(tmp_path / "one", files)
-        file = folder / draw.choice(["tokenizer.json", *files])
-        file = file if file.exists() else folder / "tokenizer_config.json"
-        if file.suffix == ".json" and draw.random() < 0.7:
-            content = mutated(json.loads(file.read_text(encoding="utf-8")), draw)
-            file.write_text(json.dumps(content))
-        else:
-            file.write_bytes(damaged(file.read_bytes(), draw))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                tokenizer = Tokenizer.load(folder)
-        except RegardError as error:
-            assert str(folder) in str(error)
-            refused += 1
-            continue
-        used(tokenizer, tmp_path / "saved")
-    assert 5 < refused < 40
-
-
-def used(tokenizer, folder):
-    """Use a tokenizer in every way; a `RegardError` is allowed."""
-    for work in (
-        lambda: [tokenizer.encode(text) for text in HARD[:20]],
-        lambda: tokenizer.decode_many(tokenizer.encode_many(HARD)),
-        lambda: tokenizer.words("the café"),
-        lambda: tokenizer.template,
-        lambda: explain.render(explain.encoding(tokenizer, "the café")),
-        lambda: tokenizer.with_special_tokens(["<new>"]).fingerprint(),
-        lambda: (tokenizer.save(folder), Tokenizer.load(folder)),
-    ):
-        try:
-            work()
-        except RegardError:
-            pass
 
 
 # ------------------------------------------------------------------------------ half characters

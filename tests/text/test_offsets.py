@@ -104,12 +104,6 @@ def test_byte_level_offsets_cover_the_text(text):
     assert_bytes_covered(trained("byte-bpe"), text)
 
 
-def test_byte_level_offsets_of_gpt2_cover_hard_text(shared):
-    gpt2 = text_.Tokenizer.load(shared("vocab/gpt2"))
-    for text in HARD:
-        assert_bytes_covered(gpt2, text)
-
-
 @pytest.mark.parametrize("kind", ["bpe", "words", "characters"])
 @PROPERTY
 @given(text=texts)
@@ -118,15 +112,6 @@ def test_offsets_of_kinds_without_normalization_give_the_tokens(kind, text):
         assert_tokens_at_offsets(trained(kind), text.replace("</w>", ""), suffix="</w>")
     else:
         assert_tokens_at_offsets(trained(kind), text)
-
-
-@PROPERTY
-@given(text=texts)
-def test_offsets_of_wordpiece_without_normalization_give_the_tokens(text):
-    # A word that starts with ## cannot be told from a continuing piece: that is WordPiece's own.
-    text = text.replace("##", "#")
-    plain = trained("wordpiece", clean=False, isolate_cjk=False, split="whitespace")
-    assert_tokens_at_offsets(plain, text, prefix="##")
 
 
 BERT = [("bert-base-cased-vocab.txt", False), ("bert-base-uncased-vocab.txt", True)]
@@ -159,22 +144,3 @@ def test_offsets_equal_those_worked_by_hand():
     assert decomposed.offsets == [(0, 6), (7, 11)]  # a dropped mark at the end is nobody's
     bytes_ = text_.train("byte-bpe", ["a"], 260).encode("a 👍")
     assert bytes_.offsets == [(0, 1), (1, 2), (2, 3), (2, 3), (2, 3), (2, 3)]
-
-
-@pytest.mark.parametrize("form", ["nfc", "nfd", "nfkc", "nfkd"])
-@PROPERTY
-@given(text=texts)
-def test_unicode_forms_keep_offsets_inside_and_in_order(form, text):
-    tokenizer = trained("characters", unicode_form=form)
-    encoding = tokenizer.encode(text)
-    starts = [start for start, _ in encoding.offsets]
-    assert starts == sorted(starts)
-    assert all(0 <= start <= end <= len(text) for start, end in encoding.offsets)
-    known = [p if p != "<unk>" else None for p in encoding.tokens]
-    want = [c if tokenizer_has(tokenizer, c) else None for c in unicodedata.normalize(form.upper(), text)]  # noqa: E501  # fmt: skip
-    if all(unicodedata.category(char) != "Cn" for char in text):
-        assert known == want
-
-
-def tokenizer_has(tokenizer, piece):
-    return tokenizer._fast.token_to_id(piece) is not None

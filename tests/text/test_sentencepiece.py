@@ -245,23 +245,6 @@ def test_xlnet_folders_give_the_ids_of_their_class_in_transformers(trained, tmp_
         assert decoded == theirs.decode(theirs.encode("Hello, world!", add_special_tokens=False))
 
 
-def test_accents_are_kept_where_the_file_says_so(trained, tmp_path):
-    shutil.copy(trained("xlnet"), tmp_path / "spiece.model")
-    ids = {}
-    for keep in (False, True):
-        config = {"tokenizer_class": "XLNetTokenizer", "keep_accents": keep}
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        ids[keep] = [Tokenizer.load(tmp_path).encode(text).ids for text in ("naïve", "naive")]
-    assert ids[False][0] == ids[False][1] and ids[True][0] != ids[True][1]
-
-
-def test_a_model_without_the_special_pieces_of_its_class_is_rejected(trained, tmp_path):
-    shutil.copy(trained("default"), tmp_path / "spiece.model")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLNetTokenizer"}')
-    with pytest.raises(DataError, match="the token <sep> is missing"):
-        Tokenizer.load(tmp_path)
-
-
 def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
     shutil.copy(trained("default"), tmp_path / "spiece.model")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BarthezTokenizer"}')

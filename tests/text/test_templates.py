@@ -87,16 +87,6 @@ def test_a_template_gives_what_its_post_processor_gives(kind):
     assert tokenizer.with_template(template) is tokenizer  # the file stays as it was published
 
 
-@pytest.mark.parametrize("kind", TEMPLATES)
-def test_a_written_template_is_read_again_unchanged(kind):
-    written = words().with_template(TEMPLATES[kind])
-    assert written.template == TEMPLATES[kind]
-    check(written, TEMPLATES[kind])
-    assert written.encode(A).ids == words().encode(A).ids  # its own ids stay bare
-    again = written.with_template(TEMPLATES["roberta"])
-    assert again.template == TEMPLATES["roberta"]
-
-
 @given(st.data())
 def test_any_template_is_read_as_it_was_written(data):
     special = st.tuples(st.integers(0, len(SPECIALS) - 1), st.integers(0, 3))
@@ -109,15 +99,6 @@ def test_any_template_is_read_as_it_was_written(data):
     written = words().with_template(template)
     assert written.template == template
     check(written, template)
-
-
-def test_special_tokens_with_any_characters_work_in_a_template():
-    for piece in ("a:b", "$A", "$", "::", "%0"):
-        number = VOCABULARY[piece]
-        template = Template.bert(number, number)
-        written = words().with_template(template)
-        assert written.template == template
-        assert opened(written).encode("one").tokens == [piece, "one", piece]
 
 
 def gpt2() -> Tokenizer:
@@ -140,10 +121,6 @@ def test_gpt2s_file_has_no_template_and_keeps_its_byte_level_processor():
     check(written, template)
     before, after = opened(tokenizer).encode("a b").offsets, opened(written).encode("a b").offsets
     assert before == [(0, 1), (2, 2), (2, 3)] == after[:3]
-
-
-def test_a_file_without_post_processor_has_no_template():
-    assert words().template is None
 
 
 def test_transformers_applies_written_templates(tmp_path):

@@ -70,19 +70,6 @@ def test_drawn_settings_give_the_ids_of_transformers(tmp_path, seed):
     assert equal > 10
 
 
-def test_published_vocabularies_with_drawn_settings_give_the_ids_of_transformers(shared, tmp_path):
-    lines = shared("vocab/bert-base-cased-vocab.txt").read_text(encoding="utf-8")
-    for lower in (None, True, False):
-        for accents in (None, True, False):
-            stated = {"do_lower_case": lower, "strip_accents": accents}
-            config = {name: value for name, value in stated.items() if value is not None}
-            config |= {"tokenizer_class": "BertTokenizer", "additional_special_tokens": ["[E1]"]}
-            folder = written(
-                tmp_path / "bert", {"vocab.txt": lines, "tokenizer_config.json": config}
-            )
-            assert_same(opened(folder), auto(folder), config)
-
-
 # ------------------------------------------------------------------------------ what is said
 
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import inspect
 import json
-import math
 import pickle
 import re
 import subprocess
 import sys
-from collections import Counter
-from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -49,13 +44,6 @@ def test_special_tokens_have_the_first_ids(kind):
     assert sorted(tokenizer.vocab().values()) == list(range(tokenizer.vocab_size))
     assert [tokenizer.token(i) for i in range(4)] == ["<pad>", "<s>", "</s>", "<unk>"]
     assert all(tokenizer.id(tokenizer.token(i)) == i for i in range(tokenizer.vocab_size))
-
-
-@pytest.mark.parametrize("kind", text.KINDS)
-def test_training_reads_a_stream_once(kind):
-    stream = iter(LINES)
-    assert text.train(kind, stream, 400).fingerprint() == trained(kind).fingerprint()
-    assert next(stream, None) is None
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
@@ -107,12 +95,6 @@ def test_byte_bpe_is_lossless(line):
         assert tokenizer.decode(tokenizer.encode(line).ids) == line
 
 
-@pytest.mark.parametrize("line", HARD + SPECIAL_TEXTS)
-def test_byte_bpe_is_lossless_on_hard_text(line):
-    tokenizer = trained("byte-bpe")
-    assert tokenizer.decode(tokenizer.encode(line).ids) == line
-
-
 @settings(max_examples=80, deadline=None)
 @given(line=texts)
 def test_characters_are_lossless_when_known(line):
@@ -130,14 +112,6 @@ def test_bpe_and_words_lose_only_white_space(line):
     for kind in ("bpe", "words"):
         tokenizer = text.train(kind, [line or "a"], 1000)
         assert tokenizer.decode(tokenizer.encode(line).ids) == " ".join(words), kind
-
-
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "wordpiece-likelihood"])
-def test_a_known_character_is_known_at_every_position_of_a_word(kind):
-    """x was seen only inside a word; alone, at the start and at the end it is known, too."""
-    tokenizer = text.train(kind, ["axb"] * 5, 100)
-    for word in ("x", "xa", "ax", "bxa"):
-        assert tokenizer.unk_id not in tokenizer.encode(word).ids, word
 
 
 def test_decoding_keeps_the_unknown_token_and_drops_other_special_tokens():
@@ -252,31 +226,7 @@ def test_the_fingerprint_depends_only_on_what_changes_ids(tmp_path):
 # ---- likelihood and frequency differ as they should
 
 
-def test_likelihood_prefers_symbols_that_always_occur_together():
-    lines = ["qz " * 3 + "the " * 50 + "then " * 30 + "a " * 9 + "that " * 20]
-    frequency = text.train("wordpiece", lines, 4 + 14 + 1)
-    by_score = text.train("wordpiece-likelihood", lines, 4 + 14 + 1)
-    assert frequency.encode("qz the").tokens[:2] == ["q", "##z"]
-    assert by_score.encode("qz the").tokens[0] == "qz"
-
-
 # ---- refusals
-
-
-def test_unknown_kind_offers_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'byte-bpe'"):
-        text.train("bytebpe", LINES, 300)
-
-
-def test_unknown_option_offers_the_nearest():
-    with pytest.raises(ConfigError, match="Did you mean 'lowercase'"):
-        text.train("bpe", LINES, 300, lower_case=True)
-    with pytest.raises(ConfigError, match="`alphabet_limit` is not an option of kind 'words'"):
-        text.train("words", LINES, 300, alphabet_limit=3)
-    with pytest.raises(ConfigError, match="`split` is .* unknown. Did you mean 'whitespace'"):
-        text.train("words", LINES, 300, split="white")
-    with pytest.raises(ConfigError, match="`split` must be gpt2 or gpt2-prefix"):
-        text.train("byte-bpe", LINES, 300, split="whitespace")
 
 
 @pytest.mark.parametrize("kind", [*SUBWORDS, "characters"])
@@ -302,42 +252,6 @@ def test_invalid_training_arguments_raise_errors():
         text.train("words", "the cat", 40)
     with pytest.raises(RegardError, match="at least one text"):
         text.train("byte-bpe", [], 400)
-
-
-@pytest.mark.parametrize("kind", text.KINDS)
-def test_options_of_any_value_give_a_tokenizer_or_an_error_that_names_them(kind):
-    values = (-1, 0, 1.5, math.nan, "a", None, [], 2**31, 2**70, True)
-    module, _, function = text.KINDS[kind][0].partition(":")
-    learn = getattr(importlib.import_module(module), function)
-    parameters = inspect.signature(learn).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    for name in (*names, *(field.name for field in fields(text.Preprocessing))):
-        for value in values:
-            try:
-                tokenizer = text.train(kind, LINES, 400, **{name: value})
-                assert tokenizer.decode(tokenizer.encode("the cat").ids)
-            except ConfigError as error:
-                assert f"`{name}`" in str(error), (name, value)
-    for size in values:
-        with pytest.raises(ConfigError, match="`vocab_size`"):
-            text.train(kind, LINES, size)
-
-
-@pytest.mark.parametrize("kind", text.KINDS)
-def test_values_that_are_no_text_raise_errors(kind):
-    with pytest.raises(RegardError, match=r"text 2 .*character 1 is the lone surrogate U\+D83D"):
-        text.train(kind, [*LINES[:2], "a\ud83d b"], 400)
-    with pytest.raises(RegardError, match="text 1 .*must be a str, but is int"):
-        text.train(kind, [LINES[0], 3], 400)
-    tokenizer = trained(kind)
-    with pytest.raises(RegardError, match=r"the text cannot .*lone surrogate U\+DC00, in 'x"):
-        tokenizer.encode("x\udc00")
-    with pytest.raises(RegardError, match="text 1 cannot be encoded"):
-        tokenizer.encode_many(["fine", "x\udc00"])
-    with pytest.raises(RegardError, match="must be a str, but is NoneType"):
-        tokenizer.encode(None)
-    with pytest.raises(RegardError, match="is one str"):
-        tokenizer.encode_many("the cat")
 
 
 def test_ids_outside_the_vocabulary_raise_errors():
@@ -366,12 +280,6 @@ def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):
     tokenizer.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.decode(ids) == theirs.decode([known, other])
-
-
-def test_word_counts_equal_those_of_counter():
-    counts = Counter(" ".join(LINES).split())
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    assert list(trained("words").vocab())[4:] == ranked
 
 
 def test_labels_show_subwords_without_end_of_word_symbols():

@@ -21,7 +21,6 @@ from regard.text.trees import (
     simplified,
     tree_of,
     unchained,
-    walk,
 )
 
 LABELS = st.sampled_from(
@@ -93,14 +92,6 @@ def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
     assert count == 3914 and not labels
 
 
-def test_trees_of_any_depth_are_compared_and_shown():
-    deep = "(S " * 399 + "({} a)" + ")" * 399
-    (first,), (same,), (other,) = (read_trees(deep.format(tag)) for tag in "NNV")
-    assert first == same and hash(first) == hash(same) and first != other and first != "a"
-    assert repr(first) == f"ConstituencyTree('{deep.format('N')}')"
-    assert read_trees("(S (S (N a)) (N b))") != read_trees("(S (S (N a) (N b)))")
-
-
 def test_trees_over_several_lines_begin_on_numbered_lines():
     lines = ["", "( (S", "   (NN a) ))  (X (Y b))", "(Z", " c)"]
     numbers, trees = zip(*numbered_trees(lines), strict=True)
@@ -144,21 +135,6 @@ def test_errors_name_line_and_problem(brackets, line, problem):
 def test_treebank_trees_are_simplified(brackets, expected):
     (tree,) = read_trees(brackets)
     assert str(simplified(tree)) == expected
-
-
-@given(SENTENCES)
-def test_a_simplified_tree_has_labels_and_stays_as_it_is(tree):
-    made = simplified(tree)
-    words = [leaf.word for leaf in tree.leaves() if leaf.label != "-NONE-"]
-    if made is None:
-        assert not words
-        return
-    assert made.words == words and simplified(made) == made
-    assert all(node.label for node, _ in walk(made))
-
-
-def test_of_traces_alone_nothing_is_left():
-    assert simplified(read_trees("(S (NP (-NONE- *T*)))")[0]) is None
 
 
 def test_brackets_among_the_words_are_escaped():

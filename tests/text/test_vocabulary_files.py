@@ -219,13 +219,6 @@ def test_malformed_vocab_json_raises_located_errors(tmp_path):
     assert_located_error(path, None, "the token <unk> is missing")
 
 
-def test_merges_that_cannot_be_rebuilt_raise_an_error(tmp_path):
-    gpt2(tmp_path, BYTES | {"the": 256, "th": 257}, None)
-    assert_located_error(
-        tmp_path / "vocab.json", None, r"no merges beside it .*'the' is made of 3 earlier subwords"
-    )
-
-
 def test_malformed_tokenizer_json_raises_located_errors(tmp_path):
     text.train("words", ["a b"], 20).save(tmp_path)
     path = tmp_path / "tokenizer.json"
