@@ -15,49 +15,21 @@ from regard.training.metrics_log import MetricsLog
 
 
 class Report:
-    """The report of the processes that write nothing: `TrainingReport` logs and shows."""
-
-    def __init__(self) -> None:
-        self.meters = Meters()
-
-    def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
-        """The losses of the batches of one step, and their joint counts."""
-
-    def log(self, epochs: float, learning_rate: float, norm: float) -> None:
-        """One line with the mean losses since the line before."""
-
-    def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
-        """The progress, every `progress.every` seconds."""
-
-    def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
-        """The scores of a validation, as a line of metrics.jsonl and as a message."""
-
-    def tested(self, scores: Mapping[str, float]) -> None:
-        """The scores of the test data, as a line of metrics.jsonl and as a message."""
-
-    def length(self) -> int:
-        """Write all events to the disk; returns the bytes of metrics.jsonl."""
-        return 0
-
-    def close(self) -> None:
-        """Close metrics.jsonl."""
-
-
-class TrainingReport(Report):
     """Adds up losses on the device, and waits for it only when something is reported.
 
-    items: what the task counts, such as "tokens".
+    metrics_log: None in the processes that write nothing.  items: what the task counts, such as
+    "tokens".
     """
 
     def __init__(
         self,
-        metrics_log: MetricsLog,
+        metrics_log: MetricsLog | None,
         progress: Progress,
         items: str,
         counters: Counters,
         callback: Callback,
     ):
-        super().__init__()
+        self.meters = Meters()
         self.metrics_log, self.progress, self.items = metrics_log, progress, items
         self.callback = callback
         self.counters = counters
@@ -65,9 +37,12 @@ class TrainingReport(Report):
         self._shown, self._loss = time.monotonic(), math.nan
 
     def add(self, losses: list[dict[str, Tensor]], totals: Mapping[str, int]) -> None:
-        self.meters.add(losses, totals)
+        """The losses of the batches of one step, and their joint counts."""
+        if self.metrics_log is not None:
+            self.meters.add(losses, totals)
 
     def log(self, epochs: float, learning_rate: float, norm: float) -> None:
+        """One line with the mean losses since the line before."""
         at, means = self.counters, self.meters.means()
         event: dict[str, Any] = {"epoch": epochs, self.items: at.tokens}
         event["train/loss"] = self._loss = sum(means.values())
@@ -81,6 +56,7 @@ class TrainingReport(Report):
         self._seconds, self._items = at.seconds, at.tokens
 
     def show_if_due(self, epochs: float, fraction: float, learning_rate: float) -> None:
+        """The progress, every `progress.every` seconds."""
         if time.monotonic() - self._shown < self.progress.every:
             return
         self._shown = time.monotonic()
@@ -100,6 +76,7 @@ class TrainingReport(Report):
         self.progress.show(status)
 
     def validated(self, scores: Mapping[str, float], extra: Mapping[str, Any]) -> None:
+        """The scores of a validation, as a line of metrics.jsonl and as a message."""
         step = self.counters.step
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
         kind = " of the averaged weights" if "average" in extra else ""
@@ -108,18 +85,23 @@ class TrainingReport(Report):
         self.callback.on_validation(step, scores)
 
     def tested(self, scores: Mapping[str, float]) -> None:
+        """The scores of the test data, as a line of metrics.jsonl and as a message."""
         self._write({f"test/{name}": score for name, score in scores.items()})
         self.progress.say(f"test data: {_shown(scores)}")
 
     def length(self) -> int:
-        return self.metrics_log.length()
+        """Write all events to the disk; returns the bytes of metrics.jsonl."""
+        return 0 if self.metrics_log is None else self.metrics_log.length()
 
     def close(self) -> None:
-        self.metrics_log.close()
+        """Close metrics.jsonl."""
+        if self.metrics_log is not None:
+            self.metrics_log.close()
 
     def _write(self, event: Mapping[str, Any]) -> None:
-        self.metrics_log.write(self.counters.step, event)
-        self.callback.on_log(self.counters.step, event)
+        if self.metrics_log is not None:
+            self.metrics_log.write(self.counters.step, event)
+            self.callback.on_log(self.counters.step, event)
 
 
 def _shown(scores: Mapping[str, float]) -> str:

@@ -23,7 +23,7 @@ from regard.training.metrics_log import MetricsLog
 from regard.training.optimizers import named_state, restore_state
 from regard.training.options import description
 from regard.training.precision import casting, resolve
-from regard.training.report import Report, TrainingReport
+from regard.training.report import Report
 
 
 def start_run(loop: Loop, seed: int) -> None:
@@ -139,11 +139,11 @@ def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
 
 def _report(loop: Loop, length: int) -> Report:
     """The report of a training whose metrics.jsonl has so many bytes."""
-    if not loop.processes.first:
-        return Report()
-    tensorboard, step = loop.options.tensorboard, loop.counters.step
-    log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
-    return TrainingReport(log, loop.progress, loop.items, loop.counters, loop.callback)
+    log = None
+    if loop.processes.first:
+        tensorboard, step = loop.options.tensorboard, loop.counters.step
+        log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
+    return Report(log, loop.progress, loop.items, loop.counters, loop.callback)
 
 
 def _grouped(memory: dict[str, Tensor]) -> Tables:

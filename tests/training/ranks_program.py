@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import signal
 import sys
@@ -258,39 +257,6 @@ def twice(folder: Path) -> None:
     (folder / f"end {os.environ['RANK']}").touch()
 
 
-def terminated(folder: Path) -> None:
-    """The first process gets SIGTERM while torch formats an error; the second waits for it."""
-
-    def terminate(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    sys.excepthook = terminate  # which the one of torch calls
-    with connected("cpu"):
-        processes().maximum(1)
-        if processes().rank == 0:
-            raise RegardError("while this is formatted")
-        sys.excepthook = sys.__excepthook__
-        processes().maximum(1)
-
-
-def forking(folder: Path) -> None:
-    """A forked child gets SIGTERM."""
-
-    def child() -> None:
-        started.set()
-        time.sleep(60)
-
-    context = multiprocessing.get_context("fork")
-    with connected("cpu"):
-        started = context.Event()
-        process = context.Process(target=child)
-        process.start()
-        started.wait()
-        process.terminate()
-        process.join()
-        (folder / f"child {processes().rank}").write_text(str(process.exitcode))
-
-
 def main(folder: Path) -> None:
     """One start of the processes serves several trainings, as starting takes longer than they."""
     torch.set_num_threads(1)
@@ -307,5 +273,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    programs = [main, dying, twice, terminated, forking]
+    programs = [main, dying, twice]
     {program.__name__: program for program in programs}[sys.argv[1]](Path(sys.argv[2]))

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -26,23 +22,6 @@ from regard.checkpoints import store
 from regard.errors import ConfigError, RegardError
 from regard.file_writing import not_written
 from regard.training.interrupt import Interrupted
-
-
-def write_error(reason: str) -> None:
-    """Write why this process ends, and how to continue.
-
-    To the file itself: torch replaces `sys.stderr` while it formats an exception, so what another
-    thread or the handler of a signal writes there would be lost.
-    """
-    with suppress(OSError):  # nobody reads it
-        os.write(2, f"error: {reason}{ADVICE}\n".encode())
-
-
-ADVICE = (
-    " This process ends, too. Continue from the last checkpoint with `regard resume`, with any "
-    "number of processes."
-)
-
 
 Value = TypeVar("Value")
 SEED_STEP = 0x9E3779B97F4A7C15  # between the seeds of two processes, modulo 2^63
@@ -235,10 +214,6 @@ WAIT = timedelta(days=7)
 _numbers = count()  # of the connections of this process
 
 
-class OtherProcessFailed(RegardError):
-    """The first process has failed; its own message says why."""
-
-
 def started_by_torchrun() -> bool:
     """Whether this is one of several processes."""
     return distributed.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
@@ -253,7 +228,8 @@ def is_first() -> bool:
 def connected(device: str | None = None) -> Iterator[str | None]:
     """Connect this process to the others that torchrun has started; yields its device.
 
-    If there is only one process, nothing is connected, and `device` is yielded as it is.
+    If there is only one process, nothing is connected, and `device` is yielded as it is. An error
+    or an interruption of all is reported by the first process; the others end with its exit code.
 
     Raises:
         ConfigError: there are more processes than GPUs on this machine, or a device has a number.
@@ -262,58 +238,21 @@ def connected(device: str | None = None) -> Iterator[str | None]:
         yield device
         return
     device = _device(device)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    _connect(backend, next(_numbers))
+    _connect("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", next(_numbers))
     group = SeveralProcesses()
-    before = _at_sigterm(partial(_end_by_sigterm, os.getpid()))
-    failed = True
     try:
         with active(group), _warnings_of(group):
             yield device
-        failed = False
-    except Interrupted as stop:  # in all of them, after they have saved; one says so
-        failed = False
+    except Interrupted as stop:  # in all of them, after they have saved
         if not group.first:
             raise SystemExit(stop.code) from None
         raise
     except Exception as error:
         if error is group.raised:
-            raise OtherProcessFailed(
-                f"process {group.rank} ends, because process 0 has failed."
-            ) from None
-        if _is_lost_connection(error):
-            raise OtherProcessFailed(
-                f"Process {group.rank} of {group.size} has lost the connection to another one, "
-                f"which has ended.{ADVICE}"
-            ) from error
+            raise SystemExit(1) from None
         raise
     finally:
         distributed.destroy_process_group()
-        if not failed:  # otherwise torchrun may send SIGTERM before the error is written
-            _at_sigterm(before or signal.SIG_DFL)  # None: it was set by a C extension
-
-
-def _end_by_sigterm(connected_process: int, number: int, frame: FrameType | None) -> None:
-    """Write why this process ends, and end as by SIGTERM without a handler; a forked child ends
-    without a message. During training `Interruption` replaces this handler. A process that computes
-    in C++ at the moment ends when that returns.
-
-    connected_process: the id of the one that is connected to others.
-    """
-    if os.getpid() == connected_process:
-        write_error(
-            f"Process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has received SIGTERM, "
-            "which torchrun sends when another process has failed or the job is stopped."
-        )
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-
-
-def _at_sigterm(handler: Any) -> Any:
-    """Set the handler of SIGTERM; returns the one before. Only the main thread may have one."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return signal.signal(signal.SIGTERM, handler)
 
 
 def _connect(backend: str, number: int) -> None:
@@ -335,13 +274,6 @@ def _warnings_of(here: SeveralProcesses) -> Iterator[None]:
         if not here.first:
             warnings.simplefilter("ignore")
         yield
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    """Whether an error of torch means that another process has ended."""
-    message = str(error).lower()
-    of_backend = isinstance(error, RuntimeError) and ("gloo" in message or "nccl" in message)
-    return of_backend or isinstance(error, distributed.DistError)
 
 
 def _device(given: str | None) -> str:
