@@ -92,7 +92,7 @@ def resume(
 
     It ends as if it had never stopped.
 
-    For a finished run, model/ and report.html are written where they are missing.
+    For a finished run, report.html is written where it is missing.
     """
     from regard.experiments import runs
 

@@ -53,24 +53,19 @@ def connected(address: str = "") -> ModuleType:
 
     Raises:
         MissingExtra: Ray is not installed.
-        ConfigError: no cluster answers; or one cannot be started, or `ray` was imported before.
+        ConfigError: no cluster answers, or one cannot be started.
     """
     chosen = address or os.environ.get("RAY_ADDRESS", "") or "local"
     if address not in ("", "auto"):
         chosen = f"ray://{address.removeprefix('ray://')}"
-    if "ray" not in sys.modules:
-        os.environ.update(PRIVATE_SETTINGS if chosen == "local" else {})
+    if chosen == "local":
+        os.environ.update(PRIVATE_SETTINGS)
     try:
         import ray
     except ImportError:
         raise MissingExtra("ray", "ray", "The executor ray") from None
     if ray.is_initialized():
         return ray
-    if chosen == "local" and not PRIVATE_SETTINGS.items() <= os.environ.items():
-        raise ConfigError(
-            "`ray` was imported before, but is not connected to a cluster. Call ray.init() first, "
-            "or do not import ray: Regard then starts a cluster on this machine."
-        )
     local = {"num_cpus": available_cpus(), **LOCAL} if chosen == "local" else {}
     try:
         ray.init(chosen, logging_level="error", **local)

@@ -133,18 +133,9 @@ class SlurmExecutor:
 
 
 def _sbatch_options(given: ExecutorOptions) -> dict[str, Any]:
-    """The options of sbatch, by their names there; True for one without a value.
-
-    Raises:
-        ConfigError: an option cannot be used.
-    """
+    """The options of sbatch, by their names there; True for one without a value."""
     parts = (text.lstrip("-").partition("=") for text in given.sbatch)
     more = {name.replace("_", "-"): value or True for name, _, value in parts}
-    if wrong := {"array", "clusters", "nodes", "ntasks", "output", "error"} & more.keys():
-        raise ConfigError(
-            f"sbatch's option `{min(wrong)}` cannot be set: each worker is one job, with one "
-            "process on a machine of the cluster."
-        )
     named = {"partition": given.partition, "account": given.account}
     named = {name: value for name, value in named.items() if value}
     return {"time": given.time or TIME, **more, **named}

@@ -39,11 +39,10 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.features import Features
 from regard.models.protocols import Generator, Model
 from regard.training import Trainable
-from regard.training.compiling import activation_checkpointing, blocks_of
+from regard.training.compiling import activation_checkpointing, blocks_of, casting
 from regard.training.flops import bytes_of, count, positions_in, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
-from regard.training.precision import casting
 
 PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
 
@@ -104,31 +103,15 @@ class Estimate:
         """Plain values, for JSON."""
         return {**asdict(self), "totals": self.totals()}
 
-    def _passes_text(self) -> str:
-        """How the products of a step follow from those of a forward pass."""
-        frozen = any(part.endswith("(frozen)") for part in self.parameters)
-        adapted = any(f"{part} (frozen)" in self.parameters for part in self.parameters)
-        times = ", twice what is frozen" if adapted else ", once what is frozen" * frozen
-        return "3 times the forward pass's products" + times
-
-    def _attention_text(self) -> list[tuple[str, str]]:
-        if not self.attention_flops:
-            return []
-        share = self.attention_flops / self.flops
-        return [("    of attention", f"{_number(self.attention_flops / self.count)} ({share:.1%})")]
-
-    def _shards_text(self) -> list[tuple[str, str]]:
-        if self.shards is None:
-            return []
-        total = _bytes(sum(self.shards.values()))
-        uses = [(f"  {use}", _bytes(number)) for use, number in self.shards.items()]
-        return [("on each device", f"{total}, sharded over {self.devices:,}"), *uses]
-
     def text(self) -> str:
         """One quantity a line."""
-        totals = self.totals()
+        totals, memory = self.totals(), {use: _bytes(n) for use, n in self.memory.items()}
         counted = "predicted tokens" if self.items == "tokens" else self.items
-        article = "an" if self.items[0] in "aeiou" else "a"
+        flops = f"{_number(totals['flops'])}, 3 times the forward pass's products"
+        if any(part.endswith("(frozen)") for part in self.parameters):
+            flops += ", fewer of what is frozen"
+        shards = [] if self.shards is None else [*self.shards.items()]
+        sharded = f"{_bytes(totals['memory_per_device'])}, sharded over {self.devices:,}"
         lines = [
             ("model", self.model),
             ("vocabulary", self.vocabulary),
@@ -136,12 +119,16 @@ class Estimate:
             ("parameters", f"{totals['parameters']:,}"),
             *((f"  {part}", f"{number:,}") for part, number in self.parameters.items()),
             ("memory", f"{_bytes(totals['memory'])} beside the program"),
-            *((f"  {use}", _bytes(number)) for use, number in self.memory.items()),
+            *((f"  {use}", text) for use, text in memory.items()),
             ("    a token", _bytes(self.memory["activations"] / max(1, self.batch_tokens))),
-            *self._shards_text(),
-            ("FLOPs", f"{_number(totals['flops'])}, {self._passes_text()}"),
-            (f"  {article} {self.items[:-1]}", _number(totals["flops_per_item"])),
-            *self._attention_text(),
+            *([("on each device", sharded)] if shards else []),
+            *((f"  {use}", _bytes(number)) for use, number in shards),
+            (
+                "FLOPs",
+                f"{flops}, 3 times the forward pass's products, fewer where weights are frozen",
+            ),
+            (f"  of {counted}, each", _number(totals["flops_per_item"])),
+            ("    of attention", f"{self.attention_flops / self.flops:.1%}"),
             ("  a step", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),
             ("steps", "depend on the data" if self.steps is None else f"{self.steps:,}"),
             ("time", _duration(totals["seconds"])),
@@ -228,13 +215,12 @@ def _number(value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e9 else f"{value:,.0f}"
 
 
-def _bytes(value: float | None) -> str:
-    value = value or 0.0
-    if value >= 1e12:
-        return f"{value / 1e12:.2f} TB"
-    if value >= 1e9:
-        return f"{value / 1e9:.2f} GB"
-    return f"{value / 1e6:,.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} KB"
+def _bytes(value: float) -> str:
+    """12.3 MB"""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{value / size:,.2f} {unit}"
+    return f"{value / 1e3:.1f} KB"
 
 
 def _duration(seconds: float | None) -> str:

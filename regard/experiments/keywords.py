@@ -53,8 +53,7 @@ def recipe_from_keywords(
     Data in memory stay in the place of the paths of files; `data_in_files` replaces them.
 
     Raises:
-        ConfigError: `path` is not a path, a keyword has a value that no recipe can have, or the
-            model is missing.
+        ConfigError: `path` is not a path, or a keyword has a value that no recipe can have.
     """
     if path is not None and not is_path(path):
         raise ConfigError(
@@ -69,13 +68,6 @@ def recipe_from_keywords(
         tables[name] = _merged(before, _recipe_value(name, value))
     if isinstance(tables.get("model"), str):
         tables["model"] = {"path": tables["model"]}
-    if path is None and not isinstance(tables.get("model", {}), Mapping):
-        raise ConfigError(f"`model` must be a path, a name or a mapping: {tables['model']!r:.60}.")
-    if path is None and "model" not in tables and "task" in tables:
-        raise ConfigError(
-            'Give the model: model="a folder or ORG/NAME", or one with random weights, '
-            'model={"name": "bert"}.'
-        )
     return replace(raw, tables=tables, keywords=tuple(given))
 
 
@@ -141,17 +133,7 @@ def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
             raise ConfigError(message)
     for name in [name for name in raw.keywords if name not in top and name in tables]:
         _set_option(tables, full_name(schema, name).split("."), tables.pop(name))
-    if raw.path is None:
-        for section, what in _REQUIRED_SECTIONS.items():
-            if section not in tables:
-                raise ConfigError(what)
     return replace(raw, tables=tables)
-
-
-# section -> the error if no keyword is in it
-_REQUIRED_SECTIONS = {
-    "data": "Give the training data: train=... (a DataFrame, a list of rows, or a file).",
-}
 
 
 def _set_option(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 from regard import training
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.hub import CONFIG
-from regard.checkpoints.model_folder import WEIGHTS
 from regard.data.files import split_member
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import keywords
@@ -49,8 +48,6 @@ from regard.training.callbacks import (
     RESULT,
     Callback,
     Progress,
-    check_callbacks,
-    check_progress,
     display_of,
     read_result,
 )
@@ -112,8 +109,6 @@ def train_recipe(
     stop_after_fraction: float | None = None,
 ) -> Run:
     """As `train`, by a recipe that was read, such as with the NAME=VALUE of a command line."""
-    check_progress(progress)
-    check_callbacks(callbacks)
     begun: list[tuple[RawRecipe, TrainingPlan]] = []
     with connected(device) as own_device:
 
@@ -267,7 +262,7 @@ def resume(
 ) -> Run:
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
-    In a finished run a missing model/ or report is written again; nothing else changes.
+    In a finished run a missing report is written again; nothing else changes.
 
     overrides: the paths of data that have moved, such as ["data.train=NEW"]. The files must have
         the recorded checksums.
@@ -279,8 +274,6 @@ def resume(
         DataError: files of data are missing; all are named.
         ConfigError: the recipe, the data or the tokenizer has changed.
     """
-    check_progress(progress)
-    check_callbacks(callbacks)
     folder = Path(folder)
     if not folder.exists():
         raise CheckpointError(f"{folder}: there is no such folder.")
@@ -288,18 +281,15 @@ def resume(
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
-        finished = (folder / RESULT).exists() and (folder / "model" / WEIGHTS).exists()
-        if finished and not check_start(recipe.model, _recorded(raw, "start"), folder):
+        if (folder / RESULT).exists() and not check_start(
+            recipe.model, _recorded(raw, "start"), folder
+        ):
             with closing(display_of(progress)) as shown:
                 shown.say(f"{folder} is finished: there is nothing to resume.")
             return Run(folder, read_result(folder))
         with showing(progress):
             made = _plan_of_run(folder, raw, recipe, overrides, own_device)
-        train_or_resume = partial(
-            training.resume,
-            published=made.is_published,
-            stop_after_fraction=stop_after_fraction,
-        )
+        train_or_resume = partial(training.resume, stop_after_fraction=stop_after_fraction)
         return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from regard import ops
-from regard.checkpoints.adapters import holds_adapter
 from regard.checkpoints.hub import folder_of
 from regard.data import hash_of
 from regard.errors import ConfigError
@@ -84,13 +83,6 @@ class TrainingPlan:
         if self.lora is not None:
             base = self.recipe.model.path
             save_adapter(self.task, folder.parent / ADAPTER, self.lora.options(), base)
-
-    def is_published(self, folder: Path) -> bool:
-        """Whether model/ of a run, which is `folder`, and what stands beside it are complete."""
-        beside = {folder.parent / name: one for name, one in self.task.companions().items()}
-        written = (_is_published(one, path) for path, one in [(folder, self.task), *beside.items()])
-        has_adapter = self.lora is None or holds_adapter(folder.parent / ADAPTER)
-        return all(written) and has_adapter
 
     def identity(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
@@ -170,10 +162,3 @@ def holds_tokenizer(folder: Path) -> bool:
     """Whether a folder holds all files of a tokenizer."""
     holds = (folder / "tokenizer.json").exists() or is_marian(folder) or is_m2m_100(folder)
     return holds and (folder / "tokenizer_config.json").exists()
-
-
-def _is_published(task: Task, folder: Path) -> bool:
-    """Whether a folder holds all files of a task."""
-    wanted = ["config.json", "model.safetensors"]
-    wanted += ["generation_config.json"] if task.decodes else []
-    return holds_tokenizer(folder) and all((folder / name).exists() for name in wanted)

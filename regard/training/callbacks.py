@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError
 from regard.progress import clock, reporter
 from regard.schema import read_json
 
@@ -101,22 +101,11 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
-def check_progress(progress: object) -> None:
-    """Check what `regard.train` is given, before anything is written.
-
-    Raises:
-        ConfigError: it is neither True nor False nor a `Progress`.
-    """
-    if not isinstance(progress, bool | Progress):
-        raise ConfigError(f"`progress` must be True, False or a Progress, but is {progress!r:.60}.")
-
-
 def display_of(progress: bool | Progress = True) -> Progress:
     """A bar when standard error is a terminal, lines when it is not; with False warnings alone.
 
     Another `Progress` is returned as it is.
     """
-    check_progress(progress)
     return reporter(progress) if isinstance(progress, bool) else progress
 
 
@@ -159,22 +148,6 @@ class Callback:
 
     def on_end(self, result: Result) -> None:
         """Called at the end, when the final weights are in model/."""
-
-
-def check_callbacks(callbacks: object) -> None:
-    """Check the `callbacks` of `regard.train` before anything is written.
-
-    Raises:
-        ConfigError: it is not a list of callbacks.
-    """
-    if not isinstance(callbacks, list | tuple):
-        raise ConfigError(f"`callbacks` must be a list, [callback], but is {callbacks!r:.80}.")
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise ConfigError(
-                f"`callbacks` must hold objects of classes that inherit regard.training.Callback, "
-                f"but has {callback!r:.80}."
-            )
 
 
 class Callbacks(Callback):

@@ -29,10 +29,10 @@ from regard.file_writing import locked
 from regard.schema import checked
 from regard.training.callbacks import RESULT, Callback
 from regard.training.counters_and_rng import Counters
-from regard.training.distributed.processes import OneProcess, Processes
+from regard.training.distributed.processes import Processes
 from regard.training.options import CheckpointOptions
 
-ONE_PROCESS = OneProcess()
+ONE_PROCESS = Processes()
 RETRY = 60.0  # seconds until a checkpoint that could not be written is tried again
 Tables = dict[str, dict[str, Tensor]]
 AVERAGED = "averaged"  # the file of the mean of the weights; there only where one has begun

@@ -1,9 +1,10 @@
-"""Blocks that torch compiles, and blocks of which the backward pass has the input alone."""
+"""How a forward pass is computed: its precision, blocks that torch compiles, and blocks whose input
+alone is kept for the backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,37 @@ from regard.attention.capture import captured_or_gated
 from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Model
+
+SMALL = 500_000  # parameters of a model that bfloat16 hardly makes faster
+
+
+def casting(precision: str, device: torch.device) -> AbstractContextManager:
+    """The context of a forward pass; each batch needs its own."""
+    if precision == "bfloat16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def resolve(precision: str, model: nn.Module) -> str:
+    """The precision of a training, "float32" or "bfloat16".
+
+    "auto" is bfloat16 where the processor has instructions for it and the model at least 500,000
+    parameters. Nothing is timed, so that the same training has the same precision again.
+    """
+    if precision != "auto":
+        return precision
+    device = next(model.parameters()).device
+    large = sum(parameter.numel() for parameter in model.parameters()) >= SMALL
+    return "bfloat16" if large and computes_bfloat16(device) else "float32"
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether a device has instructions for matrix products in bfloat16."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )
 
 
 def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> list[nn.Module]:

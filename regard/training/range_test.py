@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from regard.training.compiling import resolve
 from regard.training.options import TrainingOptions
-from regard.training.precision import resolve
 from regard.training.steps import NonFiniteError, Steps
 from regard.training.task import Trainable
 

@@ -12,7 +12,6 @@ from typing import Any
 from torch import nn
 
 from regard import ops
-from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_folder, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import write_text
@@ -20,13 +19,13 @@ from regard.malloc import keep_freed_blocks
 from regard.progress import Mute
 from regard.schema import change_lines
 from regard.training.callbacks import Callback, Callbacks, Progress, Result, display_of, read_result
-from regard.training.checkpointing import Checkpoint, RunFolder, Tables, checked_checkpoint
+from regard.training.checkpointing import RunFolder, Tables, checked_checkpoint
 from regard.training.distributed.processes import processes
 from regard.training.interrupt import Interruption
 from regard.training.loop import Loop, Test, no_test
 from regard.training.options import TrainingOptions, defaults_of, with_defaults
 from regard.training.task import Trainable
-from regard.training.training_state import checkpointer, restore, restore_average, start_run
+from regard.training.training_state import restore, start_run
 
 Publish = Callable[[Any, Path], None]
 
@@ -87,7 +86,6 @@ def resume(
     identity: Mapping[str, Any] | None = None,
     save: Publish = save_weights,
     test: Test = no_test,
-    published: Callable[[Path], bool] = Path.is_dir,
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
     stop_after_fraction: float | None = None,
@@ -95,10 +93,7 @@ def resume(
     """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
 
     A run that was killed before its first checkpoint starts from the beginning. Of a finished run
-    the result is returned, and nothing changes, unless its weights are missing in model/: these are
-    then written from the checkpoints.
-
-    published: whether a folder holds all that `save` writes.
+    the result is returned, and nothing changes.
 
     Raises:
         ConfigError: `identity`, an option or the seed has changed; every difference is named.
@@ -115,13 +110,16 @@ def resume(
         if checkpoint:
             _check_identity(checkpoint.facts.identity, now)
         result = read_result(run.path) if run.result.exists() else None
-        if result and _is_complete(run, published(run.model), shown):
+        if result and not run.model.is_dir():
+            raise CheckpointError(
+                f"{run.path} is finished, but has no model/. Remove {run.result}: `regard resume` "
+                "then writes both again from the checkpoints."
+            )
+        if result:
+            shown.say(f"{run.path} is finished: there is nothing to resume.")
             return result
         callback = Callbacks(callbacks if group.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, callback)
-        if result:
-            _publish_again(loop, checkpoint)
-            return result
         if checkpoint:
             restore(loop, checkpoint)
         else:
@@ -169,39 +167,6 @@ def _newest(
     if newest or path is None:
         return newest[0] if newest else None
     return path, *read_folder(path, group.rank, group.size, verified=True)
-
-
-def _is_complete(run: RunFolder, has_model: bool, shown: Progress) -> bool:
-    """Whether a finished run has all of its model/, which one process can write again.
-
-    Raises:
-        ConfigError: it has not, and there are several processes.
-    """
-    if has_model:
-        shown.say(f"{run.path} is finished: there is nothing to resume.")
-    elif processes().size > 1:
-        raise ConfigError(
-            f"{run.path} is finished, but its model/ is not complete. One process writes it "
-            f"again: regard resume {run.path}"
-        )
-    return has_model
-
-
-def _publish_again(loop: Loop, checkpoint: Checkpoint | None) -> None:
-    """Write model/ of a finished run once more, from its checkpoints."""
-    run = loop.folder
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{run.path} is finished, but neither its model/ nor its checkpoints are there: "
-            "its weights are lost. Restore them from a backup, or train into another folder."
-        )
-    restore_average(loop, checkpoint)
-    loop.checkpointer = checkpointer(loop)
-    load_weights(loop.model, checkpoint.weights)
-    loop.apply_last_mean()
-    weights = loop.load_published()
-    loop.publish(loop.model, run.model)
-    loop.progress.say(f"{run.path} is finished: {weights} were written to model/ again.")
 
 
 def _run_to_end(loop: Loop, test: Test, stop_after_fraction: float | None) -> Result:

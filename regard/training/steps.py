@@ -23,6 +23,7 @@ from regard.training.compiling import (
     CompiledBlock,
     activation_checkpointing,
     blocks_of,
+    casting,
     compiled_blocks,
     compiling,
 )
@@ -40,7 +41,6 @@ from regard.training.optimizers import (
     without_gradients,
 )
 from regard.training.options import TrainingOptions
-from regard.training.precision import casting
 from regard.training.task import Trainable
 
 

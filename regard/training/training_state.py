@@ -16,13 +16,13 @@ from torch import Tensor
 
 from regard import __version__
 from regard.training.checkpointing import AVERAGED, FROZEN, Checkpoint, Checkpointer, Facts, Tables
+from regard.training.compiling import casting, resolve
 from regard.training.counters_and_rng import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.distributed.processes import Processes
 from regard.training.loop import Loop
 from regard.training.metrics_log import MetricsLog
 from regard.training.optimizers import named_state, restore_state
 from regard.training.options import description
-from regard.training.precision import casting, resolve
 from regard.training.report import Report
 
 

@@ -25,7 +25,7 @@ from regard.training import (
     average,
     train,
 )
-from regard.training.precision import resolve
+from regard.training.compiling import resolve
 from regard.training.task import Trainable
 
 
@@ -228,7 +228,7 @@ def test_weights_stay_float32_in_every_precision(tmp_path, precision):
 
 @pytest.mark.parametrize("native", [True, False])
 def test_automatic_precision_is_that_of_the_processor_for_all_but_small_models(monkeypatch, native):
-    monkeypatch.setattr("regard.training.precision.computes_bfloat16", lambda device: native)
+    monkeypatch.setattr("regard.training.compiling.computes_bfloat16", lambda device: native)
     assert resolve("auto", nn.Linear(1000, 500)) == ("bfloat16" if native else "float32")
     assert resolve("auto", nn.Linear(1000, 499, bias=False)) == "float32"
 

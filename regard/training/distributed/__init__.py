@@ -8,6 +8,6 @@ All make the same batches and each reads its rows of them, so that the number of
 neither a batch nor their order. Losses and gradients are sums over all processes, divided by the
 counts of the whole batch. The first process (rank 0) decides, validates and writes.
 
-Where there is one process, `OneProcess` and `WholeModel` exchange nothing. Random numbers (dropout)
+Where there is one process, `Processes` and `WholeModel` exchange nothing. Random numbers (dropout)
 differ from process to process, and so with the number of processes.
 """

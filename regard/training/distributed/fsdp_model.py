@@ -20,7 +20,6 @@ from regard.state import State
 from regard.training.distributed.processes import Processes
 from regard.training.distributed.sharded_model import (
     LossesOfBatches,
-    ShardedModel,
     Value,
     WholeModel,
 )
@@ -80,7 +79,7 @@ class FSDPAdditions:
             hooks.move_to_end(key, last=False)
 
 
-def shard(task: Trainable, processes: Processes) -> ShardedModel:
+def shard(task: Trainable, processes: Processes) -> WholeModel:
     """The model of a task, divided among the processes where there are several."""
     return FSDPModel(task, processes) if processes.size > 1 else WholeModel(task)
 
@@ -98,7 +97,7 @@ class Root(nn.Module):
         return self.task.losses(batch, carry)
 
 
-class FSDPModel(ShardedModel):
+class FSDPModel(WholeModel):
     """A model whose parameters are cut along their first dimension (FSDP2).
 
     replicated: the parameters without a dimension, which every process has.
@@ -149,7 +148,7 @@ class FSDPModel(ShardedModel):
         return nn.Parameter(_local(parameter), parameter.requires_grad)
 
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        """See `ShardedModel`. A process without rows computes the first one, too, since all must
+        """See `WholeModel`. A process without rows computes the first one, too, since all must
         take part in the collective operations, and multiplies its losses with 0.
         """
         if not isinstance(batch, HasRows):

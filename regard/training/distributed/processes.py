@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -27,32 +26,30 @@ Value = TypeVar("Value")
 SEED_STEP = 0x9E3779B97F4A7C15  # between the seeds of two processes, modulo 2^63
 
 
-class Processes(ABC):
-    """The processes of a training; one of them has this object.
+class Processes:
+    """The processes of a training: here the only one; `SeveralProcesses` are several.
 
     rank: of this process, from 0.  size: the number of processes.
     """
 
-    rank: int
-    size: int
+    rank, size = 0, 1
 
     @property
     def first(self) -> bool:
         """Whether this process decides, validates and writes."""
         return self.rank == 0
 
-    @abstractmethod
     def from_first(self, function: Callable[[], Value]) -> Value:
         """Call a function in the first process; its value is returned in all of them.
 
         An error that it raises in the first process is raised in all of them.
         """
+        return function()
 
-    @abstractmethod
     def maximum(self, number: int) -> int:
         """The greatest of the numbers that the processes have."""
+        return number
 
-    @abstractmethod
     def write_folder(
         self,
         folder: Path,
@@ -68,6 +65,7 @@ class Processes(ABC):
         Raises:
             CheckpointError: in all of them, where one cannot write.
         """
+        store.write_folder(folder, tensors, facts, same)
 
     def seed(self, number: int) -> None:
         """Seed torch's generators; each process draws numbers of its own."""
@@ -76,27 +74,6 @@ class Processes(ABC):
     def rows(self, count: int) -> range:
         """The rows of a batch of `count` that this process reads."""
         return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
-
-
-class OneProcess(Processes):
-    """A training in one process."""
-
-    rank, size = 0, 1
-
-    def from_first(self, function: Callable[[], Value]) -> Value:
-        return function()
-
-    def maximum(self, number: int) -> int:
-        return number
-
-    def write_folder(
-        self,
-        folder: Path,
-        tensors: Mapping[str, Mapping[str, Tensor]],
-        facts: Mapping[str, Any],
-        same: Mapping[str, Path],
-    ) -> None:
-        store.write_folder(folder, tensors, facts, same)
 
 
 class SeveralProcesses(Processes):
@@ -190,7 +167,7 @@ def _complete_folder(
         raise not_written(folder, error) from error
 
 
-_active: list[Processes] = [OneProcess()]
+_active = [Processes()]
 
 
 def processes() -> Processes:

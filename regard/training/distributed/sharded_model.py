@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,19 +16,20 @@ Value = TypeVar("Value")
 LossesOfBatches = list[dict[str, Tensor]]  # of a step: one entry for each batch
 
 
-class ShardedModel(ABC):
-    """The model of a task, sharded among the processes of a training.
+class WholeModel:
+    """The model of a task, in one process; `FSDPModel` divides it among several.
 
     trained: the shards of the trained parameters in this process, by name; tied ones once.
     """
 
-    trained: dict[str, Tensor]
+    def __init__(self, task: Trainable):
+        self.task, self.model = task, task.module
+        self.trained: dict[str, Tensor] = {**trained(task.module)}
 
-    @abstractmethod
     def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
         """`Trainable.losses` of this process's rows of the batch."""
+        return self.task.losses(batch, carry)
 
-    @abstractmethod
     def reduced(
         self, losses: LossesOfBatches, gradients: Callable[[], list[Tensor]]
     ) -> tuple[LossesOfBatches, Tensor]:
@@ -37,61 +37,30 @@ class ShardedModel(ABC):
 
         gradients: returns the gradients of `trained`, after the backward pass.
         """
+        return losses, ops.gradient_norm(gradients())
 
-    @abstractmethod
     def with_whole_model(self, function: Callable[[], Value]) -> Value:
         """`Processes.from_first` while the first process has the whole model."""
+        return function()
 
-    @abstractmethod
     def gather_on_first(self) -> None:
         """Gather the whole model in the first process; training cannot continue afterwards."""
 
-    @abstractmethod
     def local_state(self) -> dict[str, Tensor]:
         """`model.state_dict()`: the shards of this process; in the first also unsharded tensors."""
+        return dict(self.model.state_dict())
 
-    @abstractmethod
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Fill the model with unsharded weights.
 
         Raises:
             CheckpointError: they do not fit.
         """
+        load_weights(self.model, weights)
 
-    @abstractmethod
     def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The shards in this process of tensors that have the shapes of parameters.
 
         tensors: by the name of the parameter, to which `/` and more may be added.
         """
-
-
-class WholeModel(ShardedModel):
-    """The unsharded model, of a training in one process."""
-
-    def __init__(self, task: Trainable):
-        self.task, self.model = task, task.module
-        self.trained = {**trained(task.module)}
-
-    def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
-        return self.task.losses(batch, carry)
-
-    def reduced(
-        self, losses: LossesOfBatches, gradients: Callable[[], list[Tensor]]
-    ) -> tuple[LossesOfBatches, Tensor]:
-        return losses, ops.gradient_norm(gradients())
-
-    def with_whole_model(self, function: Callable[[], Value]) -> Value:
-        return function()
-
-    def gather_on_first(self) -> None:
-        pass
-
-    def local_state(self) -> dict[str, Tensor]:
-        return dict(self.model.state_dict())
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        load_weights(self.model, weights)
-
-    def local_parts(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors)
