@@ -123,10 +123,7 @@ class Estimate:
             ("    a token", _bytes(self.memory["activations"] / max(1, self.batch_tokens))),
             *([("on each device", sharded)] if shards else []),
             *((f"  {use}", _bytes(number)) for use, number in shards),
-            (
-                "FLOPs",
-                f"{flops}, 3 times the forward pass's products, fewer where weights are frozen",
-            ),
+            ("FLOPs", flops),
             (f"  of {counted}, each", _number(totals["flops_per_item"])),
             ("    of attention", f"{self.attention_flops / self.flops:.1%}"),
             ("  a step", f"{_number(self.flops)} for {self.count:,.0f} {counted}"),

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_slurm_executor import (  # noqa: F401
-    test_a_command_in_a_job_submits_jobs_of_their_own,
     test_a_job_that_is_cancelled_saves_and_is_submitted_again,
-    test_a_job_that_the_cluster_requeues_is_not_submitted_again,
-    test_ctrl_c_cancels_the_jobs_which_save,
     test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting,
     test_values_errors_and_jobs_that_are_killed,
     test_what_sbatch_refuses_and_a_folder_that_cannot_be_written_are_errors,

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import builtins
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from itertools import count
@@ -19,7 +17,6 @@ import pytest
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors import ExecutorOptions, Job, JobLost, make_executor, results_of
 from regard.executors.slurm import SlurmExecutor, _sbatch_options
-from regard.training.interrupt import Interrupted
 
 submitit = pytest.importorskip("submitit")
 COMMANDS = "sbatch", "srun", "sacct", "scancel", "scontrol"
@@ -93,16 +90,6 @@ def test_a_job_that_is_cancelled_saves_and_is_submitted_again(tmp_path):
 
 
 @pytest.mark.slow("regard/executors")
-def test_a_job_that_the_cluster_requeues_is_not_submitted_again(tmp_path):
-    executor = SlurmExecutor(1)
-    future = executor.submit(Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)}))
-    wait_for((tmp_path / "0.pid").exists)
-    time.sleep(0.3)
-    subprocess.run(["scontrol", "requeue", job_numbers()[0]], check=True)
-    assert future.result() == "after 1 stop" and len(job_numbers()) == 1
-
-
-@pytest.mark.slow("regard/executors")
 def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting(tmp_path):
     lines: list[str] = []
     options = ExecutorOptions("slurm", time=1)
@@ -110,22 +97,6 @@ def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting
     job = Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)})
     assert executor.submit(job).result() == "after 1 stop"
     assert "has saved near its time limit; it is submitted again" in lines[0]
-
-
-@pytest.mark.slow("regard/executors")
-def test_ctrl_c_cancels_the_jobs_which_save(tmp_path):
-    def disturb() -> None:
-        wait_for((tmp_path / "a.pid").exists)
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    job = Job("example_jobs:work", {"folder": str(tmp_path), "name": "a"})
-    with pytest.raises(Interrupted) as stopped:
-        list(results_of(SlurmExecutor(1), [job]))
-    thread.join()
-    assert stopped.value.code == 130 and (tmp_path / "a.saved").exists()
 
 
 def test_what_sbatch_refuses_and_a_folder_that_cannot_be_written_are_errors():
@@ -136,15 +107,6 @@ def test_what_sbatch_refuses_and_a_folder_that_cannot_be_written_are_errors():
     Path("slurm-jobs").write_text("")
     with pytest.raises(ConfigError, match="double could not be submitted: .*slurm-jobs"):
         SlurmExecutor(1).submit(job).result()
-
-
-@pytest.mark.slow("regard/executors")
-def test_a_command_in_a_job_submits_jobs_of_their_own(monkeypatch):
-    """`salloc`, `srun` and `sbatch` set these, and a new job would inherit them."""
-    for name, value in {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND_LIST": "0x4000"}.items():
-        monkeypatch.setenv(name, value)
-    future = SlurmExecutor(1, restarts=0).submit(Job("example_jobs:double", {"number": 4}))
-    assert future.result() == 8 and os.environ["SLURM_JOB_ID"] == "7"
 
 
 # ------------------------------------------------------------------------ not with a real Slurm

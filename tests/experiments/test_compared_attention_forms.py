@@ -39,39 +39,6 @@ def test_the_variants_differ_from_the_recipe_in_their_attention_alone(tmp_path):
     assert len(seen) == len(module.FORMS) == 12
 
 
-def test_a_row_may_be_another_model(tmp_path, monkeypatch):
-    module = example()
-    other = {"name": "transformer-prenorm", "d_model": 32, "heads": 2, "dropout": 0.1}
-    monkeypatch.setitem(module.FORMS, "other", other)
-    found = read_recipe(module.variant("other", tmp_path))
-    assert found.name == "other"
-    assert {name: getattr(found.model, name) for name in other} == other
-
-
-def test_forms_and_overrides_reach_the_comparison(tmp_path, monkeypatch):
-    module, asked = example(), {}
-
-    class Compared:
-        def picture(self):
-            return self
-
-        def show(self):
-            asked["shown"] = True
-
-    def compare(recipes, overrides, *, out):
-        asked.update(recipes=[path.name for path in recipes], overrides=overrides, out=out)
-        return Compared()
-
-    monkeypatch.setattr(module, "compare_files", compare)
-    module.main(["dot", "hard"], ["training.tokens=600"], tmp_path / "out")
-    assert asked == {
-        "recipes": ["dot.toml", "hard.toml"],
-        "overrides": ["training.tokens=600"],
-        "out": tmp_path / "out",
-        "shown": True,
-    }
-
-
 def test_other_translators_read_the_same_tokens(tmp_path):
     module = example()
 

@@ -99,8 +99,3 @@ def test_commands_take_a_device(command):
     assert ran.exit_code == 2 and "There is no device 'cuda:99' here" in ran.stderr
     ran = CliRunner().invoke(app, [*command, "--device", "cpu"])
     assert ran.exit_code == 0, ran.output
-
-
-def test_a_dry_run_takes_no_device():
-    ran = CliRunner().invoke(app, ["train", "small.toml", "--dry-run", "--device", "cpu"])
-    assert ran.exit_code == 2 and "--device has no effect" in ran.stderr

@@ -176,48 +176,6 @@ def test_checkpoints_share_a_file_with_the_frozen_weights(place):
     assert all(".A" in name or ".B" in name or name.startswith("heads.") for name in trained)
 
 
-def test_a_resumed_run_links_to_the_frozen_weights_that_it_read(place, monkeypatch):
-    base()
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
-    with pytest.raises(Interrupted):
-        train_with_checkpoints("run")
-    monkeypatch.undo()
-    monkeypatch.chdir(place)
-    runs.resume("run", progress=False)
-    files = [path / "frozen.safetensors" for path in Path("run/checkpoints").iterdir()]
-    assert len({file.stat().st_ino for file in files}) == 1
-
-
-def test_frozen_weights_are_copied_where_there_are_no_links_or_they_changed(place, monkeypatch):
-    base()
-    linked = train_with_checkpoints("linked")[-1]
-
-    def refuse(*_: object) -> None:
-        raise OSError("no hard links")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.link", refuse)
-        copied = train_with_checkpoints("copied")
-    assert len({(path / "frozen.safetensors").stat().st_ino for path in copied}) == len(copied)
-    for name in ("weights", "frozen", "memory"):
-        assert_equal(tensors(str(copied[-1]), name), tensors(str(linked), name))
-
-    step = Loop.step
-
-    def touched(loop) -> None:
-        step(loop)
-        with torch.no_grad():  # as a callback might do
-            loop.model.encoder.embedding.weight.mul_(0.5)
-
-    monkeypatch.setattr("regard.training.loop.Loop.step", touched)
-    first, *_, last = train_with_checkpoints("changed")
-    name = "encoder.embedding.weight"
-    assert torch.equal(
-        tensors(str(last), "frozen")[name],
-        tensors(str(first), "frozen")[name] * 0.5 ** int(last.name.removeprefix("step-")),
-    )
-
-
 def test_the_mean_of_checkpoints_has_the_frozen_weights(place):
     base()
     averaged = ("training.checkpoints.average=2", "training.validation.eval_steps=0")
@@ -237,20 +195,6 @@ def stopping_after(steps: int):
             loop.interruption.code = 130
 
     return stopped
-
-
-def test_a_finished_run_gets_a_missing_adapter_and_report_again(place):
-    base()
-    runs.train("lora.toml", out="run", progress=False)
-    before = tensors("run/adapter", "adapter_model")
-    before = {name: tensor.clone() for name, tensor in before.items()}
-    for path in Path("run/adapter").iterdir():
-        path.unlink()
-    Path("run/report.html").unlink()
-    runs.resume("run", progress=False)
-    assert_equal(tensors("run/adapter", "adapter_model"), before)
-    assert Path("run/report.html").exists()
-    same_answers(runs.load("run"), runs.load("run/adapter"))
 
 
 def test_only_adapters_and_head_are_in_the_optimizer(place):

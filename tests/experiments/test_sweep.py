@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -303,34 +301,6 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
     assert found == whole
     with pytest.raises(ConfigError, match=r"was started with other settings:\n  draw_seed: was 1"):
         sweep(folder / "lm.toml", param_space=OVER, draw_seed=2, out=out, **HALVING)
-
-
-def test_a_sweep_whose_processes_are_killed_goes_on_and_ends_with_the_same_results(
-    folder, tmp_path
-):
-    """The command is killed five times, at last with a row torn."""
-    over = ["--param-space", f"{RATE}=1e-3..1e-1", "--strategy", "successive-halving"]
-    words = ["sweep", folder / "lm.toml", *over, "--trials", 4, "--num-rungs", 1, "--executor"]
-    calm, out = tmp_path / "calm", tmp_path / "out"
-    assert not CliRunner().invoke(app, [*map(str, words), "here", "--out", str(calm)]).exit_code
-    command = [*map(str, words), "here", "--out", str(out)]
-    fork = multiprocessing.get_context("fork")  # which imports nothing again
-    for rows in range(5):
-        process = fork.Process(target=CliRunner().invoke, args=(app, command))
-        process.start()
-        file = out / "results.jsonl"
-        end = time.monotonic() + 60
-        while not (file.exists() and file.read_text().count("\n") > rows):
-            assert time.monotonic() < end and process.is_alive()
-            time.sleep(0.002)
-        process.kill()
-        process.join()
-    with file.open("a") as torn:
-        torn.write('{"torn')
-    assert CliRunner().invoke(app, command).exit_code == 0
-    one, other = (json.loads((one / "results.json").read_text()) for one in (calm, out))
-    del one["run"], other["run"]
-    assert one == other
 
 
 def test_trials_near_good_ones_are_suggested_and_the_table_has_the_columns_of_scikit_learn(

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import checked_recipe
-from regard.experiments.runs import read_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS
@@ -50,8 +48,8 @@ def overrides(task: str, model: Path) -> list[str]:
     return [] if task in with_new_weights else [f"model.path={model}", *teacher]
 
 
-@pytest.mark.parametrize("task", trained_tasks())
-def test_the_recipe_of_every_task_is_estimated_once_paths_are_set(tmp_path, model, task):
+@pytest.mark.parametrize("task", [*LANGUAGE_MODELS, "translation", "captioning"])
+def test_the_recipe_of_a_task_is_estimated_without_its_data(tmp_path, model, task):
     (tmp_path / "new.toml").write_text(recipe_template(task))
     assert estimate(tmp_path / "new.toml", overrides(task, model), measure=False).flops > 0
 
@@ -86,17 +84,6 @@ def test_every_option_has_a_comment_of_whole_sentences(task):
             assert comment.endswith((".", ".)")), (line, comment)
             assert not re.match(r"(Of|For|None)\b", comment), (line, comment)
             block = []
-
-
-@pytest.mark.parametrize("task", trained_tasks())
-def test_every_option_is_there_with_its_description(tmp_path, model, task):
-    text = recipe_template(task)
-    (tmp_path / "new.toml").write_text(text)
-    recipe = read_recipe(tmp_path / "new.toml", overrides(task, model))
-    for name in type(recipe.data).model_fields:
-        assert re.search(rf"^(# )?{name} = ", text, re.M), name
-    assert "# The peak rate; the schedule multiplies it. Not set: " in text
-    assert tomllib.loads(text)["task"] == task
 
 
 def test_tasks_that_are_not_trained_or_not_known_are_an_error():

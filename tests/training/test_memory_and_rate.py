@@ -18,7 +18,6 @@ from regard.models.transformer_prenorm import PreNormTransformer
 from regard.training import TrainingOptions, train
 from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.flops import stored_by
-from regard.training.task import Trainable
 
 WORDS, ROWS, LENGTH, WIDTH, LAYERS = 31, 3, 17, 24, 3
 PAIR = dict(d_model=WIDTH, d_ff=48, heads=2, encoder_layers=LAYERS, decoder_layers=LAYERS)
@@ -94,22 +93,6 @@ def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
 
 
 # ---- the share of the device's rate
-
-
-class Translating(Trainable):
-    """A task as the loop knows it, which counts the words of its batch."""
-
-    def __init__(self):
-        self.module = MODELS["transformer"]()
-
-    def counts(self, batch):
-        return {"loss": batch.count}
-
-    def losses(self, batch, carry):
-        batch = batch.to(self.module.head.weight.device)
-        target = Sequences.full(batch.target.ids[:, :-1])
-        hidden = self.module(batch.source, target).hidden.flatten(0, 1)
-        return {"loss": self.module.head.loss(hidden, batch.target.ids[:, 1:].flatten())}, None
 
 
 def test_the_flops_of_a_head_at_few_positions_are_counted():
