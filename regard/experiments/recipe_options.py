@@ -70,13 +70,11 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
     schema = schema_of(raw)
     task = task_class(raw.choice("task", TASKS))
     recipe: Any = raw.check(schema, keep_unset=keep_unset)
-    recipe = recipe.model_copy(update={"training": _with_end(recipe)})
-    if not hasattr(recipe.data, "files"):
-        raise ConfigError(
-            f"{raw.location('task')}: [data] of the task {task.name!r} must have a method `files` "
-            "that gives the names of all files which are read. Let its class inherit "
-            "regard.tasks.sections.DataSection."
-        )
+    if not recipe.training.has_end():
+        # The other defaults are those of the model, which `training_plan` builds.
+        epochs = DefaultEpochs(3 if starts_from_trained(recipe.model) else 10)
+        training = dataclasses.replace(recipe.training, epochs=epochs)
+        recipe = recipe.model_copy(update={"training": training})
     if not raw.run and isinstance(recipe.data, DataSection):
         recipe = recipe.model_copy(update={"data": recipe.data.with_named_columns()})
     if not raw.run:  # the recipe in a run folder was accepted when the run began
@@ -94,18 +92,6 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
 def starts_from_trained(section: Any) -> bool:
     """Whether [model] starts from the weights of a folder, and trains them."""
     return isinstance(section, FineTuneSection) and section.features is None
-
-
-def _with_end(recipe: Any) -> TrainingOptions:
-    """The options of the training, which ends: after the default epochs if nothing is set.
-
-    The other defaults are those of the model, which `regard.experiments.training_plan` builds.
-    """
-    options: TrainingOptions = recipe.training
-    if options.has_end():
-        return options
-    epochs = DefaultEpochs(3 if starts_from_trained(recipe.model) else 10)
-    return dataclasses.replace(options, epochs=epochs)
 
 
 def schema_of(raw: RawRecipe) -> type[Recipe]:

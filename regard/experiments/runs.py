@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -109,23 +109,32 @@ def train_recipe(
     stop_after_fraction: float | None = None,
 ) -> Run:
     """As `train`, by a recipe that was read, such as with the NAME=VALUE of a command line."""
-    begun: list[tuple[RawRecipe, TrainingPlan]] = []
+    begun: list[tuple[RawRecipe, TrainingPlan, Path]] = []
     with connected(device) as own_device:
 
         def begin_here() -> Path:
-            given, made, folder = _begin(raw, out, own_device, progress)
-            begun.append((given, made))
-            return folder
+            begun.append(_begin(raw, out, own_device, progress))
+            return begun[0][2]
 
         folder = processes().from_first(begin_here)
-        given, made = begun[0] if begun else _plan_in(folder, own_device)
-        return run_plan(given, made, folder, progress, callbacks, stop_after_fraction)
+        if begun:
+            with_data, made, _ = begun[0]
+        else:  # another process has begun the run
+            with_data, recipe = open_recipe(folder / "recipe.toml")
+            made = _plan_of_run(folder, with_data, recipe, (), own_device)
+        with with_data.locating(type(made.recipe)):
+            train_or_resume = partial(training.train, stop_after_fraction=stop_after_fraction)
+            return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
 
 
 def _begin(
     raw: RawRecipe, out: str | PathLike[str] | None, device: str | None, progress: bool | Progress
 ) -> tuple[RawRecipe, TrainingPlan, Path]:
-    """Begin a new run: see `train`. Its recipe, its plan and its folder."""
+    """Begin a new run: write its recipe and tokenizer into its folder; its recipe, plan, folder.
+
+    Raises:
+        ConfigError, DataError: as `train`.
+    """
     device_for(device)  # raises an error before anything is written
     schema = schema_of(raw)
     raw = keywords.with_options_in_sections(raw, schema)
@@ -133,67 +142,29 @@ def _begin(
     checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
     folder = new_folder(raw, checked.name, out)
     with keywords.data_in_files(raw, schema, folder) as raw:
-        with showing(progress):
-            made = begin(raw, folder, device)
+        checked = checked_recipe(raw)
+        with raw.locating(type(checked)), showing(progress):
+            made = plan(checked, device=device)
+            if isinstance(checked.training.epochs, DefaultEpochs):
+                made = made.with_enough_epochs()
+            made.task.check_test(checked)
+            check_new(folder)  # reading data takes long: another process may have been quicker
+            folder.mkdir(parents=True, exist_ok=True)
+            made.task.tokenizer.save(folder / "model")
+            keep_start(checked.model, folder)
+            about = {"seed": checked.seed, "versions": _versions(), "data": made.checksums}
+            about |= {"start": made.start_checksums, "notes": made.task.notes()}
+            write(folder / "recipe.toml", made.recipe, about)
         return raw, made, folder
 
 
-def _plan_in(folder: Path, device: str | None) -> tuple[RawRecipe, TrainingPlan]:
-    """The recipe and the plan of a run that another process has begun."""
-    raw, recipe = open_recipe(folder / "recipe.toml")
-    return raw, _plan_of_run(folder, raw, recipe, (), device)
-
-
-def begin(raw: RawRecipe, folder: Path, device: str | None = None) -> TrainingPlan:
-    """Begin a new run: write its recipe and tokenizer into its folder; returns its plan.
-
-    device: as in `train`.
-
-    Raises:
-        ConfigError, DataError: as `train`.
-    """
-    checked = checked_recipe(raw)
-    with raw.locating(type(checked)):
-        made = plan(checked, device=device)
-        if isinstance(checked.training.epochs, DefaultEpochs):
-            made = made.with_enough_epochs()
-        made.task.check_test(checked)
-        check_new(folder)  # reading data takes long: another process may have been quicker
-        folder.mkdir(parents=True, exist_ok=True)
-        made.task.tokenizer.save(folder / "model")
-        keep_start(checked.model, folder)
-        about = record(checked.seed, made.checksums) | {"start": made.start_checksums}
-        about |= {"notes": made.task.notes()}
-        write(folder / "recipe.toml", made.recipe, about)
-    return made
-
-
-def record(seed: int, data: Mapping[str, str]) -> dict[str, Any]:
-    """What repeating a run takes: library versions, seed, and the checksum of each data file.
-
-    data: file -> SHA-256, as `regard.data.hash_of` gives it.
-    """
+def _versions() -> dict[str, str]:
+    """Of the libraries that repeating a run takes."""
     versions = {"python": platform.python_version()}
     for package in ("regard", "torch", "numpy", "tokenizers", "sacrebleu"):
-        try:
+        with suppress(PackageNotFoundError):  # such as a checkout that was never installed
             versions[package] = version(package)
-        except PackageNotFoundError:  # such as a checkout on the path that was never installed
-            continue
-    return {"seed": seed, "versions": versions, "data": dict(data)}
-
-
-def run_plan(
-    raw: RawRecipe,
-    made: TrainingPlan,
-    folder: Path,
-    progress: bool | Progress,
-    callbacks: Sequence[Callback],
-    stop_after_fraction: float | None = None,
-) -> Run:
-    """Train by the plan that `begin` has returned."""
-    with raw.locating(type(made.recipe)):
-        train_or_resume = partial(training.train, stop_after_fraction=stop_after_fraction)
-        return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
+    return versions
 
 
 def new_folder(raw: RawRecipe, name: str, out: str | PathLike[str] | None) -> Path:

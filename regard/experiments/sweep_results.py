@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -18,7 +17,7 @@ from regard.experiments.run_folder import report_links
 from regard.experiments.study import ERROR, Row, Study
 from regard.experiments.sweep_space import Values
 from regard.visual.curves import Curves, Series, short
-from regard.visual.picture import Picture, PictureColumn, PictureRow, Table
+from regard.visual.picture import Picture, PictureColumn, Table
 from regard.visual.report import RunReport, spread
 
 
@@ -138,45 +137,14 @@ class SweepResults(StudyResults):
         return cv_results(rows, len(self.seeds), self.goal[1])
 
     def picture(self) -> Picture:
-        """The table, the validation scores while training, and against each numeric option."""
-        whole = [one for one in self.trials if one.outcomes]
-        series = [Series(one.name, one.outcomes[0].validation_curve()) for one in whole]
-        name = f"valid {self.goal[0]}"
-        charts: list[Picture] = []
-        if whole:
-            charts.append(Curves(tuple(series), f"{name} while training", self.items, ""))
-        charts += [
-            chart
-            for option, called in self.options.items()
-            if (chart := self._against(option, called))
-        ]
-        parts = (self.table(), PictureRow(tuple(charts))) if charts else (self.table(),)
-        return PictureColumn(parts, "")
-
-    def _against(self, option: str, called: str) -> Curves | None:
-        """The score against the values of an option; None where they are no numbers."""
-        points: dict[str, list[tuple[float, float]]] = {}
-        for one in self.trials:
-            value, score = one.values[option], one.score
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return None
-            if score is not None and math.isfinite(score):
-                part = "the end" if one.until == 1 else str(Fraction(one.until))
-                points.setdefault(f"trained to {part}", []).append((float(value), score))
-        every = [x for several in points.values() for x, _ in several]
-        if len(set(every)) < 2:
-            return None
-        logarithmic = min(every) > 0 and max(every) >= 10 * min(every)
+        """The table, and the validation scores while training."""
         series = [
-            Series(
-                name,
-                tuple(sorted((math.log10(x) if logarithmic else x, y) for x, y in several)),
-                joined=False,
-            )
-            for name, several in points.items()
+            Series(trial.name, trial.outcomes[0].validation_curve())
+            for trial in self.trials
+            if trial.outcomes
         ]
-        axis = f"log10 of {called}" if logarithmic else called
-        return Curves(tuple(series), f"valid {self.goal[0]} and {called}", axis, "")
+        chart = Curves(tuple(series), f"valid {self.goal[0]} while training", self.items, "")
+        return PictureColumn((self.table(), chart) if series else (self.table(),), "")
 
     def facts(self) -> dict[str, Any]:
         """The contents of results.json."""

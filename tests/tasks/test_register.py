@@ -142,9 +142,6 @@ def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
     assert read_recipe(path).data.train == "aab"
     with pytest.raises(ConfigError, match="`data.valid` is empty"):
         read_recipe(path, ["data.valid="])
-    del Characters.files
-    with pytest.raises(ConfigError, match=r"recipe.toml:1: \[data\] .* must have a method `files`"):
-        read_recipe(path)
 
 
 @pytest.mark.parametrize(
