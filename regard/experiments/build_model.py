@@ -66,11 +66,11 @@ def special_ids(tokenizer: Tokenizer, config: Mapping[str, Any]) -> dict[str, in
     Raises:
         ConfigError: the tokenizer lacks a token that the model needs.
     """
-    found = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*config}}
-    for role, number in found.items():
+    special = {role: getattr(tokenizer, f"{role}_id") for role in {"pad", "bos", "eos"} & {*config}}
+    for role, number in special.items():
         if number is None and config[role] is not None:
             raise ConfigError(f"The tokenizer has no {role} token, which the model needs.")
-    return found
+    return special
 
 
 def _model_to_fine_tune(section: FineTuneSection) -> nn.Module:
@@ -117,23 +117,25 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
         CheckpointError: the folder has no tokenizer.
         ConfigError: the tokens are no words, or the model has no row for each of them.
     """
-    own = open_folder(path).tokenizer()
-    if own.vocab() == tokenizer.vocab() and own.roles == tokenizer.roles:
+    stored = open_folder(path).tokenizer()
+    if stored.vocab() == tokenizer.vocab() and stored.roles == tokenizer.roles:
         return model
-    if not own.kind == tokenizer.kind == "words":
+    if not stored.kind == tokenizer.kind == "words":
         raise ConfigError(
             f"[tokenizer] has another vocabulary than {path}, and only words can be exchanged, not "
-            f"tokens of the kinds {own.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
+            f"tokens of the kinds {stored.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
             "folder has its own."
         )
-    known = own.vocab()
-    roles = {name: own.roles[role] for role, name in tokenizer.roles.items() if role in own.roles}
+    ids_of_folder = stored.vocab()
+    roles = {
+        name: stored.roles[role] for role, name in tokenizer.roles.items() if role in stored.roles
+    }
     tokens = map(tokenizer.token, range(tokenizer.vocab_size))
-    rows = [known.get(roles.get(token, token), -1) for token in tokens]
+    rows = [ids_of_folder.get(roles.get(token, token), -1) for token in tokens]
     new = sum(row < 0 for row in rows)
     warnings.warn(
         f"[tokenizer]: {new:,} of {len(rows):,} words are not in the vocabulary of {path}. They "
-        f"start from the mean of its {own.vocab_size:,} vectors; its other words are dropped.",
+        f"start from the mean of its {stored.vocab_size:,} vectors; its other words are dropped.",
         stacklevel=4,
     )
     config: Any = model.config

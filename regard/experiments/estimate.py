@@ -159,8 +159,8 @@ def estimate(
         ConfigError, DataError: the recipe, or the data where it exists, cannot be used.
         CheckpointError: the model to start from is not on this machine; nothing is downloaded.
     """
-    given: Any = read_recipe(path, overrides, keep_unset=True)
-    recipe = with_local_model(given)
+    asked: Any = read_recipe(path, overrides, keep_unset=True)
+    recipe = with_local_model(asked)
     sample = read_sample(recipe)
     task = sample.task
     recipe = with_training_defaults(recipe, task.module)
@@ -171,29 +171,29 @@ def estimate(
     ]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
     items, flops, _, attention = (options.gradient_accumulation_steps * one for one in mean)
-    found = Measured(None, max(one.stored for one in counted), "nothing: all is counted")
+    cost = Measured(None, max(one.stored for one in counted), "nothing: all is counted")
     if measure:
-        found = measured(recipe, sample, found)
+        cost = measured(recipe, sample, cost)
     return Estimate(
-        model=_description(given.model, task.module),
+        model=_description(asked.model, task.module),
         vocabulary=sample.vocabulary,
         batch=sample.how,
         parameters=parameters_of(task.module),
-        memory=memory_of(task.module, options, found.activations),
+        memory=memory_of(task.module, options, cost.activations),
         items=task.items,
         count=items,
         flops=flops,
         batch_tokens=max(map(positions_in, sample.batches)),
         steps=steps_of(options, sample.batches_per_epoch, items),
-        seconds=found.seconds,
-        measured=found.how,
+        seconds=cost.seconds,
+        measured=cost.how,
         published=published(task.module),
         attention_flops=attention,
         devices=devices or 1,
         shards=None
         if devices is None
         else sharded_memory(
-            task.module, options, found.activations, len(sample.batches[0]), devices
+            task.module, options, cost.activations, len(sample.batches[0]), devices
         ),
     )
 
@@ -276,12 +276,12 @@ def sharded_memory(
             "device reads at least one row. Ask for fewer, or for larger batches in [data]."
         )
     whole = memory_of(model, options, activations * -(-rows // devices) // rows)
-    kept = {one: _shard(one, devices) for one in model.parameters()}
-    trained = sum(size for one, size in kept.items() if one.requires_grad)
+    shards = {one: _shard(one, devices) for one in model.parameters()}
+    trained = sum(size for one, size in shards.items() if one.requires_grad)
     weights, gradients, tables, activated = whole
     factor = whole[tables] // max(1, whole[gradients])
     return {
-        weights: sum(kept.values()),
+        weights: sum(shards.values()),
         gradients: trained,
         tables: factor * trained,
         "gathered": _gathered(model),

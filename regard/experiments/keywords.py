@@ -83,16 +83,16 @@ def _recipe_value(name: str, value: Any) -> Any:
         return _path_from_here(value)
     if name in PARTS:
         value = list(value) if isinstance(value, Iterator) else value
-        if isinstance(value, list | tuple) and any(isinstance(one, PathLike) for one in value):
-            value = [str(one) if isinstance(one, PathLike) else one for one in value]
+        if isinstance(value, list | tuple) and any(isinstance(item, PathLike) for item in value):
+            value = [str(item) if isinstance(item, PathLike) else item for item in value]
         several = isinstance(value, list | tuple) and value and isinstance(value[0], str)
         if several and os.path.isabs(_path_from_here(value[0])):  # files, and no texts
-            return [_path_from_here(one) for one in value]
+            return [_path_from_here(item) for item in value]
         return value
     if isinstance(value, Mapping):
-        return {str(key): _recipe_value(str(key), one) for key, one in value.items()}
+        return {str(key): _recipe_value(str(key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_recipe_value(name, one) for one in value]
+        return [_recipe_value(name, item) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
     if name == "tokenizer" and isinstance(value, Tokenizer):
@@ -114,7 +114,7 @@ def _path_from_here(path: str | PathLike[str]) -> str:
 
 def _merged(before: Any, value: Any) -> Any:
     if isinstance(before, Mapping) and isinstance(value, Mapping):
-        return {**before, **{name: _merged(before.get(name), one) for name, one in value.items()}}
+        return {**before, **{name: _merged(before.get(name), item) for name, item in value.items()}}
     return value
 
 
@@ -303,9 +303,9 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
 
     targets = data.get("target_columns", [])
     besides = [*targets, *([] if group is None else [group])]
-    besides += [by_name(one) for one in besides]
+    besides += [by_name(item) for item in besides]
     known = infer_text_columns if targets else infer_columns
     found = known(first, besides) if given is None else given
-    options: dict[str, Any] = {"columns": [by_name(one) for one in found]} if found else {}
-    options |= {"target_columns": [by_name(one) for one in targets]} if targets else {}
+    options: dict[str, Any] = {"columns": [by_name(item) for item in found]} if found else {}
+    options |= {"target_columns": [by_name(item) for item in targets]} if targets else {}
     return options if group is None else options | {"group": by_name(group)}

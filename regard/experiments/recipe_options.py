@@ -84,8 +84,8 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
             *without_effect(recipe.training),
         ]
         if problems:
-            said = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
-            raise ConfigError("\n".join(said))
+            lines = (f"{raw.location(key)}: `{key}` {problem}" for key, problem in problems)
+            raise ConfigError("\n".join(lines))
     return recipe
 
 

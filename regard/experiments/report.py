@@ -57,16 +57,16 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training has warned of truncated texts before
-        found = task.evaluate(recipe.data.records("valid")).report
-    if found is None:
+        report = task.evaluate(recipe.data.records("valid")).report
+    if report is None:
         return []
-    if isinstance(found, ClassReport):
-        _warn_of_one_label(found)
-    table = found.table()
+    if isinstance(report, ClassReport):
+        _warn_of_one_label(report)
+    table = report.table()
     title = f"Validation data; {table.note}" if table.note else "Validation data"
     parts: list[Picture] = [Table.of(table.head, table.rows, title)]
-    if isinstance(found, ClassReport) and len(found.classes) <= LARGEST_MATRIX:
-        parts.append(_confusion(found))
+    if isinstance(report, ClassReport) and len(report.classes) <= LARGEST_MATRIX:
+        parts.append(_confusion(report))
     return [(table.heading, PictureColumn(tuple(parts)))]
 
 
@@ -81,9 +81,9 @@ def _warn_of_one_label(report: ClassReport) -> None:
         )
 
 
-def _confusion(found: ClassReport) -> Heatmap:
-    labels = [scores.label for scores in found.classes]
-    rows = [found.confusion.get(label, {}) for label in labels]
+def _confusion(report: ClassReport) -> Heatmap:
+    labels = [scores.label for scores in report.classes]
+    rows = [report.confusion.get(label, {}) for label in labels]
     shares = [[row.get(label, 0) / max(1, sum(row.values())) for label in labels] for row in rows]
     name = "Confusion: shares of each target's examples, by prediction"
     return Heatmap.of(shares, labels, labels, name, peak=1.0)
@@ -103,7 +103,7 @@ def _facts(task: Task, recipe: Any, result: Result) -> dict[str, str]:
         "time": f"{result.seconds:,.0f} s in steps",
         "weights": result.weights,
         "seed": str(recipe.seed),
-    } | {f"test {name}": said for name, said in result.test_signatures.items()}
+    } | {f"test {name}": signature for name, signature in result.test_signatures.items()}
 
 
 def _scores(result: Result) -> dict[str, float]:
@@ -133,33 +133,33 @@ def _attention(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
 
 def _excerpt(task: Task, recipe: Any) -> tuple[str, ...] | None:
     """The part that the model can read of a sample that is too long; None: there is none."""
-    found, format = task.attention_excerpt(recipe), task.input_format
-    if found is None or format is None or format.too_long(format.encode([found])):
+    excerpt, format = task.attention_excerpt(recipe), task.input_format
+    if excerpt is None or format is None or format.too_long(format.encode([excerpt])):
         return None
-    return found
+    return excerpt
 
 
 # ---- cards
 
 
-def write_run_card(made: TrainingPlan, folder: Path, result: Result) -> None:
+def write_run_card(planned: TrainingPlan, folder: Path, result: Result) -> None:
     """Write the cards of model/ and adapter/ of a finished run, which is `folder`, as `write_card`
     does.
     """
-    recipe = made.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
-    _, checksums = made.recorded or (None, made.checksums)
-    training = CardTraining(recipe, checksums, tuple(_card_scores(made, result)))
-    history = CardHistory.of_training(made.task, training)
+    recipe = planned.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
+    _, checksums = planned.recorded or (None, planned.checksums)
+    training = CardTraining(recipe, checksums, tuple(_card_scores(planned, result)))
+    history = CardHistory.of_training(planned.task, training)
     config = read_json(folder / "model" / CONFIG)
-    write_card(made.task, folder / "model", config, history)
-    if made.lora is not None:
-        form = adapter_form(made.lora.options(), made.recipe.model.path)
-        write_card(made.task, folder / ADAPTER, config, history, form)
+    write_card(planned.task, folder / "model", config, history)
+    if planned.lora is not None:
+        form = adapter_form(planned.lora.options(), planned.recipe.model.path)
+        write_card(planned.task, folder / ADAPTER, config, history, form)
 
 
-def _card_scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
+def _card_scores(planned: TrainingPlan, result: Result) -> Iterator[CardScore]:
     """Those of the weights in model/, on validation and test data."""
-    data = made.recipe.data.model_dump(mode="json")
+    data = planned.recipe.data.model_dump(mode="json")
     for part, scores in (("valid", result.scores), ("test", result.test_scores)):
         for name, value in scores.items():
             if value is not None:
@@ -169,7 +169,7 @@ def _card_scores(made: TrainingPlan, result: Result) -> Iterator[CardScore]:
 
 def _files(part: str, value: Any) -> str:
     """The names of the files of a part, or what the part is where they are not named."""
-    given = value if isinstance(value, list) else [value]
-    if given and all(isinstance(one, str) for one in given):
-        return ", ".join(PurePath(one).name for one in given)
+    files = value if isinstance(value, list) else [value]
+    if files and all(isinstance(name, str) for name in files):
+        return ", ".join(PurePath(name).name for name in files)
     return {"valid": "validation data", "test": "test data"}[part]

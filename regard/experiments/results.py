@@ -200,13 +200,13 @@ class Comparison(StudyResults):
             hint = "If you remove the file, the same `regard compare` writes it again."
             return CheckpointError(f"{message}\n{hint}")
 
-        found = read_json(path, _ComparisonFile, error=damaged, finite=False)
+        file = read_json(path, _ComparisonFile, error=damaged, finite=False)
         outcomes: dict[str, tuple[Outcome, ...]] = {}
-        for number, run in enumerate(found.runs):
+        for number, run in enumerate(file.runs):
             outcome = checked(run.model_dump(), Outcome, path, damaged, f"runs.{number}")
             outcomes[run.model] = (*outcomes.get(run.model, ()), outcome)
-        seeds = tuple(dict.fromkeys(run.seed for run in found.runs))
-        return cls(folder, found.conditions, seeds, outcomes)
+        seeds = tuple(dict.fromkeys(run.seed for run in file.runs))
+        return cls(folder, file.conditions, seeds, outcomes)
 
     def __repr__(self) -> str:
         rows = (f"{row['model']} {row['quality']['mean']:.4g}" for row in self.table())
@@ -238,7 +238,9 @@ class Comparison(StudyResults):
     def protocols(self) -> dict[str, str]:
         """How the quality of each model was measured: the signature of its score."""
         scores = {name: runs[0].scores for name, runs in self.outcomes.items()}
-        return {name: some[0]["signature"] if some else "" for name, some in scores.items()}
+        return {
+            name: of_model[0]["signature"] if of_model else "" for name, of_model in scores.items()
+        }
 
     @property
     def ranked(self) -> bool:
@@ -298,9 +300,11 @@ class Comparison(StudyResults):
             "conditions": self.conditions,
             "models": self.table(),
             "runs": [
-                {"model": name, "seed": seed, **asdict(one)}
+                {"model": name, "seed": seed, **asdict(outcome)}
                 for name, runs in self.outcomes.items()
-                for seed, one in zip(self.seeds, runs, strict=False)  # of a run that there was: one
+                for seed, outcome in zip(
+                    self.seeds, runs, strict=False
+                )  # of a run that there was: one
             ],
         }
 
@@ -329,12 +333,12 @@ class Comparison(StudyResults):
             **self._protocol_facts(),
         }
         scores = {name: _scores(runs) for name, runs in self.outcomes.items()}
-        own = [("Losses while training", self.losses())]
+        extra = [("Losses while training", self.losses())]
         if first.samples:
-            own.append(("The first rows of the test data", self.samples()))
-        own += pictures
+            extra.append(("The first rows of the test data", self.samples()))
+        extra += pictures
         links = report_links(self.folder, self._runs())
-        return RunReport(title, facts, scores, (), {}, own, self.picture(), links)
+        return RunReport(title, facts, scores, (), {}, extra, self.picture(), links)
 
     def _protocol_facts(self) -> dict[str, str]:
         """How each score was measured: once where that is equal for all models."""
@@ -374,7 +378,7 @@ class Comparison(StudyResults):
 
     def _precisions(self) -> list[str]:
         """The precisions of all runs."""
-        return sorted({one.precision for runs in self.outcomes.values() for one in runs})
+        return sorted({outcome.precision for runs in self.outcomes.values() for outcome in runs})
 
     def _compared(self, row: dict[str, Any]) -> ComparedModel:
         runs, notes = self.outcomes[row["model"]], dict[str, str]()
@@ -387,8 +391,8 @@ class Comparison(StudyResults):
             notes["min to max"] = f"{low:.2f} to {high:.2f}"
         return ComparedModel(
             row["model"],
-            tuple(one.quality for one in runs),
-            tuple(one.validation_curve() for one in runs),
+            tuple(outcome.quality for outcome in runs),
+            tuple(outcome.validation_curve() for outcome in runs),
             notes=notes,
             **{name: row[name] for name in COSTS},
         )
@@ -396,27 +400,29 @@ class Comparison(StudyResults):
 
 def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
     """The means over the runs of a model, and the largest of their peak memories."""
-    scores = [one.quality for one in runs]
+    scores = [outcome.quality for outcome in runs]
     spread = {"mean": mean(scores), "min": min(scores), "max": max(scores)}
     if len(scores) > 1:
         spread["sd"] = stdev(scores)
     return {
         "quality": spread,
         "parameters": runs[0].parameters,
-        "tokens": mean(one.tokens for one in runs),
-        "tokens_per_second": mean(one.tokens / one.seconds for one in runs),
-        "flops": mean(one.flops for one in runs),
-        "memory": max((one.memory for one in runs if one.memory is not None), default=None),
-        "seconds": mean(one.seconds for one in runs),
-        "precision": ", ".join(sorted({one.precision for one in runs})),
+        "tokens": mean(outcome.tokens for outcome in runs),
+        "tokens_per_second": mean(outcome.tokens / outcome.seconds for outcome in runs),
+        "flops": mean(outcome.flops for outcome in runs),
+        "memory": max(
+            (outcome.memory for outcome in runs if outcome.memory is not None), default=None
+        ),
+        "seconds": mean(outcome.seconds for outcome in runs),
+        "precision": ", ".join(sorted({outcome.precision for outcome in runs})),
     }
 
 
 def _scores(runs: Sequence[Outcome]) -> dict[str, float | str]:
     """Means over seeds: of each test score, and of the best validation score."""
-    found: dict[str, float | str] = {
-        f"test {score['name']}": mean(one.scores[index]["value"] for one in runs)
+    scores: dict[str, float | str] = {
+        f"test {score['name']}": mean(outcome.scores[index]["value"] for outcome in runs)
         for index, score in enumerate(runs[0].scores)
     }
-    found[f"valid {runs[0].goal[0]}"] = mean(one.goal[2] for one in runs)
-    return found
+    scores[f"valid {runs[0].goal[0]}"] = mean(outcome.goal[2] for outcome in runs)
+    return scores

@@ -118,13 +118,13 @@ def train_recipe(
 
         folder = processes().from_first(begin_here)
         if begun:
-            with_data, made, _ = begun[0]
+            with_data, planned, _ = begun[0]
         else:  # another process has begun the run
             with_data, recipe = open_recipe(folder / "recipe.toml")
-            made = _plan_of_run(folder, with_data, recipe, (), own_device)
-        with with_data.locating(type(made.recipe)):
+            planned = _plan_of_run(folder, with_data, recipe, (), own_device)
+        with with_data.locating(type(planned.recipe)):
             train_or_resume = partial(training.train, stop_after_fraction=stop_after_fraction)
-            return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
+            return Run(folder, _train(train_or_resume, planned, folder, progress, callbacks))
 
 
 def _begin(
@@ -144,18 +144,18 @@ def _begin(
     with keywords.data_in_files(raw, schema, folder) as raw:
         checked = checked_recipe(raw)
         with raw.locating(type(checked)), showing(progress):
-            made = plan(checked, device=device)
+            planned = plan(checked, device=device)
             if isinstance(checked.training.epochs, DefaultEpochs):
-                made = made.with_enough_epochs()
-            made.task.check_test(checked)
+                planned = planned.with_enough_epochs()
+            planned.task.check_test(checked)
             check_new(folder)  # reading data takes long: another process may have been quicker
             folder.mkdir(parents=True, exist_ok=True)
-            made.task.tokenizer.save(folder / "model")
+            planned.task.tokenizer.save(folder / "model")
             keep_start(checked.model, folder)
-            about = {"seed": checked.seed, "versions": _versions(), "data": made.checksums}
-            about |= {"start": made.start_checksums, "notes": made.task.notes()}
-            write(folder / "recipe.toml", made.recipe, about)
-        return raw, made, folder
+            about = {"seed": checked.seed, "versions": _versions(), "data": planned.checksums}
+            about |= {"start": planned.start_checksums, "notes": planned.task.notes()}
+            write(folder / "recipe.toml", planned.recipe, about)
+        return raw, planned, folder
 
 
 def _versions() -> dict[str, str]:
@@ -259,9 +259,9 @@ def resume(
                 shown.say(f"{folder} is finished: there is nothing to resume.")
             return Run(folder, read_result(folder))
         with showing(progress):
-            made = _plan_of_run(folder, raw, recipe, overrides, own_device)
+            planned = _plan_of_run(folder, raw, recipe, overrides, own_device)
         train_or_resume = partial(training.resume, stop_after_fraction=stop_after_fraction)
-        return Run(folder, _train(train_or_resume, made, folder, progress, callbacks))
+        return Run(folder, _train(train_or_resume, planned, folder, progress, callbacks))
 
 
 def _recorded(raw: RawRecipe, part: str) -> dict[str, str]:
@@ -291,16 +291,16 @@ def _plan_of_run(
         ]
     if overrides:
         _, moved = open_recipe(folder / "recipe.toml", overrides)
-        made = plan(moved, tokenizer, device, kept_start(folder))
-        if sorted(made.checksums.values()) != sorted(recorded.values()):
-            return made  # its identity is another one: the error names the files
+        planned = plan(moved, tokenizer, device, kept_start(folder))
+        if sorted(planned.checksums.values()) != sorted(recorded.values()):
+            return planned  # its identity is another one: the error names the files
         paths = {
             field: value
             for field, value in recipe.data
             if value and isinstance(value, Path | tuple)
         }
         data = moved.data.model_copy(update=paths)
-        return replace(made, recorded=(moved.model_copy(update={"data": data}), recorded))
+        return replace(planned, recorded=(moved.model_copy(update={"data": data}), recorded))
     if gone:
         problem = f"the data of this run is no longer there: {', '.join(gone)}."
         hint = f"If it has moved, name the new path: regard resume {folder} data.train=NEW"
@@ -311,7 +311,7 @@ def _plan_of_run(
 
 def _train(
     train_or_resume: Callable[..., Result],
-    made: TrainingPlan,
+    planned: TrainingPlan,
     folder: Path,
     progress: bool | Progress,
     callbacks: Sequence[Callback],
@@ -328,23 +328,23 @@ def _train(
             progress = notebook = NotebookProgress()
             callbacks = (*callbacks, notebook)
     result = train_or_resume(
-        made.task,
-        made.recipe.training,
+        planned.task,
+        planned.recipe.training,
         folder,
-        seed=made.recipe.seed,
-        identity=made.identity(),
-        save=lambda model, folder: made.publish(folder),
-        test=lambda: made.task.test(made.recipe),
+        seed=planned.recipe.seed,
+        identity=planned.identity(),
+        save=lambda model, folder: planned.publish(folder),
+        test=lambda: planned.task.test(planned.recipe),
         progress=progress,
         callbacks=callbacks,
     )
-    processes().from_first(lambda: _write_card_and_report(made, folder, result, finished))
+    processes().from_first(lambda: _write_card_and_report(planned, folder, result, finished))
     processes().from_first(lambda: remove_start(folder))
     return result
 
 
 def _write_card_and_report(
-    made: TrainingPlan, folder: Path, result: Result, finished: bool
+    planned: TrainingPlan, folder: Path, result: Result, finished: bool
 ) -> None:
     """Write the card of the model and, unless it exists, the report.
 
@@ -353,12 +353,12 @@ def _write_card_and_report(
     """
     from regard.experiments.report import write_report, write_run_card
 
-    write_run_card(made, folder, result)
+    write_run_card(planned, folder, result)
     if (folder / REPORT).exists():
         return
     if finished:
-        made.task.module = merged(made.task.module)
-        for name, one in {"model": made.task, **made.task.companions()}.items():
+        planned.task.module = merged(planned.task.module)
+        for name, one in {"model": planned.task, **planned.task.companions()}.items():
             load_weights(deployed(one.module), load(folder / name).module.state_dict())
-        made.task.module.eval()
-    write_report(folder, made.task, made.recipe, result)
+        planned.task.module.eval()
+    write_report(folder, planned.task, planned.recipe, result)

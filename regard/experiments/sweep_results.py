@@ -46,25 +46,25 @@ class Trial:
     @property
     def test(self) -> tuple[float, ...]:
         """The first score on the test data of each seed, where there are some."""
-        return tuple(one.scores[0]["value"] for one in self.outcomes if one.scores)
+        return tuple(outcome.scores[0]["value"] for outcome in self.outcomes if outcome.scores)
 
     def facts(self) -> dict[str, Json]:
         """Plain values."""
-        found: dict[str, Json] = {
+        facts: dict[str, Json] = {
             "trial": self.name,
             "values": self.values,
             "until": self.until,
             "tokens": self.tokens,
         }
         if self.error:
-            return found | {"error": self.error}
-        found["valid"] = _spread_facts(self.scores)
-        return found | ({"test": _spread_facts(self.test)} if self.test else {})
+            return facts | {"error": self.error}
+        facts["valid"] = _spread_facts(self.scores)
+        return facts | ({"test": _spread_facts(self.test)} if self.test else {})
 
 
 def _spread_facts(scores: Sequence[float]) -> dict[str, Json]:
-    found: dict[str, Json] = {"mean": mean(scores), "seeds": [*scores]}
-    return found | ({"sd": stdev(scores)} if len(scores) > 1 else {})
+    facts: dict[str, Json] = {"mean": mean(scores), "seeds": [*scores]}
+    return facts | ({"sd": stdev(scores)} if len(scores) > 1 else {})
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SweepResults(StudyResults):
     @property
     def tokens(self) -> int:
         """What all runs together have read: tokens, or what else the task counts."""
-        return sum(one.tokens for one in self.trials)
+        return sum(trial.tokens for trial in self.trials)
 
     @cached_property
     def items(self) -> str:
@@ -111,18 +111,21 @@ class SweepResults(StudyResults):
 
     def table(self) -> Table:
         """A row for each trial."""
-        tests = next((one.outcomes[0].scores for one in self.trials if one.test), [])
+        tests = next((trial.outcomes[0].scores for trial in self.trials if trial.test), [])
         head = ["trial", *self.options.values(), f"valid {self.goal[0]}"]
         head += [f"test {tests[0]['name']}"] if tests else []
         head += ["trained to", self.items]
-        failed = any(one.error for one in self.trials)
+        failed = any(trial.error for trial in self.trials)
         rows = []
-        for one in self.trials:
-            row = [one.name, *(_shown(one.values[name]) for name in self.options)]
-            row += [_spread(one.scores)]
-            row += [_spread(one.test)] if tests else []
-            row += ["the end" if one.until == 1 else str(Fraction(one.until)), short(one.tokens)]
-            rows.append(tuple([*row, one.error.split("\n")[0][:80]] if failed else row))
+        for trial in self.trials:
+            row = [trial.name, *(_shown(trial.values[name]) for name in self.options)]
+            row += [_spread(trial.scores)]
+            row += [_spread(trial.test)] if tests else []
+            row += [
+                "the end" if trial.until == 1 else str(Fraction(trial.until)),
+                short(trial.tokens),
+            ]
+            rows.append(tuple([*row, trial.error.split("\n")[0][:80]] if failed else row))
         head += ["failed"] if failed else []
         return Table(tuple(head), tuple(rows), "", 0 if self.best else None)
 
@@ -133,7 +136,10 @@ class SweepResults(StudyResults):
         pandas.DataFrame(found.cv_results)
         """
         name = f"valid_{self.goal[0]}"
-        rows = [(one.name, one.values, {name: one.scores, "test": one.test}) for one in self.trials]
+        rows = [
+            (trial.name, trial.values, {name: trial.scores, "test": trial.test})
+            for trial in self.trials
+        ]
         return cv_results(rows, len(self.seeds), self.goal[1])
 
     def picture(self) -> Picture:
@@ -157,7 +163,7 @@ class SweepResults(StudyResults):
             "run": None if self.run is None else str(self.run),
             "seeds": [*self.seeds],
             "tokens": self.tokens,
-            "trials": [one.facts() for one in self.trials],
+            "trials": [trial.facts() for trial in self.trials],
         }
 
     def report(self) -> RunReport:

@@ -177,20 +177,20 @@ def options_of_model(name: str) -> Iterator[RecipeOption]:
 def _toml_default(kind: Any, name: str) -> str:
     """The default of an option, as a recipe would set it; "" without one."""
     default = _default(kind, name)
-    if isinstance(default, Mapping) or any(default is one for one in NO_DEFAULT):
+    if isinstance(default, Mapping) or any(default is value for value in NO_DEFAULT):
         return ""
     return toml_value(default)
 
 
 def sections_with(option: str) -> list[str]:
     """The dotted names of an option in the recipes of all tasks, the outermost first."""
-    found = dict[str, None]()
+    names = dict[str, None]()
     for task in trained_tasks():
         schema = schema_of(parse(dumps(_preset_options(task))))
         for section in sections_of(schema):
             if option in names_in(schema, section):
-                found[f"{section}.{option}"] = None
-    return sorted(found, key=lambda name: name.count("."))
+                names[f"{section}.{option}"] = None
+    return sorted(names, key=lambda name: name.count("."))
 
 
 def _preset_options(task: str) -> dict[str, Any]:
@@ -219,19 +219,19 @@ def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iter
         yield ""
     for name in inner:
         key = f"{section}.{name}" if section else name
-        given = preset.get(name, {})
+        options = preset.get(name, {})
         absent = "# " if _default(kind, name) is None else ""
         about = _first_paragraph(section_class(schema, key)).removeprefix(f"[{key}]")
         if not about.startswith("A section of a recipe:"):  # made from a model's configuration
             yield from _comment(sentences(about.lstrip(":. ")))
         yield f"{absent}[{key}]"
-        yield from _section_lines(schema, key, given)
+        yield from _section_lines(schema, key, options)
 
 
 def _option_lines(name: str, kind: Any, preset: Mapping[str, Any]) -> Iterator[str]:
     """The line of an option, after a comment with its possible values, if they are few."""
     if choices := _choices(_type(kind, name)):
-        yield from _comment("One of " + ", ".join(f'"{one}"' for one in choices) + ".")
+        yield from _comment("One of " + ", ".join(f'"{choice}"' for choice in choices) + ".")
     if name in preset:
         yield dumps({name: preset[name]}).rstrip()
         return
@@ -261,7 +261,7 @@ def _type(kind: Any, name: str) -> Any:
 def _choices(option: Any) -> list[str]:
     """The values of a `Literal` of texts; [] for other types."""
     values = get_args(option) if get_origin(option) is Literal else ()
-    return [one for one in values if isinstance(one, str)]
+    return [value for value in values if isinstance(value, str)]
 
 
 def _default(kind: Any, name: str) -> Any:

@@ -132,12 +132,12 @@ def plan(
         model = suited[0]
     model = model.to(device_for(device))
     recipe = with_training_defaults(recipe, model)
-    made = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer), start)
-    made.task.start_from_word_vectors(recipe)
-    adapt(made.task, made.lora, model)
-    for note in made.task.notes():
+    planned = TrainingPlan(recipe, kind.from_recipe(recipe, model, tokenizer), start)
+    planned.task.start_from_word_vectors(recipe)
+    adapt(planned.task, planned.lora, model)
+    for note in planned.task.notes():
         warnings.warn(note, stacklevel=_level_of_caller())
-    return made
+    return planned
 
 
 def with_training_defaults(recipe: Any, model: nn.Module) -> Any:
