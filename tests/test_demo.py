@@ -100,7 +100,7 @@ def test_the_shown_sentences_are_in_the_test_part(parts):
 
 
 def test_the_recipes_of_the_demo_have_equal_conditions():
-    from regard.experiments.conditions import check_equal, conditions_of
+    from regard.experiments.study import check_equal, conditions_of
 
     hashes: dict[str, str] = {}
     recipes = [read_recipe(path) for path in demo.RECIPES]

@@ -121,12 +121,6 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
 ]
 
 
-@pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_path_is_not_the_folder_of_the_recipe(empty):
-    words = f"`data.train` must name a file or a folder, but is {empty!r}, which is empty."
-    assert refusal(TEXT.replace("train.tsv", empty)) == f"small.toml:5: {words}"
-
-
 @pytest.mark.parametrize("value", ["", " "])
 @pytest.mark.parametrize("path", ["$EMPTY", "${EMPTY}", "$EMPTY/train.tsv", "a/${EMPTY}.tsv"])
 def test_an_empty_environment_variable_is_an_error_as_one_that_is_not_set(path, value, monkeypatch):

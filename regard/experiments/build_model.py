@@ -122,8 +122,8 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
         return model
     if not stored.kind == tokenizer.kind == "words":
         raise ConfigError(
-            f"[tokenizer] has another vocabulary than {path}, and only words can be exchanged, not "
-            f"tokens of the kinds {stored.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
+            f"[tokenizer] has another vocabulary than {path}, and only words can be exchanged, "
+            f"not the kinds {stored.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
             "folder has its own."
         )
     ids_of_folder = stored.vocab()

@@ -18,16 +18,19 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.executors.protocol import ExecutorOptions
-from regard.experiments.conditions import HINT, check_equal, conditions_of, scored_conditions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import COMPARISON, Comparison, Outcome
 from regard.experiments.runs import name_of_run
 from regard.experiments.study import (
+    HINT,
     RunOptions,
     StudyRun,
+    check_equal,
+    conditions_of,
     opened,
     recipe_in_file,
     runs_by_seed,
+    scored_conditions,
     with_tokenizer,
 )
 

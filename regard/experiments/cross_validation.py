@@ -20,13 +20,13 @@ from typing import Any
 
 from regard.errors import ConfigError, check_at_least
 from regard.executors.protocol import ExecutorOptions
-from regard.experiments.conditions import conditions_of
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import Outcome, StudyResults, cv_results
 from regard.experiments.run_folder import Run
 from regard.experiments.study import (
     RunOptions,
     StudyRun,
+    conditions_of,
     folder_of_study,
     opened,
     recipe_in_file,

@@ -15,10 +15,11 @@ from regard.executors import Json
 from regard.experiments.results import Outcome, StudyResults, cv_results, run_name
 from regard.experiments.run_folder import report_links
 from regard.experiments.study import ERROR, Row, Study
-from regard.experiments.sweep_space import Values
 from regard.visual.curves import Curves, Series, short
 from regard.visual.picture import Picture, PictureColumn, Table
 from regard.visual.report import RunReport, spread
+
+Values = dict[str, Json]  # of the swept options, by their dotted names
 
 
 @dataclass(frozen=True)

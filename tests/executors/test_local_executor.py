@@ -56,13 +56,6 @@ def test_printed_lines_reach_the_log():
     assert sorted(lines) == [("say", "and so on"), ("say", "hé")]
 
 
-def test_a_warning_reaches_the_log_as_its_text_alone():
-    lines: list[tuple[str, str]] = []
-    executor = make_executor("local", 1, lambda *line: lines.append(line))
-    executor.submit(Job("warnings:warn", {"message": "few rows"}, "run")).result()
-    assert lines == [("run", "warning: few rows")]
-
-
 def test_an_error_of_the_function_is_raised_and_no_reason_to_run_it_again():
     with pytest.raises(RegardError, match="^x.csv:3: is wrong"):
         value("fail", path="x.csv")
@@ -97,13 +90,6 @@ def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
         with pytest.raises(ConfigError, match=f"3 workers with 2 GPUs .* names {known}: "):
             make_executor("local", 3).submit(jobs[0]).result()
-
-
-def test_an_executor_that_does_not_exist_is_named():
-    with pytest.raises(ConfigError, match="'lokal'.*Did you mean 'local'"):
-        make_executor("lokal", 1)
-    with pytest.raises(ConfigError, match="`workers` must be at least 1"):
-        make_executor("local", 0)
 
 
 def test_a_suspended_job_saves_and_ends_when_the_results_are_closed(tmp_path):

@@ -16,11 +16,10 @@ import pytest
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.experiments import runs
 from regard.experiments.compare import compare, compare_files
-from regard.experiments.conditions import conditions_of
 from regard.experiments.results import Comparison, Outcome
 from regard.experiments.runs import read_recipe
-from regard.experiments.study import RunOptions
-from regard.experiments.study_worker import peak_memory, trained_until
+from regard.experiments.study import RunOptions, conditions_of
+from regard.experiments.study_worker import peak_memory
 from regard.file_writing import locked
 from regard.recipe import read
 
@@ -264,22 +263,6 @@ def test_mean_spread_and_the_best_model_equal_those_of_known_scores():
     assert "12.00 ± 2.83" in text and "10.00 to 14.00" in text
 
 
-def test_a_language_model_is_scored_by_its_perplexity(tmp_path):
-    for part in ("train", "valid", "test"):
-        (tmp_path / f"{part}.txt").write_text("a b c d\nb c d a\n" * 20)
-    (tmp_path / "lm.toml").write_text(
-        'task = "language-modeling"\n[data]\nbatch_size = 4\nsequence_length = 5\n'
-        'train = "train.txt"\nvalid = "valid.txt"\ntest = "test.txt"\n'
-        '[model]\nname = "lstm-lm"\nd_model = 4\n[training]\ntokens = 200\n'
-    )
-    run, recipe = tmp_path / "run", tmp_path / "lm.toml"
-    row = trained_until(str(run), str(recipe), (), every=1e9, until=1.0, device=None)
-    one = Outcome.of_row({"run": "run", **row}, tmp_path)
-    assert one.scores[0]["name"] == "perplexity" and "unit:token" in one.scores[0]["signature"]
-    assert one.quality > 1 and one.goal[:2] == ("loss", "min") and one.flops > 0
-    assert Comparison(tmp_path, {"budget": {}}, (1,), {"lm": (one,)}).report().html()
-
-
 CLASSES = """
 task = "classification"
 [data]
@@ -356,15 +339,6 @@ def test_protocols_are_told_and_scores_of_different_ones_are_not_ranked(one, oth
         with pytest.raises(ConfigError, match="cannot be ranked.*\n  a: "):
             found.best()
         assert "differ in what matters" in page
-
-
-def test_the_best_of_scores_to_minimize_is_the_lowest():
-    lower = {
-        name: (outcome(q, scores=[], goal=("loss", "min", q)),)
-        for name, q in {"a": 2.0, "b": 1.0}.items()
-    }
-    found = Comparison(Path("x"), {"budget": {}}, (1,), lower)
-    assert found.best() == "b" and found.quality == "valid loss"
 
 
 @pytest.mark.parametrize(

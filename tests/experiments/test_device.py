@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.errors import ConfigError
 
 RECIPE = """
@@ -79,23 +77,3 @@ def test_the_device_is_no_part_of_a_run():
     if not torch.cuda.is_available():
         assert one == two
     assert regard.resume("a", device="cpu", progress=False).result == run.result
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["train", "small.toml"],
-        ["find-lr", "small.toml"],
-        ["cross-validate", "small.toml", "--folds", "2"],
-        ["resume", "run"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_commands_take_a_device(command):
-    regard.train("small.toml", out="run", progress=False)
-    if command[0] == "resume":
-        Path("run/result.json").unlink()
-    ran = CliRunner().invoke(app, [*command, "--device", "cuda:99"])
-    assert ran.exit_code == 2 and "There is no device 'cuda:99' here" in ran.stderr
-    ran = CliRunner().invoke(app, [*command, "--device", "cpu"])
-    assert ran.exit_code == 0, ran.output

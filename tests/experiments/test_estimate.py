@@ -12,7 +12,6 @@ import torch
 from regard.data import PairBatch, Sequences, StreamBatch
 from regard.errors import ConfigError
 from regard.experiments import estimate as estimating
-from regard.experiments import estimate_samples as samples
 from regard.experiments.estimate import activations_of, estimate, memory_of, steps_of
 from regard.models import model_class
 from regard.tasks import task_class
@@ -163,7 +162,7 @@ def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkey
     for variable in set(re.findall(r"\$\{?(\w+)", (RECIPES / f"{name}.toml").read_text())):
         monkeypatch.delenv(variable, raising=False)
     if name != "demo-transformer":  # the sentences of the examples are there: one recipe reads them
-        monkeypatch.setattr(samples, "MAX_BYTES", 0)
+        monkeypatch.setattr(estimating, "MAX_BYTES", 0)
     found = estimate(RECIPES / f"{name}.toml", measure=False)
     assert found.totals()["parameters"] > 0 and found.flops != 0
 

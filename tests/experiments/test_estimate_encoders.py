@@ -252,15 +252,3 @@ def test_masked_language_modeling_without_data_is_counted_by_its_formula(tmp_pat
     words = int(found.vocabulary.split(" ")[0])
     assert found.count == chosen and found.batch_tokens == tokens
     assert found.flops == 6 * (tokens * blocks + chosen * (D * D + D * words))
-
-
-def test_replaced_tokens_without_data_count_the_generator(tmp_path):
-    sizes = dict(d=D, ff=FF, layers=LAYERS, rows=ROWS)
-    text = PRETRAINING.format(
-        task="replaced-tokens", model="electra", more="d_embedding = 8", **sizes
-    )
-    (tmp_path / "r.toml").write_text(text + "[objective]\ngenerator_size = 0.5\n")
-    found = estimate(tmp_path / "r.toml", measure=False)
-    assert found.parameters["generator"] > 0 and found.count == 2 * ROWS * 8
-    small = estimate(tmp_path / "r.toml", ["objective.generator_layers=1"], measure=False)
-    assert small.flops < found.flops

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from killing import killed_at
 
 import regard
 from regard.checkpoints.model_folder import read_model
@@ -65,15 +64,6 @@ def test_vectors_and_biases_are_matched_by_the_word(start):
     assert made.config.eos == tokenizer.eos_id
 
 
-def test_the_same_vocabulary_changes_nothing(start):
-    same, told = train("old.txt", start, "same")
-    plain, _ = train("old.txt", start, "plain", tokenizer=None)
-    assert not told
-    ours = same.model.module.state_dict()
-    for name, value in plain.model.module.state_dict().items():
-        assert torch.equal(ours[name], value)
-
-
 def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(start):
     run, (told,) = train(
         "new.txt", start, "tuned", max_steps=100, learning_rate=2e-2, schedule={"name": "constant"}
@@ -87,18 +77,6 @@ def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(star
             task="classification", model="tuned", train="rows.tsv", max_steps=2, progress=False
         )
     assert classifier.model.tokenizer.vocab() == run.model.tokenizer.vocab()
-
-
-def test_a_killed_run_goes_on_to_the_same_weights(start):
-    options = dict(max_steps=10, training={"checkpoints": {"save_steps": 2}})
-    whole, _ = train("new.txt", start, "whole", **options)
-    assert killed_at(40, lambda: train("new.txt", start, "killed", **options))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        regard.resume("killed", progress=False)
-    ours = regard.load("killed").module.state_dict()
-    for name, value in regard.load(whole).module.state_dict().items():
-        assert torch.equal(ours[name], value)
 
 
 def test_subwords_are_not_exchanged(start):

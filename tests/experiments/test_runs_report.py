@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
-import regard
 from regard.experiments import runs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
@@ -48,16 +46,6 @@ def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_pa
             f"{sum(p.numel() for p in runs.load(folder).module.parameters()):,} parameters" in page
         )
         assert f"{result.scores['loss']:.4g}" in page
-
-
-def test_a_run_whose_first_validation_text_is_too_long_has_the_attention_of_the_next(tmp_path):
-    (tmp_path / "pairs.tsv").write_text(f"{'one ' * 40}\teins\ntwo\tzwei\none two\teins\n")
-    recipe = tmp_path / "recipe.toml"
-    limits = "d_model = 16\nheads = 2\nd_ff = 16\nmax_length = 9\n"
-    recipe.write_text(RECIPE.format(model="transformer").replace("d_model = 16\n", limits))
-    with pytest.warns(UserWarning, match="longer than 9 tokens"):
-        folder = runs.train(recipe, out=tmp_path / "run", progress=False).folder
-    assert "What it attends to" in (folder / "report.html").read_text()
 
 
 TEXTS = ["a dog runs after a red ball .", "the old cat sleeps on a warm mat ."]
@@ -132,14 +120,3 @@ def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(
     assert f'"{looked}"' in seen and '"[SEP]"' in seen
     event = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     assert event[items.split()[1]] == int(items.split()[0])
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_attention_in_a_report_is_over_a_text_as_the_data_have_it(start, tmp_path):
-    """The mark between the texts of a pair there may stand in a text itself."""
-    rows = [("a dog | runs | after", "1"), ("who | sleeps", "0")]
-    options = dict(task="classification", model=start, max_length=60, epochs=1)
-    folder = regard.train(train=rows, out=tmp_path / "run", progress=False, **options).folder
-    page = (folder / "report.html").read_text().partition("What it attends to")[2]
-    (tokens,) = json.loads(re.search(r'"labels":\s*(\[\[.*?\]\])', page)[1])
-    assert tokens.count("[SEP]") == 1 and "runs" in tokens

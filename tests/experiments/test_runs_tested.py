@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import read_recipe
-from regard.metrics.score import Score
 from regard.tasks.classification import TextClassifier
 from regard.tasks.infer_task import ENCODER_DECODERS
 from regard.training import Callback, Interrupted
@@ -85,14 +81,6 @@ def test_test_scores_equal_those_of_the_opened_model(task):
     assert not run.test_scores.keys() & {f"valid {name}" for name in run.scores}
 
 
-def test_the_accuracy_on_the_test_data_is_the_share_of_right_predictions():
-    test = DATA["classification"][:7]
-    run = regard.train(**options_of("classification"), test=test)
-    predicted = run.predict([text for text, _ in test])
-    right = sum(one == label for one, (_, label) in zip(predicted, test, strict=True))
-    assert run.test_scores["accuracy"] == pytest.approx(right / 7)
-
-
 def test_test_data_change_no_weights_and_no_validation_score():
     options = options_of("classification")
     without = regard.train(**options, out="without")
@@ -154,39 +142,3 @@ def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, caps
     assert run.test_scores == {} and run.scores
     assert "the test data were not scored: scores are NaN" in capsys.readouterr().err
     assert regard.resume(run, progress=False).result == run.result
-
-
-def test_a_test_score_that_is_not_finite_is_none(monkeypatch):
-    score = Score("accuracy", float("nan"), "count:1", 1)
-    monkeypatch.setattr(TextClassifier, "test", lambda self, recipe: [score])
-    run = regard.train(**options_of("classification"), test=DATA["classification"])
-    assert run.test_scores == {"accuracy": None}
-    assert "test accuracy" in run._repr_html_()
-
-
-def test_the_command_line_prints_test_scores():
-    rows = "".join(f"{text}\t{label}\n" for text, label in DATA["classification"])
-    Path("rows.tsv").write_text(rows)
-    Path("small.toml").write_text(
-        'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.25\ntest = "rows.tsv"\n'
-        '[tokenizer]\nkind = "wordpiece"\nvocab_size = 80\n[model]\nname = "bert"\nd_model = 8\n'
-        "d_ff = 8\nheads = 2\nlayers = 1\n[training]\nmax_steps = 3\n"
-    )
-    ran = CliRunner().invoke(app, ["train", "small.toml", "--out", "a", "--json", "-q"])
-    assert ran.exit_code == 0, ran.output
-    found = json.loads(ran.stdout)
-    assert found["test_scores"].keys() == {"accuracy"} == found["test_signatures"].keys()
-    again = CliRunner().invoke(app, ["resume", "a", "-q"])
-    assert f"test accuracy {found['test_scores']['accuracy']:.4g}" in again.stdout
-    assert "valid accuracy" in again.stdout
-    scored = CliRunner().invoke(app, ["evaluate", "a", "--json"])
-    assert json.loads(scored.stdout)["scores"][0]["value"] == found["test_scores"]["accuracy"]
-
-
-def test_results_of_earlier_versions_are_read_without_test_scores():
-    run = regard.train(**options_of("classification"), test=DATA["classification"])
-    path = run.folder / "result.json"
-    older = {k: v for k, v in asdict(run.result).items() if not k.startswith("test_")}
-    path.write_text(json.dumps(older))
-    result = regard.resume(run, progress=False).result
-    assert result.test_scores == {} and result.scores == run.scores

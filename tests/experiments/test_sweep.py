@@ -24,9 +24,17 @@ from regard.executors.local import HereExecutor
 from regard.experiments import runs, study, study_worker
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.study import RunOptions
-from regard.experiments.sweep import LogUniform, SweepPlan, Uniform, sweep, sweep_file
+from regard.experiments.sweep import (
+    LogUniform,
+    Space,
+    SweepPlan,
+    Uniform,
+    ValueList,
+    axis_of,
+    sweep,
+    sweep_file,
+)
 from regard.experiments.sweep_results import SweepResults
-from regard.experiments.sweep_space import Space, ValueList, axis_of
 from regard.file_writing import locked
 from regard.recipe import read
 from regard.toml_text import toml_value

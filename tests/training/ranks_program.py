@@ -22,9 +22,8 @@ from regard.data.batches import PairBatch, Sequences, StreamBatch
 from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
-from regard.training.distributed.fsdp_model import FSDPModel, layers_of
+from regard.training.distributed.fsdp_model import FSDPModel, WholeModel, layers_of
 from regard.training.distributed.processes import connected, processes
-from regard.training.distributed.sharded_model import WholeModel
 from regard.training.optimizers import trained
 from regard.training.task import Trainable
 

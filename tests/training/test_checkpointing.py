@@ -28,13 +28,6 @@ def names(run: RunFolder) -> list[str]:
     return [path.name for path in run.saved()]
 
 
-def test_checkpoints_are_ordered_by_number(tmp_path):
-    run = filled(tmp_path, "step-1000000", "step-999999", "step-999999.10", "step-999999.2")
-    (run.checkpoints / "notes").mkdir()
-    assert names(run) == ["step-999999", "step-999999.2", "step-999999.10", "step-1000000"]
-    assert run.newest(print)[2] == {"name": "step-1000000"}
-
-
 def test_prune_keeps_the_newest_and_the_named_checkpoints(tmp_path):
     run = filled(tmp_path, *(f"step-{n:06d}" for n in (0, 10, 13, 20, 30, 31)), "step-000030.1")
     assert [path.name for path in run.at_multiples_of(10)] == [

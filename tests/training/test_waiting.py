@@ -13,24 +13,18 @@ import pytest
 import torch
 from toy import Toy, options
 
-from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch, moved
-from regard.data.grouped_inputs import GroupBatch
-from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.auxiliary_lm import AuxiliaryLM
+from regard.data.batches import IGNORE, PairBatch, StreamBatch, moved
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "models")]
 from quick_meta import QuickMeta  # noqa: E402
 from test_registry import (  # noqa: E402
-    ENCODERS,
     LANGUAGE_MODELS,
-    TRANSLATORS,
     UNREAD,
     build,
     ids,
     name_of,
-    read_by,
     source,
 )
 
@@ -91,19 +85,6 @@ def quick_meta():
         yield
 
 
-def test_the_second_call_of_an_operation_gives_what_the_first_gave():
-    x = torch.randn(3, 4, device="meta").t()
-    with QuickMeta():
-        for _ in range(2):
-            assert [one.shape for one in torch.max(x @ x.t(), 1)] == [(4,), (4,)]
-            assert (x + x).stride() == (1, 4) and (x > 0).dtype == torch.bool
-            assert x.add_(1) is x and x.chunk(2)[0]._base is not None
-            with pytest.raises((RuntimeError, NotImplementedError)):
-                x.sum().item()
-            with pytest.raises((RuntimeError, NotImplementedError)):
-                x[x > 0]
-
-
 def learn(head, hidden, targets, count):
     loss, counted = head.loss(hidden.flatten(0, 1), targets.flatten(), 0.1, count)
     loss.backward()
@@ -120,37 +101,6 @@ def test_the_loss_of_a_language_model_does_not_wait_for_the_device(case):
     learn(model.head, model(batch.tokens, None).hidden, batch.targets, batch.count)
     unread = UNREAD.get(case[0], ())
     assert all(p.grad is not None for n, p in model.named_parameters() if not n.endswith(unread))
-
-
-@pytest.mark.usefixtures("quick_meta")
-@pytest.mark.parametrize("case", [c for c in TRANSLATORS if not looks(c)], ids=name_of)
-def test_the_loss_of_a_translator_does_not_wait_for_the_device(case):
-    model = build(case).to("meta").train()
-    batch = PairBatch(source(), Sequences(ids(3, 6), torch.tensor([6, 4, 2]))).to("meta")
-    targets = batch.target.ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
-    hidden = model(batch.source, Sequences.full(batch.target.ids[:, :-1])).hidden
-    learn(model.head, hidden, targets, batch.count)
-    assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-@pytest.mark.usefixtures("quick_meta")
-@pytest.mark.parametrize("case", [c for c in ENCODERS if not looks(c)], ids=name_of)
-def test_the_loss_of_an_encoder_does_not_wait_for_the_device(case):
-    encoder = build(case)
-    heads = {kind: encoder.new_head(kind, 3) for kind in ("tags", "classes")}
-    model = EncoderWithHeads(encoder, heads).to("meta").train()
-    texts = read_by(encoder, source(7)).to("meta")
-    for kind in heads:
-        model.scores(kind, texts).square().sum().backward()
-    rows = read_by(encoder, source(7))
-    groups = GroupBatch(rows, torch.tensor([2, 1]), torch.arange(2)).to("meta")
-    scores = model.scores("classes", groups.texts)
-    groups.sum_by_example(scores).sum().backward(retain_graph=True)
-    groups.scores_by_example(scores[:, 0]).softmax(-1).sum().backward()
-    if encoder.is_causal:
-        words = AuxiliaryLM(encoder.head, 0.5)
-        words.loss(encoder.encode(texts), texts, words.count(source(7)))[0].backward()
-    assert all(parameter.grad is not None for parameter in model.heads.parameters())
 
 
 def test_counted_masked_positions_do_not_wait_for_the_device():
