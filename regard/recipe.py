@@ -41,7 +41,7 @@ from pydantic import (
 from regard import habit_names
 from regard.errors import ConfigError, DataError
 from regard.file_writing import write_text
-from regard.schema import data_error, joined_with_or, read_bytes, type_error_message
+from regard.schema import data_error, joined_with_or, read_text, type_error_message
 from regard.suggest import nearest
 from regard.toml_text import dumps, toml_value
 
@@ -299,9 +299,7 @@ class RawRecipe:
             return "keyword argument"
         file = str(self.path) if self.path else "recipe"
         line = _line_of(self.text, key) or _line_of(self.text, key.rpartition(".")[0])
-        overridden = any(other.startswith(f"{key}.") for other in self.overrides)
-        also = f" with the {COMMAND_LINE}" if overridden else ""
-        return (f"{file}:{line}" if line else file) + also
+        return f"{file}:{line}" if line else file
 
 
 def recipe_file(recipe: str | PathLike[str]) -> Path:
@@ -331,21 +329,11 @@ def read(recipe: str | PathLike[str], overrides: Sequence[str] = ()) -> RawRecip
     """
     path = recipe_file(recipe)
     try:
-        if path.is_dir():
-            raise IsADirectoryError
-        data = read_bytes(path, max_bytes=LARGEST, error=data_error(path))
-        text = data.decode("utf-8-sig")
+        text = read_text(path, max_bytes=LARGEST, error=data_error(path))
     except FileNotFoundError:
-        others = sorted(other.name for other in path.parent.glob("*.toml"))
-        if not path.suffix:
-            others += recipe_files()
-        hint = nearest(path.name, others) if others else ""
+        others = [*sorted(other.name for other in path.parent.glob("*.toml")), *recipe_files()]
+        hint = nearest(path.name, others)
         raise DataError(path, None, "there is no such recipe.", hint) from None
-    except IsADirectoryError:
-        raise DataError(path, None, "is a folder; a recipe is a TOML file.") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise DataError(path, line, "is not UTF-8 text.", "Save the recipe as UTF-8.") from None
     return parse(text, overrides, path)
 
 
@@ -357,15 +345,11 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
     try:
         tables = tomllib.loads(text)
         json.dumps(tables, default=str)  # nested as deeply as JSON may be
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"at line (\d+)", str(error))
-        line = int(found.group(1)) if found else None
-        raise DataError(path or "recipe", line, f"is not TOML: {error}.") from None
-    except ValueError as error:  # of a number with thousands of digits
-        raise DataError(path or "recipe", None, f"is not TOML: {error}.") from None
-    except RecursionError:
-        problem = "is nested too deeply: lists or sections in one another."
-        raise DataError(path or "recipe", None, problem) from None
+    except (ValueError, RecursionError) as error:
+        line = re.search(r"at line (\d+)", str(error))
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        place = path or "recipe"
+        raise DataError(place, int(line[1]) if line else None, f"is not TOML: {reason}.") from None
     run = tables.pop("run", {})
     if not isinstance(run, dict):
         raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")

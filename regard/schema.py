@@ -27,7 +27,6 @@ ErrorOf = Callable[[str], RegardError]
 
 PROBLEMS = 20  # that an error names; it counts the others
 LONGEST_NAME = 200  # characters of a field in an error
-ERRORS = 10_000  # of pydantic, above which it only counts them: each takes a kilobyte
 LARGEST = 64 * 2**20  # bytes of a JSON file; the largest published tokenizer.json has about 20 MB
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's errors for a field
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # a \u escape of one half of a surrogate pair
@@ -186,8 +185,6 @@ def checked(
             return _adapter(schema).validate_json(json.dumps(value), strict=True)
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as wrong:
-        if (count := wrong.error_count()) > ERRORS:
-            raise error(f"{where}: {count:,} fields or values are wrong.") from None
         problems = error_messages(wrong.errors(), field)
     raise error("\n".join(f"{where}: {problem}" for problem in problems))
 

@@ -153,8 +153,6 @@ def test_an_error_of_a_dataclass_names_file_and_line():
     with pytest.raises(ConfigError) as caught:
         source.check(Wide)
     assert str(caught.value).startswith("w.toml:2: [model] `d_model` must be a multiple of")
-    with pytest.raises(ConfigError, match="w.toml:2 with the command line: .model. `d_model`"):
-        recipe.parse(source.text, ["model.heads=3"], Path("w.toml")).check(Wide)
 
 
 def test_one_error_names_all_problems():
@@ -284,7 +282,7 @@ def test_files_that_are_not_recipes_are_errors_with_name_and_line(tmp_path):
         recipe.read(tmp_path / "small.toml")
     with pytest.raises(DataError, match=r"no such recipe. Did you mean 'small.toml'\?"):
         recipe.read(tmp_path / "smal.toml")
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match="must be a file"):
         recipe.read(tmp_path)
     with pytest.raises(DataError, match="broken.toml:3: is not TOML"):
         recipe.parse("a = 1\nb = 2\nc = = 3\n", path=Path("broken.toml"))

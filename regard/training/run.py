@@ -47,6 +47,7 @@ def train(
     progress: bool | Progress = True,
     callbacks: Sequence[Callback] = (),
     stop_after_fraction: float | None = None,
+    resumed: bool = False,
 ) -> Result:
     """Train `task.module` in a new run folder; afterwards it holds the published weights.
 
@@ -57,6 +58,7 @@ def train(
     callbacks: are told what happens; see `Callback`.
     stop_after_fraction: the fraction of the training, above 0, after which it saves and stops;
         `resume` ends it as if it had not stopped.
+    resumed: see `resume`.
 
     Raises:
         NonFiniteError: a loss or a gradient became infinite or NaN.
@@ -68,64 +70,61 @@ def train(
     ops.load_kernels()
     options = with_defaults(options, defaults_of(task.module))
     run, group = RunFolder(Path(folder)), processes()
-    with _opened(run, progress) as (interruption, shown):
-        group.from_first(lambda: _check_empty(run))
-        now = _identity(identity, options, seed)
-        callback = Callbacks(callbacks if group.first else ())
-        loop = Loop(task, options, run, now, save, shown, interruption, callback)
-        start_run(loop, seed)
-        return _run_to_end(loop, test, stop_after_fraction)
-
-
-def resume(
-    task: Trainable,
-    options: TrainingOptions,
-    folder: str | Path,
-    *,
-    seed: int = 1,
-    identity: Mapping[str, Any] | None = None,
-    save: Publish = save_weights,
-    test: Test = no_test,
-    progress: bool | Progress = True,
-    callbacks: Sequence[Callback] = (),
-    stop_after_fraction: float | None = None,
-) -> Result:
-    """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
-
-    A run that was killed before its first checkpoint starts from the beginning. Of a finished run
-    the result is returned, and nothing changes.
-
-    Raises:
-        ConfigError: `identity`, an option or the seed has changed; every difference is named.
-        Others as `train`.
-    """
-    ops.load_kernels()
-    options = with_defaults(options, defaults_of(task.module))
-    run, group = RunFolder(Path(folder)), processes()
     now = _identity(identity, options, seed)
     with _opened(run, progress) as (interruption, shown):
-        group.from_first(run.remove_leftovers)
-        newest = _newest(run, shown.warn)
-        checkpoint = checked_checkpoint(*newest) if newest else None
-        if checkpoint:
-            _check_identity(checkpoint.facts.identity, now)
-        result = read_result(run.path) if run.result.exists() else None
-        if result and not run.model.is_dir():
-            raise CheckpointError(
-                f"{run.path} is finished, but has no model/. Remove {run.result}: `regard resume` "
-                "then writes both again from the checkpoints."
-            )
-        if result:
-            shown.say(f"{run.path} is finished: there is nothing to resume.")
-            return result
+        checkpoint = None
+        if not resumed:
+            group.from_first(lambda: _check_empty(run))
+        else:
+            group.from_first(run.remove_leftovers)
+            newest = _newest(run, shown.warn)
+            checkpoint = checked_checkpoint(*newest) if newest else None
+            if checkpoint:
+                _check_identity(checkpoint.facts.identity, now)
+            if run.result.exists():
+                return _finished(run, shown)
         callback = Callbacks(callbacks if group.first else ())
         loop = Loop(task, options, run, now, save, shown, interruption, callback)
         if checkpoint:
             restore(loop, checkpoint)
         else:
-            shown.say(f"{run.path} has no checkpoint yet: it starts from the beginning.")
             start_run(loop, seed)
-        return _run_to_end(loop, test, stop_after_fraction)
+        keep_freed_blocks()
+        result = loop.run(test, stop_after_fraction)
+        text = json.dumps(asdict(result), indent=1) + "\n"
+        group.from_first(lambda: write_text(run.result, text))
+        callback.on_end(result)
+        return result
+
+
+def resume(task: Trainable, options: TrainingOptions, folder: str | Path, **more: Any) -> Result:
+    """Resume a run from its newest intact checkpoint; it ends as if it had never stopped.
+
+    A run that was killed before its first checkpoint starts from the beginning. Of a finished run
+    the result is returned, and nothing changes.
+
+    more: keyword arguments as of `train`.
+
+    Raises:
+        ConfigError: `identity`, an option or the seed has changed; every difference is named.
+        Others as `train`.
+    """
+    return train(task, options, folder, resumed=True, **more)
+
+
+def _finished(run: RunFolder, shown: Progress) -> Result:
+    """The result of a finished run.
+
+    Raises:
+        CheckpointError: its model/ is gone, or the result is damaged.
+    """
+    if not run.model.is_dir():
+        raise CheckpointError(
+            f"{run.path} is finished, but has no model/. Remove {run.result}: `regard resume` then "
+            "writes both again from the checkpoints."
+        )
+    shown.say(f"{run.path} is finished: there is nothing to resume.")
+    return read_result(run.path)
 
 
 @contextmanager
@@ -167,16 +166,6 @@ def _newest(
     if newest or path is None:
         return newest[0] if newest else None
     return path, *read_folder(path, group.rank, group.size, verified=True)
-
-
-def _run_to_end(loop: Loop, test: Test, stop_after_fraction: float | None) -> Result:
-    """Train to the end, and mark the run as finished: afterwards there is nothing to resume."""
-    keep_freed_blocks()
-    result = loop.run(test, stop_after_fraction)
-    text = json.dumps(asdict(result), indent=1) + "\n"
-    loop.processes.from_first(lambda: write_text(loop.folder.result, text))
-    loop.callback.on_end(result)
-    return result
 
 
 def _identity(
