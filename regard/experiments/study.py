@@ -144,6 +144,7 @@ def _by_content(value: Any, checksums: Mapping[str, str]) -> Any:
 
 CONDITIONS, RECIPES = "conditions.json", "recipes"
 ERROR = "error"
+CONTINUES = "Finished runs are kept: the same command continues from there."
 FUNCTION = "regard.experiments.study_worker:trained_until"
 Row = dict[str, Any]
 Overrides = Sequence[str]
@@ -258,21 +259,16 @@ class Study:
                     self._append(row)
                     rows[job.name] = row
                     if ERROR in row:
-                        self._report_failure(run.folder, row[ERROR], strict)
+                        failure = f"the run in {run.folder} has failed: {row[ERROR]}"
+                        if strict:
+                            raise RegardError(f"{failure}\n{CONTINUES}")
+                        self.say(failure)
         except Interrupted as stopped:
             saved = ", ".join(str(run.folder) for run in left.values() if run.folder.exists())
             state = f"what was in progress is saved in {saved}" if saved else "no run was begun"
             message = f"stopped; {state}. The same command continues from there."
             raise Interrupted(message, stopped.code) from None
         return {name: row for name, row in rows.items() if row}
-
-    def _report_failure(self, run: Path, error: str, strict: bool) -> None:
-        message = f"the run in {run} has failed: {error}"
-        if strict:
-            raise RegardError(
-                f"{message}\nFinished runs are kept: the same command continues from there."
-            )
-        self.say(message)
 
     def newest(self, run: Path, until: float | None = None, strict: bool = True) -> Row | None:
         """The newest row of a run, at this part of its budget.

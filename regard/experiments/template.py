@@ -152,12 +152,7 @@ def options_of_task(task: str) -> Iterator[RecipeOption]:
         for name in names_in(schema, section):
             key = f"{section}.{name}" if section else name
             if not names_in(schema, key):
-                yield RecipeOption(
-                    key,
-                    _toml_default(kind, name),
-                    tuple(_choices(_type(kind, name))),
-                    docstrings.get(name, ""),
-                )
+                yield _option(kind, name, key, docstrings)
 
 
 def options_of_model(name: str) -> Iterator[RecipeOption]:
@@ -166,12 +161,12 @@ def options_of_model(name: str) -> Iterator[RecipeOption]:
     docstrings = _docstrings(config)
     for field in dataclasses.fields(config):
         if field.name not in NO_OPTIONS:
-            yield RecipeOption(
-                f"model.{field.name}",
-                _toml_default(config, field.name),
-                tuple(_choices(_type(config, field.name))),
-                docstrings.get(field.name, ""),
-            )
+            yield _option(config, field.name, f"model.{field.name}", docstrings)
+
+
+def _option(kind: Any, name: str, key: str, docstrings: Mapping[str, str]) -> RecipeOption:
+    choices = tuple(_choices(_type(kind, name)))
+    return RecipeOption(key, _toml_default(kind, name), choices, docstrings.get(name, ""))
 
 
 def _toml_default(kind: Any, name: str) -> str:

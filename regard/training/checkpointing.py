@@ -206,27 +206,22 @@ class Checkpointer:
         """Write a checkpoint now, whatever exists; then delete old ones; returns its path."""
         tensors, facts = self.gather()
         path = self.here.from_first(lambda: self.folder.new_path(self.counters.step))
-        unchanged = self._unchanged(tensors.get(FROZEN, {}))
+        versions = _versions(tensors.get(FROZEN, {}))
+        unchanged = {}  # the last checkpoint has the file of frozen weights, if they are the same
+        if versions and self._frozen is not None and self._frozen[1] == versions:
+            unchanged = {FROZEN: self._frozen[0]}
         self.here.write_folder(path, tensors, asdict(facts), unchanged)
         self._saved_step, self._saved_at = self.counters.step, time.monotonic()
         self._failed_at = None
-        self._frozen = path, _versions(tensors.get(FROZEN, {}))
+        self._frozen = path, versions
         self.prune()
         return path
 
-    def _unchanged(self, frozen: dict[str, Tensor]) -> dict[str, Path]:
-        """The last checkpoint as the source of the file of frozen weights, if they are the same."""
-        if not frozen or self._frozen is None or self._frozen[1] != _versions(frozen):
-            return {}
-        return {FROZEN: self._frozen[0]}
-
     def prune(self) -> None:
         """Delete the checkpoints that may go; the best one and those to average stay."""
-        self.here.from_first(self._prune)
-
-    def _prune(self) -> None:
         named = {self.counters.best_checkpoint, *(path.name for path in self.to_average())}
-        self.folder.prune(self.options.save_total_limit, also=named)
+        limit = self.options.save_total_limit
+        self.here.from_first(lambda: self.folder.prune(limit, also=named))
 
     def save_unless_saved(self) -> None:
         """Write a checkpoint of the present step unless there is one."""

@@ -99,10 +99,13 @@ def optimizer(
     rate = known(o.learning_rate)
     tensors = trained(model) if shards is None else shards
     layers = layer_groups(model) if o.layerwise_lr_decay != 1 else [trained(model)]
-    kinds = (decayed(model), known(o.weight_decay)), (undecayed(model), 0.0)
+    matrices = decayed(model)
+    others = {name: p for name, p in trained(model).items() if name not in matrices}
+    kinds = (matrices, known(o.weight_decay)), (others, 0.0)
+    scales = [o.layerwise_lr_decay ** (len(layers) - 1 - n) for n in range(len(layers))]
     groups = [
         {"params": [tensors[n] for n in kind if n in layer], "weight_decay": decay, SCALE: scale}
-        for layer, scale in zip(layers, _scales(len(layers), o.layerwise_lr_decay), strict=True)
+        for layer, scale in zip(layers, scales, strict=True)
         for kind, decay in kinds
     ]
     groups = [group for group in groups if group["params"]]
@@ -116,11 +119,6 @@ def optimizer(
         case "sgd":
             return SGD(groups, rate, o.momentum, fused=True)
     raise ConfigError(f"`optimizer.name` must be adam, adamw or sgd, but is {o.name!r}")
-
-
-def _scales(layers: int, decay: float) -> list[float]:
-    """The rate of each layer divided by that of the highest, from the input up."""
-    return [decay ** (layers - 1 - n) for n in range(layers)]
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -140,12 +138,6 @@ def decayed(model: nn.Module) -> dict[str, nn.Parameter]:
         id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters()
     }
     return {n: p for n, p in trained(model).items() if p.ndim >= 2 and id(p) not in looked_up}
-
-
-def undecayed(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The others: biases, norms (one dimension) and embeddings."""
-    matrices = decayed(model)
-    return {name: p for name, p in trained(model).items() if name not in matrices}
 
 
 class Adam(torch.optim.Adam):

@@ -17,9 +17,12 @@ from regard.training.optimizers import (
     optimizer,
     restore_state,
     trained,
-    undecayed,
 )
 from regard.training.optimizers import gradients as gradients_of
+
+
+def undecayed(model):
+    return {name: p for name, p in model.named_parameters() if name not in decayed(model)}
 
 
 def test_only_matrices_that_are_not_embeddings_decay():
