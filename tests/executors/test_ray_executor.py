@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import regard
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors import Job, make_executor, results_of
 from regard.executors.ray import connected
@@ -76,40 +75,6 @@ def test_an_interrupted_job_saves_and_ends(cluster, tmp_path):
     with pytest.raises(Interrupted) as stopped:
         list(results_of(make_executor("ray", 1), [job]))
     assert stopped.value.code == 130 and (tmp_path / "a.saved").exists()
-
-
-def test_parts_are_those_of_one_process_though_a_worker_is_killed(cluster, tmp_path):
-    psutil = pytest.importorskip("psutil")
-    from tiny_folders import folder
-
-    model = folder(tmp_path / "model", "bert", "Model")
-    texts = [f"the cat sat on {number}" for number in range(3000)]
-
-    def embed(out: Path, **options: object) -> regard.FileResults:
-        return regard.predict_files(
-            model, texts, "embed", out=out, rows_per_part=50, progress=False, **options
-        )
-
-    killed: list[int] = []
-
-    def kill() -> None:
-        while len(list((tmp_path / "ray/parts").glob("part-*"))) < 3:
-            time.sleep(0.01)
-        for child in psutil.Process().children(recursive=True):
-            if "worker" in child.name() or "ray::worker" in " ".join(child.cmdline()):
-                killed.append(child.pid)
-                child.kill()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    found = embed(tmp_path / "ray", executor="ray", workers=2)
-    thread.join()
-    expected = embed(tmp_path / "here")
-    assert killed and len(found.files) == len(expected.files) == 60
-    assert all(
-        one.read_bytes() == other.read_bytes()
-        for one, other in zip(found.files, expected.files, strict=True)
-    )
 
 
 def test_a_missing_package_raises_an_error(monkeypatch):

@@ -1,4 +1,5 @@
-"""The comparison of forms of attention: all by one recipe, and nothing else differs."""
+"""The comparisons of forms of attention and of positions: all by one recipe, and nothing else
+differs."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 ROOT = Path(__file__).parents[2]
 
 
-def example():
-    spec = importlib.util.spec_from_file_location("forms", ROOT / "examples/attention_forms.py")
+def example(name="attention_forms"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -53,3 +54,15 @@ def test_other_translators_read_the_same_tokens(tmp_path):
         assert found.pop("name") == name
         assert found.pop("model")["max_length"] == whole["model"]["max_length"]
         assert found == {key: whole[key] for key in whole if key not in ("name", "model")}
+
+
+def test_the_variants_of_positions_differ_from_the_recipe_in_them_alone(tmp_path):
+    module = example("positions")
+    whole = read_recipe(module.variant("sinusoidal", tmp_path)).model_dump(mode="json")
+    assert whole["name"] == read_recipe(ROOT / "recipes/positions.toml").name
+    for kind in module.KINDS:
+        found = read_recipe(module.variant(kind, tmp_path)).model_dump(mode="json")
+        assert found["model"].pop("positions") == found.pop("name") == kind
+        wanted = {**whole, "model": {**whole["model"]}}
+        del wanted["model"]["positions"], wanted["name"]
+        assert found == wanted

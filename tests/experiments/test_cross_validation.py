@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.experiments.runs import read_recipe
 from regard.training.loop import Loop
@@ -208,23 +206,3 @@ def test_scores_that_are_not_finite_are_nan_and_null():
     assert math.isnan(again.scores["loss"][0]) and math.isnan(again.sd["loss"])
     assert again.facts()["scores"]["loss"]["mean"] is None
     assert json.loads((found.folder / "cross-validation.json").read_text()) == again.facts()
-
-
-def test_the_command_line_trains_all_folds_and_prints_a_table():
-    FRAME.to_csv("rows.tsv", sep="\t", index=False, header=False)
-    Path("small.toml").write_text(
-        'task = "classification"\n[data]\ntrain = "rows.tsv"\nvalid = 0.2\n[model]\nname = "bert"\n'
-        'd_model = 8\nd_ff = 8\nheads = 2\nlayers = 1\n[tokenizer]\nkind = "wordpiece"\n'
-        "[training]\nmax_steps = 2\n"
-    )
-    ran = CliRunner().invoke(app, ["cross-validate", "small.toml", "seed=3", "--folds", "2", "-q"])
-    assert ran.exit_code == 0, ran.output
-    assert "accuracy" in ran.stdout and "fold 2" in ran.stdout and "sd" in ran.stdout
-    again = CliRunner().invoke(
-        app, ["cross-validate", "small.toml", "seed=3", "--folds", "2", "--json", "-q"]
-    )
-    facts = json.loads(again.stdout)
-    assert facts["folds"] == 2 == len(facts["scores"]["accuracy"]["folds"])
-    assert facts["runs"] == ["runs/small-folds/fold-1", "runs/small-folds/fold-2"]
-    wrong = CliRunner().invoke(app, ["cross-validate", "small.toml", "--folds", "3"])
-    assert wrong.exit_code == 2 and "folds: was 2, is 3" in wrong.stderr

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from regard.data import PairBatch, Sequences, StreamBatch
-from regard.errors import ConfigError
 from regard.experiments import estimate as estimating
 from regard.experiments.estimate import activations_of, estimate, memory_of, steps_of
 from regard.models import model_class
@@ -165,31 +164,6 @@ def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkey
         monkeypatch.setattr(estimating, "MAX_BYTES", 0)
     found = estimate(RECIPES / f"{name}.toml", measure=False)
     assert found.totals()["parameters"] > 0 and found.flops != 0
-
-
-@pytest.mark.parametrize("name", ["sega-transformer-xl", "compressive-transformer"])
-def test_models_with_other_memories_are_estimated(name, monkeypatch):
-    monkeypatch.delenv("FOLDER", raising=False)
-    found = estimate(RECIPES / "long-memory.toml", [f"model.name={name}"], measure=False)
-    assert found.totals()["parameters"] > 0 and found.flops > 0
-
-
-@pytest.mark.parametrize(
-    ("task", "length", "model"),
-    [
-        ("language-modeling", "sequence_length = 40", 'name = "gpt2"'),
-        ("span-corruption", "source_length = 40", 'name = "t5"'),
-    ],
-)
-def test_lengths_beyond_the_model_are_errors_without_the_data_too(task, length, model, tmp_path):
-    files = '["missing.txt"]' if task == "span-corruption" else '"missing.txt"'
-    (tmp_path / "one.toml").write_text(
-        f'task = "{task}"\n[data]\ntrain = {files}\nvalid = {files}\n{length}\n'
-        f'[tokenizer]\nkind = "words"\n[model]\n{model}\nd_model = 16\nheads = 2\nmax_length = 32\n'
-        "[training]\nmax_steps = 3\n"
-    )
-    with pytest.raises(ConfigError, match="must be at most .*32, .*but is 40"):
-        estimate(tmp_path / "one.toml", measure=False)
 
 
 def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 D, FF, LAYERS, ROWS = 16, 24, 2, 4
 TEXT = "a dog runs after a red ball ."
-OTHER = "the ball is very good and cheap ."
 QUESTION = "who sleeps ?"
 CHOICES = ["the old cat", "the red dog"]
 

@@ -316,28 +316,3 @@ def test_wrong_options_are_named(override, message, place):
     base()
     with pytest.raises(ConfigError, match=message):
         runs.train_recipe(read("lora.toml", [override]), out="run", progress=False)
-
-
-def test_a_recurrent_model_has_no_adapters(place):
-    Path("base.toml").write_text("""
-task = "language-modeling"
-[data]
-train = "reviews.tsv"
-valid = "reviews.tsv"
-sequence_length = 8
-batch_size = 2
-[tokenizer]
-kind = "characters"
-[model]
-name = "lstm-lm"
-d_model = 8
-[training]
-max_steps = 1
-""")
-    base()
-    recipe = Path("base.toml").read_text().split("[tokenizer]")[0]
-    Path("lora.toml").write_text(
-        f'{recipe}[model]\npath = "base"\n[model.lora]\nrank = 2\n[training]\nmax_steps = 1\n'
-    )
-    with pytest.raises(ConfigError, match="adapters cannot be added to lstm-lm"):
-        runs.train("lora.toml", out="run", progress=False)

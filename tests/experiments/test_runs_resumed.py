@@ -258,25 +258,6 @@ def test_damaged_records_raise_errors_that_name_the_file(copy, name):
     assert refused > 20
 
 
-def test_checkpoint_facts_of_wrong_types_raise_errors(copy):
-    newest = max((copy / "checkpoints").iterdir())
-    tensors, facts = read_folder(newest)
-    checked_checkpoint(newest, tensors, facts)
-    draw, refused = random.Random(1), 0
-    for _ in range(100):
-        try:
-            checked_checkpoint(newest, tensors, damaged(facts, draw))
-        except CheckpointError as error:
-            refused += 1
-            assert f"{newest}/facts.json: " in str(error)
-    assert refused > 30
-    facts["counters"]["best_checkpoint"] = "../../evil"
-    with pytest.raises(CheckpointError, match="is not the name of a checkpoint"):
-        checked_checkpoint(newest, tensors, facts)
-    with pytest.raises(CheckpointError, match=r"weights\.safetensors is missing"):
-        checked_checkpoint(newest, {"memory": {}}, facts)
-
-
 # ---- names ------------------------------------------------------------------------------------
 
 EVIL = ["../evil", "a/b", "..", ".", "/abs", "a\\b", "a\0b", "a\nb", "a" * 256, "é" * 128]

@@ -28,7 +28,6 @@ from regard.training import (
     train,
 )
 from regard.training.checkpointing import Checkpointer
-from regard.training.counters_and_rng import restore_rng, rng_facts, rng_tensors
 from regard.training.interrupt import Stopped
 from regard.training.loop import Loop
 from regard.training.metrics_log import TIMING
@@ -353,22 +352,3 @@ def test_weights_that_could_not_be_saved_are_not_the_best(tmp_path, monkeypatch)
     )
     shutil.rmtree(tmp_path / "a")
     assert train(Toy(), chosen, tmp_path / "a", progress=False).best_step == 13
-
-
-@pytest.mark.parametrize("stored, present", [(1, 1), (4, 2), (2, 4), (12, 12), (16, 11)])
-def test_each_gpu_gets_its_own_generator_back(monkeypatch, stored, present):
-    """A stand-in for the generators of many GPUs: `cuda10` comes after `cuda9`."""
-    states = [torch.tensor([device]) for device in range(stored)]
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
-    tensors, facts = rng_tensors(), rng_facts()
-    found: dict[int, torch.Tensor] = {}
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: present)
-    monkeypatch.setattr(
-        torch.cuda, "set_rng_state", lambda state, device: found.update({device: state})
-    )
-    monkeypatch.setattr(
-        torch.cuda, "set_rng_state_all", lambda every: found.update(enumerate(every))
-    )
-    restore_rng(tensors, facts)
-    assert found == {device: states[device] for device in range(min(stored, present))}

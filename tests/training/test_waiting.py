@@ -13,7 +13,7 @@ import pytest
 import torch
 from toy import Toy, options
 
-from regard.data.batches import IGNORE, PairBatch, StreamBatch, moved
+from regard.data.batches import IGNORE, StreamBatch
 from regard.training import ValidationOptions, train
 from regard.training.loop import Loop
 
@@ -25,7 +25,6 @@ from test_registry import (  # noqa: E402
     build,
     ids,
     name_of,
-    source,
 )
 
 # These look at the ids or lengths of a batch: which words are in a cluster of the vocabulary, how
@@ -114,20 +113,3 @@ def test_counted_masked_positions_do_not_wait_for_the_device():
 
 
 # ---- batches -----------------------------------------------------------------------------------
-
-
-def test_a_batch_goes_to_a_gpu_from_pinned_memory(monkeypatch):
-    calls = []
-
-    def to(tensor, *where, **how):
-        calls.append(("to", *where, how))
-        return tensor
-
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: calls.append("pinned") or t)
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    batch = PairBatch(source(), source())
-    batch.to(torch.device("cuda", 1))
-    assert calls == ["pinned", ("to", torch.device("cuda", 1), {"non_blocking": True})] * 6
-    calls.clear()
-    moved(batch.source.ids, "cpu")
-    assert calls == [("to", "cpu", {})]
