@@ -123,7 +123,7 @@ class Estimate:
         if any(part.endswith("(frozen)") for part in self.parameters):
             flops += ", fewer of what is frozen"
         shards = [] if self.shards is None else [*self.shards.items()]
-        sharded = f"{_bytes(totals['memory_per_device'])}, sharded over {self.devices:,}"
+        sharded = f"{_bytes(totals['memory_per_device'] or 0)}, sharded over {self.devices:,}"
         lines = [
             ("model", self.model),
             ("vocabulary", self.vocabulary),
