@@ -37,6 +37,7 @@ from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
 from regard.tasks.batching import TooLong, check_too_long, device_of, watched
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
+from regard.tasks.encoding import no_columns
 from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.tasks.inputs import as_list, checked_texts
 from regard.tasks.predictions import Prediction
@@ -374,8 +375,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The lines of a file."""
-        if columns:
-            raise ConfigError("--columns would be without effect: a text has none. Leave it out.")
+        no_columns(columns)
         return read(files[0], format="lines")
 
     def text_encoder(self) -> TextEncoder:

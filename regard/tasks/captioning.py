@@ -11,7 +11,7 @@ every region to be attended to once in a caption:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -46,11 +46,18 @@ from regard.tasks.batching import (
     watched,
 )
 from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.image_captions import ImageCaptionsData, ImageRows, RowNumbers, grouped
+from regard.tasks.image_captions import (
+    GRID,
+    WIDTHS,
+    ImageCaptionsData,
+    ImageRows,
+    RegionFeatures,
+    RowNumbers,
+    grouped,
+)
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
 from regard.tasks.methods import results_of
 from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
-from regard.tasks.region_features import GRID, WIDTHS, RegionFeatures
 from regard.tasks.reinforce import Reinforce, RewardMean
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
 from regard.tasks.task import of_training
@@ -136,14 +143,6 @@ class Captioner(TextToText):
     def trains(cls, model: type) -> bool:
         """Whether the model generates a text for the regions of an image."""
         return issubclass(model, EncoderDecoder) and model.reads_regions
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        if len(recipe.data.columns) != 2:
-            count = len(recipe.data.columns)
-            yield "data.columns", f"must name the image and the caption, but names {count} columns."
 
     @classmethod
     def from_recipe(  # type: ignore[override]

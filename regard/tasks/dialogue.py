@@ -9,7 +9,7 @@ much a model uses the history is the perplexity of the same replies with it and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Unpack
 
@@ -18,13 +18,19 @@ from pydantic import Field
 from regard.data.datasets.dialogues import Replies, read_dialogues
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
-from regard.errors import ConfigError
 from regard.metrics import CHRF, Metric, Perplexity, Protocol, Score
 from regard.models.protocols import EncoderDecoder
+from regard.tasks.encoding import no_columns
 from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_texts
 from regard.tasks.task import of_training
-from regard.tasks.text_to_text import PairsData, PairsRecipe, TextToText, TextToTextOptions
+from regard.tasks.text_to_text import (
+    PairsData,
+    PairsRecipe,
+    TextToText,
+    TextToTextOptions,
+    only_file,
+)
 from regard.text import Tokenizer
 from regard.text.languages import LanguageTokens
 
@@ -39,9 +45,7 @@ class DialogueData(PairsData):
 
     def read(self, source: Any, part: str) -> Any:
         """The dialogues of one file."""
-        if len(source) != 1:
-            raise ConfigError(f"[data] `{part}` must be one file, but is {len(source)}.")
-        return read_dialogues(source[0])
+        return read_dialogues(only_file(source, part))
 
     def records(self, part: str) -> RowReader:
         """The replies of the dialogues of "train", "valid" or "test"; a share takes whole ones."""
@@ -78,13 +82,6 @@ class DialogueModel(TextToText):
     ):
         super().__init__(module, tokenizer, method=method, **options)
         self.history = history
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        if not recipe.data.train:
-            yield "data.train", "must name a file of dialogues."
 
     @classmethod
     def source_options(cls, recipe: Any) -> dict[str, Any]:
@@ -134,9 +131,8 @@ class DialogueModel(TextToText):
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The replies of a file of dialogues."""
-        if columns or len(files) != 1:
-            raise ConfigError("A file of dialogues is evaluated: give one, without columns.")
-        return Replies(read_dialogues(files[0]), self.history)
+        no_columns(columns)
+        return Replies(read_dialogues(only_file(files, "data")), self.history)
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The perplexity of the replies, per token, with their histories and without.

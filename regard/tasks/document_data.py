@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,8 +23,8 @@ class DocumentData(DataSection):
     of_documents: ClassVar[bool] = True
     several_files: ClassVar[bool] = True
 
-    train: Files
-    """The file of the training data."""
+    train: Annotated[Files, Field(min_length=1)]
+    """The files of the training data."""
     valid: Files | Share = 0.05
     """Files, or a share of the training documents: the last ones; of a single document, its end."""
     test: Files | None = None

@@ -136,14 +136,6 @@ class TextGenerator(EmbedsTexts):
         return issubclass(model, LanguageModel) and model.trained_in_order
 
     @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        window, stride = recipe.evaluation.window, recipe.evaluation.stride
-        if window is not None and stride is not None and stride > window:
-            yield "evaluation.stride", f"must be at most `window`, {window}, but is {stride}."
-
-    @classmethod
     def from_recipe(
         cls, recipe: LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
     ) -> TextGenerator:
@@ -364,11 +356,6 @@ class TextGenerator(EmbedsTexts):
             ConfigError: a wrong option, or `stop` for a model that reads backward.
         """
         options = habit_names.decoding({"stop": stop, **options})
-        if options.get("forced_bos_token_id") is not None:
-            raise ConfigError(
-                "`forced_bos_token_id` is the first token of an answer: it has no effect on the "
-                "continuation of a prompt. Leave it out, or end the prompt with the token."
-            )
         stops = checked_stops(options.pop("stop", None))
         method = decoding.with_options(self.method, **options)
         if stops:

@@ -24,13 +24,10 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
 from regard.errors import TextError
 from regard.layers.softmax import MIN_ROWS, slice_on, token_losses
-from regard.models.gpt import GPT
 from regard.models.protocols import Generator
-from regard.models.wrappers import unwrapped
 from regard.tasks.batching import device_of, watched
 from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
-from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
@@ -125,11 +122,7 @@ def ending_log_likelihoods(
     positions, device = torch.arange(texts.ids.size(1) - 1), device_of(model)
     predicting = (positions < last) & (positions >= last - counts[:, None])  # (B, T - 1)
     # The last token is predicted, not read: a text may have one more than the model's context.
-    inputs, plain, hidden = Sequences(texts.ids[:, :-1], texts.lengths - 1), unwrapped(model), None
-    if isinstance(plain, GPT):
-        hidden = encode_with_shared_prefixes(plain, inputs.to(device))
-    if hidden is None:
-        hidden = model(inputs.ids.to(device)).hidden  # (B, T - 1, D)
+    hidden = model(texts.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
     states = hidden[predicting.to(device)]  # (N, D)
     rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
     total = torch.zeros(len(texts), dtype=torch.float64)

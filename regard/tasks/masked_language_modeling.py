@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -107,9 +108,8 @@ class MaskedLanguageModel(MaskFiller):
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        if not recipe.data.train:
-            yield "data.train", "must name at least one file."
+        """None but those of the sections."""
+        yield from ()
 
     @classmethod
     def from_recipe(
@@ -181,7 +181,8 @@ class MaskedLanguageModel(MaskFiller):
         if not isinstance(texts, Documents):
             rows = [(checked_text(text, i),) for i, text in enumerate(as_list(texts))]
             texts = Documents((read(rows),))
-        data = MaskedData(train=(), max_length=self.input_format.max_length or MOST, batch_size=32)
+        longest = self.input_format.max_length or MOST
+        data = MaskedData(train=(Path(),), max_length=longest, batch_size=32)
         rows_of = self._rows(encode_corpus(texts, self.tokenizer), data, seed=0)
         vocabulary = MaskVocabulary.of(self.tokenizer, whole_words=False)
         sums = self._sums(self._texts(rows_of, vocabulary, Masking(), seed=0))

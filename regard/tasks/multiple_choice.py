@@ -18,14 +18,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import Sequences, moved
+from regard.data.batches import moved
 from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
 from regard.data.datasets.records import RecordReader
 from regard.data.grouped_inputs import GroupBatch, GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Scores
-from regard.models.gpt import GPT
 from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
@@ -35,7 +34,6 @@ from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
 from regard.tasks.encoding import transformed
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
-from regard.tasks.shared_prefix import encode_with_shared_prefixes
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -213,21 +211,6 @@ class MultipleChoice(encoding.EncoderTask):
         return [], question + following[choice]
 
     # ---- training
-
-    def as_read(self, texts: Sequences) -> Sequences:
-        """Prefixes that choices share are found in padded batches."""
-        encoder = self.module.encoder
-        shares = isinstance(encoder, GPT) and not encoder.training
-        return texts if shares else super().as_read(texts)
-
-    def read(self, texts: Sequences) -> Tensor:
-        """What the head reads; of a causal model the prefix that choices share is read once."""
-        encoder = self.module.encoder
-        if isinstance(encoder, GPT):
-            hidden = encode_with_shared_prefixes(encoder, texts)
-            if hidden is not None:
-                return self.module.pooled(self.head, hidden, texts)
-        return super().read(texts)
 
     def scores_of(self, pooled: Tensor, batch: GroupBatch) -> Tensor:
         """The scores of the choices of each question, (B, C); -inf where it has fewer."""

@@ -319,15 +319,10 @@ class Parser(encoding.EncoderTask):
                 sentence = Sentence(tags, tags)
             if not sentence.words:
                 raise TextError(index, "has no word, so it has no tree.")
-            if len(sentence.words) > MOST_WORDS:
-                problem = (
-                    f"has {len(sentence.words):,} words, more than {MOST_WORDS:,} for one tree."
-                )
-                raise TextError(index, problem, "Give its sentences as texts of their own.")
-            if n_best > 1 and n_best * len(sentence.words) > MOST_RANKED:
-                most = MOST_RANKED // len(sentence.words)
-                problem = f"has {len(sentence.words):,} words, too many for {n_best:,} trees."
-                raise TextError(index, problem, f"Set `n_best` to at most {most:,}.")
+            most = MOST_WORDS if n_best == 1 else MOST_RANKED // n_best
+            if len(sentence.words) > most:
+                problem = f"has {len(sentence.words):,} words, more than {most:,} for its trees."
+                raise TextError(index, problem, "Give its sentences alone, or lower `n_best`.")
             sentences.append(sentence)
         return [
             ParsePrediction(str(ranked[0][0]), ranked[0][1], tuple(ranked))

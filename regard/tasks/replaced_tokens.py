@@ -118,8 +118,6 @@ class ReplacedTokenDetector(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        if not recipe.data.train:
-            yield "data.train", "must name at least one file."
         if recipe.data.sentence_pairs:
             yield "data.sentence_pairs", "has no loss in this task, whose texts are single."
         if recipe.teacher is not None:

@@ -45,6 +45,7 @@ from regard.tasks.text_to_text import (
     TextToTextObjective,
     TextToTextOptions,
     fields_of,
+    only_file,
 )
 from regard.tasks.trees import (
     METRIC_NAMES,
@@ -103,8 +104,12 @@ class TreePairsData(DataSection):
     """Tokens in the larger of a batch's two arrays, padding included."""
 
     def read(self, source: Any, part: str) -> TreePairs:
-        """All trees of a file."""
-        return TreePairs(read_treebank(source[0]))
+        """All trees of a file.
+
+        Raises:
+            ConfigError: there are several files, or none.
+        """
+        return TreePairs(read_treebank(only_file(source, part)))
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
@@ -221,15 +226,6 @@ class SequenceParser(TextToText):
         return TreeTokens.of(self.tokenizer)
 
     # ---- from a recipe
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        data = recipe.data
-        for name in data.parts():
-            if (count := len(getattr(data, name))) != 1:
-                yield f"data.{name}", f"must be one file of trees, but is {count} files."
 
     @classmethod
     def source_options(cls, recipe: Any) -> dict[str, Any]:

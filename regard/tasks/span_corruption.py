@@ -46,6 +46,11 @@ class SpanCorruptionData(DocumentData):
     mean_length: float = Field(default=3.0, ge=1)
     """The mean length of a dropped span in tokens."""
 
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if self.test:
+            yield "data.test", "has no scores in this task. Leave it out."
+
     @property
     def noise(self) -> Noise:
         """How much is dropped."""
@@ -113,15 +118,6 @@ class SpanCorruption(TextToText):
         return sentinels_of(self.tokenizer)
 
     # ---- from a recipe
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        if not recipe.data.train:
-            yield "data.train", "must name at least one file."
-        if recipe.data.test:
-            yield "data.test", "has no scores in this task. Leave it out."
 
     @classmethod
     def from_recipe(  # type: ignore[override]

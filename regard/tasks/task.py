@@ -241,4 +241,5 @@ class Task(Methods):
 
         No data are read for this.
         """
-        yield from ()
+        if (decoding := dict(recipe).get("decoding")) is not None:
+            yield from decoding.problems()

@@ -66,7 +66,6 @@ from regard.tasks.sections import (
     FoldOption,
     Share,
     TableOptions,
-    TokenizerSection,
     differing,
 )
 from regard.tasks.task import of_training
@@ -115,14 +114,19 @@ class PairsData(DataSection):
 class TextPairsData(TableOptions, PairsData):
     """[data]: two files of lines, or one table with `columns` for source and target."""
 
-    columns: tuple[int | str, ...] = (0, 1)
-    """The columns that are read, by number from 0 or by name."""
+    columns: tuple[int | str, int | str] = (0, 1)
+    """The columns of sources and of targets, by number from 0 or by name."""
 
     def with_named_columns(self) -> Self:
         if "columns" in self.model_fields_set or self.header is False or len(self.train) != 1:
             return self
         columns = columns_in_header(self.train[0], self.format, self.delimiter)
         return self.model_copy(update={"columns": columns}) if columns else self
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if all(len(getattr(self, part)) != 1 for part in self.parts()):
+            yield from differing(self, "data", ("columns", *TABLE_OPTIONS), "is of a table")
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
@@ -143,28 +147,10 @@ class TextToTextEvaluation(Options):
     """Validation generates targets for this many texts; 0 means all."""
 
 
-class PairTokenizer(TokenizerSection):
-    """[tokenizer]: one that is learned may be two, of sources and of targets."""
-
-    shared: bool = True
-    """Sources and targets have one vocabulary; false: one each, for a model that has a place for
-    both (transformer)."""
-
-    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        if self.shared or self.path is not None:
-            return super().build(texts)
-        source = super().build(lambda: islice(texts(), 0, None, 2))
-        source.targets = super().build(lambda: islice(texts(), 1, None, 2))
-        return source
-
-
 class PairsRecipe(DecodingRecipe):
     """What the recipes of tasks with sources and targets have in common."""
 
-    new_tokenizer: ClassVar[TokenizerSection] = PairTokenizer()
-
     data: PairsData
-    tokenizer: PairTokenizer | None = None
     objective: TextToTextObjective = TextToTextObjective()
     evaluation: TextToTextEvaluation = TextToTextEvaluation()
 
@@ -272,24 +258,6 @@ class TextToText(EmbedsTexts):
     def trains(cls, model: type) -> bool:
         """Whether the model generates a target for a source text."""
         return issubclass(model, EncoderDecoder) and not model.reads_regions
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from recipe.decoding.problems()
-        data = recipe.data
-        parts = {name: getattr(data, name) for name in ("train", "valid", "test")}
-        if data.splits_train:
-            del parts["valid"]
-        for name, files in parts.items():
-            if len(files) not in (1, 2) and (files or name != "test"):
-                problem = "must be two files of lines or one table, but is given"
-                yield f"data.{name}", f"{problem} {len(files)} files."
-        if all(len(files) != 1 for files in parts.values()):
-            yield from differing(data, "data", ("columns", *TABLE_OPTIONS), "is of a table")
-        if len(data.columns) != 2:
-            problem = f"must name the source and the target, but names {len(data.columns)} columns."
-            yield "data.columns", problem
 
     @classmethod
     def from_recipe(
@@ -681,3 +649,14 @@ def pairs_of(
         "A task from text to text reads two files of lines (source, target) or one table, but is "
         f"given {len(files)} files."
     )
+
+
+def only_file(files: Sequence[Any], part: str) -> Any:
+    """The one file of "train", "valid" or "test".
+
+    Raises:
+        ConfigError: there are several, or none.
+    """
+    if len(files) != 1:
+        raise ConfigError(f"`{part}` must be one file, but is {len(files)} files.")
+    return files[0]

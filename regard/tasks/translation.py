@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Unpack
 
-from regard.errors import RegardError
+from pydantic import field_validator
+
 from regard.metrics import BLEU, CHRF, Metric
 from regard.models.protocols import EncoderDecoder
 from regard.tasks.text_to_text import (
@@ -22,6 +22,15 @@ class TranslationEvaluation(TextToTextEvaluation):
 
     bleu_tokenize: str = "13a"
     """sacreBLEU's tokenizer; "none" for text that is tokenized already."""
+
+    @field_validator("bleu_tokenize")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        try:
+            BLEU(tokenize=name)
+        except (KeyError, ImportError) as error:
+            raise ValueError(f"cannot be used: sacreBLEU has no {error}") from None
+        return name
 
 
 class TranslationRecipe(TextToTextRecipe):
@@ -52,15 +61,6 @@ class Translator(TextToText):
         self.bleu_tokenize = bleu_tokenize
 
     translate = TextToText.generate  # type: ignore[assignment]
-
-    @classmethod
-    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
-        """Options without effect, or without what they need."""
-        yield from super().problems(recipe)
-        try:
-            BLEU(tokenize=recipe.evaluation.bleu_tokenize)
-        except RegardError as error:
-            yield "evaluation.bleu_tokenize", f"cannot be used: {error}"
 
     @classmethod
     def metric_options(cls, recipe: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ __all__, __getattr__ = names_of(
         "constituents": "TreePicture n_best_picture",
         "curves": "Curves Series",
         "decoding": "BeamNode BeamTrace BeamTree Distribution next_tokens",
-        "head_grid": "AttentionArcs HeadGrid Panel",
+        "head_grid": "HeadGrid Panel",
         "heatmap": "Heatmap mask_grid sinusoids sparse_patterns",
         "image_regions": "AttendedRegions attended_regions",
         "picture": "Illustration Note Picture PictureColumn PictureRow Table",

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 
 import regard
-from regard.errors import ConfigError, DataError, TextError
+from regard.errors import DataError, TextError
 from regard.experiments import runs
 from regard.metrics import BLEU, CIDEr
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.recipe import read
-from regard.tasks import region_features
+from regard.tasks import image_captions
 from regard.tasks.captioning import doubly_stochastic
 from regard.tasks.text_to_text import text_to_text_output
 from regard.training.interrupt import Interrupted
@@ -156,8 +156,8 @@ def test_validation_images_and_training_images_are_others(workdir):
 
 def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypatch):
     reads = []
-    read_once = region_features.read_image
-    monkeypatch.setattr(region_features, "read_image", lambda *a: reads.append(a) or read_once(*a))
+    read_once = image_captions.read_image
+    monkeypatch.setattr(image_captions, "read_image", lambda *a: reads.append(a) or read_once(*a))
     kept = ["data.features=kept"]
     first = runs.train_recipe(read("small.toml", kept), out="first", progress=False).folder
     (file,) = Path("kept").iterdir()
@@ -224,18 +224,6 @@ def test_the_weights_of_each_word_are_captured(workdir):
     assert " ".join(one.target[0][1 : 1 + len(caption.split())]) == caption
 
 
-def test_a_caption_that_reaches_the_limit_of_the_model_stops_with_a_warning(workdir):
-    sizes = dict(d_region=192, d_model=8, d_ff=8, heads=2, max_length=6)
-    lines = ["[model]", 'name = "region-transformer"', *(f"{k} = {v}" for k, v in sizes.items())]
-    before, after = RECIPE.split("[model]")[0], RECIPE.split("doubly_stochastic = 0.1")[1]
-    (workdir / "small.toml").write_text(before + "\n".join(lines) + after)
-    run = runs.train_recipe(read("small.toml", ["training.max_steps=2"]), progress=False).folder
-    task = regard.load(run)
-    with pytest.warns(UserWarning, match="1 of 1 texts stop at this model's limit of 6 tokens"):
-        (ranked,) = task.hypotheses(["1.png"], min_tokens=20)
-    assert len(ranked[0].tokens) == 6
-
-
 @pytest.mark.parametrize("content", [b"", b"no image", None])
 def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
     run = runs.train_recipe(read("small.toml", ["training.max_steps=1"]), progress=False).folder
@@ -251,17 +239,3 @@ def test_a_file_that_is_no_image_is_an_error_with_its_name(workdir, content):
     Path("captions.csv").write_text(lines)
     with pytest.raises(DataError, match="bad.png"):
         regard.train("small.toml", out="again", progress=False)
-
-
-def test_options_that_do_not_fit_are_errors(workdir):
-    with pytest.raises(ConfigError, match=r'"patches" have 192 numbers.*reads 1,280'):
-        runs.train_recipe(read("small.toml", ["model.d_region=1280"]), progress=False)
-    text = RECIPE.replace("show-attend-tell", "region-transformer")
-    text = text.replace("d_embedding = 12\n", "")
-    Path("other.toml").write_text(text + "[decoding]\nbeams = 2\n")
-    with pytest.raises(ConfigError, match="`doubly_stochastic` is of models that give"):
-        runs.train_recipe(read("other.toml", ["model.heads=2"]), progress=False)
-    with pytest.raises(ConfigError, match="must name the image and the caption, but names 1"):
-        runs.train_recipe(read("small.toml", ['data.columns=["image"]']), progress=False)
-    with pytest.raises(ConfigError, match="show-attend-tell, region-transformer"):
-        runs.train_recipe(read("small.toml", ["model.name=lstm-seq2seq"]), progress=False)

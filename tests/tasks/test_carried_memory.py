@@ -274,16 +274,6 @@ def test_training_carries_the_memory_and_resumes_exactly(trained):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_training_reports_the_loss_of_a_compression_that_learns(trained):
-    lines = (trained / "whole/metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    losses = [one["train/reconstruction"] for one in found if "train/reconstruction" in one]
-    compressive = trained.name.startswith("compressive")
-    assert bool(losses) == compressive
-    if compressive:
-        assert losses[0] == 0 < losses[-1]  # nothing is compressed before the memory is full
-
-
 def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
     settings = json.loads((trained / "whole/model/config.json").read_text())
     assert settings["cutoffs"] == [8] and settings["regard"]["memory_length"] == 20

@@ -139,9 +139,7 @@ def test_a_reply_reads_as_many_turns_as_the_model_was_trained_with():
 
 
 @pytest.mark.parametrize("model", [
-    {"name": "decoder-only", "base_model": dict(d_model=32, heads=2, layers=2, max_length=64)},
     {"name": "decoder-only", "decoder": "lstm-lm", "base_model": dict(d_model=32)},
-    dict(name="transformer", d_model=32, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1),
 ], ids=str)  # fmt: skip
 def test_models_learn_to_use_the_history(model, tmp_path):
     data = tmp_path / "d.json"

@@ -161,19 +161,6 @@ def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, end
             task.predict("alone")
 
 
-def test_follows_without_a_next_sentence_head_raises_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="no next-sentence or sentence-order head"):
-        runs.load(folder(tmp_path, "bert", "ForMaskedLM")).follows("a", "b")
-
-
-@pytest.mark.parametrize("name", ["fill-mask", "next-sentence"])
-def test_a_recipe_for_a_task_without_training_raises_an_error(tmp_path, name):
-    recipe = tmp_path / "small.toml"
-    recipe.write_text(f'task = "{name}"\n[model]\npath = "start"\n')
-    with pytest.raises(ConfigError, match=f"small.toml:1: nothing trains the task '{name}' here"):
-        runs.read_recipe(recipe)
-
-
 @pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction"])
 def test_a_saved_folder_gives_the_same_task_and_predictions(tmp_path, ending):
     task = runs.load(folder(tmp_path / "theirs", "bert", ending))

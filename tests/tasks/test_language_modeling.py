@@ -7,7 +7,6 @@ import copy
 import json
 import math
 import random
-import re
 import shutil
 import warnings
 from pathlib import Path
@@ -23,12 +22,10 @@ from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data import Sequences, build_corpus, read, read_documents
 from regard.decoding import generate
-from regard.errors import ConfigError, DataError, RegardError, TextTooLong
+from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.models.t5 import T5
-from regard.models.transformer_xl import TransformerXL
 from regard.tasks.inputs import rows_of
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.running_text import lost_text
@@ -129,15 +126,6 @@ def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenize
     assert whole.count == windows.count and whole.nats != windows.nats
 
 
-def test_the_signature_says_that_a_text_was_read_in_segments(tokenizer, tmp_path):
-    torch.manual_seed(0)
-    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = TextGenerator(model, tokenizer, format="text")
-    (tmp_path / "long.txt").write_text("the cat sat on the mat and the dog ran to the sea\n" * 300)
-    found = task.evaluate(read(tmp_path / "long.txt", format="text")).named[0]
-    assert re.search(r"\|window:carried\|segments:\d+\|overlap:64\|", found.signature)
-
-
 def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text):
     rows, written = read(text, format="text"), text.read_text()
     counts = {}
@@ -166,16 +154,6 @@ def test_a_prompt_that_is_too_long_raises_an_error_or_is_truncated_on_the_left(t
     assert tokenizer.encode(kept).ids == ids[-8:]
     assert found[1] == LONG + task.generate(kept, max_tokens=5)[len(kept) :]
     assert found[0] == task.generate("the", max_tokens=5)
-
-
-def test_max_tokens_beyond_the_context_raises_an_error(task, tokenizer):
-    prompt = tokenizer.decode(tokenizer.encode(LONG).ids[:9])
-    assert task.over_limit([prompt]) == {} == task.over_limit([prompt], max_tokens=4)
-    assert task.over_limit([prompt], max_tokens=5) == {0: 9}
-    with pytest.raises(RegardError, match="has 9 tokens and up to 5 more are asked for"):
-        task.generate(prompt, max_tokens=5)
-    with pytest.raises(RegardError, match="more are asked for"):
-        list(task.stream(prompt, max_tokens=5))
 
 
 def endless(task) -> TextGenerator:
@@ -220,22 +198,6 @@ def test_a_window_goes_on_beyond_the_context_as_a_loop_over_its_last_tokens(task
         ConfigError, match="`window` would be without effect: this model has no limit"
     ):
         recurrent.generate("the cat", window=True)
-
-
-@pytest.mark.parametrize(
-    ("model", "method"),
-    [
-        (lambda: every_task.language(TransformerXL), "generate"),
-        (lambda: every_task.translator(T5), "translate"),
-        (every_task.xlnet_classifier, "predict"),
-        (every_task.xl_classifier, "embed"),
-    ],
-)
-def test_a_line_of_a_hundred_thousand_tokens_is_named_where_attention_would_be_too_large(
-    model, method
-):
-    with pytest.raises(TextTooLong, match=r"(Text|Prompt) 2 has [\d,]+ tokens"):
-        getattr(model(), method)(["the cat", "the cat " * 50_000])
 
 
 def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):
@@ -318,20 +280,6 @@ def test_lambada_scores_equal_those_of_a_plain_loop_with_transformers(task, thei
     assert accuracy.signature == (
         f"word:after-last-space|match:greedy|tok:byte-bpe-{tokenizer.vocab_size}|count:5|cut:1"
     )
-
-
-def test_lambada_accuracy_counts_passages_with_the_right_last_word(tokenizer):
-    task = made(tokenizer, init_range=0.02)
-    ids = torch.tensor([tokenizer.encode("the cat sat").ids])
-    optimizer = torch.optim.Adam(task.module.parameters(), 0.01)
-    for _ in range(60):
-        optimizer.zero_grad()
-        task.module.head.loss(task.module(ids[:, :-1]).hidden[0], ids[0, 1:])[0].backward()
-        optimizer.step()
-    accuracy, perplexity = task.lambada(["the cat sat", "the cat house"])
-    assert accuracy.value == 0.5
-    accuracy, perplexity = task.lambada(["the cat sat"])
-    assert accuracy.value == 1 and perplexity.value < 1.5
 
 
 def test_lambada_scores_of_characters_and_words_equal_a_plain_loop():
@@ -433,15 +381,6 @@ def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
     assert config["model_type"] == "gpt2" and config["n_positions"] == 8
 
 
-def test_blocks_shorter_than_the_context_give_a_warning(workdir):
-    with pytest.warns(UserWarning, match="context is 8 tokens, but blocks have 6"):
-        runs.train_recipe(
-            recipes.read("small.toml", ["data.sequence_length=6", "training.max_steps=1"]),
-            out="run",
-            progress=False,
-        )
-
-
 def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir):
     with pytest.raises(
         ConfigError, match="`sequence_length` must be at most the model's context, 8, .* 9"
@@ -507,35 +446,6 @@ def test_lost_text_describes_tokenizers_that_do_not_keep_the_text(kind, lost):
     # Unknown characters are no loss of this kind: perplexities count them.
     unknown = train("characters", lines, 400)
     assert lost_text(unknown, ["dé ü\n"]) == "" == lost_text(unknown, [])
-
-
-def test_training_with_a_tokenizer_that_loses_text_gives_a_warning(tmp_path):
-    (tmp_path / "text.txt").write_text("def f(x):\n    return x\n" * 40)
-    for kind, lines in (("words", True), ("byte-bpe", False)):
-        (tmp_path / "recipe.toml").write_text(f"""
-            task = "language-modeling"
-            [data]
-            train = "{tmp_path / "text.txt"}"
-            valid = "{tmp_path / "text.txt"}"
-            format = "text"
-            batch_size = 2
-            sequence_length = 12
-            [tokenizer]
-            kind = "{kind}"
-            vocab_size = 300
-            [model]
-            name = "gpt2"
-            d_model = 16
-            heads = 2
-            layers = 1
-            max_length = 12
-            [training]
-            max_steps = 1
-        """)
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            runs.train(tmp_path / "recipe.toml", out=tmp_path / kind, progress=False)
-        assert any("does not keep the text" in str(one.message) for one in seen) == lines
 
 
 # ------------------------------------------------------------------- text larger than memory

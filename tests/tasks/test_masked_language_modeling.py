@@ -11,20 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import BertForPreTraining
-from typer.testing import CliRunner
 
 import regard
-from regard.cli import app
 from regard.data.batches import IGNORE
 from regard.data.corpus import encode_corpus
 from regard.data.corpus_folder import build_corpus
 from regard.data.documents import read_documents
 from regard.data.masking import Masking, MaskVocabulary
-from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.recipe import read
 from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModel
 from regard.training.callbacks import Callback
@@ -164,17 +160,6 @@ def test_every_family_with_a_head_for_masks_learns_without_pairs(here, name, opt
     assert all(w.grad is not None for n, w in task.module.named_parameters() if "head" in n)
 
 
-def test_a_model_without_a_head_for_this_is_an_error(here):
-    with pytest.raises(ConfigError, match="next_sentence"):
-        planned(here / "bert.toml", ('name = "bert"', 'name = "distilbert"'))
-    with pytest.raises(ConfigError, match="cannot train this model|no head"):
-        planned(
-            here / "bert.toml",
-            ("sentence_pairs = true\n", ""),
-            ('name = "distilbert"', 'name = "gpt2"'),
-        )
-
-
 class Stop(Callback):
     """Stops a training after three steps."""
 
@@ -239,19 +224,6 @@ def test_an_encoder_goes_on_from_its_folder_with_its_heads(here):
     assert all(torch.equal(before[name], now) for name, now in task.module.state_dict().items())
 
 
-def test_evaluation_is_over_the_same_masks_and_names_them(here):
-    folder = regard.train("bert.toml", progress=False).folder
-    task = regard.load(folder)
-    texts = ["The old cat sat on a warm mat.", "The sun was sleeping in the cat."]
-    accuracy, perplexity = task.evaluate(texts).named
-    assert [accuracy.value, perplexity.value] == [one.value for one in task.evaluate(texts).named]
-    assert accuracy.signature == "masked:0.15|window:32|tok:wordpiece-68|count:2"
-    assert 0 <= accuracy.value <= 1 < perplexity.value
-    (here / "more.txt").write_text("\n\n".join(texts))
-    again = task.evaluate(task.rows_to_evaluate([str(here / "more.txt")], [])).named
-    assert [one.value for one in again] == [accuracy.value, perplexity.value]
-
-
 def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     (here / "test.txt").write_text("The old cat sat.\n\nA warm mat was in the sun. " * 9)
     run = regard.train("bert.toml", test=["test.txt"], max_steps=20, progress=False)
@@ -271,16 +243,6 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     wanted = {"masked accuracy": right / count, "masked perplexity": math.exp(nats / count)}
     assert run.test_scores == pytest.approx(wanted, rel=1e-5)
     assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
-
-
-@pytest.mark.parametrize("valid", ["0.1", '["text.txt"]'])
-def test_validation_data_are_evaluated_or_refused(here, valid):
-    runs.train_recipe(read("bert.toml", [f"data.valid={valid}"]), out="run", progress=False)
-    printed = CliRunner().invoke(app, ["evaluate", "run", "--valid"])
-    if valid == "0.1":
-        assert printed.exit_code == 2 and "a part of its training data" in printed.output
-    else:
-        assert "masked accuracy" in printed.output
 
 
 def test_the_report_shows_masked_texts_and_what_is_found(here):

@@ -13,7 +13,7 @@ from tiny_folders import ENCODERS, folder
 
 import regard
 from regard.data import MinimalPair, read_minimal_pairs
-from regard.errors import ConfigError, DataError, NotSupportedError, RegardError, TextError
+from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
@@ -139,19 +139,6 @@ def test_texts_of_any_length_are_read_with_all_that_is_before(make):
     assert task.log_likelihoods([text, "a dog"])[0] == pytest.approx(wanted, rel=1e-5)
 
 
-def test_the_perplexity_of_a_model_without_a_carried_state_needs_a_window():
-    task = of_lines(xlnet)
-    lines = ["the cat sat on a mat to the dog"] * 400
-    with pytest.raises(ConfigError, match="Xlnet carries no state .* give `window`"):
-        task.evaluate(lines)
-    assert "|window:32|" in task.evaluate(lines, window=32).named[0].signature
-    with pytest.raises(ConfigError, match="give `window`"):
-        task.evaluate(lines[:40], neural_cache=5)
-    assert task.evaluate(lines[:3]).named[0].nats == pytest.approx(
-        task.evaluate(lines[:3], window=40).named[0].nats
-    )
-
-
 def test_the_sentence_with_the_larger_sum_is_preferred_and_ties_are_wrong():
     task = of_lines(recurrent)
     values = {"good": -3.0, "same": -3.0, "worse": -4.5}
@@ -192,12 +179,6 @@ def test_pairs_are_scored_from_the_command_line(tmp_path, family, ending):
     assert "no effect without --minimal-pairs" in refused("evaluate", model, "--pairs-per-set", 2)
     assert "--beams" in refused(*asked, "--beams", 3)
     assert "at least 1" in refused(*asked, "--pairs-per-set", 0)
-
-
-def test_a_classifier_gives_no_likelihood_and_says_so(tmp_path):
-    task = regard.load(folder(tmp_path, "bert", "ForSequenceClassification"))
-    with pytest.raises(NotSupportedError, match="does not support `log_likelihoods`"):
-        minimal_pair_scores(task, PAIRS)
 
 
 def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):

@@ -153,7 +153,7 @@ def test_a_sentence_in_a_batch_has_the_tree_and_score_that_it_has_alone():
 def test_more_trees_than_there_is_memory_for_are_an_error_and_batches_do_not_add_up(monkeypatch):
     task = tiny()
     for count in (10**6, 10**30):
-        with pytest.raises(TextError, match=r"(?s)Text 1 has 4 words, too many.*`n_best`.*5,000"):
+        with pytest.raises(TextError, match="Text 1 has 4 words, more than .* lower `n_best`"):
             task.predict(["a b c d", "a"], n_best=count, return_proba=True)
     texts = ["a b c d", "a", "b a", "c c c d", "d"] * 2
     together = task.predict(texts, n_best=5, return_proba=True)
@@ -214,7 +214,7 @@ def test_errors_name_the_text_or_the_line(tmp_path, files):
     task = tiny()
     with pytest.raises(TextError, match="Text 2 has no word"):
         task.predict(["a", " "], return_proba=True)
-    with pytest.raises(TextError, match="Text 2 has 400,000 words, more than 2,000.*sentences as"):
+    with pytest.raises(TextError, match="Text 2 has 400,000 words, more than 2,000 for"):
         task.predict(["a", "a " * 400_000], return_proba=True)
     with pytest.raises(RegardError, match="`n_best` must be at least 1"):
         task.predict(["a"], n_best=0, return_proba=True)

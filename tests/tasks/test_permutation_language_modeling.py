@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import regard
-from regard.data import MinimalPair
 from regard.data.permutations import (
     PermutationOptions,
     PermutedStreams,
@@ -20,10 +19,9 @@ from regard.data.permutations import (
 )
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError, TextError
+from regard.errors import TextError
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.minimal_pairs import minimal_pair_scores
-from regard.tasks.permutation_language_modeling import PermutationLanguageModel, memory_notes
+from regard.tasks.permutation_language_modeling import PermutationLanguageModel
 from regard.text import train
 
 TEXT = TokenArray.of([list(range(1000))])
@@ -141,22 +139,6 @@ def test_epochs_differ_and_a_seed_repeats_them():
         assert torch.equal(one.segments.extras["allowed"], two.segments.extras["allowed"])
 
 
-@pytest.mark.parametrize(
-    ("options", "sizes", "message"),
-    [
-        ({}, dict(batch_size=3), "`batch_size` must be even .* but is 3"),
-        ({}, dict(sequence_length=5), "`sequence_length` must be at least 6"),
-        ({}, dict(reuse=30), "`reuse_len` .* at most `sequence_length` .24., but is 30"),
-        ({}, dict(sequence_length=600), "The text has 1,000 tokens, too few for 2"),
-        (dict(longest_span=0), {}, "`longest_span` must be at least 1"),
-        (dict(every=0), {}, "`every`"),
-    ],
-)
-def test_sizes_that_do_not_fit_raise_an_error_that_names_them(options, sizes, message):
-    with pytest.raises(ConfigError, match=message):
-        streams(PermutationOptions(**options), **sizes)
-
-
 # -------------------------------------------------------------------------- the loss
 
 
@@ -230,19 +212,6 @@ def test_pseudo_log_likelihoods_equal_those_of_transformers_token_by_token(layou
         task.pseudo_log_likelihoods(["the", ""])
 
 
-def test_minimal_pairs_by_pseudo_log_likelihoods_say_so():
-    torch.manual_seed(1)
-    tokenizer = word_tokenizer()
-    model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=12, d_ff=16, heads=3, layers=2))
-    task = PermutationLanguageModel(model, tokenizer, format="lines")
-    pairs = [MinimalPair("the cat sat", "cat the sat", "order"), MinimalPair("old", "old", "equal")]
-    likelihoods = task.pseudo_log_likelihoods(["the cat sat", "cat the sat"])
-    score = minimal_pair_scores(task, pairs, task.pseudo_log_likelihoods)
-    assert score.value == (likelihoods[0] > likelihoods[1]) / 2
-    assert score.signature.startswith("likelihood:pseudo|") and "|ties:1" in score.signature
-    assert minimal_pair_scores(task, pairs).signature.startswith("likelihood:causal|")
-
-
 # ------------------------------------------------------------------------ as a user
 
 
@@ -297,11 +266,3 @@ def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):
         nats -= float(scores.log_softmax(-1).gather(1, window[0, 1:, None]).sum())
     assert score.nats == pytest.approx(nats, rel=1e-5)
     assert task.evaluate(lines, window=7).named[0].value != score.value
-
-
-def test_memory_without_a_limit_raises_an_error_and_a_note_says_where_there_is_none(tmp_path):
-    model = RECIPE["model"]
-    with pytest.raises(ConfigError, match="`memory_length` must be a number in training"):
-        memory_notes(XlnetConfig(9, memory_length=None, memory_in_training=True))
-    with pytest.warns(UserWarning, match="set `memory_in_training` of .model. to true"):
-        trained(tmp_path / "two", 1, model=model | {"memory_in_training": False})

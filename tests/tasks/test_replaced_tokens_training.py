@@ -13,7 +13,6 @@ import regard
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.experiments import runs
-from regard.experiments.estimate import estimate
 from regard.recipe import read
 from regard.tasks.masked_language_modeling import MaskedLanguageModel
 from regard.tasks.replaced_tokens import ReplacedTokenDetector
@@ -246,26 +245,6 @@ def test_training_learns_which_tokens_do_not_belong(here):
     # Who knows nothing calls no token replaced, and has the entropy of their share, about 0.35.
     scores = result.scores
     assert scores["recall"] > 0.2 and scores["precision"] > 0.7 and scores["discriminator"] < 0.25
-
-
-def test_resuming_a_finished_run_writes_its_missing_files_again(here):
-    trained = regard.train("electra.toml", progress=False)
-    folder, result = trained.folder, trained.result
-    generator = Path(folder) / "generator" / "model.safetensors"
-    before = generator.read_bytes()
-    (Path(folder) / "report.html").unlink()
-    generator.unlink()
-    assert regard.resume(folder, progress=False).result.scores == result.scores
-    assert generator.read_bytes() == before and (Path(folder) / "report.html").exists()
-    (Path(folder) / "report.html").unlink()
-    regard.resume(folder, progress=False)
-    assert (Path(folder) / "report.html").exists()
-
-
-def test_the_estimate_counts_the_generator_too(here):
-    small = estimate(here / "electra.toml", ["objective.generator_size=0.25"], measure=False)
-    large = estimate(here / "electra.toml", ["objective.generator_size=1.0"], measure=False)
-    assert large.flops > 1.3 * small.flops
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from tiny_folders import folder as tiny
 import regard
 from regard.checkpoints.formats import layout_for
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
-from regard.models.seq2seq import Seq2Seq
 
 transformers = pytest.importorskip("transformers")
 TEXTS = [*ENGLISH, "a", ""]
@@ -81,9 +79,3 @@ def test_gradients_reach_the_weights_of_the_model_itself(tmp_path):
     model.source_encoder().encode(batch).square().sum().backward()
     assert float(model.encoder[0].feed.inner.weight.grad.abs().sum()) > 0
     assert model.decoder[0].feed.inner.weight.grad is None
-
-
-def test_a_translator_without_such_an_encoder_says_so():
-    config = Seq2Seq.Config(vocab_size=20, d_model=8, layers=1)
-    with pytest.raises(ConfigError, match="Seq2Seq gives no vectors of texts: only encoders of"):
-        Seq2Seq(config).source_encoder()

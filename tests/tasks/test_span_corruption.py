@@ -105,13 +105,6 @@ def test_training_learns_what_a_text_repeats(here):
     assert result.scores["loss"] < 0.75 * before
 
 
-def test_options_that_do_not_fit_are_named(here):
-    with pytest.raises(ConfigError, match="have 2 spans, but the tokenizer has 1 sentinels"):
-        planned(here / "spans.toml", ("sentinels = 8", "sentinels = 1"), ("= 24", "= 40"))
-    with pytest.raises(ConfigError, match="at most the model's context, 16, but is 40"):
-        planned(here / "spans.toml", ("d_ff = 16", "d_ff = 16\nmax_length = 16"))
-
-
 @pytest.mark.parametrize("kind", ["words", "byte-bpe", "wordpiece"])
 def test_texts_with_names_of_sentinels_take_none_away(here, kind):
     text = (here / "text.txt").read_text().replace(WORDS[0], "<extra_id_0>")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import warnings
 from itertools import cycle
@@ -10,17 +9,14 @@ from itertools import cycle
 import pytest
 import tokenizers
 import torch
-from typer.testing import CliRunner
 
 import regard
 from regard.checkpoints.formats import to_published
-from regard.cli import app
 from regard.decoding import Greedy, save
 from regard.decoding.streaming import StopSequences
 from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
 from regard.models.transformer import Transformer
-from regard.sharded import iter_results
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.translation import Translator
 from regard.text import Tokenizer, train
@@ -163,27 +159,3 @@ def test_wrong_stops_are_errors(task, tokenizer):
     with pytest.raises(ConfigError, match="which only greedy search"):
         regard.decoding.with_options(method, beams=2)
     assert regard.decoding.with_options(method, temperature=0.5).ends == method.ends
-
-
-def test_the_command_line_and_files_take_several(task, tmp_path):
-    folder = tmp_path / "model"
-    regard.save(task, folder)
-    expected = task.generate(PROMPTS, max_tokens=30, stop=[".", "e"])
-    command = ["generate", str(folder)]
-    options = ["--max-tokens", "30", "--stop", ".", "--stop", "e"]
-    for prompt, text in zip(PROMPTS, expected, strict=True):
-        assert CliRunner().invoke(app, [*command, prompt, *options]).stdout == text + "\n"
-        shown = json.loads(CliRunner().invoke(app, [*command, prompt, *options, "--json"]).stdout)
-        assert shown["hypotheses"][0]["text"] == text
-    (tmp_path / "prompts.txt").write_text("".join(f"{prompt}\n" for prompt in PROMPTS))
-    lines = CliRunner().invoke(
-        app, ["predict", str(folder), "-", *options, "--json"], input="\n".join(PROMPTS)
-    )
-    assert [json.loads(line)["text"] for line in lines.stdout.splitlines()] == expected
-    out = tmp_path / "out"
-    done = CliRunner().invoke(
-        app,
-        [*command, str(tmp_path / "prompts.txt"), "--out", str(out), "--workers", "1", *options],
-    )
-    assert done.exit_code == 0, done.output
-    assert [row["prediction"] for row in iter_results(out)] == expected

@@ -166,17 +166,3 @@ def test_options_of_reinforce_reach_the_training_and_need_hard_attention(data):
     assert logged and not any(logged)
     with pytest.raises(ConfigError, match="`reinforce_weight`.*draws choices"):
         runs.train(recipe(data, "local-p", objective), out=data / "no", progress=False)
-
-
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
-        ('attention = "cosin"', "cosin"),
-        ('window = "local-m"\nattention = "none"', "`window` has no effect"),
-        ("half_width = 4", "`half_width` has no effect"),
-        ('selection = "hard"\nhalf_width = 0', "half_width"),
-    ],
-)
-def test_a_recipe_with_an_impossible_form_is_an_error_that_names_it(data, form, message):
-    with pytest.raises(ConfigError, match=message):
-        runs.train(recipe(data, form), out=data / "bad", progress=False)

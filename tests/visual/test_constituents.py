@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.text.trees import read_trees
 from regard.visual import TreePicture, n_best_picture
 
@@ -70,9 +70,3 @@ def test_the_best_trees_are_beside_each_other_and_differences_are_marked():
     assert first.svg().count("#d4611f") == 0 and second.svg().count("#d4611f") == 1
     with pytest.raises(ConfigError, match="no tree to draw"):
         n_best_picture([])
-
-
-@pytest.mark.parametrize("tree", ["(X (Y a)) (X (Y b))", "", "(X"])
-def test_text_that_is_not_one_tree_raises_an_error(tree):
-    with pytest.raises(RegardError, match="one tree|not closed"):
-        TreePicture.of(tree)

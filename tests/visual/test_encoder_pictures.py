@@ -138,8 +138,8 @@ def test_the_attention_of_causal_models_is_recorded(input_format):
         (7, 7), (10, 10), (4, 4), (3, 3)
     ]  # fmt: skip
     assert panels[0].queries[:3] == ("[CLS]", "it", "was")
-    arcs, _ = attention.for_token("ran", layer=2, example=1).parts
-    assert arcs.weights[arcs.focus][3:] == (0.0,) * 6  # what stands behind is not seen
+    bars, _ = attention.for_token("ran", layer=2, example=1).parts
+    assert bars.probabilities[3:] == (0.0,) * 6  # what stands behind is not seen
 
 
 def test_pruned_heads_keep_their_numbers_on_the_page():
@@ -236,18 +236,20 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_forma
         run_encoder(model, ["The animal was tired because it ran."], input_format)
     panel = attention.plot(layer=2).by_words().panels[0]
     assert panel.queries == ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
-    arcs, each = attention.for_token("it", layer=2).parts
+    bars, each = attention.for_token("it", layer=2).parts
     position = panel.queries.index("it")
     rows = torch.tensor(panel.heads)[:, position]
     torch.testing.assert_close(torch.tensor(each.weights[:-1]), rows)
     torch.testing.assert_close(torch.tensor(each.weights[-1]), rows.mean(0))
-    torch.testing.assert_close(torch.tensor(arcs.weights[position]), rows.mean(0))
-    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean") and arcs.focus == position
+    largest = rows.mean(0).sort(descending=True)
+    torch.testing.assert_close(torch.tensor(bars.probabilities), largest.values)
+    assert bars.tokens == tuple(panel.keys[i] for i in largest.indices.tolist())
+    assert each.rows == ("head 1", "head 2", "head 3", "head 4", "mean")
     _, by_layer = attention.for_token("Tired").parts
     assert by_layer.rows == ("layer 1", "layer 2", "layer 3", "mean")
     assert by_layer.columns == panel.keys
     one = attention.for_token("it", layer=2, head=3)
-    torch.testing.assert_close(torch.tensor(one.weights[position]), rows[2])
+    assert sorted(one.probabilities) == pytest.approx(sorted(rows[2].tolist()))
     for picture in (one, attention.for_token("it"), attention.for_token(6, layer=1)):
         for suffix in ("png", "html", "txt"):
             assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
@@ -286,8 +288,8 @@ def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
     model, input_format = minilm
     with regard.look(model) as attention:
         run_encoder(model, [IT], input_format)
-    arcs, _ = attention.for_token("it", layer=5).parts
-    row = dict(zip(arcs.keys, arcs.weights[arcs.focus], strict=True))
+    bars, _ = attention.for_token("it", layer=5).parts
+    row = dict(zip(bars.tokens, bars.probabilities, strict=True))
     assert max((word for word in row if word != "[CLS]"), key=row.get) == "animal"
     assert row["animal"] > 2 * row["street"]
 

@@ -39,17 +39,6 @@ def test_the_page_has_the_weights_to_a_hundred_thousandth():
     assert (shown - given).abs().max() <= 0.5 / 65535 + 1e-7
 
 
-def test_a_page_of_six_layers_with_eight_heads_is_below_3_mb():
-    words = [f"word{index}" for index in range(60)]
-    layer = random_heads(8, 60, 60)
-    panels = [
-        Panel.of(kind, number, layer, words, words)
-        for number in range(1, 7)
-        for kind in ("encoder", "decoder", "cross")
-    ]
-    assert len(HeadGrid(tuple(panels)).html().encode()) < 3_000_000
-
-
 def test_tokens_are_escaped_and_complete():
     given = random_heads(1, len(SAVAGE), len(SAVAGE))
     page = HeadGrid((Panel.of("encoder", 1, given, SAVAGE, SAVAGE),), "</title><script>").html()

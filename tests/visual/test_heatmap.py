@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 import sys
 import warnings
 from xml.etree import ElementTree
@@ -14,7 +13,7 @@ from rich.console import Console
 from visual_pages import SAVAGE, addresses, scripts, widest
 
 from regard.errors import ConfigError, MissingExtra
-from regard.visual import AttentionArcs, Heatmap
+from regard.visual import Heatmap
 
 WEIGHTS = [[0.25, 0.5, 0.25], [0.0, 0.0, 0.0], [0.125, 0.0625, 0.8125]]
 ROWS, COLUMNS = ["the", "cat", "sat"], ["die", "Katze", "saß"]
@@ -86,14 +85,6 @@ def test_svg_and_page_are_well_formed_and_escaped(count):
     assert scripts(page) == 0 and addresses(page) == []
 
 
-@pytest.mark.parametrize("words", [SAVAGE, ["short"] * 8])
-def test_a_png_file_has_the_size_of_the_drawing(tmp_path, words):
-    path = Heatmap.of(random_rows(8, 8), words, words, "$unclosed ^_{").save(tmp_path / "a.png")
-    data = path.read_bytes()
-    width, height = struct.unpack(">II", data[16:24])
-    assert data.startswith(b"\x89PNG") and 300 < width < 3000 and 300 < height < 3000
-
-
 def test_a_png_file_whose_characters_no_font_has_says_so(tmp_path):
     """The characters are for private use, so that no font of another machine has them."""
     picture = Heatmap.of([[1.0, 0.5]], ["a\u200db c"], ["\U000f1235x", "\U000f1234"], "x\U000f1234")
@@ -163,19 +154,3 @@ def test_characters_that_are_not_seen_or_reorder_others_are_written(character):
     assert f"U+{ord(character):04X}" in picture.text()
     for kept in ("👨\u200d👩\u200d👧", "می\u200cخواهم", "❤\ufe0f", "e\u0301"):  # joined letters
         assert kept in Heatmap.of([[1.0]], [kept], ["x"]).svg()
-
-
-def test_lines_of_one_query_have_their_weights():
-    picture = AttentionArcs.of(WEIGHTS, ROWS, COLUMNS, focus="sat")
-    assert re.findall(r">(0\.\d{3})</text>", picture.svg()) == ["0.125", "0.062", "0.812"]
-    shown = re.findall(r"^  (\w+) +([\d.]+)", picture.text(), re.M)
-    assert shown == [("saß", "0.8125"), ("die", "0.1250"), ("Katze", "0.0625")]
-
-
-def test_a_focus_that_occurs_twice_or_nowhere_raises_an_error():
-    words = ["it", "is", "it"]
-    for word, where in (("it", "at 0, 2"), ("its", "nowhere")):
-        with pytest.raises(ConfigError, match=where):
-            AttentionArcs.of(WEIGHTS, words, COLUMNS, focus=word)
-    assert AttentionArcs.of(WEIGHTS, ["▁it", "Ġis", "the</w>"], COLUMNS, focus="the").focus == 2
-    assert AttentionArcs.of(WEIGHTS, words, COLUMNS, focus=-1).focus == 2

@@ -12,7 +12,6 @@ from test_run_report import EVENTS, LSTM, TRANSFORMER
 from visual_pages import SAVAGE, addresses, in_browser
 
 from regard.visual import (
-    AttentionArcs,
     BeamNode,
     BeamTree,
     Distribution,
@@ -82,7 +81,6 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
         "heads": heads(title="model: “text”"),
         "heatmap": wide,
         "large heatmap": Heatmap.of(torch.rand(60, 60), title="many cells"),
-        "lines": AttentionArcs.of(torch.rand(3, 40), "abc", WORDS, 1, "lines"),
         "tree": BeamTree(tuple(nodes), "a deep tree"),
         "distribution": Distribution.of([0.5, 0.5], ["a", "b" * 40], title="next"),
         "table": table,

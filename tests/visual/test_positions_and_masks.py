@@ -8,7 +8,6 @@ import pytest
 from visual_pages import widest
 
 from regard.attention import masks
-from regard.errors import ConfigError
 from regard.visual import Heatmap, mask_grid, sinusoids, sparse_patterns
 
 
@@ -32,12 +31,6 @@ def test_the_picture_of_a_mask_has_its_cells():
     ]
     sparse = (masks.window(1) | masks.global_(1)).grid(4, 4)[0, 0]
     assert [list(map(bool, row)) for row in mask_grid(sparse).weights] == sparse.tolist()
-
-
-@pytest.mark.parametrize("grid", [[[0.0, 1.0]], masks.causal().grid(3, 3), [[1, 0]]])
-def test_a_grid_that_is_no_boolean_matrix_raises_an_error(grid):
-    with pytest.raises(ConfigError, match="`grid` must be a boolean matrix"):
-        mask_grid(grid)
 
 
 def test_the_four_patterns_of_big_bird_are_drawn():

@@ -12,7 +12,6 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.elmo import Elmo, ElmoConfig
-from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
 from regard.visual import CellText, cell_activation
@@ -66,26 +65,6 @@ def test_every_cell_of_every_layer_equals_steps_of_the_model(kind, chunk, monkey
     assert len(found) == len(expected) == 2
     for values, judge in zip(found, expected, strict=True):
         assert torch.allclose(values, judge.float(), atol=1e-6)
-
-
-def test_lstm_cells_equal_the_formula_written_in_numpy():
-    model = build("lstm", layers=1)
-    layer, cell, hidden = model.stack.layers[0], numpy.zeros(6), numpy.zeros(6)
-    w, u, b, e = (
-        tensor.detach().numpy()
-        for tensor in (
-            layer.input.weight, layer.recurrent.weight, layer.input.bias, model.embedding.weight
-        )
-    )  # fmt: skip
-    expected = []
-    for token in TOKENIZER.encode(TEXT).ids:
-        i, f, g, o = numpy.split(w @ e[token] + u @ hidden + b, 4)
-        i, f, o = (1 / (1 + numpy.exp(-gate)) for gate in (i, f, o))
-        cell = f * cell + i * numpy.tanh(g)
-        hidden = o * numpy.tanh(cell)
-        expected.append(numpy.tanh(cell))
-    (found,) = all_values(model, TEXT)
-    assert numpy.allclose(found.numpy(), numpy.array(expected), atol=1e-6)
 
 
 def test_long_texts_carry_the_state_on():
@@ -150,16 +129,6 @@ def test_elmo_has_the_cells_of_both_directions(elmo):
 def test_a_cell_that_does_not_exist_is_an_error(cell, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         cell_activation(build("lstm"), TOKENIZER, TEXT, layer=cell[0], number=cell[1])
-
-
-def test_texts_that_cannot_be_read_are_errors():
-    with pytest.raises(ConfigError, match="has no token"):
-        cell_activation(build("lstm"), TOKENIZER, "", layer=1, number=1)
-    with pytest.raises(ConfigError, match="has 9 tokens, but this model reads at most 8"):
-        cell_activation(build("lstm", max_length=8), TOKENIZER, TEXT[:9], layer=1, number=1)
-    model = GPT2(GPT2Config(40, d_model=8, heads=2, layers=1, max_length=16))
-    with pytest.raises(ConfigError, match="GPT2 has no recurrent cells"):
-        cell_activation(model, TOKENIZER, TEXT, layer=1, number=1)
 
 
 # ---------------------------------------------------------------------------------- the picture

@@ -20,7 +20,6 @@ from regard.visual import (
     Table,
     compare_results,
 )
-from regard.visual.curves import ticks
 from regard.visual.picture import PictureColumn
 from regard.visual.report import training_curves
 
@@ -73,19 +72,6 @@ def test_points_agree_with_the_axes():
         float(y) for y, text in re.findall(r'y="([\d.]+)"[^>]*text-anchor="end"[^>]*>(\d+)<', svg)
     ]
     assert min(grid) == pytest.approx(y2, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    "low, high, expected",
-    [
-        (0, 10, [0, 2, 4, 6, 8, 10]),
-        (0.13, 0.58, [0.2, 0.3, 0.4, 0.5]),
-        (-3e6, 3e6, [-3e6, -2e6, -1e6, 0, 1e6, 2e6, 3e6]),
-        (5, 5, [5]),
-    ],
-)
-def test_axis_ticks_are_round_numbers(low, high, expected):
-    assert ticks(low, high) == pytest.approx(expected)
 
 
 CURVES = (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5)))

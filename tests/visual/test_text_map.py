@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from regard.errors import ConfigError
 from regard.visual.text_map import TextMap
 
 
@@ -43,15 +42,3 @@ def test_neighbours_are_those_with_the_largest_cosines():
     assert [one.index for one in nearest] == expected
     assert [one.text for one in nearest] == [f"text {index}" for index in expected]
     assert [one.score for one in nearest] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
-
-
-def test_wrong_shapes_and_numbers_raise_an_error():
-    nan = vectors(3)
-    nan[1, 1] = np.nan
-    for numbers, message in (
-        (vectors(0), "2 or more dimensions"),
-        (vectors(3, 1), "2 or more dimensions"),
-        (nan, "infinite or NaN"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            TextMap.of(numbers, names(len(numbers)))
