@@ -229,7 +229,9 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     run = regard.train("bert.toml", test=["test.txt"], max_steps=20, progress=False)
     task, data = run.model, read_documents(["test.txt"])
     published = BertForPreTraining.from_pretrained(run.folder / "model").eval().double()
-    rows = task._rows(encode_corpus(data, task.tokenizer), MaskedData(train=("text.txt",), max_length=32), 0)
+    rows = task._rows(
+        encode_corpus(data, task.tokenizer), MaskedData(train=("text.txt",), max_length=32), 0
+    )
     nats, right, count = 0.0, 0, 0
     for batch in task._texts(rows, MaskVocabulary.of(task.tokenizer, False), Masking(), 0).epoch(0):
         for row, labels in enumerate(batch.labels):
