@@ -326,11 +326,13 @@ def other_labels(found: Found, draw: Random) -> bool | None:
 
 
 def problem_type(found: Found, draw: Random) -> bool | None:
-    """Several answers at once, or several numbers."""
+    """Several answers at once, or several numbers, which no task here predicts."""
     if found.ending != "ForSequenceClassification":
         return False
     kinds = ["multi_label_classification", "regression", "single_label_classification"]
     found.config["problem_type"] = draw.choice(kinds)
+    if found.config["problem_type"] == "regression":
+        found.refusable |= {"problem_type"}
     return None
 
 

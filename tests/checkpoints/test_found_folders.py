@@ -138,12 +138,7 @@ def check_texts(found: Found, task: Any, model: Any, tokenizer: Any, draw: Rando
 
 def check_prediction(found: Found, one: Any, logits: Tensor) -> None:
     """What a prediction says, from their logits as their pipeline takes them."""
-    problem = found.config.get("problem_type")
-    if problem == "regression":
-        values = [*one.numbers.values()]  # there are at least two
-        torch.testing.assert_close(torch.tensor(values), logits, **SAME)
-        return
-    multi = problem == "multi_label_classification"
+    multi = found.config.get("problem_type") == "multi_label_classification"
     wanted = logits.sigmoid() if multi else logits.softmax(-1)
     torch.testing.assert_close(torch.tensor([*one.probabilities.values()]), wanted, **SAME)
 
