@@ -215,7 +215,12 @@ class Names:
         self._check_values(published, problems)
         problems.raise_any()
         if unread:
-            _warn_unread(unread)
+            more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
+            warnings.warn(
+                "Tensors that this model does not read, nor its class in transformers: "
+                f"{', '.join(unread[:8])}{more}.",
+                stacklevel=2,
+            )
         result |= {name: result[original] for name, original in self.tied.items() if name in ours}
         check_finite({name: published[name] for name in published if name in used})
         return result
@@ -309,14 +314,6 @@ def is_inside(name: str, used: Collection[str]) -> bool:
     modules = {other.rpartition(".")[0] for other in used}
     layer = LAYER.match(name)
     return name.rpartition(".")[0] in modules or (layer is not None and layer[0] in layers)
-
-
-def _warn_unread(names: Sequence[str]) -> None:
-    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    warnings.warn(
-        f"Tensors that this model does not read, nor its class in transformers: {shown}.",
-        stacklevel=3,
-    )
 
 
 def _pattern(template: str) -> re.Pattern[str]:

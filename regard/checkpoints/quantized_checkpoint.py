@@ -81,7 +81,11 @@ def _filled(
     weights, scales = _without_scales(tensors)
     with SkipInit():
         model = build()
-    check_fit(model, {name: _as_float32(tensor) for name, tensor in weights.items()})
+    floats = {
+        name: torch.empty(tensor.shape, device="meta") if tensor.dtype in QUANTIZED else tensor
+        for name, tensor in weights.items()
+    }
+    check_fit(model, floats)
     check_finite(tensors)
     matrices = {
         name: StoredMatrix(tensor, scales.get(name))
@@ -115,11 +119,6 @@ def _without_scales(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
         scales[name] = scale
     of_scales = {name + SCALE for name in scales}
     return {name: tensor for name, tensor in tensors.items() if name not in of_scales}, scales
-
-
-def _as_float32(tensor: Tensor) -> Tensor:
-    """A placeholder for a quantized matrix where types and shapes are compared."""
-    return torch.empty(tensor.shape, device="meta") if tensor.dtype in QUANTIZED else tensor
 
 
 def _dequantize(model: nn.Module, matrices: Mapping[str, StoredMatrix]) -> None:

@@ -131,7 +131,10 @@ def _their_model(transformers: Any, folder: Path, notes: list[str]) -> Any:
 def random_batch(model: Model) -> Sequences:
     """Sequences of random ids, from one token to the longest, without the padding's id."""
     config, body = model.config, model.encoder if isinstance(model, EncoderWithHeads) else model
-    longest = min(LONGEST, config.max_length or LONGEST, _with_full_attention(config) or LONGEST)
+    longest = min(LONGEST, config.max_length or LONGEST)
+    if isinstance(config, BigBirdConfig) and config.attention != "full":
+        # Beyond it theirs counts the first block once more for each random block in evaluation.
+        longest = min(longest, config.full_length)
     lengths = torch.linspace(1, longest, SEQUENCES).round().long().unique()
     pad = config.pad or 0
     generator = torch.Generator().manual_seed(1)
@@ -145,15 +148,6 @@ def random_batch(model: Model) -> Sequences:
     kinds = body.segment_types if isinstance(body, Encoder) else 1
     segments = torch.randint(0, kinds, ids.shape, generator=generator) * keep if kinds > 1 else None
     return Sequences(ids, lengths, segments)
-
-
-def _with_full_attention(config: Any) -> int | None:
-    """The longest text that a BigBird reads with full attention; None: any, of every other model.
-
-    Beyond it theirs counts the first block once more for each random block in evaluation.
-    """
-    sparse = isinstance(config, BigBirdConfig) and config.attention != "full"
-    return config.full_length if sparse else None
 
 
 def _ends(model: Model) -> set[int]:

@@ -96,8 +96,6 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
         ConfigError: there is none, or its format has no such weights.
     """
     chosen: Runtime = entry(RUNTIMES, to, "runtime")()
-    if quantize not in (None, "int8"):
-        raise ConfigError(f'`quantize` must be "int8" or None, but is {quantize!r}.')
     if quantize is not None and not chosen.quantizes:
         can = ", ".join(name for name in RUNTIMES if entry(RUNTIMES, name, "runtime").quantizes)
         raise ConfigError(f"{chosen.name} is given float32 weights. `quantize` is for: {can}.")

@@ -294,7 +294,10 @@ def _tensors(gguf: ModuleType, source: ExportSource, family: str) -> Tensors:
     if not isinstance(body, Bert) and not body.config.tied:
         yield "output.weight", array(body.head.weight)
     if isinstance(body, Llama) and body.config.rope_scaling != "none":
-        yield "rope_freqs.weight", _rope_factors(body)
+        # what the frequencies are divided by: (K / 2,)
+        angles, width = body.config.angles, body.blocks[0].attention.head_dim
+        plain = replace(angles, scaling="none").frequencies(width)
+        yield "rope_freqs.weight", array(plain / angles.frequencies(width))
 
 
 def _shaped(source: ExportSource, name: str, tensor: Tensor) -> np.ndarray:
@@ -308,13 +311,6 @@ def _shaped(source: ExportSource, name: str, tensor: Tensor) -> np.ndarray:
         halves = tensor.unflatten(0, (heads, 2, -1))
         return array(halves.transpose(1, 2).flatten(0, 2))
     return array(tensor)
-
-
-def _rope_factors(model: Llama) -> np.ndarray:
-    """What the frequencies are divided by: (K / 2,)."""
-    angles, width = model.config.angles, model.blocks[0].attention.head_dim
-    plain = replace(angles, scaling="none").frequencies(width)
-    return array(plain / angles.frequencies(width))
 
 
 Describe = Callable[["GGUFWriter", ModuleType, ExportSource], None]
@@ -495,40 +491,26 @@ def _write_roles(writer: GGUFWriter, source: ExportSource, kind: str) -> None:
     Raises:
         ConfigError: a text is surrounded by others than the runtime can put around it.
     """
-    ids = _role_ids(source)
+    tokenizer, is_encoder = source.tokenizer, isinstance(source.body, Bert)
+    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
+    if not is_encoder and source.body.config.eos is not None:
+        ids["eos"] = source.body.config.eos
     before, after = surrounding(source)
     if max(len(before), len(after)) > 1 or kind == "WordPiece" and not (before and after):
-        raise _cannot_surround(source, before, after, kind)
+        can = "one token on each side of" if kind == "WordPiece" else "at most one on a side of"
+        tokens = " ".join(map(tokenizer.token, [*before, *after])) or "none"
+        reason = f"puts {can} a text of a {kind} tokenizer, but this model reads {tokens}"
+        raise source.unsupported(NAME, reason)
     for role, around in (("bos", before), ("eos", after), ("sep", after)):
         if around:
             ids[role] = around[0]
     if "eos" not in ids:
-        reason = (
-            "needs an end-of-text token (`eos`): without one it ends texts at a token of its own"
-        )
-        raise source.unsupported(NAME, reason)
-    adders = {
-        "bos": writer.add_bos_token_id,
-        "eos": writer.add_eos_token_id,
-        "unk": writer.add_unk_token_id,
-        "sep": writer.add_sep_token_id,
-        "pad": writer.add_pad_token_id,
-        "mask": writer.add_mask_token_id,
-    }
-    for role, add in adders.items():
+        raise source.unsupported(NAME, "needs an end-of-text token (`eos`)")
+    for role in ("bos", "eos", "unk", "sep", "pad", "mask"):
         if role in ids:
-            add(ids[role])
+            getattr(writer, f"add_{role}_token_id")(ids[role])
     writer.add_add_bos_token(bool(before))
     writer.add_add_eos_token(bool(after))
-
-
-def _role_ids(source: ExportSource) -> dict[str, int]:
-    """The id of each special token that the tokenizer or the configuration names."""
-    tokenizer, config = source.tokenizer, source.body.config
-    ids = {role: tokenizer.id(tokenizer.roles[role]) for role in ROLES if role in tokenizer.roles}
-    if not isinstance(source.body, Bert) and config.eos is not None:
-        ids["eos"] = config.eos
-    return ids
 
 
 def surrounding(source: ExportSource) -> tuple[list[int], list[int]]:
@@ -536,13 +518,3 @@ def surrounding(source: ExportSource) -> tuple[list[int], list[int]]:
     template = source.tokenizer.template
     before, after = ([i for i, _ in part] for part in template.single) if template else ([], [])
     return before, after if isinstance(source.body, Bert) else []  # a prompt is continued
-
-
-def _cannot_surround(
-    source: ExportSource, before: list[int], after: list[int], kind: str
-) -> Exception:
-    tokens = [*map(source.tokenizer.token, before), "TEXT", *map(source.tokenizer.token, after)]
-    can = "one token on each side of" if kind == "WordPiece" else "at most one token on a side of"
-    return source.unsupported(
-        NAME, f"puts {can} a text of a {kind} tokenizer, but this model reads {' '.join(tokens)}"
-    )

@@ -161,10 +161,6 @@ def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> 
         raise
     except ValueError as error:  # of layers that cannot have such a value
         raise ConfigError(f"config.json: {error}") from None
-    except RuntimeError as error:
-        if "allocate" not in str(error):
-            raise
-        raise ConfigError(f"config.json: such a model does not fit into memory: {error}") from None
     try:
         prune_zero_heads(model, config.get(PRUNED, ()))
     except ConfigError as error:

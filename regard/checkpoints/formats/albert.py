@@ -2,95 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import (
     ConfigTable,
     Field,
     activation,
     dropout,
-    unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import (
     CLASSIFIER,
     TOKEN_HEADS,
     EncoderLayout,
     HeadLayout,
-    Rows,
     affine,
     masked_lm,
     packed,
 )
 from regard.models.albert import Albert
-from regard.models.config import LARGEST_SIZE, Size
+from regard.models.config import Size
 
-
-def blocks(ours: str, theirs: str) -> Rows:
-    """The rows of a block, or of all blocks where the names have a placeholder."""
-    attention = f"{theirs}.attention"
-    return [
-        *packed(
-            f"{ours}.attention.query_key_value",
-            [f"{attention}.{part}" for part in ("query", "key", "value")],
-        ),
-        *affine(f"{ours}.attention.output", f"{attention}.dense"),
-        *affine(f"{ours}.attention_norm", f"{attention}.LayerNorm"),
-        *affine(f"{ours}.feed.inner", f"{theirs}.ffn"),
-        *affine(f"{ours}.feed.outer", f"{theirs}.ffn_output"),
-        *affine(f"{ours}.feed_norm", f"{theirs}.full_layer_layer_norm"),
-    ]
-
-
-EMBEDDINGS = [
+LAYER, OURS = "encoder.albert_layer_groups.{layer}.albert_layers.0", "blocks.{layer}"
+BODY = [
     ("embedding.weight", "embeddings.word_embeddings.weight"),
     ("positions.vectors.weight", "embeddings.position_embeddings.weight"),
     ("segments.weight", "embeddings.token_type_embeddings.weight"),
     *affine("norm", "embeddings.LayerNorm"),
     *affine("project", "encoder.embedding_hidden_mapping_in"),
+    *packed(
+        f"{OURS}.attention.query_key_value",
+        [f"{LAYER}.attention.{part}" for part in ("query", "key", "value")],
+    ),
+    *affine(f"{OURS}.attention.output", f"{LAYER}.attention.dense"),
+    *affine(f"{OURS}.attention_norm", f"{LAYER}.attention.LayerNorm"),
+    *affine(f"{OURS}.feed.inner", f"{LAYER}.ffn"),
+    *affine(f"{OURS}.feed.outer", f"{LAYER}.ffn_output"),
+    *affine(f"{OURS}.feed_norm", f"{LAYER}.full_layer_layer_norm"),
 ]
-GROUPS, LAYERS = "encoder.albert_layer_groups", "albert_layers"
-BODY = [*EMBEDDINGS, *blocks("blocks.{layer}", f"{GROUPS}.{{layer}}.{LAYERS}.0")]
-
-
-@dataclass(frozen=True)
-class GroupFields(ConfigTable):
-    """Theirs counts how often a text passes a group, and ours its layers."""
-
-    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of our configuration."""
-        options = super().read(config)
-        layers = options["layers"] * options["layers_per_group"]
-        if layers > LARGEST_SIZE:
-            raise unsupported("inner_group_num", "smaller", options["layers_per_group"])
-        return options | {"layers": layers}
-
-    def write(self, config: Any) -> dict[str, Any]:
-        """Their fields for our configuration."""
-        return super().write(config) | {
-            "num_hidden_layers": config.layers // config.layers_per_group
-        }
-
-
-@dataclass(frozen=True)
-class AlbertLayout(EncoderLayout):
-    """Groups of several layers have further names."""
-
-    def body_of(self, config: Any) -> Rows:
-        if config.layers_per_group == 1:
-            return self.body
-        numbers = [
-            divmod(number, config.layers_per_group) for number in range(config.distinct_layers)
-        ]
-        rows = [
-            blocks(f"blocks.{number}", f"{GROUPS}.{group}.{LAYERS}.{layer}")
-            for number, (group, layer) in enumerate(numbers)
-        ]
-        return [*EMBEDDINGS, *(row for block in rows for row in block)]
-
-
 FIELDS = bert.FIELDS | {
     "vocab_size": Field("vocab_size", 30000, Size),
     "d_model": Field("hidden_size", 4096, Size),
@@ -98,7 +45,6 @@ FIELDS = bert.FIELDS | {
     "heads": Field("num_attention_heads", 64, Size),
     "d_embedding": Field("embedding_size", 128, Size),
     "groups": Field("num_hidden_groups", 1, Size),
-    "layers_per_group": Field("inner_group_num", 1, Size),
     "activation": activation("hidden_act", "gelu_new"),
     "dropout": dropout("hidden_dropout_prob", 0.0),
     "attention_dropout": dropout("attention_probs_dropout_prob", 0.0),
@@ -111,11 +57,16 @@ UNUSED = (
 )
 POOLER = affine("inner.dense", "albert.pooler")
 
-ALBERT = AlbertLayout(
+ALBERT = EncoderLayout(
     model=Albert,
     family="Albert",
     model_type="albert",
-    config=GroupFields(FIELDS, bert.FIXED, [*bert.SILENT, *UNUSED]),
+    config=ConfigTable(
+        FIELDS,
+        bert.FIXED | {"inner_group_num": (1,)},  # as in all published files
+        [*bert.SILENT, *UNUSED],
+        only={"layers_per_group": 1},
+    ),
     prefix="albert.",
     body=BODY,
     ignored=bert.IGNORED,

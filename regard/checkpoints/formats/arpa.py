@@ -33,9 +33,12 @@ def write_arpa(model: KneserNey, tokenizer: Tokenizer, path: str | Path) -> None
         CheckpointError: the file cannot be written.
     """
     words = _words(tokenizer, model.config)
-    grams = _by_tokens(model)
+    rows, lines = np.zeros((1, 0), dtype=np.int64), []
+    for table in model.head.tables:
+        prefix, token = np.divmod(table.key.cpu().numpy(), model.config.vocab_size)
+        rows = np.concatenate([rows[prefix], token[:, None]], 1)  # tokens of n-grams, (M, n)
+        lines.append([*_lines(table, rows, words, model)])
     with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
-        lines = [list(_lines(table, rows, words, model)) for table, rows in grams]
         file.write("\\data\\\n")
         file.writelines(f"ngram {n}={len(entries)}\n" for n, entries in enumerate(lines, 1))
         for n, entries in enumerate(lines, 1):
@@ -58,16 +61,6 @@ def _words(tokenizer: Tokenizer, config: KneserNeyConfig) -> list[str]:
         if token.split() != [token]:
             raise ConfigError(f"ARPA files separate tokens by spaces, but one is {token!r}.")
     return tokens
-
-
-def _by_tokens(model: KneserNey) -> Iterator[tuple[NGramTable, np.ndarray]]:
-    """The tables, each with the tokens of its n-grams, (M, n)."""
-    rows = np.zeros((1, 0), dtype=np.int64)
-    for table in model.head.tables:
-        key = table.key.cpu().numpy()
-        prefix, token = np.divmod(key, model.config.vocab_size)
-        rows = np.concatenate([rows[prefix], token[:, None]], 1)
-        yield table, rows
 
 
 def _lines(

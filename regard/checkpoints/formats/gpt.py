@@ -85,7 +85,9 @@ class GPTLayout(EncoderLayout):
     def kinds(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
         name = self._named_architecture(config)
         if name == self.double_heads or CHOICE.sign in tensors:
-            _check_summary(config)
+            for field, values in SUMMARY.items():
+                if config.get(field, values[0]) not in values:
+                    raise unsupported(field, repr(values[0]), config[field])
         return () if name == self.language_model else super().kinds(config, tensors)
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
@@ -139,12 +141,6 @@ class CausalLMLayout(GPTLayout):
     @property
     def language_model(self) -> str:
         return f"{self.family}ForCausalLM"
-
-
-def _check_summary(config: Mapping[str, Any]) -> None:
-    for name, values in SUMMARY.items():
-        if config.get(name, values[0]) not in values:
-            raise unsupported(name, repr(values[0]), config[name])
 
 
 LAYER, OURS = "h.{layer}", "blocks.{layer}"

@@ -97,21 +97,18 @@ class LlamaLayout(CausalLMLayout):
     """How Llama is published: biases only where the configuration says so."""
 
     def body_of(self, config: Any) -> Rows:
-        skipped = [
-            name
-            for name, has_bias in (("attention", config.attention_bias), ("feed", config.feed_bias))
-            if not has_bias
+        parts = (("attention", config.attention_bias), ("feed", config.feed_bias))
+        skipped = [f".{name}." for name, has_bias in parts if not has_bias]
+        return [
+            row
+            for row in self.body
+            if not (row[0].endswith(".bias") and any(part in row[0] for part in skipped))
         ]
-        return [row for row in self.body if not _is_bias_of(skipped, row[0])]
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         """See `GPTLayout`; under the head for answers the prefix is that of GPT."""
         layout = replace(self, prefix="transformer.") if "span" in kinds else self
         return super(LlamaLayout, layout).names(kinds, config)
-
-
-def _is_bias_of(parts: Sequence[str], ours: str) -> bool:
-    return any(f".{part}." in ours and ours.endswith(".bias") for part in parts)
 
 
 LAYER, OURS = "layers.{layer}", "blocks.{layer}"

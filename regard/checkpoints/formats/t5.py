@@ -291,12 +291,19 @@ class T5Layout:
         """See `Layout`; a whole model is one with tensors of a decoder."""
         named = (config.get("architectures") or [""])[0]
         if named in self._encoders or not any(name.startswith("decoder.") for name in tensors):
-            given = {name: one for name, one in tensors.items() if not _of_decoder(name)}
+            of_decoder = ("decoder.", "lm_head.")
+            encoder = {
+                name: tensor
+                for name, tensor in tensors.items()
+                if not name.removeprefix("transformer.").startswith(of_decoder)
+            }
             fields = {k: v for k, v in config.items() if k not in (*OUTPUT, "num_decoder_layers")}
-            return self.encoder.read(fields | {"is_encoder_decoder": False}, given)
+            return self.encoder.read(fields | {"is_encoder_decoder": False}, encoder)
         if named not in ("", *self.known_architectures):
             raise unsupported("architectures", " or ".join(self.known_architectures), named)
-        tensors = _with_embedding(tensors)
+        # A file may have the embedding only under the name of a stack.
+        of_stacks = [tensors[name] for name in SHARED if name in tensors]
+        tensors = {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
         ours = self.read_config(config, tensors)
         check_sizes(ours, tensors, "config.json", ConfigError, self._field_names)
         model = T5(ours)
@@ -372,16 +379,6 @@ def is_tied(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
     if head is None or shared is None:
         return True
     return config.get("tie_word_embeddings") is not False and torch.equal(head, shared)
-
-
-def _with_embedding(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors, the embedding under its own name where a file has only that of a stack."""
-    of_stacks = [tensors[name] for name in SHARED if name in tensors]
-    return {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
-
-
-def _of_decoder(name: str) -> bool:
-    return name.removeprefix("transformer.").startswith(("decoder.", "lm_head."))
 
 
 def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layout:

@@ -140,7 +140,7 @@ DRAWN_ENCODERS = {
             "embedding_size": (3, 7, 12, 24),
             "num_hidden_layers": (1, 2, 5),
             "num_hidden_groups": (1, 2),
-            "inner_group_num": (1, 2, 3),
+            "inner_group_num": (1,),
             "classifier_dropout_prob": DROPOUTS,
         },
         (*ENCODER_ENDINGS, "ForPreTraining"),
