@@ -428,12 +428,6 @@ def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = No
     return folder._labelled(with_options(model, changes)) if changes else model
 
 
-def read_inference_model(path: str | PathLike[str]) -> nn.Module:
-    """The model of a folder or of a name on the hub, to decode with."""
-    folder = open_folder(path)
-    return (folder.quantized_model() if folder.dtype else folder.model()).eval()
-
-
 # ----------------------------------------------------------------------------------- writing
 
 

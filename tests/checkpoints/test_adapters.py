@@ -222,27 +222,6 @@ def test_peft_opens_our_folder_with_equal_outputs_and_gradients(case, tmp_path):
     assert compared == sum("lora_" in name for name in gradients)
 
 
-@pytest.mark.parametrize("case", CASES[::2], ids=str)
-def test_we_open_the_folder_of_peft_with_equal_outputs(case, tmp_path):
-    theirs = their_adapted(case, saved_base(case, tmp_path / "base"))
-    theirs.save_pretrained(tmp_path / "adapter")
-    with torch.no_grad():
-        case.assert_close(
-            case.scores(open_folder(tmp_path / "adapter").model().eval()),
-            case.their_scores(theirs),
-        )
-
-
-@pytest.mark.parametrize("options", [dict(use_rslora=True), dict(bias="all")], ids=str)
-def test_we_open_other_kinds_of_adapters_of_peft(options, tmp_path):
-    case = CASES[0]
-    theirs = their_adapted(case, saved_base(case, tmp_path / "base"), **options)
-    theirs.save_pretrained(tmp_path / "adapter")
-    with torch.no_grad():
-        ours = open_folder(tmp_path / "adapter").model().eval()
-        case.assert_close(case.scores(ours), case.their_scores(theirs))
-
-
 def test_a_new_head_comes_from_the_adapter(tmp_path):
     """The base predicts masked words, and the adapter comes with a classifier of three labels."""
     base = Case("distilbert", "ForMaskedLM", (), None)

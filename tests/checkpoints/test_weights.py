@@ -51,6 +51,7 @@ def test_safetensors_and_pickles_whole_or_sharded_keep_their_types(tmp_path):
     sharded(folders["shards"], "model", ".safetensors", save_file)
     torch.save(TENSORS, folders["bin"] / "pytorch_model.bin")
     sharded(folders["bin-shards"], "pytorch_model", ".bin", torch.save)
+    torch.save({"other": torch.zeros(1)}, folders["one"] / "pytorch_model.bin")  # is not preferred
     for path in folders.values():
         assert_equal_tensors(read_weights(path))
 
@@ -81,12 +82,6 @@ def test_shards_written_by_transformers_are_read(tmp_path):
     model.save_pretrained(tmp_path, max_shard_size="2KB")
     assert not (tmp_path / "model.safetensors").exists()
     assert_equal_tensors(read_weights(tmp_path), model.state_dict())
-
-
-def test_safetensors_are_preferred_to_a_pickle(tmp_path):
-    save_file(TENSORS, tmp_path / "model.safetensors")
-    torch.save({"other": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
-    assert_equal_tensors(read_weights(tmp_path))
 
 
 def test_pickles_in_the_old_format_with_shared_parameters_are_read(tmp_path):

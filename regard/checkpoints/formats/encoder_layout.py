@@ -333,12 +333,9 @@ class EncoderLayout:
         if not isinstance(model, EncoderWithHeads):
             return self._architecture(())
         computed, stated = self._architecture(model.heads), model.architecture
-        return stated if computed is not None and self._has_heads_of(stated, model) else computed
-
-    def _has_heads_of(self, architecture: str, model: EncoderWithHeads) -> bool:
-        """Whether this is an architecture of the family, and the model has its heads."""
-        is_readable = architecture in self.architectures.values()
-        return is_readable and {*self._required_heads(architecture)} <= {*model.heads}
+        is_named = stated in self.architectures.values()
+        has_heads = {*self._required_heads(stated)} <= {*model.heads}
+        return stated if computed is not None and is_named and has_heads else computed
 
     def _head(
         self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
@@ -363,7 +360,12 @@ class EncoderLayout:
 
     def _with_prefix(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """All names as a model with a head has them, norms under their present names."""
-        renamed = {_present_name(name): tensor for name, tensor in tensors.items()}
+        renamed = dict(tensors)
+        for old, new in TENSORFLOW:
+            renamed = {
+                name.removesuffix(old) + new if name.endswith(old) else name: tensor
+                for name, tensor in renamed.items()
+            }
         if any(name.startswith(self.prefix) for name in renamed):
             return renamed
         # By their first parts, since a head may come with the tensors of a bare encoder.
@@ -444,13 +446,6 @@ def _complete(tensors: dict[str, Tensor], twins: Mapping[str, str]) -> None:
 
 def _prefixed(prefix: str, names: Column) -> Column:
     return prefix + names if isinstance(names, str) else tuple(prefix + name for name in names)
-
-
-def _present_name(name: str) -> str:
-    for old, new in TENSORFLOW:
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name
 
 
 def _their_name(row: tuple) -> str:
