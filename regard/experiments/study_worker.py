@@ -63,7 +63,7 @@ def trained_until(
     except Paused as paused:
         return _reached(paused.goal, paused.best, paused.step, paused.tokens)
     memory = None if finished else peak_memory()
-    task: Any = load(path)
+    task: Any = load(path, device=device)
     score = result.scores.get(task.goal[0])
     reached = _reached(task.goal, score, result.step, result.tokens)
     if until < 1:  # it ended before: `patience` validations without a better score

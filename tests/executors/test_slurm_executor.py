@@ -16,7 +16,7 @@ import pytest
 
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors import ExecutorOptions, Job, JobLost, make_executor, results_of
-from regard.executors.slurm import SlurmExecutor, _sbatch_options
+from regard.executors.slurm import SlurmExecutor
 
 submitit = pytest.importorskip("submitit")
 COMMANDS = "sbatch", "srun", "sacct", "scancel", "scontrol"
@@ -125,8 +125,6 @@ def test_the_options_are_those_of_sbatch():
     } < lines  # fmt: skip
     with pytest.raises(ConfigError, match="at least 1 .minute., but is 0"):
         ExecutorOptions("slurm", time=0)
-    with pytest.raises(ConfigError, match="`clusters` cannot be set"):
-        _sbatch_options(ExecutorOptions("slurm", sbatch=("clusters=other",)))
     with pytest.raises(ConfigError, match="`account` is an option of the executor slurm"):
         ExecutorOptions("ray", account="lab")
 

@@ -80,6 +80,6 @@ def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(star
 
 
 def test_subwords_are_not_exchanged(start):
-    with pytest.raises(ConfigError, match="only words can be exchanged, not tokens of the kinds"):
+    with pytest.raises(ConfigError, match="only words can be exchanged, not the kinds"):
         train("new.txt", start, "none", tokenizer=dict(kind="bpe", vocab_size=60))
     assert not Path("none").exists()
