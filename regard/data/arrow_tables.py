@@ -55,8 +55,8 @@ def _keeps(kind: pyarrow.DataType, value: Any) -> bool:
     if types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
         return isinstance(value, Mapping) and all(
-            name in fields and _keeps(fields[name], one) for name, one in value.items()
+            name in fields and _keeps(fields[name], item) for name, item in value.items()
         )
     if types.is_list(kind):
-        return isinstance(value, list) and all(_keeps(kind.value_type, one) for one in value)
+        return isinstance(value, list) and all(_keeps(kind.value_type, item) for item in value)
     return True

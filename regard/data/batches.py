@@ -185,8 +185,8 @@ class Sequences:
 
     def to(self, device: torch.device | str) -> Sequences:
         """The same sequences on another device."""
-        there = self._map(lambda part: moved(part, device), self.layout)
-        return replace(there, lengths=moved(self.lengths, device))
+        moved_batch = self._map(lambda part: moved(part, device), self.layout)
+        return replace(moved_batch, lengths=moved(self.lengths, device))
 
     def _map(
         self, change: Callable[[Tensor], Tensor], layout: UnpaddedLayout | None = None

@@ -60,16 +60,18 @@ class Corpus:
         Raises:
             ConfigError: no document, or no token, would be left on one side.
         """
-        if len(self.tokens) == 1:
-            bounds = np.array([0, self._cut(share), len(self.tokens.ids)])
-            return self._between(bounds[:2]), self._between(bounds[1:])
         count = len(self.tokens)
         last = max(1, round(count * share))
-        if not 0 < share < 1 or last >= count:
+        bounds = self.tokens.offsets[[0, max(0, count - last), count]]
+        if count == 1:
+            bounds[1] = self._cut(share)
+        if not 0 < share < 1 or not bounds[0] < bounds[1] < bounds[2]:
             raise ConfigError(
-                f"{share:g} of {count:,} documents as validation data leaves no document to train "
-                "on. Give more documents, or another share."
+                f"{share:g} of {count:,} documents as validation data leaves nothing to train on. "
+                "Give more documents, or another share."
             )
+        if count == 1:
+            return self._between(bounds[:2]), self._between(bounds[1:])
         return self.part(0, count - last), self.part(count - last, count)
 
     def _cut(self, share: float) -> int:
@@ -81,11 +83,6 @@ class Corpus:
         if self.sentences is not None and len(self.sentences) > 2:
             inner = self.sentences[1:-1]
             at = int(inner[np.abs(inner - at).argmin()])
-        if not 0 < share < 1 or not 0 < at < count:
-            raise ConfigError(
-                f"{share:g} of the only document (tokens: {count:,}) as validation data leaves "
-                "nothing to train on. Give more text, or another share."
-            )
         return at
 
     def part(self, first: int, last: int) -> Corpus:

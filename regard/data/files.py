@@ -126,9 +126,9 @@ def skip_byte_order_mark(stream: BinaryIO, name: str | Path) -> int:
         DataError: the first bytes are not those of text.
     """
     head = stream.read(LONGEST_MAGIC)
-    for magic, what in _MAGIC.items():
+    for magic, description in _MAGIC.items():
         if head.startswith(magic) and (magic != b"BZh" or head[4:] == b"1AY&SY"):
-            raise DataError(name, None, f"is not UTF-8: it {what}.")
+            raise DataError(name, None, f"is not UTF-8: it {description}.")
     length = 3 if head.startswith(BOM_UTF8) else 0
     stream.seek(length)
     return length
@@ -251,9 +251,9 @@ def _nearest(name: str, names: list[str], where: Path) -> str:
 def _not_utf8(name: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
     at = error.start
     problem = f"byte 0x{error.object[at]:02X} at position {at + 1} of the line is not UTF-8."
-    for magic, what in _MAGIC.items():
+    for magic, description in _MAGIC.items():
         if line == 1 and error.object.startswith(magic):
-            return DataError(name, line, problem, f"The file {what}.")
+            return DataError(name, line, problem, f"The file {description}.")
     hint = "Convert the file first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
     return DataError(name, line, problem, hint)
 

@@ -52,8 +52,8 @@ class GroupBatch:
 
     def scores_by_example(self, scores: Tensor) -> Tensor:
         """The scores of each example's inputs: (N,) -> (B, C), -inf where it has fewer than C."""
-        most = int(self.sizes.max()) if len(self) else 0
-        present = moved(torch.arange(most) < self.sizes[:, None], scores.device)  # (B, C)
+        width = int(self.sizes.max()) if len(self) else 0
+        present = moved(torch.arange(width) < self.sizes[:, None], scores.device)  # (B, C)
         padded = scores.new_full(present.shape, -torch.inf)
         return padded.masked_scatter(present, scores)
 

@@ -151,6 +151,21 @@ def _with_names(row: Any) -> Any:
     return dict(row._asdict()) if hasattr(row, "_asdict") else row
 
 
+def _indices(data: Any, excluded: Sequence[str | int]) -> tuple[int, ...]:
+    """The fields of rows without names, by their numbers."""
+    first = next(iter(rows(data)), ())
+    count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
+    return tuple(index for index in range(count) if index not in excluded)
+
+
+def _unclear(data: Any, names: Sequence[str], remedy: str) -> ConfigError:
+    """The error for columns whose names do not tell what they hold."""
+    return ConfigError(
+        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
+        f"of them are texts and which the target. {remedy}"
+    )
+
+
 def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | int, ...]:
     """The columns of the texts, then that of the target, found by their names.
 
@@ -164,22 +179,13 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
     """
     names = [name for name in column_names(data) if name not in excluded]
     if not names:
-        first = next(iter(rows(data)), ())
-        count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
-        return tuple(index for index in range(count) if index not in excluded)
-    plain = plain_names(names)
-    plain = plain if len({*plain}) == len(names) else names
-    if columns := _usual_columns(plain):
-        return tuple(names[plain.index(column)] for column in columns)
-    if len(names) == 1:
-        raise ConfigError(
-            f"Give texts and their target: {source_name(data)} has one column only, {names[0]}."
-        )
-    raise ConfigError(
-        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
-        "of them are the text and its target. Rename them, to text (or sentence1 and sentence2) "
-        "and label, or name them in this order: columns=[text column, label column]."
-    )
+        return _indices(data, excluded)
+    usual = plain_names(names)
+    usual = usual if len({*usual}) == len(names) else names
+    if columns := _usual_columns(usual):
+        return tuple(names[usual.index(column)] for column in columns)
+    remedy = "Rename them, to text (or sentence1 and sentence2) and label, or name them in this "
+    raise _unclear(data, names, f"{remedy}order: columns=[text column, label column].")
 
 
 def plain_names(names: Iterable[str]) -> list[str]:
@@ -220,17 +226,12 @@ def infer_text_columns(data: Any, excluded: Sequence[str | int]) -> tuple[str | 
     """
     names = column_names(data)
     if not names:
-        first = next(iter(rows(data)), ())
-        count = len(first) if isinstance(first, Sequence) and not isinstance(first, str) else 0
-        return tuple(index for index in range(count) if index not in excluded)
+        return _indices(data, excluded)
     rest = [name for name in names if name not in excluded]
     if texts := text_columns_among(rest):
         return texts
-    raise ConfigError(
-        f"{source_name(data)} has the columns {', '.join(names)}, and their names do not say which "
-        "of them are texts. Rename one to text (or two to sentence1 and sentence2) or, in a "
-        f"training, name them: columns={rest[:1]}."
-    )
+    remedy = "Rename one to text (or two to sentence1 and sentence2) or, in a training, name them: "
+    raise _unclear(data, names, f"{remedy}columns={rest[:1]}.")
 
 
 def text_columns_among(names: Sequence[str]) -> tuple[str, ...]:
@@ -249,13 +250,8 @@ def text_rows(data: Any) -> list[Any]:
     """
     names = column_names(data)
     texts = text_columns_among(names)
-    if not names:
-        raise ConfigError(f"Give texts: {source_name(data)} has no column of texts.")
     if not texts:
-        raise ConfigError(
-            f"Give texts: {source_name(data)} has the columns {', '.join(names)}, and their names "
-            "do not say which of them are texts. Give one column: data['text']."
-        )
+        raise _unclear(data, names, "Give one column of texts: data['text'].")
     text_tuples = [tuple(row[name] for name in texts) for row in rows(data)]
     return text_tuples if len(texts) > 1 else [text for (text,) in text_tuples]
 

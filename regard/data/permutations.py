@@ -71,8 +71,8 @@ class PermutationBatch:
 
     def to(self, device: torch.device | str) -> PermutationBatch:
         """The same batch on another device."""
-        there, labels = self.segments.to(device), moved(self.labels, device)
-        return replace(self, segments=there, labels=labels)
+        segments, labels = self.segments.to(device), moved(self.labels, device)
+        return replace(self, segments=segments, labels=labels)
 
 
 def sample_targets(length: int, options: PermutationOptions, uniform: Iterator[float]) -> list[int]:

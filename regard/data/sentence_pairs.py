@@ -16,7 +16,7 @@ import numpy as np
 
 from regard.data.corpus import Corpus
 from regard.data.encoder_inputs import bert_truncation
-from regard.errors import ConfigError
+from regard.errors import ConfigError, check_at_least
 
 SHORT = 0.1  # the share of shorter pairs
 FOLLOWS = 0.5  # the share of pairs whose second text follows the first
@@ -41,8 +41,7 @@ class SentencePairs:
     def __init__(self, corpus: Corpus, *, length: int, seed: int):
         if corpus.sentences is None:
             raise ConfigError("Pairs of sentences need a corpus with structure = True.")
-        if length < 2:
-            raise ConfigError(f"a pair must have at least 2 tokens, but has {length}.")
+        check_at_least(2, length=length)
         self.corpus, self.length, self.seed = corpus, length, seed
         self.sentences = corpus.sentences.tolist()  # where each begins, and the end of the last
         starts = np.searchsorted(corpus.sentences, corpus.tokens.offsets)
@@ -50,16 +49,11 @@ class SentencePairs:
             (first, end) for first, end in zip(starts, starts[1:], strict=False) if end > first
         ]
         self.single = sum(end - first == 1 for first, end in self.documents)
-        if len(self.documents) < 2:
+        if len(self.documents) < 2 or self.single == len(self.documents):
             raise ConfigError(
-                "Pairs of sentences need at least two documents: the second text of half of them "
-                "is of another document. Separate documents by blank lines, or leave out "
-                "`sentence_pairs`."
-            )
-        if self.single == len(self.documents):
-            raise ConfigError(
-                "Every document has one sentence, so that none follows another. Leave out "
-                "`sentence_pairs`."
+                "Pairs of sentences need two documents, and one of several sentences: the second "
+                "text of half of the pairs is of another document. Separate documents by blank "
+                "lines, or leave out `sentence_pairs`."
             )
 
     def identity(self) -> dict[str, Any]:

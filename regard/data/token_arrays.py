@@ -91,8 +91,8 @@ class FieldEncoder:
 
     def over_limit(self, encoded: Sequence[Sequence[int]]) -> list[int]:
         """The indices of encoded texts longer than `max_length`."""
-        most = self.max_length
-        return [] if most is None else [i for i, ids in enumerate(encoded) if len(ids) > most]
+        limit = self.max_length
+        return [] if limit is None else [i for i, ids in enumerate(encoded) if len(ids) > limit]
 
     def truncated(self, ids: list[int]) -> list[int]:
         """`max_length` of the ids, of which the first are `before` and the last are `after`."""
@@ -121,10 +121,10 @@ class ReadReport:
         self.events.setdefault(event, {"count": 0, "first_line": line})["count"] += 1
 
     def __str__(self) -> str:
-        said = [f"{' and '.join(self.files)}: {self.read:,} examples read, {self.kept:,} kept"]
+        parts = [f"{' and '.join(self.files)}: {self.read:,} examples read, {self.kept:,} kept"]
         for event, seen in self.events.items():
-            said.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
-        return "; ".join(said)
+            parts.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,9 +290,9 @@ def chunks_of(items: Iterator[T], length: Callable[[T], int]) -> Iterator[list[T
     """Up to `_CHUNK` items at a time; fewer where their lengths sum to over `_CHARACTERS`."""
     chunk: list[T] = []
     total = 0
-    while few := list(islice(items, _FEW)):
-        chunk += few
-        total += sum(map(length, few))
+    while first_items := list(islice(items, _FEW)):
+        chunk += first_items
+        total += sum(map(length, first_items))
         if len(chunk) >= _CHUNK or total > _CHARACTERS:
             yield chunk
             chunk, total = [], 0
@@ -357,16 +357,7 @@ class _Encoding:
         numbered = self.rows.numbered()
         for chunk in chunks_of(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
             self.report.read += len(chunk)
-            if not self._all_complete(chunk):
-                chunk = [(line, row) for line, row in chunk if self._keeps(line, row)]
-            yield chunk
-
-    def _all_complete(self, chunk: Chunk) -> bool:
-        """Whether all rows have all fields and none is empty: the usual case, checked fast."""
-        count = len(self.columns)
-        return all(len(row) == count for _, row in chunk) and not any(
-            not text or text.isspace() for _, row in chunk for text in row
-        )
+            yield [(line, row) for line, row in chunk if self._keeps(line, row)]
 
     def _keeps(self, line: int, row: Row) -> bool:
         """Whether a row is encoded; an empty field is noted."""
@@ -406,8 +397,8 @@ class _Encoding:
             if column.too_long == "skip":
                 keep &= ~long
             elif long.any():
-                most = column.max_length - column.special_count
-                shorter = np.minimum(lengths, most)
+                limit = column.max_length - column.special_count
+                shorter = np.minimum(lengths, limit)
                 fields[i] = fields[i].truncated(shorter, column.truncation_side)
         for builder, column, ids in zip(self.builders, self.columns, fields, strict=True):
             selected = ids if keep.all() else ids.select(keep)
@@ -420,8 +411,8 @@ class _Encoding:
             problem = f"the {column.name} has {length} tokens, more than {column.max_length}."
             hint = "Raise the limit if the model allows, or choose too_long = 'truncate' or 'skip'."
             raise DataError(self.rows.file_of(i), line, problem, hint)
-        what = f"{column.name}: longer than {column.max_length} tokens"
-        self.report.note(f"{what}, {_DONE[column.too_long]}", line)
+        event = f"{column.name}: longer than {column.max_length} tokens"
+        self.report.note(f"{event}, {_DONE[column.too_long]}", line)
 
     def done(self) -> EncodedExamples:
         if not self.report.kept:

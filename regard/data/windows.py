@@ -70,13 +70,13 @@ def word_windows(lengths: Sequence[int], size: int, overlap: int) -> list[WordWi
 def _owners(parts: Sequence[tuple[int, int]], ends: Sequence[int]) -> list[int]:
     """The index of the window that labels each word; it never decreases from word to word."""
     count = len(ends) - 1
-    owners, most = [0] * count, [-1.0] * count
+    owners, margins = [0] * count, [-1.0] * count
     for number, (start, stop) in enumerate(parts):
         for word in range(start, stop):
             left = ends[word] - ends[start] if start else math.inf
             right = ends[stop] - ends[word + 1] if stop < count else math.inf
-            if min(left, right) > most[word]:
-                owners[word], most[word] = number, min(left, right)
+            if min(left, right) > margins[word]:
+                owners[word], margins[word] = number, min(left, right)
     return owners
 
 

@@ -37,29 +37,30 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
             "The model has a vocabulary of its own for sources, but the folder has one tokenizer. "
             "Use the two that were saved with these weights."
         )
-    for side, own in (("sources", tokenizer), ("targets", tokenizer.for_targets)):
-        if (size := sizes[side]) is not None and own.vocab_size > size:
-            largest = own.vocab_size - 1
+    for side, reader in (("sources", tokenizer), ("targets", tokenizer.for_targets)):
+        if (size := sizes[side]) is not None and reader.vocab_size > size:
+            largest = reader.vocab_size - 1
             raise CheckpointError(
                 f"The tokenizer does not fit the model: its ids go up to {largest:,} "
-                f"({own.token(largest)!r}), but config.json has `vocab_size` {size:,} for {side}. "
+                f"({reader.token(largest)!r}), but config.json has `vocab_size` {size:,} for "
+                f"{side}. "
                 "Use the tokenizer that was saved with these weights."
             )
     for role in ROLES:
-        stated, actual = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
-        if type(stated) is not int or actual is None or stated == actual:
+        config_id, actual = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
+        if type(config_id) is not int or actual is None or config_id == actual:
             continue
-        if role == "bos" and stated == config.get("decoder_start_token_id"):
+        if role == "bos" and config_id == config.get("decoder_start_token_id"):
             continue  # earlier releases wrote the start of a decoder there
         problem = (
-            f"config.json has `{role}_token_id` {stated}, but the tokenizer's {role} token "
+            f"config.json has `{role}_token_id` {config_id}, but the tokenizer's {role} token "
             f"{tokenizer.token(actual)!r} has the id {actual}"
         )
-        is_token = stated in tokenizer.vocab().values()
-        if role not in LOOSE and is_token and stated not in tokenizer.special_ids:
+        is_token = config_id in tokenizer.vocab().values()
+        if role not in LOOSE and is_token and config_id not in tokenizer.special_ids:
             raise CheckpointError(
-                f"The tokenizer does not fit the model: {problem}, and {stated} is the ordinary "
-                f"token {tokenizer.token(stated)!r} there. Use the tokenizer that was saved with "
+                f"The tokenizer does not fit the model: {problem}, and {config_id} is the ordinary "
+                f"token {tokenizer.token(config_id)!r} there. Use the tokenizer saved with "
                 "these weights."
             )
         warnings.warn(f"{problem}. Do they belong together?", stacklevel=2)

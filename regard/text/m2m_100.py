@@ -75,22 +75,24 @@ class M2M100Tokenizer(PieceTokenizer):
         settings = read_settings(folder / VOCAB)
         others = settings.config.model_extra or {}
         codes, source = others.get("language_codes") or "m2m100", others.get("src_lang") or "en"
-        for name, value, known in (
+        for name, value, allowed in (
             ("language_codes", codes, [*LANGUAGES]),
             ("src_lang", source, LANGUAGES.get(codes, [])),
         ):
-            if value not in known:
-                problem = f"`{name}` must be one of {', '.join(known)}, but is {value!r}."
+            if value not in allowed:
+                problem = f"`{name}` must be one of {', '.join(allowed)}, but is {value!r}."
                 raise DataError(settings.path, None, problem)
         vocab = vocab_files.read_vocab_json(folder / VOCAB)
         named = {role: settings.roles.get(role, token) for role, token in ROLES.items()}
         check_vocabulary(folder / VOCAB, vocab, ROLES, named)
         files = {MODEL: (folder / MODEL).read_bytes()}
         sentencepiece.parsed(folder / MODEL, files[MODEL], sentencepiece.CUTTING)
-        known = [f"__{code}__" for code in LANGUAGES[codes]]
-        listed = [token.content for token in settings.extra if token.content in known]
-        if listed not in ([], known):  # their program would give them other ids in texts
-            problem = f"`{ADDITIONAL}` must name all languages, {known[0]} to {known[-1]}, or none."
+        allowed = [f"__{code}__" for code in LANGUAGES[codes]]
+        listed = [token.content for token in settings.extra if token.content in allowed]
+        if listed not in ([], allowed):  # their program would give them other ids in texts
+            problem = (
+                f"`{ADDITIONAL}` must name all languages, {allowed[0]} to {allowed[-1]}, or none."
+            )
             raise DataError(settings.path, None, problem)
         return cls(files, vocab, named, source, codes, settings.max_length, listed)
 

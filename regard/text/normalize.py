@@ -57,11 +57,11 @@ class Preprocessing:
     split: str = "whitespace"
 
     def __post_init__(self) -> None:
-        for name, known in (("unicode_form", ["none", *UNICODE_FORMS]), ("split", list(SPLITS))):
+        for name, allowed in (("unicode_form", ["none", *UNICODE_FORMS]), ("split", list(SPLITS))):
             value = getattr(self, name)
-            if value not in known:
+            if value not in allowed:
                 raise ConfigError(
-                    f"`{name}` is {value!r}, which is unknown. {nearest(str(value), known)}"
+                    f"`{name}` is {value!r}, which is unknown. {nearest(str(value), allowed)}"
                 )
         for name in ("clean", "isolate_cjk", "strip_accents", "lowercase"):
             if not isinstance(value := getattr(self, name), bool):

@@ -32,13 +32,11 @@ class UnknownWords:
 
     def number(self, word: str) -> int:
         """That of a word; a new word gets the next one."""
-        number = self._numbers.get(word)
-        if number is None:
-            with self._adding:
-                if (number := self._numbers.get(word)) is None:
-                    number = self._numbers[word] = len(self.words)
-                    self.words.append(word)
-        return number
+        with self._adding:
+            if word not in self._numbers:
+                self._numbers[word] = len(self.words)
+                self.words.append(word)
+            return self._numbers[word]
 
 
 class OpenVocabulary(Tokenizer):

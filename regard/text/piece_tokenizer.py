@@ -23,9 +23,9 @@ from regard.errors import DataError, RegardError
 from regard.file_writing import write_text
 from regard.text import sentencepiece
 from regard.text.encoding import Encoding
-from regard.text.post_processors import processor_of
 from regard.text.templates import Template
 from regard.text.tokenizer import Tokenizer, text_list
+from regard.text.tokenizers_calls import processor_of
 from regard.text.unigram import SPACE
 
 

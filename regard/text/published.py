@@ -31,7 +31,6 @@ from regard.text.bpe import END, rebuild_merges
 from regard.text.bpe_fast import assemble
 from regard.text.merges import Pair
 from regard.text.normalize import Preprocessing
-from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import roles_of
 from regard.text.templates import Template
 from regard.text.token_settings import (
@@ -49,7 +48,7 @@ from regard.text.tokenizer_classes import (
     adapted,
     family_of,
 )
-from regard.text.tokenizers_calls import parse
+from regard.text.tokenizers_calls import parse, processor_of, template_in
 from regard.text.wordpiece import longest_match_tokenizer
 
 VOCAB_NAMES = ("vocab.json", "encoder.json")
@@ -138,8 +137,8 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     settings = read_settings(path, content)
     fit = adapted(path, content, settings)
     start = fit.content
-    stated = {number: token for number, (token, _) in settings.added.items()}
-    if fit.family is not None and stated != dict(listed):
+    asked = {number: token for number, (token, _) in settings.added.items()}
+    if fit.family is not None and asked != dict(listed):
         start = {**start, "added_tokens": []}  # its class adds what tokenizer_config.json lists
     fast = parse(path, text if start is content else json.dumps(start))
     names = fit.family.defaults if fit.family else {}
@@ -217,14 +216,14 @@ def _loaded(
     roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
     if roles.get("unk") in (roles.get("bos", ""), roles.get("eos", "")) and not config.regard_kind:
         del roles["unk"]  # GPT-2 names the end of a text there, but no text is unknown to it
-    stated = config.regard_kind or kind
+    asked = config.regard_kind or kind
     model = type(fast.model).__name__
-    if MODELS.get(stated) != model:
-        problem = f"`regard_kind` is {stated!r}, which the model of {path.name}, {model}, is not."
+    if MODELS.get(asked) != model:
+        problem = f"`regard_kind` is {asked!r}, which the model of {path.name}, {model}, is not."
         raise DataError(settings.path, None, problem)
     return LoadedTokenizer(
         fast,
-        stated,
+        asked,
         roles,
         reads_special_tokens=not config.split_special_tokens,
         sides=settings.sides(fast.padding, fast.truncation),
@@ -432,11 +431,11 @@ def _put_ends(
     """The template that `add_bos_token` and `add_eos_token` ask for."""
     config = settings.config
     ids: dict[str, list[int]] = {"bos": [], "eos": []}
-    for role, stated in (("bos", config.add_bos_token), ("eos", config.add_eos_token)):
-        if stated and settings.named.get(role, roles.get(role)) is None:
+    for role, asked in (("bos", config.add_bos_token), ("eos", config.add_eos_token)):
+        if asked and settings.named.get(role, roles.get(role)) is None:
             problem = f"`add_{role}_token` asks for a {role} token, but there is none."
             raise DataError(settings.path, None, problem, f"Name one in `{role}_token`.")
-        ids[role] += [_id_of(fast, roles[role])] if stated else []
+        ids[role] += [_id_of(fast, roles[role])] if asked else []
     if not ids["bos"] + ids["eos"]:
         return
     (bos, bos_of_second), (eos, eos_of_second) = (

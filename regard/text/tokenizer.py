@@ -20,10 +20,9 @@ from regard.file_writing import write_text
 from regard.lazy import imported
 from regard.suggest import nearest
 from regard.text.encoding import Encoding
-from regard.text.post_processors import processor_of, template_in
 from regard.text.special_tokens import ROLES
 from regard.text.templates import Template
-from regard.text.tokenizers_calls import reason
+from regard.text.tokenizers_calls import processor_of, reason, template_in
 
 MARIAN = "regard.text.marian:MarianTokenizer"
 M2M_100 = "regard.text.m2m_100:M2M100Tokenizer"
@@ -95,8 +94,8 @@ class Tokenizer:
         return _rebuild, (self.to_str(), self.kind, self.roles, *self._options())
 
     def _options(self) -> tuple[Any, ...]:
-        own = self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
-        return (*own, self.targets)
+        options = self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
+        return (*options, self.targets)
 
     # ---- the vocabulary
 

@@ -1,9 +1,8 @@
 """The tokenizer classes of `transformers` that override parts of tokenizer.json.
 
-BertTokenizer, RobertaTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer and LlamaTokenizer take the
-vocabulary, the merges and the added tokens from tokenizer.json. They build the normalizer, the
-pre-tokenizer and the decoder from the fields of tokenizer_config.json. Other classes use
-tokenizer.json as it is.
+The classes of BERT, RoBERTa, GPT-2 and Llama take the vocabulary, the merges and
+the added tokens from tokenizer.json. They build the normalizer, the pre-tokenizer and the decoder
+from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regard.text.bpe import END
 from regard.text.token_settings import ConfigFields, TokenSettings
 
 Parts = dict[str, Any]  # of tokenizer.json, by name; "model" without vocabulary and merges
@@ -89,20 +87,6 @@ def _bytes(settings: TokenSettings) -> Parts:
     }
 
 
-def _gpt(settings: TokenSettings) -> Parts:
-    return {
-        "normalizer": bert_normalizer(ConfigFields()),
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "decoder": {"type": "BPEDecoder", "suffix": END},
-        "model": {
-            **PLAIN_BPE,
-            "continuing_subword_prefix": "",
-            "end_of_word_suffix": END,
-            "unk_token": _named(settings, "unk", "<unk>"),
-        },
-    }
-
-
 def _llama(settings: TokenSettings) -> Parts:
     config, space = settings.config, {"pattern": {"String": "▁"}, "content": " "}
     prefix = config.add_prefix_space is not False
@@ -145,7 +129,6 @@ ROBERTA = Family(
     },
 )
 GPT2 = Family("BPE", _bytes, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT))
-GPT = Family("BPE", _gpt, {"unk": "<unk>"})
 LLAMA = Family(
     "BPE",
     _llama,
@@ -156,7 +139,6 @@ CLASSES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra"), BERT),
     **dict.fromkeys(("Roberta", "Bart"), ROBERTA),
     "GPT2": GPT2,
-    "OpenAIGPT": GPT,
     "Llama": LLAMA,
 }
 # The family of a model type, for folders in which no file names a tokenizer class.
@@ -164,7 +146,6 @@ MODEL_TYPES = {
     **dict.fromkeys(("bert", "distilbert", "electra"), BERT),
     **dict.fromkeys(("roberta", "bart"), ROBERTA),
     **dict.fromkeys(("gpt2", "gpt_neo"), GPT2),
-    "openai-gpt": GPT,
 }
 
 

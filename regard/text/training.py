@@ -76,18 +76,18 @@ def _resolve(
     module, _, function = address.partition(":")
     learn = getattr(import_module(module), function)
     parameters = inspect.signature(learn).parameters.values()
-    own = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    defined = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     shared = [field.name for field in fields(Preprocessing)]
     for name in options:
-        if name not in own and name not in shared:
+        if name not in defined and name not in shared:
             raise ConfigError(
-                f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*own, *shared])}"
+                f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*defined, *shared])}"
             )
     for name, least in COUNTS.items():
-        if name in options and (options[name] is not None or own[name] is not None):
+        if name in options and (options[name] is not None or defined[name] is not None):
             _check_count(name, options[name], least)
     preprocessing = Preprocessing(**(defaults | {k: v for k, v in options.items() if k in shared}))
-    return learn, preprocessing, {k: v for k, v in options.items() if k in own}
+    return learn, preprocessing, {k: v for k, v in options.items() if k in defined}
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -59,11 +59,13 @@ def train(
             split_by_unicode_script=split_by_unicode_script,
         )
     )
-    if SPACE not in (one.text for one in pieces):
-        least = min((one.score for one in pieces), default=0.0)
+    if SPACE not in (piece.text for piece in pieces):
+        least = min((piece.score for piece in pieces), default=0.0)
         pieces = [*pieces[: size - 1], sentencepiece.Piece(SPACE, least)]
     special = [(name, 0.0) for name in inputs.special_tokens]
-    learned = [(one.text, one.score) for one in pieces if one.text not in inputs.special_tokens]
+    learned = [
+        (piece.text, piece.score) for piece in pieces if piece.text not in inputs.special_tokens
+    ]
     fast = Tokenizer(models.Unigram([*special, *learned], unknown))
     if (normalizer := inputs.preprocessing.normalizer()) is not None:
         fast.normalizer = normalizer

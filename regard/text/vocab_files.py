@@ -40,11 +40,9 @@ def read_vocab_txt(path: Path) -> dict[str, int]:
     """Token -> id of a file with one token per line; its id is the line's number, from 0."""
     vocab: dict[str, int] = {}
     for id, token in enumerate(read_lines(path)):
-        if not token:
-            raise DataError(path, id + 1, "the line is empty, but must be a token.")
-        if token in vocab:
-            problem = f"the token {token!r} is on line {vocab[token] + 1} already."
-            raise DataError(path, id + 1, problem, "Each token must occur once.")
+        if not token or token in vocab:
+            problem = f"must be a token that is on no line before, but is {token!r}."
+            raise DataError(path, id + 1, problem)
         vocab[token] = id
     return vocab
 
@@ -112,16 +110,10 @@ def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
     for number, line in enumerate(lines, 1):
         if (number == 1 and line.startswith("#version")) or (number == len(lines) and not line):
             continue
-        fields = line.split(" ")
-        if len(fields) != 2 or not all(fields):
-            problem = f"a merge is two tokens with one space between, but the line is {line!r}."
-            raise DataError(path, number, problem)
-        pair = fields[0], fields[1]
-        if pair in seen:
-            raise DataError(path, number, f"merge {line!r} is on line {seen[pair]} already.")
-        for token in (*pair, "".join(pair)):
-            if token not in vocab:
-                problem = f"merge {line!r} needs token {token!r}, which the vocabulary lacks."
-                raise DataError(path, number, problem, "Do both files belong together?")
+        left, space, right = line.partition(" ")
+        pair = left, right
+        if not space or pair in seen or not {left, right, left + right} <= vocab.keys():
+            problem = f"must be two tokens that make a third one, but is {line!r}."
+            raise DataError(path, number, problem, "Do both files belong together?")
         seen[pair] = number
     return list(seen)

@@ -384,7 +384,7 @@ def test_a_split_takes_the_last_documents(tokenizers, source):
         whole, first, last = (getattr(c, name).tolist() for c in (corpus, train, valid))
         assert first[-1] == middle and last[0] == 0
         assert [*first, *(x + middle for x in last[1:])] == whole
-    with pytest.raises(ConfigError, match="leaves no document to train on"):
+    with pytest.raises(ConfigError, match="leaves nothing to train on"):
         corpus.split(0.99)
 
 

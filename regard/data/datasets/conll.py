@@ -121,9 +121,9 @@ def _from_item(item: object, location: Location) -> TaggedSentence:
         mapping = item
         item = tuple(
             field_value(
-                mapping, next((name for name in known if name in mapping), known[0]), location
+                mapping, next((name for name in aliases if name in mapping), aliases[0]), location
             )
-            for known in (WORDS, TAGS)
+            for aliases in (WORDS, TAGS)
         )
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         raise DataError(*location, "must be a pair: a list of words and a list of tags.")

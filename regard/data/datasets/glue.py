@@ -155,7 +155,8 @@ class GlueReader(RowReader):
     def numbered(self) -> Iterator[tuple[int, Row]]:
         number, empty = 0, True
         for path in self.paths:
-            before, columns, widths = number, (), ()
+            before = number
+            columns, widths = tuple[int, ...](), tuple[int, ...]()
             for number, line in enumerate(lines(path), before + 1):
                 fields = line.split("\t")
                 if not line:
@@ -185,9 +186,9 @@ class GlueReader(RowReader):
             if named if not layout.widths else self._is_row(layout, fields):
                 return layout
         shown = ", ".join(repr(field[:20]) for field in fields[:12])
-        known = "; ".join(map(str, self.task.layouts))
+        layouts = "; ".join(map(str, self.task.layouts))
         problem = f"is no file of {self.task.name} with labels: it begins with {shown}."
-        raise DataError(path, number, problem, f"Known are: {known}.")
+        raise DataError(path, number, problem, f"Known are: {layouts}.")
 
     def _is_row(self, layout: _Layout, fields: list[str]) -> bool:
         return len(fields) in layout.widths and self.task.takes(fields[int(layout.label)])

@@ -95,4 +95,5 @@ def _pair(item: object, location: Location) -> MinimalPair:
             raise DataError(*location, f"{names[0]} must have a word, but is {value!r}.")
         sentences.append(value)
     file, member = split_member(location[0])
-    return MinimalPair(*sentences, str(record.get("UID") or PurePath(member or file).stem))
+    good, bad = sentences
+    return MinimalPair(good, bad, str(record.get("UID") or PurePath(member or file).stem))
