@@ -237,31 +237,6 @@ def _on_cpu(shape: Sequence[int], like: Tensor) -> bool:
 # ------------------------------------------------------------------------- recurrent layers
 
 
-def _steps(below: Tensor, recurrent: Tensor, cell: Tensor) -> bool:
-    return cell.dtype == torch.float32 and training.fit(cell, below, recurrent)
-
-
-def _lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    return _LSTMStep.apply(below, recurrent, cell)
-
-
-class _LSTMStep(torch.autograd.Function):
-    """One node of the graph, where torch's own operations would make eleven."""
-
-    @staticmethod
-    def forward(ctx: Any, below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        hidden, after, gates = training.lstm_step(below, recurrent, cell)
-        ctx.save_for_backward(gates, cell, after)
-        return hidden, after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        d_hidden, d_cell = grads
-        d_gates, d_before = training.lstm_step_back((d_hidden, d_cell), *ctx.saved_tensors)
-        return d_gates, d_gates, d_before
-
-
 def _reads_sequence(x: Tensor, hidden: Tensor, cell: Tensor, weights: RecurrentWeights) -> bool:
     """Whether autocast computes in bfloat16, and everything is float32 on the CPU."""
     tensors = x, hidden, cell, weights.input, weights.recurrent
@@ -340,7 +315,6 @@ def register() -> None:
     ops.register(wrappers.generator, "compiled", CompiledGenerator, when=program.fits)
     ops.register(wrappers.encoder, "compiled", compiled_encoder, when=program.fits)
     ops.register(panels.quantized_recurrence, "compiled", recur, when=products.fits_recurrence)
-    ops.register(ops.lstm_step, "compiled", _lstm_step, when=_steps)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", training.adam, when=training.adam_fits)
     ops.register(ops.zeros, "compiled", tensors.zeros, when=_on_cpu)

@@ -111,16 +111,6 @@ class EntropyStruct(ctypes.Structure):
     ]
 
 
-class LstmStepStruct(ctypes.Structure):
-    """One step of an LSTM (lstm_step.h)."""
-
-    _fields_ = [
-        *(*_fields_of(pointer, "below recurrent"), ("below_stride", int64)),
-        *_fields_of(pointer, "cell gates hidden next_cell d_hidden d_next_cell d_gates d_cell"),
-        *_fields_of(int64, "rows width"),
-    ]
-
-
 class HeadsStruct(ctypes.Structure):
     """Address and strides of the heads (B, H, T, K) (attention_autograd.h)."""
 
@@ -181,7 +171,6 @@ STRUCTURES: tuple[type[ctypes.Structure], ...] = (
         DroppingStruct,
         AddNormStruct,
         EntropyStruct,
-        LstmStepStruct,
         HeadsStruct,
         AttentionStruct,
     ),
@@ -206,7 +195,6 @@ FUNCTIONS: dict[str, list[Any]] = {
     "regard_topk": [pointer, int64, int64, int64, pointer, pointer, int64],
     **dict.fromkeys(["regard_drop", "regard_add_norm", "regard_add_norm_back"], _typed_call),
     **dict.fromkeys(["regard_entropy"], _typed_call),
-    **dict.fromkeys(["regard_lstm_step", "regard_lstm_step_back"], [int64, pointer]),
     **dict.fromkeys(["regard_attend", "regard_attend_back"], [int64, pointer]),
     "regard_adam": [int64, pointer],
     **dict.fromkeys(["regard_lstm_forward", "regard_lstm_backward"], [pointer, int64]),

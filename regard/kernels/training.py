@@ -26,7 +26,6 @@ from regard.kernels.signatures import (
     EntropyStruct,
     HeadsStruct,
     LstmLayerStruct,
-    LstmStepStruct,
     ParameterStruct,
 )
 from regard.kernels.tensors import (
@@ -152,45 +151,6 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     return losses
 
 
-def lstm_step(below: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden state and cell (B, D) after a step, and its gates (B, 4D): see `ops.lstm_step`.
-
-    All are float32; the rows of `below` may be the same memory.
-    """
-    recurrent, cell = contiguous(recurrent), contiguous(cell)
-    rows, width = checked_shape("cell", cell)
-    state, gate, real = (rows, width), (rows, 4 * width), torch.float32
-    if below.dim() == 2 and below.stride(1) != 1:
-        below = contiguous(below)
-    gates, hidden, after = cell.new_empty(gate), torch.empty_like(cell), torch.empty_like(cell)
-    job = LstmStepStruct(
-        *(row_strided_address("below", below, real, gate),),
-        *(address("recurrent", recurrent, real, gate), below.stride(0)),
-        *(address("cell", cell, real, state), *map(raw_address, (gates, hidden, after))),
-        *(None, None, None, None, rows, width),
-    )
-    _run_float("regard_lstm_step", recurrent, job)
-    return hidden, after, gates
-
-
-def lstm_step_back(
-    grads: tuple[Tensor, Tensor], gates: Tensor, cell: Tensor, after: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates (B, 4D) and of the cell before, from those of both results."""
-    d_hidden, d_after, gates, cell, after = map(contiguous, (*grads, gates, cell, after))
-    rows, width = checked_shape("after", after)
-    state, gate, real = (rows, width), (rows, 4 * width), torch.float32
-    d_sums, d_before = after.new_empty(gate), torch.empty_like(after)
-    job = LstmStepStruct(
-        *(None, None, 0, address("cell", cell, real, state), address("gates", gates, real, gate)),
-        *(None, address("after", after, real, state), address("d_hidden", d_hidden, real, state)),
-        *(address("d_after", d_after, real, state), raw_address(d_sums)),
-        *(raw_address(d_before), rows, width),
-    )
-    _run_float("regard_lstm_step_back", gates, job)
-    return d_sums, d_before
-
-
 def attends(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether `attend` takes these heads, (B, H, T, K) and (B, H, S, K): bfloat16 on the CPU."""
     same = key.shape == value.shape and query.shape[:2] == key.shape[:2]
@@ -313,10 +273,6 @@ def _run(name: str, x: Tensor, job: ctypes.Structure) -> int:
     if x.dtype not in NUMBERS:
         raise RegardError(f"Kernels compute in float32 and bfloat16, but not in {x.dtype}.")
     return getattr(build.library(), name)(NUMBERS[x.dtype], _threads(x), ctypes.byref(job))
-
-
-def _run_float(name: str, x: Tensor, job: ctypes.Structure) -> None:
-    getattr(build.library(), name)(_threads(x), ctypes.byref(job))
 
 
 def _threads(x: Tensor) -> int:

@@ -217,31 +217,6 @@ def an_entropy(draw: Draw) -> Case:
     return Case(call, wanted, given, ("targets",), known)
 
 
-def a_step(draw: Draw) -> Case:
-    rows, width = size(draw), size(draw)
-    given = dict(sums=normal(rows, 4 * width), more=normal(rows, 4 * width))
-    given |= dict(cell=normal(rows, width), d_hidden=normal(rows, width))
-    given |= dict(d_after=normal(rows, width))
-    if draw.random() < 0.3:
-        given["sums"] = normal(1, 4 * width).expand(rows, -1)
-
-    def call(sums, more, cell, d_hidden, d_after):
-        hidden, after, gates = training.lstm_step(sums, more, cell)
-        back = training.lstm_step_back((d_hidden, d_after), gates, cell, after)
-        return hidden, after, *back
-
-    def wanted(sums, more, cell, d_hidden, d_after):
-        with torch.enable_grad():
-            gates, cell = (sums + more).requires_grad_(), cell.detach().clone().requires_grad_()
-            enter, keep, new, leave = gates.chunk(4, 1)
-            after = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
-            hidden = leave.sigmoid() * after.tanh()
-            ends = (hidden, after), (gates, cell), (d_hidden, d_after)
-            return hidden, after, *torch.autograd.grad(*ends)
-
-    return Case(call, wanted, given)
-
-
 def an_attention(draw: Draw) -> Case:
     rows, heads, width = size(draw, 3) % 4 + 1, size(draw, 3) % 4 + 1, size(draw)
     queries, keys = size(draw, 150), size(draw, 150)
@@ -435,7 +410,7 @@ FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
         *(a_product, some_lines, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
-        *(an_entropy, a_step, an_attention, rows_end_to_end, an_lstm, an_update),
+        *(an_entropy, an_attention, rows_end_to_end, an_lstm, an_update),
         *(an_encoder, a_decoder),
     )
 }

@@ -26,7 +26,7 @@ const int64_t regard_sizes[] = {
     sizeof(Matrix), sizeof(Op), sizeof(Memory), sizeof(Part), sizeof(Program), sizeof(Beams),
     sizeof(learning::Drop), sizeof(learning::Dropping), sizeof(learning::AddNorm),
     sizeof(learning::Entropy),
-    sizeof(learning::LstmStep), sizeof(learning::HeadsView), sizeof(learning::Attention),
+    sizeof(learning::HeadsView), sizeof(learning::Attention),
     sizeof(learning::Parameter), sizeof(learning::Adam), LSTM_LAYER_SIZE, 0};
 
 // The functions of an OpenMP runtime; without them everything runs in one thread.

@@ -15,7 +15,6 @@
 #include "lanes.h"
 #include "attention_autograd.h"
 #include "loss.h"
-#include "lstm_step.h"
 #include "threads.h"
 
 namespace learning {
@@ -239,13 +238,6 @@ int64_t regard_entropy(int64_t type, int64_t threads, Entropy* job) {
   return missing ? missing : run_as(type, threads, entropy<float>, entropy<bfloat16>, job);
 }
 
-int64_t regard_lstm_step(int64_t threads, LstmStep* job) {
-  return boundary::guarded_call([&] { run(threads, lstm_step, job); });
-}
-
-int64_t regard_lstm_step_back(int64_t threads, LstmStep* job) {
-  return boundary::guarded_call([&] { run(threads, lstm_step_back, job); });
-}
 }
 
 }  // namespace learning
