@@ -41,9 +41,8 @@ class State:
         """
         if self._consumed:
             raise RegardError(
-                f"This {type(self).__name__} was consumed by an earlier step, which may have "
-                "overwritten it. Continue with the state that `step` returned. To decode twice "
-                "from one state, call `state.copy()` before the first step."
+                f"This {type(self).__name__} was consumed by an earlier step. Continue with the "
+                "state that `step` returned, or call `state.copy()` before the first step."
             )
 
     # whether a sequence is a row of each tensor, and depends on nothing else of the state

@@ -257,7 +257,7 @@ class Given(Mask):
         table = self.table.to(at.key.device)
         while table.dim() < 4:  # (T, S) -> (1, 1, T, S); (B, T, S) -> (B, 1, T, S)
             table = table.unsqueeze(0 if table.dim() == 2 else 1)
-        sequences, heads, queries, keys = table.shape
+        sequences, heads = table.shape[:2]
         sequence = 0 if sequences == 1 else at.sequence
         head = 0 if heads == 1 else at.head
         try:
@@ -265,11 +265,9 @@ class Given(Mask):
                 raise IndexError
             return table[sequence, head, at.query, at.key]
         except IndexError:
+            asked = at.sequence.numel(), at.head.numel(), at.query.size(2), at.key.size(-1)
             raise ValueError(
-                f"`grid` must cover all coordinates, but it has {sequences} sequences, "
-                f"{heads} heads, {queries} queries and {keys} keys, and the coordinates have "
-                f"{at.sequence.numel()} sequences, "
-                f"{at.head.numel()} heads, {at.query.size(2)} queries, {at.key.size(-1)} keys."
+                f"`grid` must cover all coordinates {asked}, but is {tuple(table.shape)}."
             ) from None
 
 

@@ -274,16 +274,10 @@ def _check_cuttable(model: nn.Module | HasModule) -> None:
 
     for layers in _by_kind(model).values():
         for part in (part for attention in layers.values() for part in attention.modules()):
-            if isinstance(part, LowRankLinear):
+            if isinstance(part, LowRankLinear | QuantizedMatrix):
                 raise ConfigError(
-                    f"{_name(model)} has low-rank adapters, which cannot be cut. Prune the model "
-                    "into whose weights they are merged: `regard.models.adapters.merged` makes it, "
-                    "and a run that trained adapters holds it."
-                )
-            if isinstance(part, QuantizedMatrix):
-                raise ConfigError(
-                    f"{_name(model)} has quantized weights, which cannot be cut. Load it without "
-                    "`quantize`, prune it, save it, and load that with `quantize`."
+                    f"{_name(model)} has adapters or quantized weights, which cannot be cut. Merge "
+                    "adapters before, and load the model without `quantize`."
                 )
 
 

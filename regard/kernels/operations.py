@@ -308,8 +308,7 @@ def register() -> None:
     likelihood = products.negative_log_likelihood
     ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
     ops.register(ops.topk, "compiled", products.topk, when=_ranks_several)
-    rows, linear = panels.quantized_rows, panels.quantized_linear
-    ops.register(rows, "compiled", products.quantized_rows, when=products.reads_rows)
+    linear = panels.quantized_linear
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
     recur = products.quantized_recurrence
     ops.register(wrappers.generator, "compiled", CompiledGenerator, when=program.fits)

@@ -120,25 +120,6 @@ def quantized_recurrence(
 WORK_PER_LOGIT = 40  # multiplications that take as long as one term of the log-sum-exp
 
 
-def reads_rows(ids: Tensor, matrix: Panels) -> bool:
-    """Whether there are kernels for this lookup."""
-    return is_cpu_strided(ids, torch.int64) and matrix.packed.is_cpu and build.available()
-
-
-def quantized_rows(ids: Tensor, matrix: Panels) -> Tensor:
-    """Rows of a quantized embedding table, in float32."""
-    ids = contiguous(ids)
-    out = torch.empty(*ids.shape, matrix.shape[1])
-    missing = build.library().regard_rows(
-        *packed_matrix(*matrix),
-        *(address("ids", ids, torch.int64, ids.shape), ids.numel()),
-        raw_address(out),
-    )
-    if missing:
-        check_range("ids", ids, matrix.shape[0])
-    return out
-
-
 def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
     """See `ops.negative_log_likelihood`.
 

@@ -190,7 +190,6 @@ FUNCTIONS: dict[str, list[Any]] = {
     "regard_recur": [
         *(int64, *_matrix, pointer, pointer, int64, int64, pointer, pointer, pointer, int64)
     ],
-    "regard_rows": [*_matrix, pointer, int64, pointer],
     "regard_nll": [pointer, int64, int64, pointer, pointer, int64],
     "regard_topk": [pointer, int64, int64, int64, pointer, pointer, int64],
     **dict.fromkeys(["regard_drop", "regard_add_norm", "regard_add_norm_back"], _typed_call),

@@ -194,11 +194,11 @@ def test_given_takes_grids_of_2_to_4_dimensions():
         ),
         (
             lambda: given(torch.ones(2, 3, 3).bool()).resolve(3, 3, sequences=4),
-            r"`grid` must cover all coordinates, but it has 2 sequences.*have 4 sequences",
+            r"`grid` must cover all coordinates \(4, .*, but is \(2, ",
         ),
         (
             lambda: given(torch.ones(1, 2, 3, 3).bool()).resolve(3, 3, heads=4),
-            r"`grid` must cover .* 2 heads.* 4 heads",
+            r"`grid` must cover all coordinates \(1, 4, .*, but is \(1, 2, ",
         ),
         (lambda: given(torch.ones(3, 3).bool()).resolve(3, 5), r"`grid` must cover .* 5 keys"),
         (lambda: given(torch.ones(3, 3).bool()).resolve(5, 3), r"`grid` must cover .* 5 queries"),

@@ -96,17 +96,6 @@ def a_product(draw: Draw) -> Case:
     return Case(through(linear), through(linear.definition), given)
 
 
-def some_lines(draw: Draw) -> Case:
-    packed, scale, shape, wide = matrix(draw)
-    ids = torch.randint(shape[0], draw.choice([(), (size(draw),), (2, 5), (0,)]))
-    given = dict(packed=packed, scale=scale, ids=ids, shape=shape)
-
-    def call(packed: Tensor, scale: Tensor | None, ids: Tensor, shape: tuple[int, int]) -> Tensor:
-        return panels.quantized_rows(ids, Panels(packed, scale, shape))
-
-    return Case(call, lambda ids, **_: wide[ids], given, ("ids",), shape[0])
-
-
 def a_likelihood(draw: Draw) -> Case:
     rows, known = size(draw), draw.choice([size(draw), 600])
     given = dict(logits=normal(rows, known), targets=torch.randint(known, (rows,)))
@@ -409,7 +398,7 @@ def a_decoder(draw: Draw) -> Case:
 FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
-        *(a_product, some_lines, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
+        *(a_product, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
         *(an_entropy, an_attention, rows_end_to_end, an_lstm, an_update),
         *(an_encoder, a_decoder),
     )

@@ -246,9 +246,7 @@ def test_capture_and_head_masks_use_the_plain_step(use, runs):
 def test_pruning_a_quantized_model_raises_an_error(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))
-    with pytest.raises(
-        ConfigError, match="quantized weights, which cannot be cut. Load it without"
-    ):
+    with pytest.raises(ConfigError, match="quantized weights, which cannot be cut"):
         prune_heads(model, {1: [2]})
 
 

@@ -113,15 +113,6 @@ int64_t regard_recur(int64_t kind, int64_t weights, int64_t n, int64_t k, const 
   });
 }
 
-// Rows of a matrix: ids (count,) -> y (count, K). Returns how many ids are out of range.
-int64_t regard_rows(int64_t weights, int64_t n, int64_t k, const void* data, const float* scale,
-                     const int64_t* ids, int64_t count, float* y) {
-  const Matrix w{weights, n, k, data, scale, nullptr};
-  if (const int64_t missing = boundary::count_outside(ids, count, n)) return missing;
-  for (int64_t i = 0; i < count; i++) copy_row(w, ids[i], y + i * k);
-  return 0;
-}
-
 // Logits (rows, vocab_size) and targets (rows,) -> -log p(target). Returns how many targets are not
 // in the vocabulary.
 int64_t regard_nll(const float* logits, int64_t rows, int64_t vocab_size, const int64_t* targets,
