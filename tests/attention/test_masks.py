@@ -200,8 +200,14 @@ def test_given_takes_grids_of_2_to_4_dimensions():
             lambda: given(torch.ones(1, 2, 3, 3).bool()).resolve(3, 3, heads=4),
             r"`grid` must cover all coordinates \(1, 4, .*, but is \(1, 2, ",
         ),
-        (lambda: given(torch.ones(3, 3).bool()).resolve(3, 5), r"`grid` must cover .* 5 keys"),
-        (lambda: given(torch.ones(3, 3).bool()).resolve(5, 3), r"`grid` must cover .* 5 queries"),
+        (
+            lambda: given(torch.ones(3, 3).bool()).resolve(3, 5),
+            r"`grid` must cover .* \(1, 1, 3, 5\)",
+        ),
+        (
+            lambda: given(torch.ones(3, 3).bool()).resolve(5, 3),
+            r"`grid` must cover .* \(1, 1, 5, 3\)",
+        ),
         (
             lambda: causal().resolve(torch.zeros(2, 1).long(), 3, sequences=3),
             r"`sequences` must be 2, as `queries` has, but is 3",
