@@ -9,8 +9,8 @@ pytest.importorskip("regard.kernels", reason="the package of kernels is absent")
 
 from regard.kernels import build, operations  # noqa: E402
 
-PLAIN = (("-DPORTABLE",),)
-OLDER = (("-mavx2", "-mfma"), *PLAIN)  # without AVX-512
+PLAIN = (("-DPORTABLE", "-O1"),)
+OLDER = (("-mavx2", "-mfma", "-O1"), *PLAIN)  # without AVX-512
 
 
 @pytest.fixture(autouse=True)

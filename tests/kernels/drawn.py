@@ -551,7 +551,7 @@ def run(seed: int, count: int, names: list[str]) -> list[str]:
     return failures
 
 
-KINDS = {"fast": build.KINDS, "plain": (("-DPORTABLE",),)}
+KINDS = {"fast": build.KINDS, "plain": (("-DPORTABLE", "-O1"),)}
 KINDS["older"] = (("-mavx2", "-mfma", "-DPORTABLE"),)
 
 

@@ -64,7 +64,7 @@ def test_the_kernels_are_valid_for_a_compiler_of_aarch64(level):
 @pytest.fixture
 def wheel_folder(libraries, tmp_path, monkeypatch):
     """The folder of a wheel's kernels, where only the lowest level is; nothing is set up yet."""
-    compiled = build.build((("-DPORTABLE",),))  # which `libraries` has put into the cache
+    compiled = build.build((("-DPORTABLE", "-O1"),))  # which `libraries` has put into the cache
     level = build.LEVELS["x86_64"][-1]
     folder = tmp_path / "lib"
     folder.mkdir()
