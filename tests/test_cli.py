@@ -671,6 +671,7 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
         "workers": 2,
         "gpus": 0,
         "progress": False,
+        "device": None,
     }
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")
 

@@ -94,6 +94,8 @@ class VectorOptions:
         if self.combine not in COMBINE:
             kinds = f"--combine must be {', '.join(COMBINE)}, or"
             combine = _numbers_in(self.combine, float, kinds)
+        if len(layers) == 1:
+            check_none("with one layer", {"combine": self.combine != "concat"})
         return asdict(self) | {"layers": layers, "combine": combine}
 
 

@@ -139,6 +139,8 @@ class PictureOutput:
             ConfigError: one has another ending than its kind of file.
             CheckpointError: one is there already, without --force.
         """
+        if self.html is None and self.png is None:
+            check_none("without --html or --png", {"force": self.force})
         for path, suffix in ((self.html, ".html"), (self.png, ".png")):
             if path is not None and path.suffix != suffix:
                 raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")

@@ -78,6 +78,8 @@ def predict(
         return sharding.run(work, texts, out, as_json)
     of_files = {"columns": columns, "delimiter": delimiter, "out": out, "force": force}
     options.check_none("without --file or --workers", of_files)
+    if as_json:
+        options.check_none("with --json, which has the scores", {"scores": scores})
     form = _json_line if as_json else _score_lines if scores or several else _text_line
     _predict_lines(work, texts, scores, form)
 
