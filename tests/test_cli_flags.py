@@ -14,24 +14,18 @@ from regard.cli import app
 
 TEXT = "the old cat sat"
 # Values of flags that differ from the defaults; others have one by their type.
-VALUES = {
-    **{"--beams": 3, "--temperature": 3.0, "--top-p": 0.5, "--max-tokens": 2, "--stop": "a"},
-    **{
-        "--min-tokens": 9,
-        "--no-repeat-ngram": 1,
-        "--samples": 2,
-        "--n-best": 2,
-        "--seed": 5,
-        "--top-k": 3,
-    },
-    **{"--length-penalty": 3, "--max-length-a": 0.1, "--max-length-b": 1, "--layers": "0"},
-    **{"--combine": "sum", "--pooling": "max", "--granularity": "word", "--kind": "cross"},
-    **{"--quantize": "int8", "--precision": "bfloat16", "--token": "old", "--cell": "1:1"},
-    **{"--mask-heads": "1:1", "--task": "tree", "--model-type": "elmo", "--device": "cpu"},
-    **{"--too-long": "truncate", "--answer": "a", "--choices": "a=b", "--template": "{text}"},
-    **{"--shard": "1/2", "--executor": "slurm", "--format": "txt", "--columns": "text"},
-    **{"--delimiter": ";", "--source-language": "en", "--target-language": "de"},
-}
+VALUES = dict(
+    word.split("=", 1)
+    for word in (
+        "--beams=3 --temperature=3.0 --top-p=0.5 --max-tokens=2 --stop=a --min-tokens=9 --layers=0 "
+        "--no-repeat-ngram=1 --samples=2 --n-best=2 --seed=5 --top-k=3 --length-penalty=3 "
+        "--max-length-a=0.1 --max-length-b=1 --combine=sum --pooling=max --granularity=word "
+        "--kind=cross --quantize=int8 --precision=bfloat16 --token=old --cell=1:1 --mask-heads=1:1 "
+        "--task=tree --model-type=elmo --device=cpu --too-long=truncate --answer=a --choices=a=b "
+        "--template={text} --shard=1/2 --executor=slurm --format=txt --columns=text --delimiter=; "
+        "--source-language=en --target-language=de"
+    ).split()
+)
 # Flags that may change nothing: where a computation runs and how fast it is, what becomes of texts
 # that are longer than those here, have subwords, or end early, and a layer of a model with one.
 UNSEEN = {"--device", "--too-long", "--prompt-lookup-num-tokens"}
