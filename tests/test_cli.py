@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -236,11 +234,6 @@ def test_samples_depend_on_the_seed_alone(runs):
     assert len({done(*words, seed) for seed in range(6)}) > 1
 
 
-def test_flags_of_different_methods_are_an_error(runs):
-    said = refused("predict", runs["seq2seq"], "one", "--beams", 2, "--top-k", 3)
-    assert "`beams` belongs to beam, but `top_k` to sampling" in said
-
-
 @pytest.mark.slow("regard/cli")
 def test_a_closed_output_pipe_ends_without_a_message(runs):
     words = [sys.executable, "-m", "regard", "predict", str(runs["seq2seq"]), "-"]
@@ -314,24 +307,6 @@ def test_the_signature_of_a_perplexity_has_its_protocol(runs):
     assert said.startswith("perplexity = ") and "|tok:byte-bpe-" in said
     said = refused("evaluate", runs["language"], "--beams", 2)
     assert "--beams has no effect on a perplexity" in said
-
-
-@pytest.mark.slow("regard/cli")
-@pytest.mark.parametrize("name", ["transformer", "language"])
-def test_evaluation_shows_a_bar_on_a_terminal_and_nothing_in_a_pipe(runs, name):
-    pty = pytest.importorskip("pty")
-    command = [sys.executable, "-m", "regard", "evaluate", str(runs[name])]
-    ours, theirs = pty.openpty()
-    on_terminal = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
-    in_pipe = regard("evaluate", runs[name])
-    os.close(theirs)
-    said = b""
-    with suppress(OSError):  # a terminal that nobody writes to any more
-        while part := os.read(ours, 4096):
-            said += part
-    assert on_terminal.communicate()[0] == in_pipe.stdout != ""
-    assert b"evaluating" in said and b"100%" in said
-    assert "evaluating" not in in_pipe.stderr and "\r" not in in_pipe.stderr
 
 
 @pytest.mark.parametrize(
@@ -459,18 +434,6 @@ def test_look_writes_the_weights_as_json(runs):
     assert own["rows"] == own["columns"] == mean["columns"]
 
 
-@pytest.mark.parametrize("name", ["transformer", "seq2seq"])
-def test_look_has_a_row_for_each_token_that_was_generated(runs, name):
-    words = ["look", runs[name], "one two three four", "--json", "--max-tokens"]
-    for limit in (1, 2, 12):
-        facts = json.loads(done(*words, limit))
-        answer = json.loads(done("predict", runs[name], words[2], "--max-tokens", limit, "--json"))
-        end = "</s>" if answer["hypotheses"][0]["finished"] else "…"  # what was cut off has no end
-        assert facts["rows"] == [*facts["answer"].split(), end]
-        for row in facts["weights"]:
-            assert sum(row) == pytest.approx(1)
-
-
 def test_look_colours_a_text_by_a_cell(runs, tmp_path):
     page, image = tmp_path / "cell.html", tmp_path / "cell.png"
     words = ["look", runs["language"], "one two\nthree", "--cell", "1:2"]
@@ -545,16 +508,6 @@ def test_a_tokenizer_is_trained_used_and_explained(workdir, runs, tmp_path):
     assert told["offsets"][0][0] == 0 and told["offsets"][-1][1] == 5
     assert "seven -> " in done("tokenizer", "explain", out, "seven")
     assert "'one' -> one" in done("tokenizer", "explain", runs["seq2seq"], "one")
-
-
-def test_options_that_would_be_ignored_are_refused(workdir, tmp_path):
-    (tmp_path / "words").write_text("one two")
-    words = ("tokenizer", "explain", "--words", "one:2")
-    assert "give one" in refused(*words, "--file", tmp_path / "words")
-    done("tokenizer", "train", workdir / "train.a", "--out", tmp_path / "t", "--vocab-size", 40)
-    for option in (("--merges", 3), ("--kind", "bpe")):
-        said = refused("tokenizer", "explain", tmp_path / "t", "one", *option)
-        assert f"{option[0]} belongs to --words and --file" in said
 
 
 def test_the_name_of_a_file_as_a_text_gives_a_hint(workdir, runs, tmp_path, monkeypatch):
@@ -636,12 +589,6 @@ def test_with_json_nothing_but_the_result_is_on_stdout_whatever_libraries_print(
         assert CliRunner().invoke(noisy_app, flags).stdout == on_stdout
 
 
-def test_debugging_shows_where_an_error_comes_from(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "REGARD_DEBUG", "1")
-    run = regard("resume", tmp_path)
-    assert run.exit_code == 1 and "is not a run" in str(run.exception)
-
-
 def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypatch):
     module = pytest.importorskip("regard.experiments.compare")
     asked = {}
@@ -676,26 +623,6 @@ def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypat
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")
 
 
-def test_the_shell_completes_commands_and_flags():
-    def completed(words: str) -> list[str]:
-        variables = {
-            **os.environ, "_REGARD_COMPLETE": "complete_bash",
-            "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1),
-        }  # fmt: skip
-        main = "import sys; sys.argv = ['regard']; from regard.cli import main; main()"
-        found = subprocess.run(
-            [sys.executable, "-c", main], env=variables, capture_output=True, text=True
-        )
-        return found.stdout.split()
-
-    assert completed("regard pre") == ["predict"]
-    assert "--columns" in completed("regard predict --col")
-
-
 @pytest.mark.parametrize("flag", ["--epochs", "--training.epochs", "--lr"])
 def test_options_of_recipes_are_no_flags(flag):
     assert "without dashes: training.epochs=3" in refused("train", "recipe.toml", flag, 3)
-
-
-def test_other_unknown_flags_are_reported_as_such():
-    assert "No such option: --epoch" in regard("evaluate", ".", "--epochs", 3).output

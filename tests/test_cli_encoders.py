@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 from test_cli import done, refused
 
-from regard.experiments import runs
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.fill_mask import MaskFiller
@@ -101,15 +100,6 @@ def test_lines_are_classified_in_order(classifier):
     assert sum(facts["probabilities"].values()) == pytest.approx(1)
 
 
-def test_options_without_effect_on_a_head_are_an_error(classifier):
-    assert "--beams has no effect" in refused("predict", classifier, "a", "--beams", 2)
-    assert "--beams has no effect" in refused("evaluate", classifier, "--beams", 2)
-    assert "does not continue" in refused("generate", classifier, "the")
-    assert "reads at most 20" in refused("predict", classifier, "good " * 60)
-    said = done("predict", classifier, "good " * 60, "--too-long", "truncate")
-    assert said == "yes\n"
-
-
 def test_predict_gives_a_tag_for_each_word(workdir):
     recipe = workdir / "tags.toml"
     recipe.write_text(
@@ -130,14 +120,6 @@ def test_predict_gives_a_tag_for_each_word(workdir):
             "evaluate", workdir / "tags", "--data", workdir / "test.conll", "--columns", columns
         )
         assert "the numbers of words and tags" in said
-
-
-def test_evaluate_of_a_task_without_scores_is_an_error(workdir, tmp_path):
-    torch.manual_seed(1)
-    task = masked(workdir)
-    runs.save(task, tmp_path / "masked_lm")
-    said = refused("evaluate", tmp_path / "masked_lm", "--data", workdir / "test.tsv")
-    assert "Nothing scores the task fill-mask" in said
 
 
 def masked(workdir: Path) -> MaskFiller:
@@ -212,17 +194,6 @@ def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
     assert "no image" in refused("look", folder, page, "--regions")
 
 
-def test_look_refuses_what_another_picture_would_ignore(classifier):
-    asked = ("look", classifier, "the film is good", "--inputs")
-    assert "--regions is for models that" in refused(*asked[:3], "--regions")
-    assert "--layer has no effect with --inputs" in refused(*asked, "--layer", 1)
-    assert "--mask-heads has no effect" in refused(*asked, "--mask-heads", "1:1")
-    assert "--beams has no effect" in refused(*asked, "--beams", 2)
-    assert "--compare-with has no effect" in refused(*asked, "--compare-with", classifier)
-    word = (*asked[:3], "--token", "film")
-    assert "--token has no effect" in refused(*word, "--compare-with", classifier)
-
-
 def test_look_shows_zeros_for_a_masked_head(classifier):
     asked = ("look", classifier, "the film is good", "--layer", 2, "--head", 1, "--json")
     facts = json.loads(done(*asked, "--mask-heads", "2:1"))
@@ -230,11 +201,6 @@ def test_look_shows_zeros_for_a_masked_head(classifier):
     twice = json.loads(done(*asked, "--mask-heads", "2:1", "--mask-heads", "2:2"))
     assert not any(map(any, twice["weights"]))
     assert "3:1,6" in refused("look", classifier, "a", "--mask-heads", "two")
-
-
-def test_embed_writes_vectors_of_the_width_of_the_model(classifier):
-    lines = done("embed", classifier, stdin="the film\nis good\n").splitlines()
-    assert len(lines) == 2
 
 
 def test_quantized_weights_predict_the_same_labels(classifier):

@@ -32,6 +32,19 @@ def model(tmp_path_factory) -> Path:
     return path
 
 
+def test_a_model_that_is_saved_over_another_leaves_none_of_its_files(model, tmp_path):
+    task = folders.load(model)
+    folders.save(task, tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    stale = "model-00001-of-00002.safetensors model.safetensors.index.json modules.json vocab.txt"
+    for name in (*stale.split(), "adapter_config.json", "generation_config.json", "notes.txt"):
+        (tmp_path / "old" / name).write_text("{}")
+    folders.save(task, tmp_path / "old")
+    new = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    old = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    assert old == {**new, "notes.txt": b"{}"}
+
+
 def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
     run = regard("quantize", model, "--out", tmp_path / "small", "--json")
     assert run.exit_code == 0, run.stderr

@@ -464,6 +464,14 @@ def model_section(model: nn.Module) -> dict[str, Any]:
     return {"model": name_of(model), **heads}
 
 
+OF_MODELS = (  # files that the model of a folder may have
+    *("*.safetensors", "*.index.json", "pytorch_model*.bin", "generation_config.json"),
+    *("modules.json", "sentence_bert_config.json", "adapter_config.json"),
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.spm", "spiece.model", "sentencepiece*.model"),
+)
+
+
 def write_model(
     folder: Path,
     config: Mapping[str, Any],
@@ -473,6 +481,9 @@ def write_model(
 ) -> None:
     """Write config.json, model.safetensors and the tokenizer.
 
+    Where the folder has another model, its weights, tokenizer and settings are removed; other files
+    stay.
+
     max_length: the longest sequence that the model reads, in tokens; None: any length.
 
     Raises:
@@ -480,9 +491,13 @@ def write_model(
     """
     if config.get("regard", {}).get("weights") is None:
         _check_readable(folder, config, tensors)
+    former = {path: path.stat().st_mtime_ns for name in OF_MODELS for path in folder.glob(name)}
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
     tokenizer.save(folder, max_length)
+    for path, written in former.items():
+        if path.stat().st_mtime_ns == written:  # it belongs to the former model
+            path.unlink()
 
 
 def _check_readable(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from regard.cli.console import emit, say, show, to_json
+from regard.cli.console import emit, show, to_json
 from regard.cli.help_texts import Command, Group, with_values
 from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import AsJson, Quiet, Texts, column_names
+from regard.cli.options import AsJson, Quiet, Texts, check_none, column_names
 from regard.cli.outputs import Force, check_out, replaced
 from regard.errors import ConfigError
 
@@ -124,41 +124,30 @@ def explain(
     words: Annotated[
         str | None, Option(help='Train on these words with their counts: "old:7 older:3".')
     ] = None,
-    file: Annotated[
-        Path | None, Option(metavar="FILE", help="Train on the words of this file.")
-    ] = None,
     merges: Annotated[int | None, Option(help="Show the first N merges; default: 5.")] = None,
     kind: Annotated[
         Literal["bpe", "wordpiece-likelihood"] | None,
-        Option(help="The kind that is trained on --words or --file; default: bpe."),
+        Option(help="The kind that is trained on --words; default: bpe."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show step by step what a tokenizer does.
 
-    With --words or --file: how it is trained, merge by merge. With a tokenizer and a text: how the
+    With --words: how it is trained, merge by merge. With a tokenizer and a text: how the
     text is split.
     """
     from regard.text import explain
 
     steps: list[Any]
-    if words is not None or file is not None:
-        if tokenizer is not None:
-            raise ConfigError("Give a tokenizer and a text, or --words or --file, but not both.")
-        if words is not None and file is not None:
-            raise ConfigError("--words and --file are different words to train on: give one.")
-        counts = _counts(checked_argument(words)) if words is not None else _counts_of_file(file)
-        most = MERGES if merges is None else merges
-        if kind == "wordpiece-likelihood":
-            steps = [explain.likelihood(counts, most)]
-        else:
-            steps = [explain.training(counts, most)]
+    if words is not None:
+        check_none("with --words", {"TOKENIZER": tokenizer})
+        counts, count = _counts(checked_argument(words)), MERGES if merges is None else merges
+        likelihood = kind == "wordpiece-likelihood"
+        steps = [(explain.likelihood if likelihood else explain.training)(counts, count)]
     elif tokenizer is None or text is None:
-        raise ConfigError("Give a tokenizer and a text, or words to train on: --words or --file.")
-    elif merges is not None or kind is not None:
-        option = "--merges" if merges is not None else "--kind"
-        raise ConfigError(f"{option} belongs to --words and --file: a text is encoded as it is.")
+        raise ConfigError("Give a tokenizer and a text, or words to train on: --words.")
     else:
+        check_none("without --words", {"merges": merges, "kind": kind})
         steps = list(explain.encoding(load_tokenizer(tokenizer), checked_argument(text)))
     show([asdict(one) for one in steps], "\n\n".join(map(explain.render, steps)), as_json)
 
@@ -179,15 +168,6 @@ def _counts(words: str) -> dict[str, int]:
         if not number.isdecimal() or not word:
             raise ConfigError(f"`--words` must be like 'old:7 older:3', but has {item!r}.")
         counts[word] = counts.get(word, 0) + int(number)
-    return counts
-
-
-def _counts_of_file(file: Any) -> dict[str, int]:
-    from regard.data import read
-    from regard.text.explain import count_words
-
-    counts = count_words(read(file).texts())
-    say(f"{len(counts):,} different words")
     return counts
 
 

@@ -133,14 +133,6 @@ def test_vectors_equal_those_of_python(service, options):
     assert found == near(expected.tolist())
 
 
-def test_vectors_of_words_come_with_them(service):
-    expected = task_of(service, "embedding").embed(TEXTS[0], granularity="word")
-    body = {"model": "embedding", "texts": TEXTS[0], "granularity": "word"}
-    found = result(service, "/embed", body)["result"]
-    assert found["labels"] == list(expected.labels)
-    assert found["vectors"] == near(expected.tolist())
-
-
 def test_a_search_finds_what_the_task_finds_in_texts_and_in_an_index(service):
     task, index = task_of(service, "embedding"), service.models.all["index"].index
     for name, texts in (("embedding", TEXTS), ("index", None)):
@@ -279,15 +271,6 @@ def test_the_description_has_every_route_and_its_fields(service):
         assert content["example"] == route.example and operation["summary"].endswith(".")
         assert {"HTTPBearer": []} in operation["security"]
         assert "default" in operation["responses"] and "422" not in operation["responses"]
-
-
-def test_one_model_is_described_also_if_its_name_has_a_slash(service):
-    (card,) = [
-        card for card in ask(service, "/v1/models").json()["data"] if card["id"] == "tagging"
-    ]
-    assert ask(service, "/v1/models/tagging").json() == card
-    answered = ask(service, "/v1/models/org/name")
-    assert answered.status_code == 404 and "no model 'org/name'" in message_of(answered)
 
 
 def test_requests_that_arrive_together_are_answered_as_alone(service):

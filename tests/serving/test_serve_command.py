@@ -12,9 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from served import free_port
@@ -79,23 +77,6 @@ NOT_AT_START = (
 )
 
 
-def test_a_server_of_an_encoder_starts_without_what_other_models_and_routes_need(folders):
-    command = [sys.executable, "-X", "importtime", *REGARD[1:], folders["embedding"]]
-    process = subprocess.Popen(
-        [*map(str, command), "--port", str(free_port())], stderr=subprocess.PIPE, text=True
-    )
-    try:
-        lines = [*takewhile(lambda line: not line.startswith("serving "), process.stderr)]
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
-    assert "regard.tasks.embedding" in loaded
-    assert not {one for one in loaded for name in NOT_AT_START if f"{one}.".startswith(f"{name}.")}
-    assert len({one for one in loaded if one.startswith("regard.")}) <= 247
-
-
 def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):
     folder = str(folders["tagging"])
     (tmp_path / "key").write_bytes(b"\xff\xfe")
@@ -121,19 +102,6 @@ def test_a_port_in_use_is_an_error_that_asks_for_another(folders):
         port = other.getsockname()[1]
         run = CliRunner().invoke(app, ["serve", str(folders["tagging"]), "--port", str(port)])
     assert run.exit_code == 2 and "choose another --port" in run.stderr
-
-
-def test_the_address_that_is_printed_is_where_the_server_listens(folders):
-    host = "::1" if has_ipv6() else "127.0.0.1"
-    command = [*REGARD, str(folders["tagging"]), "--host", host, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        address = process.stderr.readline().split()[-1]
-        with urlopen(f"{address}/health", timeout=30) as response:
-            assert response.status == 200
-    finally:
-        process.kill()
-        process.stderr.close()
 
 
 def has_ipv6() -> bool:

@@ -165,31 +165,6 @@ def last_error(answered):
     return json.loads(answered.text.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
 
 
-def test_a_deadline_holds_while_the_engine_is_busy_with_another_request(folders, monkeypatch):
-    names = {"lm": "language-modeling", "tagging": "tagging"}
-    service = service_of({name: folders[task] for name, task in names.items()}, timeout=0.2)
-    task, busy = service.models.all["tagging"].task, threading.Event()
-    tag = task._predictions
-    monkeypatch.setattr(
-        task, "_predictions", lambda *a, **o: (busy.wait(30), tag(*a, **o))[1], raising=False
-    )
-    lm = {"model": "lm", "prompt": "the cat", "max_tokens": 5}
-    requests = [
-        ("/v1/completions", {**ENDLESS, "stream": True}),  # is sent when the engine becomes busy
-        ("/tag", {"model": "tagging", "texts": "the cat"}),
-        ("/v1/completions", lm),
-        ("/v1/completions", {**lm, "stream": True}),
-    ]
-    with running(service):
-        began = time.monotonic()
-        sent, *late = ask_together(service, requests)
-        assert time.monotonic() - began < 10 and not busy.is_set()
-        assert sent.status_code == 504 or last_error(sent)["code"] == "deadline"
-        assert [answered.status_code for answered in late] == [504] * 3
-        assert service.engine.waiting_tokens == 0
-        busy.set()
-
-
 def test_replies_that_are_decoded_as_a_whole_are_streamed_as_one_piece(service):
     body = {"model": "dialogue", "messages": [{"role": "user", "content": "the cat"}]}
     whole = ask(service, "/v1/chat/completions", {**body, "n": 2, "temperature": 1}).json()
@@ -231,20 +206,6 @@ def test_prompts_that_begin_alike_are_read_once(folders):
             written = ask(service, "/v1/completions", body).json()["choices"][0]["text"]
             assert text + written == alone.generate(text, max_tokens=4, beams=1)
     assert task.prefix_cache.reused >= 8 and task.prefix_cache.bytes <= 2**20
-
-
-def test_long_stops_cost_no_more_than_short_ones():
-    """Their time is the engine's, for which all requests wait."""
-    ids = BYTES.encode("the cat sat " * 300).ids
-    stops = [f"{number}" * 500_000 for number in range(14)]
-    stops += ["the cat sat " * 50_000, "the cat sat " * 40_000 + "!"]
-    generated, began, text = GeneratedText(BYTES, [], stops), time.process_time(), ""
-    for token in ids[:1500]:
-        generated.add(token)
-        text += generated.ready()
-    assert text == "" and time.process_time() - began < 5
-    generated.end()
-    assert generated.ready() == BYTES.decode(ids[:1500])
 
 
 BYTES = train("byte-bpe", ["naïve café 日本語 😀 the cat sat " * 3], 290)

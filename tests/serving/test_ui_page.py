@@ -131,23 +131,6 @@ SHIFTS = """window.shifts = [];
     new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });"""
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_nothing_moves_when_another_view_is_opened(page, address, width):
-    page.set_viewport_size({"width": width, "height": 900})
-    page.add_init_script(SHIFTS)
-    views = views_of(page, address)
-    frames = []
-    for view in views:
-        page.click(f"#views a[href^='{view}']")
-        page.wait_for_function("view => location.hash.startsWith(view)", arg=view)
-        drawn(page)
-        frames.append(page.evaluate(FRAME))
-    for places in zip(*frames, strict=True):
-        seen = [tuple(place) for place in places if place]
-        assert seen and len({*seen}) == 1
-    assert sum(page.evaluate("window.shifts")) < 0.01
-
-
 def test_the_home_page_has_a_picture_of_what_the_models_show(page, address):
     open_view(page, address, "")
     cards = page.eval_on_selector_all(
@@ -221,17 +204,6 @@ def test_an_image_is_drawn_once_for_each_word_of_its_description(page, address, 
     assert "stripes.png" in page.inner_text(".view h2") and "stripes" not in page.url
 
 
-def test_long_words_fit_on_a_phone_in_every_view(page, address):
-    page.set_viewport_size({"width": 400, "height": 900})
-    word = "x" * 300
-    for view in views_of(page, address):
-        for model in ("translation", word):  # another model is shown, with a note that names this
-            page.goto("about:blank")
-            open_view(page, address, f"{view}?model={model}&text={word}&query={word}")
-            wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, (view, model)
-
-
 ARABIC, HEBREW = "مرحبا", "שלום"
 PLACES = """texts => texts.map(text => {
     const nodes = document.createTreeWalker(document.querySelector("#main"), NodeFilter.SHOW_TEXT);
@@ -256,29 +228,6 @@ def in_other_words(page, path, change):
         route.fulfill(response=response, json=content)
 
     page.route(f"**/ui/{path}", answer)
-
-
-def test_words_from_right_to_left_do_not_change_the_order_of_the_line(page, address):
-    def tokens(content):
-        content["result"]["queries"] = [ARABIC] * len(content["result"]["queries"])
-        content["result"]["keys"] = [HEBREW] * len(content["result"]["keys"])
-
-    in_other_words(page, "head", tokens)
-    open_view(page, address, "#attention?model=translation&text=the+old+cat&kind=encoder")
-    page.hover("canvas.heat")
-    places = page.evaluate(PLACES, [ARABIC, "→", HEBREW, "0."])
-    assert places == sorted(places)
-
-    in_other_words(page, "map", lambda content: content.update(labels=[ARABIC, HEBREW]))
-    open_view(page, address, "#map?point=1")
-    page.wait_for_selector(".neighbours")
-    text, label = page.evaluate(
-        "() => { const parts = document.querySelector('.neighbours a').textContent.split(': ');"
-        " return [parts[1], parts[0].replace(/[\\u2068\\u2069]/g, '')]; }"
-    )
-    figure = page.inner_text(".neighbours .figure >> nth=0").strip()
-    places = page.evaluate(PLACES, [label, text, figure])
-    assert places == sorted(places)
 
 
 def test_every_choice_of_a_view_is_in_its_address(page, address):
@@ -368,100 +317,5 @@ def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
     assert len(page.query_selector_all(".map .point:not(.off)")) == 5
 
 
-@pytest.mark.parametrize("number", ["-5", "0.5", "1e9", "x"])
-def test_an_address_with_an_odd_number_is_drawn(page, address, number):
-    given = "model=translation&text=the+old+cat+sat"
-    for view in ("attention?token", "attention?layer", "attention?head", "beam?step"):
-        open_view(page, address, f"#{view}={number}&{given}")
-        assert page.query_selector_all("#main [role=alert]") == [], view
-        assert page.query_selector(".followed h2, .tree .node"), view
-
-
-def test_an_answer_that_another_one_has_overtaken_is_not_drawn(page, address):
-    open_view(page, address, "#masked_heads?model=translation&text=the+old+cat+sat")
-    held = []
-    page.route("**/ui/masked_heads", lambda route: held.append(route))
-    for head in range(2):
-        page.click(f".head >> nth={head}")
-    while len(held) < 2:
-        page.wait_for_timeout(50)
-    for late in reversed(held):
-        late.continue_()
-        page.wait_for_timeout(500)
-    assert page.inner_text("section h2") == "Without head 1.1, head 1.2"
-
-
-PRESSES = {
-    "#attention?model=translation&text=the+cat": ("ui/head", ".head >> nth=1"),
-    "#masked_heads?model=translation&text=the+cat": ("ui/masked_heads", ".head >> nth=1"),
-    "#next?text=the+cat": ("ui/next", "text=Sample 10"),
-}
-
-
-@pytest.mark.parametrize("view", PRESSES)
-def test_a_press_whose_answer_fails_says_so(page, address, view):
-    path, button = PRESSES[view]
-    open_view(page, address, view)
-    answer = {"status": 503, "json": {"error": {"message": "The server stops."}}}
-    page.evaluate(
-        "answer => { window.fetch = async () => Response.json(answer.json, answer) }", answer
-    )
-    page.click(button)
-    page.wait_for_selector("#main [role=alert]")
-    assert page.inner_text("#main [role=alert]") == "The server stops."
-
-
 def focus(page):
     return page.evaluate("document.activeElement.name || document.activeElement.textContent")
-
-
-def test_a_pressed_button_keeps_the_focus_after_a_redraw(page, address):
-    open_view(page, address, "#next?text=the+cat&temperature=1")
-    page.focus("text=Most probable")
-    for count in (1, 2):
-        page.keyboard.press("Enter")
-        page.wait_for_selector(f".piece.chosen >> nth={count - 1}")
-        assert focus(page) == "Most probable"
-    open_view(page, address, "#attention?model=translation&text=the+old+cat+sat")
-    page.focus("select[name=kind]")
-    page.keyboard.press("ArrowUp")
-    page.wait_for_selector(".heads[aria-label='Heads of the decoder self-attention']")
-    drawn(page)
-    assert focus(page) == "kind"
-
-
-def test_the_link_to_the_view_keeps_the_address_of_the_view(page, address):
-    open_view(page, address, "#tokens?text=warm")
-    shown = page.url
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    assert page.url == shown and page.evaluate("document.activeElement.id") == "main"
-
-
-def test_a_view_is_saved_after_the_server_has_stopped(page, address):
-    open_view(page, address, "#tokens?text=warm")
-    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
-    with page.expect_download() as saved:
-        page.click("text=Save as HTML")
-    assert "--accent" in Path(saved.value.path()).read_text()
-
-
-def test_a_view_that_a_stopped_server_has_not_drawn_can_be_asked_for_again(page, address):
-    """Its link leads to the address that is shown already."""
-    open_view(page, address, "#home")
-    page.evaluate("() => { window.kept = window.fetch; }")
-    page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError()); }")
-    page.click("#views a[href^='#tokens']")
-    page.click("text=Try again")
-    page.wait_for_selector("[role=alert] >> text=The server does not answer")
-    assert len(page.query_selector_all("text=Try again")) == 1
-    page.evaluate("() => { window.fetch = window.kept; }")
-    page.focus("text=Try again")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".pieces")
-    assert page.query_selector("[role=alert], :text('Try again')") is None
-    answer = {"status": 400, "json": {"error": {"message": "Shorten it."}}}  # again, it would be
-    page.evaluate("a => { window.fetch = async () => Response.json(a.json, a) }", answer)
-    page.click("#views a[href^='#lessons']")
-    page.wait_for_selector("[role=alert] >> text=Shorten it.")
-    assert page.query_selector("text=Try again") is None
