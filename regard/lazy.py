@@ -34,8 +34,8 @@ def entry(table: Mapping[str, Any], name: str, what: str, package: str = "") -> 
     """
     if name not in table:
         raise ConfigError(f"There is no {what} {name!r}. {nearest(name, table)}")
-    found = table[name]
-    return imported(found, package) if isinstance(found, str) else found
+    value = table[name]
+    return imported(value, package) if isinstance(value, str) else value
 
 
 def on_first_call(address: str) -> Callable[..., Any]:

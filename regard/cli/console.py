@@ -65,7 +65,7 @@ class Commands(Group):
     def _flags(self, ctx: Any) -> set[str]:
         """The options of the command that is called."""
         command = self.get_command(ctx, (ctx.meta.get(WORDS) or [""])[0])
-        return {flag for one in (command.params if command else ()) for flag in one.opts}
+        return {flag for option in (command.params if command else ()) for flag in option.opts}
 
 
 @contextmanager

@@ -249,8 +249,8 @@ def _write_index(
     check_none("on an index, whose vectors have length 1", {"no_normalize": unscaled})
     of_folder = {"task": opening.task, "model_type": opening.model_type}
     check_none("on an index, which opens its model as its folder says", of_folder)
-    made = {"source": model, "quantize": opening.quantize, "too_long": too_long}
-    index = SearchIndex.build(task, texts, **made, **options)
+    settings = {"source": model, "quantize": opening.quantize, "too_long": too_long}
+    index = SearchIndex.build(task, texts, **settings, **options)
     index.save(out)
     return len(texts), index.vectors.shape[1]
 
@@ -291,7 +291,7 @@ def _write_lines(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
             emit(_numbers(vector) + "\n")
         else:
             words = zip(vector.labels, vector, strict=True)  # type: ignore[attr-defined]
-            emit("".join(f"{word}\t{_numbers(one)}\n" for word, one in words) + "\n")
+            emit("".join(f"{word}\t{_numbers(part)}\n" for word, part in words) + "\n")
 
 
 def _write_json(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
@@ -349,8 +349,10 @@ def search(
     else:
         check_none("without --index: the model comes first", {"model": model})
         best = _best(words, top_k, too_long, opening)
-    lines = (f"{one.score:.4f}\t{one.index}\t{' '.join(one.text.splitlines())}" for one in best)
-    show([asdict(one) for one in best], "\n".join(lines), as_json)
+    lines = (
+        f"{match.score:.4f}\t{match.index}\t{' '.join(match.text.splitlines())}" for match in best
+    )
+    show([asdict(match) for match in best], "\n".join(lines), as_json)
 
 
 def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> list[Any]:
@@ -363,8 +365,8 @@ def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> 
     task.require("embed", model, problem)
     hint_at_file(texts)
     listed = [text for chunk in chunks_of(texts) for text in chunk.texts]
-    found: list[Any] = task.search(query, listed, top_k, too_long=too_long)
-    return found
+    matches: list[Any] = task.search(query, listed, top_k, too_long=too_long)
+    return matches
 
 
 def of_model(opening: Opening) -> dict[str, Any]:

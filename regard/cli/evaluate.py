@@ -124,11 +124,11 @@ class ZeroShotOptions:
         Raises:
             ConfigError: an option would be without effect, or lacks another.
         """
-        given = asdict(self)
+        options = asdict(self)
         if not self.minimal_pairs:
             check_none(f"without {PAIRS}", {"pairs_per_set": self.pairs_per_set})
         if self.template is None:
-            check_none(f"without {PROMPTS}", {name: given[name] for name in OF_PROMPTS})
+            check_none(f"without {PROMPTS}", {name: options[name] for name in OF_PROMPTS})
             return PAIRS if self.minimal_pairs else None
         check_none(f"with {PROMPTS}, another test", {"minimal_pairs": self.minimal_pairs})
         if not self.answer:
@@ -177,17 +177,17 @@ class ZeroShotOptions:
         """
         if self.choices is None or "=" not in self.choices:
             return self.choices
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for part in self.choices.split(","):
-            label, is_pair, text = (one.strip() for one in part.partition("="))
-            if not is_pair or not text or label in found:
-                problem = "repeats a label" if label in found else "is no label with its text"
+            label, is_pair, text = (side.strip() for side in part.partition("="))
+            if not is_pair or not text or label in texts:
+                problem = "repeats a label" if label in texts else "is no label with its text"
                 raise ConfigError(
                     f"--choices: {part!r} {problem}. Write labels with texts, such as "
                     "0=bad,1=good; texts with commas are those of a field of each row."
                 )
-            found[label] = text
-        return found
+            texts[label] = text
+        return texts
 
 
 def _language_model(task: Task, flag: str) -> TextGenerator:
@@ -250,9 +250,9 @@ def evaluate(
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
     is_perplexity = isinstance(task, TextGenerator) and not (last_word or asked)
-    given = perplexity.given()
+    protocol = perplexity.given()
     if not is_perplexity:
-        check_none("but on the perplexity of a language model", given)
+        check_none("but on the perplexity of a language model", protocol)
     counts = Counter[str]()
     with watching(lambda batches: with_progress(batches, "evaluating")):
         if asked:
@@ -260,7 +260,7 @@ def evaluate(
             scores = zero_shot.scores(task, files)
         elif last_word or isinstance(task, TextGenerator):
             check_none("on a perplexity", decoding)
-            scores = _likelihood(task, files, chosen, delimiter, last_word, given)
+            scores = _likelihood(task, files, chosen, delimiter, last_word, protocol)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, delimiter, decoding)
             say_truncated(counts["truncated"], counts["texts"], task.module.config.max_length)
@@ -269,7 +269,7 @@ def evaluate(
             check_none(f"on the task {task.name}", decoding)
             scores, files = _predictions(task, model, files, chosen, delimiter, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
-    tables = [str(one.report) for one in scores if asked and one.report]
+    tables = [str(score.report) for score in scores if asked and score.report]
     show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
 
 
@@ -350,9 +350,9 @@ def _outputs(
     rows = rows_of(task, files, columns, delimiter)
     sources, references = fields_of(rows)
     long = task.over_limit(sources)
-    found = task.hypotheses(sources, too_long="truncate", **decoding)
-    best = [texts[0] for texts in task.spelled(sources, found)]
-    counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(found)}
+    outputs = task.hypotheses(sources, too_long="truncate", **decoding)
+    best = [texts[0] for texts in task.spelled(sources, outputs)]
+    counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(outputs)}
     return [*task.scores(best, references), *task.reference_scores(rows)], Counter(counts)
 
 

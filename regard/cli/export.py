@@ -50,21 +50,21 @@ def export(
 
     target = target_of(model, to) if out is None else out
     with replaced(target, force, model):
-        made = exported(model, to, target, quantize=quantize, check=check)
-    show(asdict(made), _said(made), as_json)
-    for note in made.notes:
-        say(f"{made.runtime}: {note}")
-    if check and made.opened_by is None:
-        say(f"{made.runtime} is not installed here: nothing was compared.")
+        result = exported(model, to, target, quantize=quantize, check=check)
+    show(asdict(result), _said(result), as_json)
+    for note in result.notes:
+        say(f"{result.runtime}: {note}")
+    if check and result.opened_by is None:
+        say(f"{result.runtime} is not installed here: nothing was compared.")
 
 
 def _said(made: Exported) -> str:
     """What was written, and how far the runtime is from us."""
     lines = [f"{made.path}: for {made.runtime}"]
-    for one in made.differences:
+    for difference in made.differences:
         lines.append(
-            f"{made.runtime} ({made.opened_by}): {one.what} differ by at most {one.largest:.1e}; "
-            f"the largest is {one.magnitude:.3g}"
+            f"{made.runtime} ({made.opened_by}): {difference.what} differ by at most "
+            f"{difference.largest:.1e}; the largest is {difference.magnitude:.3g}"
         )
     return "\n".join(lines)
 

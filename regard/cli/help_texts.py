@@ -19,7 +19,7 @@ class Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """What follows the command's name in the line of its usage."""
-        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
         return ["[OPTIONS]", *map(_usage, arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -49,7 +49,8 @@ class Group(TyperGroup):
             ]
             with formatter.section(title):
                 rows = [
-                    (f"{name:<{width}}", first_sentence(one.help or "")) for name, one in commands
+                    (f"{name:<{width}}", first_sentence(command.help or ""))
+                    for name, command in commands
                 ]
                 formatter.write_dl(rows)
 

@@ -64,10 +64,10 @@ def _about(where: str | type, of_function: bool, package: str = "") -> str:
     if isinstance(where, type):
         return _first_sentence((getdoc(where) or "").split("\n\n")[0])
     module, _, name = where.partition(":")
-    found = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
-    if found is None or found.origin is None:
+    spec = find_spec(module if module.startswith("regard.") else f"{package}.{module}")
+    if spec is None or spec.origin is None:
         return ""
-    tree: Any = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    tree: Any = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     if of_function:
         named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
         tree = named[0] if named else tree
@@ -141,8 +141,8 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
         for name, op in sorted(ops.OPERATIONS.items())
     }
     lines = [f"compiled kernels: {status}", ""]
-    for name, known in operations.items():
-        tried = [one if state == "on" else f"{one} ({state})" for one, state in known.items()]
+    for name, states in operations.items():
+        tried = [one if state == "on" else f"{one} ({state})" for one, state in states.items()]
         lines.append(f"{name:<24} {', '.join([*tried, 'definition'])}")
     show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 

@@ -95,8 +95,8 @@ class OtherPicture:
         Raises:
             ConfigError: several are asked for.
         """
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        flags = [f"--{name}" for name, value in given.items() if value is not False]
+        options = {name: value for name, value in vars(self).items() if value is not None}
+        flags = [f"--{name}" for name, value in options.items() if value is not False]
         if len(flags) > 1:
             raise ConfigError(f"{' and '.join(flags)} are different pictures: give one of them.")
         return flags[0] if flags else None
@@ -237,17 +237,21 @@ def _regions(task: Task, image: str, decoding: dict[str, Any]) -> Drawn:
 
     if not task.reads_images:
         raise ConfigError(f"--regions is for models that describe images: {task.name} reads texts.")
-    found = attended_regions(cast("Captioner", task), image, **decoding)
-    numbers = {"words": found.words, "weights": found.weights.tolist()}
-    return found, {"answer": found.title, **numbers}
+    regions = attended_regions(cast("Captioner", task), image, **decoding)
+    numbers = {"words": regions.words, "weights": regions.weights.tolist()}
+    return regions, {"answer": regions.title, **numbers}
 
 
 def _gradients(tasks: Mapping[str, Task], text: str) -> Drawn:
     """The gradient of the last token's loss by the hidden states, step by step."""
     from regard.visual import gradient_curves, gradient_norms
 
-    norms = {name: gradient_norms(one.module, one.tokenizer, text) for name, one in tasks.items()}
-    return gradient_curves(norms), {"norms": {name: one.tolist() for name, one in norms.items()}}
+    norms = {
+        name: gradient_norms(model.module, model.tokenizer, text) for name, model in tasks.items()
+    }
+    return gradient_curves(norms), {
+        "norms": {name: model.tolist() for name, model in norms.items()}
+    }
 
 
 def _cell(task: Task, text: str, cell: str) -> Drawn:
@@ -258,8 +262,8 @@ def _cell(task: Task, text: str, cell: str) -> Drawn:
     if not (layer.isdecimal() and number.isdecimal()):
         raise ConfigError(f"`--cell` must be LAYER:NUMBER such as 2:17, but is {cell!r}.")
     where = {"layer": int(layer), "number": int(number)}
-    found = cell_activation(task.module, task.tokenizer, text, **where)
-    return found, {**where, "values": found.values}
+    picture = cell_activation(task.module, task.tokenizer, text, **where)
+    return picture, {**where, "values": picture.values}
 
 
 def page_of(picture: Picture, title: str) -> Picture:
@@ -295,8 +299,8 @@ def _inputs(task: Task, text: str) -> Drawn:
     if task.input_format is None:
         raise ConfigError(f"--inputs is for encoders: {task.name} reads plain ids.")
     form = task.input_format
-    found = encoder_inputs(_texts_of(task, text), form.tokenizer, form.template)
-    return found, found.numbers
+    picture = encoder_inputs(_texts_of(task, text), form.tokenizer, form.template)
+    return picture, picture.numbers
 
 
 def _trees(task: Task, text: str, count: int) -> Drawn:
@@ -305,9 +309,9 @@ def _trees(task: Task, text: str, count: int) -> Drawn:
 
     if count < 1:
         raise ConfigError(f"`--trees` must be at least 1, but is {count}.")
-    found = _n_best_trees(task, text, count)
-    drawn = n_best_picture(found, f"{text}: the best trees")
-    return drawn, {"trees": [{"tree": str(tree), "score": score} for tree, score in found]}
+    best = _n_best_trees(task, text, count)
+    drawn = n_best_picture(best, f"{text}: the best trees")
+    return drawn, {"trees": [{"tree": str(tree), "score": score} for tree, score in best]}
 
 
 def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[ConstituencyTree, float]]:
@@ -321,22 +325,25 @@ def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[Constitue
         raise ConfigError(f"--trees is for parsers: {task.name} gives no trees.")
     if not text.strip():
         raise ConfigError("--trees needs a sentence, but the text is empty.")
-    (found,) = task.hypotheses([text], beams=max(count, LEAST_BEAMS), n_best=count)
-    (brackets,) = task.spelled([text], [found])
-    return [(read_trees(b)[0], one.score) for b, one in zip(brackets, found, strict=True)]
+    (hypotheses,) = task.hypotheses([text], beams=max(count, LEAST_BEAMS), n_best=count)
+    (brackets,) = task.spelled([text], [hypotheses])
+    return [
+        (read_trees(b)[0], hypothesis.score)
+        for b, hypothesis in zip(brackets, hypotheses, strict=True)
+    ]
 
 
 def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[Any]:
     """The given heads are masked in the block."""
     from regard.attention.pruning import heads_masked
 
-    found: dict[int, list[int]] = {}
-    for one in heads:
-        layer, _, numbers = one.partition(":")
+    masked: dict[int, list[int]] = {}
+    for text in heads:
+        layer, _, numbers = text.partition(":")
         if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
-            raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {one!r}.")
-        found.setdefault(int(layer), []).extend(int(part) for part in numbers.split(","))
-    return heads_masked(task, found) if found else nullcontext()
+            raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {text!r}.")
+        masked.setdefault(int(layer), []).extend(int(part) for part in numbers.split(","))
+    return heads_masked(task, masked) if masked else nullcontext()
 
 
 def _short_names(*models: str | Path) -> list[str]:
@@ -356,7 +363,7 @@ def _comparison(
     from regard.visual import attention_comparison
 
     kind = selection.kind or next(iter(records.values())).plot().main_kind
-    last = min(max(p.layer for p in one.plot(kind).panels) for one in records.values())
+    last = min(max(p.layer for p in record.plot(kind).panels) for record in records.values())
     layers = [selection.layer] if selection.layer is not None else sorted({1, last})
     options: Any = {"kind": kind, "head": selection.head, "tokens": selection.tokens}
     return attention_comparison(records, layers, title=title, **options)
@@ -402,7 +409,7 @@ def cells(
     files = sorted(file.rglob(f"*{suffix}")) if file.is_dir() else [file]
     if not files:
         raise ConfigError(f"{file} has no file that ends in {suffix}.")
-    texts = [read_text(one, max_bytes=LARGEST_TEXT, error=ConfigError) for one in files]
+    texts = [read_text(item, max_bytes=LARGEST_TEXT, error=ConfigError) for item in files]
     picture = find_cells(task.module, task.tokenizer, texts, properties)
-    numbers = {name: [one._asdict() for one in best] for name, best in picture.numbers.items()}
+    numbers = {name: [item._asdict() for item in best] for name, best in picture.numbers.items()}
     output.write(picture, page_of(picture, str(file)), {"source": file, "cells": numbers})

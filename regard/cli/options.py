@@ -133,8 +133,8 @@ def with_flags(
     """
 
     def add(command: Command) -> Command:
-        own, added = _parameters(command), _parameters(group)
-        del own[parameter]
+        parameters_of_command, added = _parameters(command), _parameters(group)
+        del parameters_of_command[parameter]
         for flag in added.values():
             get_args(flag.annotation)[1].rich_help_panel = parameter.replace("_", " ").capitalize()
         for name, text in helps.items():
@@ -146,7 +146,7 @@ def with_flags(
             made = group(**{name: given.pop(name) for name in added})
             return command(**given, **{parameter: made})
 
-        parameters = [*own.values(), *added.values()]
+        parameters = [*parameters_of_command.values(), *added.values()]
         del run.__wrapped__  # type: ignore[attr-defined]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -214,8 +214,8 @@ def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function by name, with annotations that are no strings."""
     hints = get_type_hints(function, include_extras=True)
     return {
-        name: one.replace(annotation=hints[name], kind=one.KEYWORD_ONLY)
-        for name, one in inspect.signature(function).parameters.items()
+        name: parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
     }
 
 
@@ -241,11 +241,11 @@ def check_none(where: str, options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: options were given.
     """
-    given = [
+    ignored = [
         name
         for name, value in options.items()
         if not (value is None or value is False or value == [])
     ]
-    names = [name if name.isupper() else f"--{name.replace('_', '-')}" for name in given]
+    names = [name if name.isupper() else f"--{name.replace('_', '-')}" for name in ignored]
     if names:
         raise ConfigError(f"{', '.join(names)} has no effect {where}. Leave it out.")

@@ -101,8 +101,8 @@ def _predict_lines(
         if error is not None:
             raise error
     counts = predictor.counts
-    what = f"{task.limited}s"
-    console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, what)
+    unit = f"{task.limited}s"
+    console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, unit)
     console.say_unfinished(counts["unfinished"], counts["texts"])
 
 

@@ -43,7 +43,10 @@ class ServerFlags:
         int, Option(min=1, help="Let requests of N tokens wait; more are answered with 429.")
     ] = 1_000_000
     timeout: Annotated[
-        float, Option(min=0.1, help="Answer a request with 504 after this number of seconds.")
+        float,
+        Option(
+            min=0.1, max=604_800, help="Answer a request with 504 after this number of seconds."
+        ),
     ] = 600.0
     prefix_cache: Annotated[
         int,

@@ -139,7 +139,7 @@ def _sharding(
     executor: ExecutorOptions,
 ) -> Sharding | None:
     """How the work is divided; None without --workers."""
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "executor": None if executor == ExecutorOptions() else executor,
         "format": format,
         "threads": threads,
@@ -149,9 +149,11 @@ def _sharding(
         "shard": None if shard is None else _share(shard),
     }
     if workers is None:
-        check_none("without --workers N", given)
+        check_none("without --workers N", options)
         return None
-    return Sharding(workers, **{name: value for name, value in given.items() if value is not None})
+    return Sharding(
+        workers, **{name: value for name, value in options.items() if value is not None}
+    )
 
 
 def _share(text: str) -> tuple[int, int]:

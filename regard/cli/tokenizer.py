@@ -75,16 +75,18 @@ def train(
 
     names = [int(c) if c.isdecimal() else c for c in column_names(columns)]
     texts = (text for file in files for text in read(file, names).texts())
-    made = train_tokenizer(kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form)
+    trained = train_tokenizer(
+        kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form
+    )
     with replaced(out, force):
-        made.save(out)
+        trained.save(out)
     facts = {
         "folder": out,
-        "kind": made.kind,
-        "vocab_size": made.vocab_size,
-        "fingerprint": made.fingerprint(),
+        "kind": trained.kind,
+        "vocab_size": trained.vocab_size,
+        "fingerprint": trained.fingerprint(),
     }
-    show(facts, f"{out}: {made.kind}, {made.vocab_size:,} tokens", as_json)
+    show(facts, f"{out}: {trained.kind}, {trained.vocab_size:,} tokens", as_json)
 
 
 @app.command(cls=Command)
@@ -149,7 +151,7 @@ def explain(
     else:
         check_none("without --words", {"merges": merges, "kind": kind})
         steps = list(explain.encoding(load_tokenizer(tokenizer), checked_argument(text)))
-    show([asdict(one) for one in steps], "\n\n".join(map(explain.render, steps)), as_json)
+    show([asdict(step) for step in steps], "\n\n".join(map(explain.render, steps)), as_json)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -218,5 +220,5 @@ def corpus(
         progress=not quiet,
     )
     counts = read_facts(out).counts
-    said = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    show({"folder": out, **counts}, f"{out}: {said}", as_json)
+    parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    show({"folder": out, **counts}, f"{out}: {parts}", as_json)

@@ -62,8 +62,8 @@ def train(
         check_none("with --dry-run", {"device": device, "force": force})
         from regard.experiments.estimate import estimate
 
-        found = estimate(recipe, overrides or (), devices=devices)
-        show(found.facts(), found.text(), as_json)
+        costs = estimate(recipe, overrides or (), devices=devices)
+        show(costs.facts(), costs.text(), as_json)
         return
     if force and out is not None and (out / "recipe.toml").exists():
         from regard.experiments.recipe_options import checked_recipe
@@ -173,9 +173,9 @@ def cross_validate(
     from regard.experiments.study import RunOptions
 
     options = RunOptions(executor="here", progress=not quiet, device=device)
-    found = cross_validate_file(recipe, overrides or (), folds, options, out)
-    show_drawn(found.facts(), found.picture, as_json)
-    say(f"the report: {found.folder / 'report.html'}")
+    scores = cross_validate_file(recipe, overrides or (), folds, options, out)
+    show_drawn(scores.facts(), scores.picture, as_json)
+    say(f"the report: {scores.folder / 'report.html'}")
 
 
 @with_executor
@@ -204,11 +204,11 @@ def compare(
     from regard.experiments.compare import compare_files
     from regard.experiments.study import RunOptions
 
-    overrides = [one for one in recipes if "=" in one and not Path(one).exists()]
-    paths = [one for one in recipes if one not in overrides]
+    overrides = [text for text in recipes if "=" in text and not Path(text).exists()]
+    paths = [text for text in recipes if text not in overrides]
     options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
-    found = compare_files(paths, overrides, options, out)
-    show_drawn(found.facts(), found.picture, as_json)
+    comparison = compare_files(paths, overrides, options, out)
+    show_drawn(comparison.facts(), comparison.picture, as_json)
     say(f"the report: {out / 'report.html'}")
 
 
@@ -271,11 +271,11 @@ def sweep(
     options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
     drawn = strategy, trials, num_rungs, draw_seed
     param_spaces = _values_by_name(param_space or ())
-    found = sweep_file(recipe, overrides or (), param_spaces, drawn, options, out)
-    show_drawn(found.facts(), found.table, as_json)
-    if found.run is not None:
-        say(f"the best run: {found.run}")
-    say(f"the report: {found.folder / 'report.html'}")
+    results = sweep_file(recipe, overrides or (), param_spaces, drawn, options, out)
+    show_drawn(results.facts(), results.table, as_json)
+    if results.run is not None:
+        say(f"the best run: {results.run}")
+    say(f"the report: {results.folder / 'report.html'}")
 
 
 def _values_by_name(texts: Sequence[str]) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _values_by_name(texts: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigError: a text is not NAME=VALUES, or two have the same name.
     """
-    found: dict[str, str] = {}
+    values_of: dict[str, str] = {}
     for text in texts:
         name, equals, values = map(str.strip, text.partition("="))
         if not equals or not name or not values:
@@ -292,10 +292,10 @@ def _values_by_name(texts: Sequence[str]) -> dict[str, str]:
                 "`--param-space` must be NAME=VALUES, such as model.d_model=128,256, but is "
                 f"{text!r}."
             )
-        if name in found:
+        if name in values_of:
             raise ConfigError(
                 f"`--param-space {name}` is given twice. Give all values at once: "
-                f"--param-space {name}={found[name]},{values}"
+                f"--param-space {name}={values_of[name]},{values}"
             )
-        found[name] = values
-    return found
+        values_of[name] = values
+    return values_of

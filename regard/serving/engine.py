@@ -219,7 +219,7 @@ class Engine:
         parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
         first = chosen[0][0]
         try:
-            found = list(first.run([item for part in parts for item in part]))
+            results = list(first.run([item for part in parts for item in part]))
         except Exception as error:
             self._fail(chosen, parts, error)
             return
@@ -227,7 +227,7 @@ class Engine:
         for (queued, _), part in zip(chosen, parts, strict=True):
             done = len(queued.results)
             tokens += sum(queued.costs[done : done + len(part)])
-            queued.results += found[start : start + len(part)]
+            queued.results += results[start : start + len(part)]
             start += len(part)
         path = first.path
         self.counters.items.labels(path).inc(start)
@@ -249,8 +249,8 @@ class Engine:
             moves = isinstance(error, TextError) and queued.results
             self._end(queued, error.moved(len(queued.results)) if moves else error)  # type: ignore
             return
-        for one in chosen:
-            self._compute([one])
+        for part in chosen:
+            self._compute([part])
 
     def _end(self, queued: Work, error: BaseException | None = None) -> None:
         with self._change:

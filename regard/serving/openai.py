@@ -80,7 +80,7 @@ def completion(served: ServedModel, request: Completion) -> Work:
         check_answer_size(size, "Send fewer prompts, or ask for fewer `logprobs`.")
     wants = (request.echo, request.logprobs, limit == 0, generation is None)
     key = (served.name, "completion", repr(method), tuple(stops), wants)
-    body = CompletionBody(served.name, request, task=task, prompts=prompts)
+    body = CompletionBody(served.name, request, task=task)
     return Work(key, prompts, costs, run, body.whole, generation, body)
 
 
@@ -99,8 +99,8 @@ def check_streams(request: Completion | Chat) -> None:
             f"`{request.ITEMS}` is an empty list" if request.max_tokens else "`max_tokens` is 0"
         )
         raise ConfigError(f"{nothing}: there is no token to stream. Leave out `stream`.")
-    elif request.logprobs is not None:
-        raise ConfigError("`logprobs` are not streamed. Leave out one of both.")
+    elif request.logprobs is not None or (isinstance(request, Completion) and request.echo):
+        raise ConfigError("`logprobs` and `echo` are not streamed. Leave out one of both.")
 
 
 def continues_texts(task: Task) -> bool:
@@ -161,11 +161,11 @@ def decoded(
     task: TextGenerator, prompts: list[list[int]], method: Any, stops: Sequence[str]
 ) -> list[tuple[list[int], list[GeneratedText]]]:
     """The prompts with their texts, of a method or a model that needs all prompts at once."""
-    found = decode_in_order(task.generator, TokenArray.of(prompts), method)
+    hypotheses = decode_in_order(task.generator, TokenArray.of(prompts), method)
     ends = eos_tokens(method.eos, task.generator)
     return [
-        (ids, [text_of(task.tokenizer, ids, one, ends, stops) for one in several])
-        for ids, several in zip(prompts, found, strict=True)
+        (ids, [text_of(task.tokenizer, ids, hypothesis, ends, stops) for hypothesis in several])
+        for ids, several in zip(prompts, hypotheses, strict=True)
     ]
 
 
@@ -182,9 +182,10 @@ def scored(
         for tokens in [text.scored_tokens for text in texts] or [[]]:
             rows.append([*ids, *tokens])
             counts.append(len(rows[-1]) - 1 if request.echo else len(tokens))
-    found = iter(token_log_probs(task.generator, rows, counts, request.logprobs))
+    log_probs = iter(token_log_probs(task.generator, rows, counts, request.logprobs))
     return [
-        Completed(ids, texts, [next(found) for _ in range(len(texts) or 1)]) for ids, texts in done
+        Completed(ids, texts, [next(log_probs) for _ in range(len(texts) or 1)])
+        for ids, texts in done
     ]
 
 
@@ -198,14 +199,13 @@ def usage(read: int, written: int) -> dict[str, int]:
 class Body:
     """What answers have in common.
 
-    begun: choices of a stream that have a text.
+    id, created: of the answer, and of all events of a stream.
     """
 
     name: str
     request: Any
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
-    begun: set[int] = field(default_factory=set)
 
     def of(self, prefix: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """The body with these choices."""
@@ -217,12 +217,6 @@ class Body:
             "choices": choices,
         }
 
-    def begins(self, index: int) -> bool:
-        """Whether a choice of a stream has no text yet; from now on it has."""
-        begun = index in self.begun
-        self.begun.add(index)
-        return not begun
-
     @property
     def counts_tokens(self) -> bool:
         """Whether the last event of a stream counts tokens."""
@@ -232,13 +226,9 @@ class Body:
 
 @dataclass(frozen=True)
 class CompletionBody(Body):
-    """What a completion answers: at once, or in chunks.
-
-    prompts: their ids.
-    """
+    """What a completion answers: at once, or in chunks."""
 
     task: TextGenerator = field(kw_only=True)
-    prompts: Sequence[list[int]] = field(kw_only=True)
 
     def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
         """With all choices."""
@@ -254,8 +244,6 @@ class CompletionBody(Body):
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
         """With what is new of one choice."""
         index = prompt * self.request.n + row
-        if self.begins(index) and self.request.echo:
-            piece = self.task.tokenizer.decode(self.prompts[prompt]) + piece
         choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
         return self._of([choice])
 
@@ -273,8 +261,8 @@ class CompletionBody(Body):
         return self.of("cmpl", "text_completion", choices)
 
     def _usage(self, results: Sequence[Completed]) -> dict[str, int]:
-        read = sum(len(one.prompt) for one in results)
-        texts = [text for one in results for text in one.texts[: self.request.n]]
+        read = sum(len(completed.prompt) for completed in results)
+        texts = [text for completed in results for text in completed.texts[: self.request.n]]
         return usage(read, sum(len(text.tokens) for text in texts))
 
     def _choice(self, completed: Completed, number: int) -> dict[str, Any]:
@@ -299,8 +287,8 @@ class CompletionBody(Body):
 
 def stops_of(request: Sampled) -> list[str]:
     """The texts that end a completion; empty ones end none."""
-    given = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    return [stop for stop in given if stop]
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return [stop for stop in stops if stop]
 
 
 def text_parts(task: TextGenerator, ids: Sequence[int]) -> list[str]:

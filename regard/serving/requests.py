@@ -86,8 +86,8 @@ class Request(RequestFields):
 
     def items(self) -> list[Any]:
         """What is answered, as the task takes it: pairs are tuples."""
-        given = getattr(self, self.ITEMS)
-        return [given] if self.one else given
+        items = getattr(self, self.ITEMS)
+        return [items] if self.one else items
 
     def options(self) -> dict[str, Any]:
         """The other fields that are given, by the names of the task's method."""

@@ -22,7 +22,6 @@ from regard.serving.models import ServedModels, served_model
 if TYPE_CHECKING:
     from regard.serving.ui.sources import UISources
 
-LONGEST_TIMEOUT = 7 * 24 * 3600.0
 # Seconds after which a thread of Python lets another one go on: the engine asks for that behind
 # each operation of a model, while the server reads requests. Python's own number is ten times it.
 SWITCH = 0.0005
@@ -38,8 +37,7 @@ class ServerOptions:
     prefix_bytes: of cached keys and values of prompt prefixes, for each model; 0: none.
 
     Raises:
-        ConfigError: the server would listen to other machines without a key, or the timeout is no
-            number of seconds.
+        ConfigError: the server would listen to other machines without a key.
     """
 
     host: str = "127.0.0.1"
@@ -55,10 +53,6 @@ class ServerOptions:
         return is_loopback(self.host)
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout <= LONGEST_TIMEOUT:
-            raise ConfigError(
-                f"--timeout must be seconds, at most {LONGEST_TIMEOUT:,.0f}, but is {self.timeout}."
-            )
         if not self.loopback and not self.key:
             raise ConfigError(
                 f"--host {self.host} lets other machines ask, so a key is needed: put one into a "

@@ -209,13 +209,13 @@ def most_generated(task: Task, method: Any, read: int) -> int:
 
     limit = method.max_tokens
     if isinstance(limit, RelativeLimit):
-        most = int(limit.ratio * read) + limit.plus
+        tokens = int(limit.ratio * read) + limit.plus
     else:
-        most = limit.count if isinstance(limit, TotalLimit) else limit
+        tokens = limit.count if isinstance(limit, TotalLimit) else limit
     if (context := task.module.config.max_length) is not None:
-        most = min(most, context)
+        tokens = min(tokens, context)
     stored = method.settings()
-    return most * max(stored.get("num_beams", 1), stored.get("num_return_sequences", 1))
+    return tokens * max(stored.get("num_beams", 1), stored.get("num_return_sequences", 1))
 
 
 def tokens_of(item: Any) -> int:

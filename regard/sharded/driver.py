@@ -182,8 +182,8 @@ def compute_files(
         )
         manifest = begin(out, task, [Path(path) for path in paths])
         index, count = options.share[0] - 1, options.share[1]
-        own = [part for part in manifest.missing(out) if part.number % count == index]
-        workers = min(options.workers, len(own))
+        parts = [part for part in manifest.missing(out) if part.number % count == index]
+        workers = min(options.workers, len(parts))
         jobs = [
             Job(
                 FUNCTION,

@@ -30,10 +30,10 @@ def format_of(method: str, format: str | None) -> str:
     Raises:
         ConfigError: the results of the method cannot be written so.
     """
-    known = VECTOR_FORMATS if method == "embed" else PREDICTION_FORMATS
-    if format is not None and format not in known:
-        raise ConfigError(f"{method} writes no parts as {format!r}. {nearest(format, known)}")
-    return format or known[0]
+    formats = VECTOR_FORMATS if method == "embed" else PREDICTION_FORMATS
+    if format is not None and format not in formats:
+        raise ConfigError(f"{method} writes no parts as {format!r}. {nearest(format, formats)}")
+    return format or formats[0]
 
 
 def safetensors_part(results: Sequence[Record | None], width: int) -> bytes:

@@ -51,10 +51,10 @@ class FileResults:
         method = self.manifest.task.method
         if method != "embed":
             raise ConfigError(f"{self.folder} holds the results of {method}, which are no vectors.")
-        found = [row["vector"] if isinstance(row, dict) else row for row in self]
-        width = next((len(vector) for vector in found if vector is not None), 0)
+        rows = [row["vector"] if isinstance(row, dict) else row for row in self]
+        width = next((len(vector) for vector in rows if vector is not None), 0)
         missing = np.full(width, np.nan, np.float32)
-        vectors = [missing if vector is None else vector for vector in found]
+        vectors = [missing if vector is None else vector for vector in rows]
         return np.asarray(vectors, np.float32).reshape(len(vectors), width)
 
     def failed(self) -> Iterator[dict[str, Any]]:

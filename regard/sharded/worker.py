@@ -59,14 +59,14 @@ def run(out: str, *, strict: bool, share: Sequence[int]) -> dict[str, int]:
     """
     folder, (index, count) = Path(out), share
     manifest = read_manifest(folder)
-    own = [part for part in manifest.missing(folder) if part.number % count == index]
-    if not own:
+    parts = [part for part in manifest.missing(folder) if part.number % count == index]
+    if not parts:
         return {}
     with Interruption() as interruption:
         try:
             with interruption.interruptible():
                 worker = Worker(folder, manifest, strict)
-                for part, rows in parts_with_rows(own):
+                for part, rows in parts_with_rows(parts):
                     worker.compute(part, rows)
                 return dict(worker.computer.counts)
         except Stopped:

@@ -49,9 +49,8 @@ def joined(found):
     [
         {"temperature": 0},
         {"temperature": 0.9, "n": 3, "seed": 2},
-        {"echo": True},
         {"stop": ["at", "sun"], "top_p": 0.9, "seed": 4},
-        {"stop": "e s", "echo": True, "n": 2},
+        {"stop": "e s", "n": 2},
     ],
 )
 def test_a_stream_is_the_text_at_once(service, name, fields):
@@ -71,7 +70,7 @@ def test_a_stream_is_the_text_at_once(service, name, fields):
     "fields, said",
     [
         ({"prompt": "the cat " * 40}, "context is 24"),
-        ({"logprobs": 1}, "`logprobs` are not streamed"),
+        ({"logprobs": 1}, "`logprobs` and `echo` are not streamed"),
         ({"n": 2, "temperature": 0}, "are the same"),
         ({"stream_options": {"usage": True}}, "`usage` is an unknown field"),
     ],

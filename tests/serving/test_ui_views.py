@@ -214,7 +214,7 @@ def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
 def test_lessons_are_listed_and_have_unique_names(server):
     listed = answer(server, "/ui/lessons")["lessons"]
     assert [one["name"] for one in listed] == list(LESSONS)
-    assert len({one["title"] for one in listed}) == len(listed) == 11
+    assert len({one["title"] for one in listed}) == len(listed) == 10
 
 
 @pytest.mark.parametrize("name", LESSONS)

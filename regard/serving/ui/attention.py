@@ -36,43 +36,43 @@ def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[An
 
 def _maps(of_tokens: AttentionMaps, by_words: bool) -> dict[str, Any]:
     of_words = of_tokens.by_words()
-    found = of_words if by_words else of_tokens
+    maps = of_words if by_words else of_tokens
     layers = [
         {
-            "kind": one.kind,
-            "layer": one.layer,
-            "heads": list(one.heads),
-            "rows": one.weights.size(1),
-            "columns": one.weights.size(2),
-            "roots": coded(one.weights, 8),
+            "kind": layer.kind,
+            "layer": layer.layer,
+            "heads": list(layer.heads),
+            "rows": layer.weights.size(1),
+            "columns": layer.weights.size(2),
+            "roots": coded(layer.weights, 8),
         }
-        for one in found.layers
+        for layer in maps.layers
     ]
     labels = {
         kind: {"queries": list(queries), "keys": list(keys)}
-        for kind, (queries, keys) in found.labels.items()
+        for kind, (queries, keys) in maps.labels.items()
     }
     merges = any(
         len(words) != len(tokens)
         for kind, sides in of_tokens.labels.items()
         for words, tokens in zip(of_words.labels[kind], sides, strict=True)
     )
-    return {"layers": layers, "labels": labels, "answer": found.answer, "merges": merges}
+    return {"layers": layers, "labels": labels, "answer": maps.answer, "merges": merges}
 
 
 def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
-    found = [head_map(task, item, *which, _masked(options)) for item in items]
+    maps = [head_map(task, item, *which, _masked(options)) for item in items]
     if options.get("unit") != "tokens":
-        found = [one.by_words() for one in found]
+        maps = [head.by_words() for head in maps]
     return [
         {
-            "queries": list(one.queries),
-            "keys": list(one.keys),
-            "roots": coded(one.weights, 16),
+            "queries": list(head.queries),
+            "keys": list(head.keys),
+            "roots": coded(head.weights, 16),
         }
-        for one in found
+        for head in maps
     ]
 
 
@@ -81,7 +81,7 @@ def answers_with_masked_heads(task: Task, items: list[Any], options: dict[str, A
     before = [_answer(task, item) for item in items]
     with heads_masked_by_kind(task, _masked(options)):
         after = [_answer(task, item) for item in items]
-    return [_difference(one, other) for one, other in zip(before, after, strict=True)]
+    return [_difference(answer, other) for answer, other in zip(before, after, strict=True)]
 
 
 def _answer(task: Task, item: Any) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _answer(task: Task, item: Any) -> dict[str, Any]:
     with read_whole():
         if task.decodes:
             return {"text": task.predict([item], max_tokens=_room(task, item))[0]}
-        (one,) = task.predict([item], return_proba=True)
-        return {"text": str(one), **one.values()}
+        (prediction,) = task.predict([item], return_proba=True)
+        return {"text": str(prediction), **prediction.values()}
 
 
 def _room(task: Task, text: str) -> int:
@@ -106,25 +106,25 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
     """Both answers; of vectors their cosine similarity and Euclidean distance."""
     if "vector" not in before:
         return {"with_all": before, "without": after}
-    one, other = torch.tensor(before["vector"]), torch.tensor(after["vector"])
-    cosine = float(torch.cosine_similarity(one, other, dim=0))
-    return {"cosine": cosine, "distance": float((one - other).norm())}
+    vector, other = torch.tensor(before["vector"]), torch.tensor(after["vector"])
+    cosine = float(torch.cosine_similarity(vector, other, dim=0))
+    return {"cosine": cosine, "distance": float((vector - other).norm())}
 
 
 def coded(weights: Tensor, bits: int) -> dict[str, Any]:
     """The square roots of weights as integers: root = integer / (2^bits - 1) * largest."""
     roots = weights.clamp(min=0).sqrt()
     largest = max(1.0, float(roots.max()) if roots.numel() else 1.0)
-    most = 2**bits - 1
-    numbers = (roots * (most / largest)).round().to(torch.int32).numpy()
+    largest_integer = 2**bits - 1
+    numbers = (roots * (largest_integer / largest)).round().to(torch.int32).numpy()
     data = numbers.astype("<u2" if bits == 16 else "u1").tobytes()
     return {"bits": bits, "largest": largest, "data": base64.b64encode(data).decode()}
 
 
 def _masked(options: dict[str, Any]) -> MaskedHeads:
     """The heads of the request, by kind and layer."""
-    found: dict[str, dict[int, list[int]]] = {}
+    masked: dict[str, dict[int, list[int]]] = {}
     heads: Sequence[dict[str, Any]] = options.get("masked_heads", ())
-    for one in heads:
-        found.setdefault(one["kind"], {}).setdefault(one["layer"], []).append(one["head"])
-    return found
+    for head in heads:
+        masked.setdefault(head["kind"], {}).setdefault(head["layer"], []).append(head["head"])
+    return masked

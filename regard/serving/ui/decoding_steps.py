@@ -118,8 +118,8 @@ def _sampling(own: Any, options: dict[str, Any]) -> Sampling:
     """Sampling with the options of a request; of the task's own filters those that forbid tokens
     stay, and temperature, top-k and top-p are what the request says."""
     method: Sampling = decoding.options("sampling", **options)
-    kept = [one for one in own.filters if not isinstance(one, Temperature | TopK | TopP)]
-    return replace(method, filters=(*kept, *method.filters), eos=own.eos)
+    filters = [one for one in own.filters if not isinstance(one, Temperature | TopK | TopP)]
+    return replace(method, filters=(*filters, *method.filters), eos=own.eos)
 
 
 def _check_chosen(task: Task, chosen: Sequence[int], read: int) -> None:
@@ -152,18 +152,18 @@ def _search(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(method, Beam):
         raise ConfigError("`beams` must be at least 2: with one beam nothing is a tree.")
     trace = BeamTrace(method.size)
-    found = replace(method, n_best=method.size).run(task.module, source, trace)[0]
-    tree = trace.tree(task.tokenizer.for_targets.label, found[0])
+    hypotheses = replace(method, n_best=method.size).run(task.module, source, trace)[0]
+    tree = trace.tree(task.tokenizer.for_targets.label, hypotheses[0])
     nodes = [
-        {"token": one.token, "log_prob": one.log_prob, "parent": one.parent, "state": one.state}
-        for one in tree.nodes
+        {"token": node.token, "log_prob": node.log_prob, "parent": node.parent, "state": node.state}
+        for node in tree.nodes
     ]
-    texts = task.spelled([text], [found])[0]
+    texts = task.spelled([text], [hypotheses])[0]
     return {
         "nodes": _as_text(nodes),
         "winning": sorted(tree.winning),
         "hypotheses": [
-            {"text": spelled, "score": one.score, "log_prob": one.log_prob}
-            for spelled, one in zip(texts, found, strict=True)
+            {"text": spelled, "score": node.score, "log_prob": node.log_prob}
+            for spelled, node in zip(texts, hypotheses, strict=True)
         ],
     }

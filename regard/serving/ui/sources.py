@@ -171,16 +171,16 @@ def _validation_texts(task: Task, folder: Path) -> list[tuple[str, ...]]:
     """The first validation texts of the run in a folder; none where it or its data is not there."""
     from regard.experiments.recipe_options import read_recipe
 
-    runs = [one for one in (folder, folder.resolve().parent) if (one / "recipe.toml").is_file()]
+    runs = [path for path in (folder, folder.resolve().parent) if (path / "recipe.toml").is_file()]
     try:
         recipe = read_recipe(runs[0] / "recipe.toml") if runs else None
         inputs = [] if recipe is None else [*_lines(task, recipe), *task.attention_inputs(recipe)]
-        inputs = [one for one in inputs if not task.over_limit([one])]
+        inputs = [path for path in inputs if not task.over_limit([path])]
         excerpt = None if inputs or recipe is None else task.attention_excerpt(recipe)
     except (RegardError, OSError):  # the data has been moved, for instance
         return []
-    found = [_texts(one) for one in (*inputs, *([] if excerpt is None else [excerpt]))]
-    return [texts for texts in found if any(texts) and sum(map(len, texts)) <= LONGEST]
+    examples = [_texts(path) for path in (*inputs, *([] if excerpt is None else [excerpt]))]
+    return [texts for texts in examples if any(texts) and sum(map(len, texts)) <= LONGEST]
 
 
 def _lines(task: Task, recipe: Any) -> list[str]:
@@ -225,8 +225,10 @@ class TextMaps:
     """
 
     def __init__(self, file: Path | None = None, labels: str | None = None):
-        given = LabelledTexts(()) if file is None else read_labelled(file, labels, MOST_TEXTS)
-        self.texts = given
+        texts_of_file = (
+            LabelledTexts(()) if file is None else read_labelled(file, labels, MOST_TEXTS)
+        )
+        self.texts = texts_of_file
         self.maps: dict[str, TextMap] = {}
 
     def embed(self, models: ServedModels, say: Callable[[str], None]) -> None:
@@ -250,15 +252,15 @@ class TextMaps:
         Raises:
             Problem: 404 where the model has no map.
         """
-        name, found = self._named(model)
-        labels = sorted(set(found.labels))
+        name, text_map = self._named(model)
+        labels = sorted(set(text_map.labels))
         return {
             "model": name,
-            "points": [[round(x, 5), round(y, 5)] for x, y in found.points.tolist()],
-            "texts": [_short(text) for text in found.texts],
+            "points": [[round(x, 5), round(y, 5)] for x, y in text_map.points.tolist()],
+            "texts": [_short(text) for text in text_map.texts],
             "labels": [visible(label) for label in labels],
-            "label_of": [labels.index(label) for label in found.labels],
-            "shares": [round(share, 5) for share in found.shares],
+            "label_of": [labels.index(label) for label in text_map.labels],
+            "shares": [round(share, 5) for share in text_map.shares],
         }
 
     def near_text(self, model: str | None, index: int, count: int) -> dict[str, Any]:
@@ -267,14 +269,14 @@ class TextMaps:
         Raises:
             Problem: 404 where the model has no map, 400 where there is no such text.
         """
-        name, found = self._named(model)
-        if index >= len(found.texts):
-            message = f"`text` must be below {len(found.texts)}, but is {index}."
+        name, text_map = self._named(model)
+        if index >= len(text_map.texts):
+            message = f"`text` must be below {len(text_map.texts)}, but is {index}."
             raise Problem(400, message, "no_such_text", "text")
-        nearest = found.nearest(found.vectors[index], count + 1)
-        others = [one for one in nearest if one.index != index][:count]
-        place = found.points[index].tolist()
-        return {"model": name, "place": place, "neighbours": [_match(one) for one in others]}
+        nearest = text_map.nearest(text_map.vectors[index], count + 1)
+        others = [match for match in nearest if match.index != index][:count]
+        place = text_map.points[index].tolist()
+        return {"model": name, "place": place, "neighbours": [_match(match) for match in others]}
 
     def near_vector(self, model: str | None, vector: Sequence[float], count: int) -> dict[str, Any]:
         """Where another vector lies in the map, and its neighbours.
@@ -283,10 +285,10 @@ class TextMaps:
             Problem: 404 where the model has no map.
             ConfigError: the vector has another size.
         """
-        name, found = self._named(model)
-        nearest = found.nearest(vector, count)
-        place = list(found.place(vector))
-        return {"model": name, "place": place, "neighbours": [_match(one) for one in nearest]}
+        name, text_map = self._named(model)
+        nearest = text_map.nearest(vector, count)
+        place = list(text_map.place(vector))
+        return {"model": name, "place": place, "neighbours": [_match(match) for match in nearest]}
 
     def _named(self, model: str | None) -> tuple[str, TextMap]:
         name = next(iter(self.maps), "") if model is None else model

@@ -20,7 +20,7 @@ from regard.suggest import nearest
 from regard.visual.picture import Picture
 
 ORDER = (
-    "subword-merges longest-match segmentations bert-inputs positions cells self-attention masks "
+    "subword-merges longest-match bert-inputs positions cells self-attention masks "
     "sparse-attention next-word parses"
 ).split()
 

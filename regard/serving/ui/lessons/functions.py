@@ -17,16 +17,15 @@ from regard.decoding.filters import Prefix, Temperature, TopK, TopP, apply
 from regard.layers.chart import k_best_trees
 from regard.models.bert import Bert
 from regard.text import Tokenizer, wordpiece
-from regard.text.explain import SegmentedWord, Training, training
+from regard.text.explain import Training, training
 from regard.text.trees import tree_of
-from regard.text.unigram import UnigramModel
 from regard.visual.cell_search import text_properties
 from regard.visual.constituents import n_best_picture
 from regard.visual.decoding import Distribution
 from regard.visual.heatmap import Heatmap, mask_grid, sinusoids, sparse_patterns
 from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
 from regard.visual.recurrent_cells import CellText
-from regard.visual.tokens import encoder_inputs, lattice
+from regard.visual.tokens import encoder_inputs
 
 # ------------------------------------------------------------------------------- subwords
 
@@ -37,27 +36,6 @@ VOCABULARY = (
 ).split()
 PAIR = ("my dog is cute", "he likes playing")
 SPLIT = ("unaffable", "playing", "work")
-SUBWORDS = {
-    "h": -5.0,
-    "e": -4.5,
-    "l": -4.5,
-    "o": -4.6,
-    "w": -5.2,
-    "r": -5.0,
-    "d": -5.0,
-    "he": -3.2,
-    "ell": -6.0,
-    "hell": -5.1,
-    "hello": -3.4,
-    "lo": -4.4,
-    "ow": -5.0,
-    "world": -3.6,
-    "wor": -6.0,
-    "or": -4.0,
-    "ld": -4.8,
-    "low": -4.1,
-    "orld": -7.0,
-}
 
 
 @cache
@@ -71,14 +49,15 @@ def tokenizer() -> Tokenizer:
 
 def merges(count: int = 5) -> Picture:
     """The merges of byte-pair encoding, and the words and tokens after the last of them."""
-    found = training(COUNTED, count)
+    trained = training(COUNTED, count)
     steps = [
-        [f"{number}", f"{one.left} + {one.right}", one.symbol, f"{one.count}", _ties(len(one.tied))]
-        for number, one in enumerate(found.merges, 1)
+        [f"{number}", f"{m.left} + {m.right}", m.symbol, f"{m.count}", _ties(len(m.tied))]
+        for number, m in enumerate(trained.merges, 1)
     ]
     head = ["", "pair", "becomes", "count", ""]
     return Illustration(
-        (Table.of(head, steps, "The merges"), _words(found), _tokens(found)), "Byte-pair encoding"
+        (Table.of(head, steps, "The merges"), _words(trained), _tokens(trained)),
+        "Byte-pair encoding",
     )
 
 
@@ -92,14 +71,14 @@ def _words(found: Training) -> Table:
 
 
 def _tokens(found: Training) -> Table:
-    rows = [[one.token, f"{one.frequency}"] for one in found.iterations[-1].rows]
+    rows = [[row.token, f"{row.frequency}"] for row in found.iterations[-1].rows]
     return Table.of(["token", "frequency"], rows, "The tokens")
 
 
 def inputs(length: int = 14) -> Picture:
     """What BERT reads of two sentences."""
-    found = tokenizer()
-    return encoder_inputs(PAIR, found, Bert.template(found), length=length)
+    words = tokenizer()
+    return encoder_inputs(PAIR, words, Bert.template(words), length=length)
 
 
 def longest_match(words: Sequence[str] = SPLIT) -> Picture:
@@ -107,19 +86,10 @@ def longest_match(words: Sequence[str] = SPLIT) -> Picture:
     tables = []
     for word in words:
         steps = list(wordpiece.longest_match(word, VOCABULARY))
-        rows = [[" ".join(one.tried), one.found or "nothing", f"{one.start}"] for one in steps]
-        title = f"{word}: {' '.join(one.found or '[UNK]' for one in steps)}"
+        rows = [[" ".join(step.tried), step.found or "nothing", f"{step.start}"] for step in steps]
+        title = f"{word}: {' '.join(step.found or '[UNK]' for step in steps)}"
         tables.append(Table.of(["tried, the longest first", "found", "at character"], rows, title))
     return Illustration(tuple(tables), "The longest match")
-
-
-def segmentations() -> Picture:
-    """The lattice of a word by a small unigram model."""
-    model, word = UnigramModel(SUBWORDS), "helloworld"
-    likelihood = model.log_likelihood(word)
-    found = SegmentedWord(word, tuple(model.edges(word)), tuple(model.best(word)), likelihood)
-    said = f"The best segmentation has {found.best_share:.1%} of the probability of all."
-    return Illustration((lattice(found), Note((said,))), "Segmentations")
 
 
 # ------------------------------------------------------------------------ parts of models
@@ -181,15 +151,15 @@ def mask_kinds(length: int = 8, around: int = 2) -> Picture:
         f"window({around})": masks.window(around),
         f"window({around}) | global(1)": masks.window(around) | masks.global_(1),
     }
-    grids = [mask_grid(one.grid(length, length)[0, 0], title=name) for name, one in kinds.items()]
+    grids = [mask_grid(mask.grid(length, length)[0, 0], title=name) for name, mask in kinds.items()]
     note = Note((f"The text has {int(count)} tokens and is padded to {length}.",))
     return Illustration((note, PictureRow(tuple(grids))), "Masks")
 
 
 def sparse(blocks: int = 12, window: int = 1, random: int = 2) -> Picture:
     """BigBird's patterns side by side."""
-    found = sparse_patterns(blocks, window, random)
-    return Illustration((PictureRow(tuple(found.values())),), "Sparse attention")
+    patterns = sparse_patterns(blocks, window, random)
+    return Illustration((PictureRow(tuple(patterns.values())),), "Sparse attention")
 
 
 # ---------------------------------------------------------------------------- searching
@@ -241,10 +211,10 @@ def parses(noun: float = 0.5, count: int = 2) -> Picture:
     chart = torch.full((1, len(WORDS), len(WORDS), len(LABELS)), UNLIKELY, dtype=torch.float64)
     for (start, stop, label), score in {**CONSTITUENTS, (2, 7, "NP"): noun}.items():
         chart[0, start, stop - start - 1, LABELS.index(label)] = score
-    (found,) = k_best_trees(chart, torch.tensor([len(WORDS)]), count)
+    (best,) = k_best_trees(chart, torch.tensor([len(WORDS)]), count)
     trees = [
-        (tree_of(WORDS, TAGS, [(a, b, LABELS[label]) for a, b, label in one.spans]), one.score)
-        for one in found
+        (tree_of(WORDS, TAGS, [(a, b, LABELS[label]) for a, b, label in parse.spans]), parse.score)
+        for parse in best
     ]
     numbers = {"trees": [(str(tree), score) for tree, score in trees]}
     return Illustration((n_best_picture(trees),), "The best trees", numbers=numbers)
