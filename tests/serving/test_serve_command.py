@@ -89,7 +89,7 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([folder, "=x"], "must be FOLDER or NAME=FOLDER"),
         ([], "Name a model to serve"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
-        ([folder, "--timeout", "nan"], "greater than or equal to 0.1"),
+        ([folder, "--timeout", "nan"], "less than or equal to 604800"),
         ([folder, "--timeout", "inf"], "less than or equal to 604800"),
     ):
         ended = CliRunner().invoke(app, ["serve", *arguments], env={"REGARD_API_KEY": ""})
