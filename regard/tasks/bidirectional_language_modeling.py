@@ -24,7 +24,6 @@ from regard.data.bidirectional_streams import (
     BidirectionalText,
     SeparateSentences,
 )
-from regard.data.corpus_folder import is_corpus
 from regard.data.encoder_inputs import InputFormat
 from regard.data.readers import RowReader, read
 from regard.data.sampler import EpochSampler
@@ -40,6 +39,7 @@ from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoding import no_columns
 from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.tasks.inputs import as_list, checked_texts
+from regard.tasks.language_modeling_recipe import check_text_length
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import (
     DataSection,
@@ -77,16 +77,7 @@ class SentencesData(DataSection):
     so that the model learns to read a sentence alone, too; 0: never, as in the authors' program."""
 
     def read(self, source: Any, part: str) -> RowReader:
-        """The lines of a file.
-
-        Raises:
-            ConfigError: it is a corpus, whose tokens have no characters.
-        """
-        if is_corpus(source):
-            raise ConfigError(
-                f"{source} is a corpus of tokens, but this task reads the characters of words. "
-                "Name a file of text, one sentence a line."
-            )
+        """The lines of a file."""
         return read(source, format="lines")
 
     def texts(self) -> Iterator[str]:
@@ -200,13 +191,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         task = cls(model, tokenizer, state=recipe.evaluation.state)
         model.head.logits(torch.zeros(1, model.config.d_model // 2))  # raises an error without one
         train, valid = (task.text(data.records(part)) for part in ("train", "valid"))
-        if train.count < data.batch_size:
-            raise DataError(
-                data.train,
-                None,
-                f"has {train.count} tokens to predict, too few for {data.batch_size} streams.",
-                f"Give more text, or set `batch_size` of [data] to at most {train.count}.",
-            )
+        check_text_length(data.train, train.count, data.batch_size)
         streams = BidirectionalStreams(
             train,
             batch_size=data.batch_size,

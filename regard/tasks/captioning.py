@@ -28,14 +28,13 @@ from regard.data.batches import PairBatch, Sequences
 from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.readers import RowReader, read
 from regard.data.regions import RegionTable
-from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis, labels_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError
 from regard.metrics import BLEU, CIDEr, Metric, Scores
-from regard.models.protocols import EncoderDecoder
+from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.tasks.batching import (
     ELSEWHERE,
@@ -45,7 +44,6 @@ from regard.tasks.batching import (
     device_of,
     watched,
 )
-from regard.tasks.finite_checks import NonFiniteScores
 from regard.tasks.image_captions import (
     GRID,
     WIDTHS,
@@ -58,7 +56,7 @@ from regard.tasks.image_captions import (
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
 from regard.tasks.methods import results_of
 from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
-from regard.tasks.reinforce import Reinforce, RewardMean
+from regard.tasks.reinforce import Reinforce
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
 from regard.tasks.task import of_training
 from regard.tasks.text_to_text import (
@@ -66,8 +64,7 @@ from regard.tasks.text_to_text import (
     TextToText,
     TextToTextEvaluation,
     TextToTextObjective,
-    output_loss,
-    text_to_text_output,
+    TrainingPairs,
 )
 from regard.text import Tokenizer
 
@@ -92,19 +89,15 @@ class CaptioningRecipe(DecodingRecipe):
 
 
 @dataclass(frozen=True)
-class CaptionedImages:
+class CaptionedImages(TrainingPairs):
     """Encoded training and validation captions, and what they describe.
 
-    table: the regions of all images.  valid: captions.  images: those of validation, each once.
-    references: of each of these, its captions.  notes: what was left out or truncated.
+    references: of each validation image, its captions.
+    table: the regions of all images.  images: those of validation, each once.
     """
 
     table: RegionTable
-    valid: EncodedExamples
     images: list[int]
-    references: list[list[str]]
-    batches: Buckets
-    notes: list[str]
 
 
 class Captioner(TextToText):
@@ -121,7 +114,7 @@ class Captioner(TextToText):
     metric_names = ("bleu", "cider")
     default_limit = 30
     reads_images = True
-    images: CaptionedImages | None = None
+    data: CaptionedImages | None
 
     def __init__(
         self,
@@ -170,7 +163,7 @@ class Captioner(TextToText):
             label_smoothing=recipe.objective.label_smoothing,
         )
         task.reinforce = Reinforce.of(model, recipe.objective)
-        task.images = task._captioned(recipe)
+        task.data = task._captioned(recipe)
         return task
 
     def _captioned(self, recipe: CaptioningRecipe) -> CaptionedImages:
@@ -193,7 +186,7 @@ class Captioner(TextToText):
         notes = [f"{part}: {report}" for part, report in parts.items() if report.events]
         references = [captions[name] for name in chosen]
         images = [numbers[name] for name in chosen]
-        return CaptionedImages(table, valid, images, references, batches, notes)
+        return CaptionedImages(valid, references, batches, notes, table, images)
 
     def _fields(
         self, rows: Mapping[str, int], table: RegionTable, limit: int, too_long: Any
@@ -223,63 +216,30 @@ class Captioner(TextToText):
 
     # ---- training
 
-    def train_batches(self) -> EpochSampler:
-        """Batches without end, of captions of similar lengths with their images."""
-        return EpochSampler(of_training(self.images).batches)
-
-    def notes(self) -> list[str]:
-        """Which rows of the data were left out or truncated."""
-        return of_training(self.images).notes
-
     def counts(self, batch: PairBatch) -> dict[str, int]:
         """Predicted tokens: all but the first of each caption."""
         extra = {"doubly_stochastic": batch.count} if self.doubly_stochastic else {}
         return super().counts(batch) | extra
 
-    def losses(
-        self, batch: PairBatch, carry: RewardMean | None = None
-    ) -> tuple[dict[str, tuple[Tensor, int]], RewardMean | None]:
-        """The loss of the captions, and the term of equation 14."""
-        here, count = batch.to(device_of(self.module)), batch.count
-        output, targets = text_to_text_output(self.module, here)
-        losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
-        if self.reinforce is not None:
-            term, carry = self.reinforce.loss(self.module, output, targets, carry)
-            losses["reinforce"] = term, count
-        if self.doubly_stochastic:
-            words = here.target.keep[:, 1:]  # (B, T)
-            term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], words)
-            losses["doubly_stochastic"] = self.doubly_stochastic * term, count
-        return losses, carry
+    def further_losses(self, output: Output, batch: PairBatch) -> dict[str, tuple[Tensor, int]]:
+        """The term of equation 14."""
+        if not self.doubly_stochastic:
+            return {}
+        words = batch.target.keep[:, 1:]  # (B, T)
+        term = doubly_stochastic(output.extras[ATTENTION_WEIGHTS], words)
+        return {"doubly_stochastic": (self.doubly_stochastic * term, batch.count)}
 
-    def validate(self) -> dict[str, float]:
-        """Scores of the captions, and the cross-entropy of the references per token."""
-        data = of_training(self.images)
-        try:
-            hypotheses = self._decoded(data.table, data.images, self.method)
-        except NonFiniteScores:
-            return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
-        texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in hypotheses)
-        scores = self.scores(texts, data.references)  # type: ignore[arg-type]
-        loss, count = self._total_loss(data.valid)
-        values = {name: score.value for name, score in zip(self.metric_names, scores, strict=True)}
-        return {**values, "loss": loss / count}
+    def _validation_outputs(self) -> list[list[Hypothesis]]:
+        data = of_training(self.data)
+        return self._decoded(data.table, data.images, self.method)
 
     def metrics(self) -> tuple[Metric, ...]:
         """BLEU-4 without case, and CIDEr-D."""
         return cast("tuple[Metric, ...]", (BLEU(lowercase=True), CIDEr()))
 
-    @torch.no_grad()
-    def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
-        pads, total, count = (0, self.module.config.pad), 0.0, 0
-        make = batch_of(of_training(self.images).table)
-        with evaluating(self.module):
-            for batch in sorted_batches(examples.columns, pads, max_tokens=4096, make=make):
-                here = batch.to(device_of(self.module))
-                output, targets = text_to_text_output(self.module, here)
-                loss, tokens = output_loss(self.module, output, targets, 0.0, batch.count)
-                total, count = total + float(loss), count + tokens
-        return total, count
+    def _loss_batches(self, examples: EncodedExamples) -> Iterable[PairBatch]:
+        make, pads = batch_of(of_training(self.data).table), (0, self.module.config.pad)
+        return sorted_batches(examples.columns, pads, max_tokens=4096, make=make)
 
     # ---- captions
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -145,17 +145,9 @@ class TextGenerator(EmbedsTexts):
             ConfigError: a sequence, a window or a stride is longer than the model allows.
             DataError: a text is too short.
         """
-        data, evaluation, limit = recipe.data, recipe.evaluation, model.config.max_length
-        task = cls(
-            model,
-            tokenizer,
-            method=recipe.decoding.build(100),
-            format=data.format,
-            unit=evaluation.unit,
-            window=evaluation.window or (limit and min(limit, data.sequence_length)),
-            stride=evaluation.stride,
-            **evaluation.chosen(),
-        )
+        data, limit = recipe.data, model.config.max_length
+        window = limit and min(limit, data.sequence_length)
+        task = cls.without_data(recipe, model, tokenizer, window)
         cls.check_length(recipe, limit)
         task.protocol()  # raises an error for a window or a stride that is too long
         task.evaluated_model(task.state_options)
@@ -173,6 +165,23 @@ class TextGenerator(EmbedsTexts):
             task.usual_length = data.sequence_length
         task.data = TrainingText(train, valid, batches, data.batch_size, notes)
         return task
+
+    @classmethod
+    def without_data(
+        cls, recipe: Any, model: LanguageModel, tokenizer: Tokenizer, window: int | None
+    ) -> Self:
+        """The task before its data are read; window: where the recipe names none."""
+        evaluation = recipe.evaluation
+        return cls(
+            model,
+            tokenizer,
+            method=recipe.decoding.build(100),
+            format=recipe.data.format,
+            unit=evaluation.unit,
+            window=evaluation.window or window,
+            stride=evaluation.stride,
+            **evaluation.chosen(),
+        )
 
     @staticmethod
     def example(recipe: LanguageModelingRecipe, words: int) -> StreamBatch:

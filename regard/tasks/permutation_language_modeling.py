@@ -100,17 +100,8 @@ class PermutationLanguageModel(TextGenerator):
             ConfigError: sizes do not fit each other, or the memory has no limit.
             DataError: a text cannot be read.
         """
-        data, evaluation = recipe.data, recipe.evaluation
-        task = cls(
-            model,
-            tokenizer,
-            method=recipe.decoding.build(100),
-            format=data.format,
-            unit=evaluation.unit,
-            window=evaluation.window or data.sequence_length,
-            stride=evaluation.stride,
-            **evaluation.chosen(),
-        )
+        data = recipe.data
+        task = cls.without_data(recipe, model, tokenizer, data.sequence_length)
         end = task.line_end()
         train, valid = (data.tokens(part, tokenizer, end) for part in ("train", "valid"))
         batches = task.segments(train, recipe)

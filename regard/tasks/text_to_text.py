@@ -169,7 +169,7 @@ class TrainingPairs:
     """
 
     valid: EncodedExamples
-    references: list[str]
+    references: list[Any]
     batches: Buckets
     notes: list[str]
 
@@ -377,11 +377,15 @@ class TextToText(EmbedsTexts):
         """
         here, count = batch.to(device_of(self.module)), batch.count
         output, targets = text_to_text_output(self.module, here)
-        loss = output_loss(self.module, output, targets, self.label_smoothing, count)
-        if self.reinforce is None:
-            return {"loss": loss}, None
-        term, carry = self.reinforce.loss(self.module, output, targets, carry)
-        return {"loss": loss, "reinforce": (term, count)}, carry
+        losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
+        if self.reinforce is not None:
+            term, carry = self.reinforce.loss(self.module, output, targets, carry)
+            losses["reinforce"] = term, count
+        return losses | self.further_losses(output, here), carry
+
+    def further_losses(self, output: Output, batch: PairBatch) -> dict[str, tuple[Tensor, int]]:
+        """Those of this task alone, from what the model gives for a batch."""
+        return {}
 
     def validate(self) -> dict[str, float]:
         """Scores of the generated texts, and the cross-entropy of the references per token.
@@ -390,8 +394,7 @@ class TextToText(EmbedsTexts):
         """
         data = of_training(self.data)
         try:
-            method = self._decoding_method(self._language_tokens())
-            decoded = decode_in_order(self.module, data.valid.columns[0], method)
+            decoded = self._validation_outputs()
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in decoded)
@@ -401,6 +404,12 @@ class TextToText(EmbedsTexts):
             scores[name] = metric.result().value
         loss, count = self._total_loss(data.valid)
         return {**scores, "loss": loss / count}
+
+    def _validation_outputs(self) -> list[list[Hypothesis]]:
+        """The hypotheses of the validation data."""
+        method = self._decoding_method(self._language_tokens())
+        sources = of_training(self.data).valid.columns[0]
+        return decode_in_order(self.module, sources, method)
 
     def metrics(self) -> tuple[Metric, ...]:
         """What scores the generated texts against the references: of each metric a new one."""
@@ -549,11 +558,15 @@ class TextToText(EmbedsTexts):
             metric.add(texts, references)
         return [metric.result() for metric in metrics]
 
+    def _loss_batches(self, examples: EncodedExamples) -> Iterable[PairBatch]:
+        pads = (self.module.config.pad,) * 2
+        return sorted_batches(examples.columns, pads, max_tokens=4096)
+
     @torch.no_grad()
     def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
-        pad, total, count = self.module.config.pad, 0.0, 0
+        total, count = 0.0, 0
         with evaluating(self.module):
-            for batch in sorted_batches(examples.columns, (pad, pad), max_tokens=4096):
+            for batch in self._loss_batches(examples):
                 loss, tokens = text_to_text_loss(self.module, batch.to(device_of(self.module)), 0.0)
                 total, count = total + float(loss), count + tokens
         return total, count

@@ -139,15 +139,9 @@ class OneTargetData(TextsData):
     @field_validator("glue")
     @classmethod
     def _known(cls, name: str) -> str:
-        """The name as the metrics have it; MRPC and SST-2 are understood too."""
-        plain = name.lower()
-        plain = plain if plain in GLUE else plain.replace("-", "")
-        if name and plain not in GLUE:
-            offered = nearest(
-                name.lower(), [task for task in GLUE if task.startswith(plain)] or GLUE
-            )
-            raise ValueError(f"is {name!r}, which is no task of GLUE. {offered}")
-        return plain
+        if name and name not in GLUE:
+            raise ValueError(f"is {name!r}, which is no task of GLUE. {nearest(name, GLUE)}")
+        return name
 
     @property
     def pairs(self) -> bool:

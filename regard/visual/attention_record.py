@@ -80,11 +80,6 @@ class AttentionRecord:
                 "look --gradients shows how far back they remember, and --cell LAYER:NUMBER a cell."
             )
 
-    def __repr__(self) -> str:
-        count = len(self.passes)
-        passes = "1 forward pass" if count == 1 else f"{count} forward passes"
-        return f"<AttentionRecord of {passes}: plot() draws the heads>"
-
     def _repr_html_(self) -> str | None:
         """In a notebook: every recorded head."""
         return self.plot()._repr_html_() if self.passes else None

@@ -14,7 +14,6 @@ from typing import Any, Self
 from rich.cells import cell_len
 from rich.text import Text
 
-from regard.errors import ConfigError
 from regard.visual import characters
 from regard.visual.drawing import Drawing, Label, Polyline, Raster, Rect, Shape, clip, text_width
 from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
@@ -197,16 +196,9 @@ def mask_grid(
     keys: T and S labels, by default numbers from 0.
 
     Raises:
-        ConfigError: the grid is not boolean or no matrix.
+        ConfigError: the grid is no matrix.
     """
-    rows = grid.tolist() if hasattr(grid, "tolist") else [list(row) for row in grid]
-    if any(not isinstance(value, bool) for row in rows for value in row):
-        raise ConfigError(
-            "`grid` must be a boolean matrix (queries, keys), but is "
-            f"{getattr(grid, 'dtype', 'not')} of shape {tuple(getattr(grid, 'shape', ()))}. "
-            "Pick one row and head of a mask's grid: `mask.grid(T, S)[0, 0]`."
-        )
-    matrix = as_matrix(rows)
+    matrix = as_matrix(grid)
     columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
     labels = as_labels(queries, len(matrix), "queries")
     return Heatmap(matrix, labels, columns, title, 1.0, 0, "queries", "keys")

@@ -190,7 +190,7 @@ def cell_activation(
         ConfigError: the model has no recurrent layers, or not this one, or not this cell of it; the
             text has no token, or more than the model reads.
     """
-    reader, encoding = reader_of(model), encoded(model, tokenizer, text)
+    reader, encoding = reader_of(model), encoded(tokenizer, text)
     if not 1 <= layer <= len(reader.widths):
         raise ConfigError(f"`layer` must be from 1 to {len(reader.widths)}, but is {layer}.")
     width = reader.widths[layer - 1]
@@ -205,21 +205,15 @@ def cell_activation(
     return CellText.of(text, encoding.offsets, values.tolist(), title)
 
 
-def encoded(model: nn.Module, tokenizer: Tokenizer, text: str) -> Any:
+def encoded(tokenizer: Tokenizer, text: str) -> Any:
     """The tokens of a text that a model can read.
 
     Raises:
-        ConfigError: there are none, or more than the model's limit.
+        ConfigError: there are none.
     """
     encoding = tokenizer.encode(text)
-    limit = recurrent_part(model).config.max_length
     if not encoding.ids:
         raise ConfigError("The text has no token: there is nothing to read.")
-    if limit is not None and len(encoding.ids) > limit:
-        raise ConfigError(
-            f"The text has {len(encoding.ids):,} tokens, but this model reads at most {limit:,} "
-            "(`max_length`). Shorten it."
-        )
     return encoding
 
 
@@ -330,7 +324,7 @@ def gradient_norms(
     if not (isinstance(part, Recurrent) and isinstance(part, LanguageModel)):
         kind = "ELMo" if isinstance(part, Elmo) else type(part).__name__
         raise ConfigError(f"{kind} does not predict the next token from hidden states alone.")
-    ids = encoded(model, tokenizer, text).ids
+    ids = encoded(tokenizer, text).ids
     ids = ids[::-1] if part.reads_backward else ids
     width = len(ids) if length is None else length + 1
     if not 2 <= width <= len(ids):

@@ -198,7 +198,7 @@ def test_the_term_of_equation_14_is_the_formula(workdir):
     run = runs.train_recipe(read("small.toml", ["training.max_steps=1"]), progress=False).folder
     recipe = runs.read_recipe("small.toml")
     task = regard.load(run)
-    task.images = task._captioned(recipe)
+    task.data = task._captioned(recipe)
     task.module.train()
     torch.manual_seed(3)
     batch = next(task.train_batches())
