@@ -332,12 +332,16 @@ def _outputs(source: ExportSource) -> dict[str, nn.Module]:
     return named
 
 
-class DecoderStep(nn.Module):
-    """Logits of what follows each of the ids (B, T), and keys and values of all tokens."""
+class OfModel(nn.Module):
+    """What one call of a model computes, as a module."""
 
-    def __init__(self, model: LanguageModel):
+    def __init__(self, model: Any):
         super().__init__()
         self.model = model
+
+
+class DecoderStep(OfModel):
+    """Logits of what follows each of the ids (B, T), and keys and values of all tokens."""
 
     def forward(self, ids: Tensor, past: list[Tensor]) -> tuple[Tensor, ...]:
         cache = GraphCache(past)
@@ -366,12 +370,8 @@ def _cache_names(count: int) -> tuple[list[str], list[str]]:
     return [f"past_key_values.{kind}" for kind in kinds], [f"present.{kind}" for kind in kinds]
 
 
-class SourceKeysAndValues(nn.Module):
+class SourceKeysAndValues(OfModel):
     """What the decoder's layers read of sources padded on the right."""
-
-    def __init__(self, model: Transformer | T5):
-        super().__init__()
-        self.model = model
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         memory = self.model.encode(Sequences(ids, mask.sum(1)))
@@ -391,12 +391,8 @@ def _source_names(count: int) -> list[str]:
     return [name.replace("past_key_values", "source") for name in _cache_names(count)[0]]
 
 
-class TargetStep(nn.Module):
+class TargetStep(OfModel):
     """A step of a decoder whose sources were read."""
-
-    def __init__(self, model: Transformer | T5):
-        super().__init__()
-        self.model = model
 
     def forward(
         self, ids: Tensor, mask: Tensor, read: list[Tensor], past: list[Tensor]

@@ -84,7 +84,7 @@ def test_logits_and_gradients_equal_those_of_transformers(kind, activation):
     hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
     ours.head.loss(hidden, labels.flatten())[0].backward()
     grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    converted = PAIRS[kind][3].names.read(grads, weights(ours))
+    converted = PAIRS[kind][3].names_of(ours).read(grads, weights(ours))
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter.grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
 

@@ -24,11 +24,11 @@ from regard.checkpoints.formats.config_table import (
     dropout,
     unsupported,
 )
-from regard.checkpoints.names import NameRow, Names, Tensors, Transform, keep, split
+from regard.checkpoints.names import Names, Tensors, Transform, keep, split
 from regard.errors import ConfigError
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Size, TokenId
-from regard.models.transformer import Transformer, TransformerConfig
+from regard.models.transformer import Transformer
 
 # ----------------------------------------------------------------------------------- weights
 
@@ -104,33 +104,6 @@ def last_norms(order: Order) -> list[tuple]:
         *order.norm("encoder_norm", "model.encoder.layer_norm"),
         *order.norm("decoder_norm", "model.decoder.layer_norm"),
     ]
-
-
-def names_with(rows: Sequence[tuple], ignored: Sequence[str], bias: bool) -> Names:
-    """The table of these rows.
-
-    ignored: tables that are computed.  bias: whether the output has one.
-    """
-    return Names(
-        [*rows, *([("head.bias", BIAS, ROW)] if bias else [])],
-        tied={"head.weight": "embedding.weight"},
-        duplicates=dict.fromkeys((SOURCE, TARGET, HEAD), EMBEDDING),
-        ignored=ignored,
-        zero=[] if bias else [BIAS],
-    )
-
-
-def untie(table: Names, reads: Transform, tied: bool) -> None:
-    """Give sources an embedding of their own in a table.
-
-    tied: whether the output is the embedding of targets; else it is a matrix of its own.
-    """
-    embeddings = [("source_embedding.weight", SOURCE, reads), ("embedding.weight", TARGET, reads)]
-    embeddings += [] if tied else [("head.weight", HEAD, reads)]
-    others = [row for row in table.rows if row.ours != ("embedding.weight",)]
-    table.rows = [*(NameRow.of(*row) for row in embeddings), *others]
-    table.duplicates = {HEAD: TARGET} if tied else {}
-    table.tied = table.tied if tied else {}
 
 
 # ----------------------------------------------------------------------------------- config.json
@@ -245,24 +218,29 @@ class EncoderDecoderLayout:
         """See `Layout`; the output is no head of its own."""
         return True
 
-    @property
-    def names(self) -> Names:
-        """The table of a model without a bias of the output."""
-        return names_with(self.rows, self.computed, bias=False)
-
     def names_of(self, model: nn.Module) -> Names:
+        """See `Layout`; without ties, theirs has a third embedding, which it does not read."""
         assert isinstance(model, Transformer)
-        return self.names_for(model.config)
-
-    def names_for(self, config: TransformerConfig) -> Names:
-        """The table of a model of this configuration; without ties, theirs has a third embedding,
-        which it does not read.
-        """
+        config, bias = model.config, model.config.output_bias
+        rows, zero = ([("head.bias", BIAS, ROW)], []) if bias else ([], [BIAS])
         if config.source_vocab_size is None:
-            return names_with(self.rows, self.computed, bias=config.output_bias)
-        table = names_with(self.rows, (*self.computed, EMBEDDING), bias=config.output_bias)
-        untie(table, self.order.reads, config.tied)
-        return table
+            return Names(
+                [*self.rows, *rows],
+                tied={"head.weight": "embedding.weight"},
+                duplicates=dict.fromkeys((SOURCE, TARGET, HEAD), EMBEDDING),
+                ignored=self.computed,
+                zero=zero,
+            )
+        reads = self.order.reads
+        rows += [("source_embedding.weight", SOURCE, reads), ("embedding.weight", TARGET, reads)]
+        rows += [] if config.tied else [("head.weight", HEAD, reads)]
+        return Names(
+            [*(row for row in self.rows if row[0] != "embedding.weight"), *rows],
+            tied={"head.weight": "embedding.weight"} if config.tied else {},
+            duplicates={HEAD: TARGET} if config.tied else {},
+            ignored=(*self.computed, EMBEDDING),
+            zero=zero,
+        )
 
     def holds(self, model: nn.Module) -> bool:
         """See `Layout`; with other positions nobody has the architecture."""
