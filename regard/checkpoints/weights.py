@@ -90,8 +90,6 @@ def read_pickled_strings(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             return _StringsUnpickler(file).load()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file.") from None
     except Exception as error:  # a damaged pickle may raise anything
         raise CheckpointError(f"{path} was not opened: {error}.") from None
 

@@ -268,24 +268,20 @@ class T5Layout:
         if not isinstance(model, T5):
             config, tensors = self.encoder.write(model)
             return config | {"is_encoder_decoder": False}, tensors
-        return self.write_config(model.config), _names(model.config).write(model.state_dict())
-
-    def write_config(self, config: T5Config) -> dict[str, Any]:
-        """config.json for a configuration of ours.
-
-        Releases of `transformers` before 5 divide by sqrt(D) where the output is tied and nowhere
-        else; later ones where `scale_decoder_outputs` is true.
-        """
-        return {
+        # Releases of `transformers` before 5 divide by sqrt(D) where the output is tied and nowhere
+        # else; later ones where `scale_decoder_outputs` is true.
+        ours = model.config
+        config = {
             "model_type": self.model_type,
             "architectures": [self.architecture],
-            **self.fields.write(config),
-            "num_decoder_layers": config.decoder_layers,
-            **dict(zip(OUTPUT, (config.tied, config.scale_output), strict=True)),
+            **self.fields.write(ours),
+            "num_decoder_layers": ours.decoder_layers,
+            **dict(zip(OUTPUT, (ours.tied, ours.scale_output), strict=True)),
             "is_encoder_decoder": True,
-            "decoder_start_token_id": config.bos,
-            "eos_token_id": config.eos,
+            "decoder_start_token_id": ours.bos,
+            "eos_token_id": ours.eos,
         }
+        return config, _names(ours).write(model.state_dict())
 
     def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
         """See `Layout`; a whole model is one with tensors of a decoder."""
