@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import regard
 from regard.errors import ConfigError, MissingExtra, RegardError
 from regard.executors import Job, make_executor, results_of
 from regard.executors.ray import connected
