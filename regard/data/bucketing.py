@@ -45,17 +45,6 @@ class PaddedBatches(BatchSequence[Any]):
         columns = zip(self.columns, self.pads, strict=True)
         return self.make(*(column.padded(examples, pad) for column, pad in columns))
 
-    @property
-    def padding(self) -> float:
-        """The fraction of the positions in all padded arrays that hold no token."""
-        tokens = sum(len(column.ids) for column in self.columns)
-        positions = sum(
-            int(column.lengths[examples].max()) * len(examples)
-            for column in self.columns
-            for examples in self.indices
-        )
-        return 1 - tokens / positions
-
 
 @dataclass(frozen=True, eq=False)
 class Buckets:
