@@ -29,13 +29,13 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.serving.starting import serve as serve
     from regard.sharded.driver import predict_files as predict_files
     from regard.sharded.reading import FileResults as FileResults
+    from regard.tasks import ListedModel as ListedModel
+    from regard.tasks import list_models as list_models
     from regard.tasks.calls import evaluate as evaluate
     from regard.tasks.calls import search as search
     from regard.tasks.folders import load as load
     from regard.tasks.folders import quantize as quantize
     from regard.tasks.folders import save as save
-    from regard.tasks.model_list import ListedModel as ListedModel
-    from regard.tasks.model_list import list_models as list_models
     from regard.text.tokenizer import Tokenizer as Tokenizer
     from regard.training.interrupt import Interrupted as Interrupted
     from regard.visual.attention_record import AttentionRecord as AttentionRecord
@@ -61,7 +61,7 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "sharded.reading": "FileResults",
             "tasks.calls": "evaluate search",
             "tasks.folders": "load quantize save",
-            "tasks.model_list": "ListedModel list_models",
+            "tasks": "ListedModel list_models",
             "text.tokenizer": "Tokenizer",
             "training.interrupt": "Interrupted",
             "visual.attention_record": "AttentionRecord look",

@@ -260,11 +260,10 @@ def test_an_index_of_another_model_or_none_is_an_error(model, tmp_path):
     weights[name] = weights[name] + 0.5
     save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
     run = search("--index", out, "a cat")
-    assert run.exit_code == 2 and f"the weights of {copied} have changed" in run.stderr
+    assert run.exit_code == 2 and "the weights have changed" in run.stderr
     assert search("--index", out, "--model", model, "a cat").exit_code == 0
     assert "holds no index" in search("--index", copied, "a cat").stderr
-    assert "no: there is no such folder" in search("--index", tmp_path / "no", "a cat").stderr
-    with pytest.raises(ConfigError, match="There is no folder index_no here"):
+    with pytest.raises(ConfigError, match="or an index, which has its own texts"):
         regard.search("index_no", "a cat")
     assert "give the query alone" in search("--index", out, "a cat", "a text").stderr
     assert "Give a model and a query" in search(model).stderr

@@ -181,7 +181,7 @@ def test_a_second_column_is_an_error_for_a_classifier_of_single_texts(folders, t
     save(task, tmp_path / "model")
     source = table(tmp_path / "in.csv", Sentence=["a cat"], Kind=["x"])
     call = ("predict", tmp_path / "model", "--file", source, "--out", tmp_path / "out.csv")
-    assert "was trained on single texts" in refused(*call, "--columns", "Sentence,Kind")
+    assert "reads single texts" in refused(*call, "--columns", "Sentence,Kind")
     done(*call, "--columns", "Sentence")
 
 

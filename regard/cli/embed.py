@@ -216,7 +216,7 @@ def _texts_of(
     if not files or list(files) == ["-"]:
         return [text for chunk in chunks_of(None) for text in chunk.texts]
     from regard.sharded.rows import TEXT, input_files, rows_of
-    from regard.tasks.predicted_tables import infer_columns, texts_of_row
+    from regard.tasks.predictions import infer_columns, texts_of_row
 
     if len(columns) > 1:
         raise ConfigError(f"--columns must name the column of texts alone, but is {columns}.")

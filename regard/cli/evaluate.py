@@ -153,8 +153,7 @@ class ZeroShotOptions:
 
             several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
             return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
-        from regard.tasks.few_shot import few_shot_scores
-        from regard.tasks.prompt_template import PromptTemplate
+        from regard.tasks.few_shot import PromptTemplate, few_shot_scores
 
         model = _language_model(task, PROMPTS)
         text = self.template.replace("\\n", "\n")  # a shell gives two characters

@@ -19,7 +19,6 @@ from regard.tasks.classification import TextClassifier
 from regard.tasks.model_card import (
     CardHistory,
     CardScore,
-    CardTraining,
     adapter_form,
     write_card,
 )
@@ -148,8 +147,8 @@ def write_run_card(planned: TrainingPlan, folder: Path, result: Result) -> None:
     """
     recipe = planned.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
     _, checksums = planned.recorded or (None, planned.checksums)
-    training = CardTraining(recipe, checksums, tuple(_card_scores(planned, result)))
-    history = CardHistory.of_training(planned.task, training)
+    scores = list(_card_scores(planned, result))
+    history = CardHistory.of_training(planned.task, recipe, checksums, scores)
     config = read_json(folder / "model" / CONFIG)
     write_card(planned.task, folder / "model", config, history)
     if planned.lora is not None:

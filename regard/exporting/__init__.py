@@ -113,9 +113,7 @@ def target_of(folder: Path, to: str) -> Path:
 
 
 def _write_card(source: ExportSource, runtime: Runtime, out: Path) -> None:
-    """Write the card of a folder, which tells the model's scores, data and recipe as its own
-    folder's card does.
-    """
+    """Write the card of a folder, with the licence that the card of the model's folder names."""
     from regard.tasks.folders import config_of_task
 
     if out.is_dir():

@@ -17,10 +17,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
-from regard.metrics.class_report import COLUMNS, ScoresByLabel
-from regard.metrics.score import Score, ScoreReport, ScoreTable, check_any, check_equal
+from regard.metrics.class_report import LabelReport, ScoresByLabel
+from regard.metrics.score import Score, check_any, check_equal
 from regard.text.trees import ROOT, TRACE, ConstituencyTree, Span
 
 PUNCTUATION = (",", ":", "``", "''", ".")
@@ -47,26 +46,6 @@ class BracketCounts:
     def __add__(self, other: BracketCounts) -> BracketCounts:
         mine, theirs = asdict(self), asdict(other)
         return BracketCounts(**{name: mine[name] + theirs[name] for name in mine})
-
-
-@dataclass(frozen=True)
-class BracketReport(ScoreReport):
-    """The scores of each label, and the numbers that EVALB prints of all sentences."""
-
-    labels: ScoresByLabel
-    counts: BracketCounts
-    errors: int
-    skipped: int
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
-        labels = asdict(self.labels)
-        totals = {**asdict(self.counts), "errors": self.errors, "skipped": self.skipped}
-        return {"labels": labels.pop("classes"), **labels, "counts": totals}
-
-    def table(self) -> ScoreTable:
-        """A row for each label, and one for each average."""
-        return ScoreTable("Scores of each label", "", ("label", *COLUMNS), self.labels.rows())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +121,7 @@ class BracketF1:
                 for label in sorted(self._predicted | self._target)
             }
         )
+        totals = {**asdict(counts), "errors": errors, "skipped": skipped}
         signature = f"rules:COLLINS|sentences:{counts.sentences}|errors:{errors}|skipped:{skipped}"
         return BracketScore(
             "bracket F1",
@@ -155,7 +135,7 @@ class BracketF1:
             exact_match=counts.exact / counts.sentences if counts.sentences else 0.0,
             errors=errors,
             skipped=skipped,
-            report=BracketReport(labels, counts, errors, skipped),
+            report=LabelReport(labels, totals={"counts": totals}),
         )
 
 
@@ -191,12 +171,12 @@ def _compared(predicted: Scored, target: Scored, matched: int) -> BracketCounts:
         for bracket in predicted.brackets.elements()
     )
     tags = zip(predicted.tags, target.tags, strict=True)
-    correct = sum(EQUAL.get(one, one) == EQUAL.get(other, other) for one, other in tags)
+    correct = sum(EQUAL.get(first, first) == EQUAL.get(other, other) for first, other in tags)
     exact = int(gold == predicted_total == matched)
     words = len(target.words)
     return BracketCounts(1, matched, gold, predicted_total, exact, crossing, words, correct)
 
 
-def _cross(one: Span, other: Span) -> bool:
+def _cross(first: Span, other: Span) -> bool:
     """Whether two brackets share words, and each has some that the other lacks."""
-    return one[0] < other[0] < one[1] < other[1] or other[0] < one[0] < other[1] < one[1]
+    return first[0] < other[0] < first[1] < other[1] or other[0] < first[0] < other[1] < first[1]

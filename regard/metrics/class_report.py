@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -88,6 +88,28 @@ class ScoresByLabel:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
+
+
+@dataclass(frozen=True)
+class LabelReport(ScoreReport):
+    """The scores of each label, or of each type of entities, and their averages.
+
+    kind: "label" or "type".  totals: further counts of all of them.
+    """
+
+    scores: ScoresByLabel
+    kind: str = "label"
+    totals: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        scores = asdict(self.scores)
+        return {f"{self.kind}s": scores.pop("classes"), **scores, **self.totals}
+
+    def table(self) -> ScoreTable:
+        """A row for each label, and one for each average."""
+        head = (self.kind, *COLUMNS)
+        return ScoreTable(f"Scores of each {self.kind}", "", head, self.scores.rows())
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,10 @@ class _Confusion:
         return self.pairs.total()
 
     def _check(self, labels: set[Hashable]) -> None:
-        known = labels if self.labels is None else self.labels
-        if unknown := labels.difference(known):
+        allowed = labels if self.labels is None else self.labels
+        if unknown := labels.difference(allowed):
             label = min(map(repr, unknown))
-            raise RegardError(f"There is no label {label}. {nearest(label, map(str, known))}")
+            raise RegardError(f"There is no label {label}. {nearest(label, map(str, allowed))}")
 
     def _sums(self) -> tuple[Counter[Hashable], Counter[Hashable], Counter[Hashable]]:
         """How often each label was right, predicted, and the target."""

@@ -175,15 +175,15 @@ class Metric(Protocol):
     def result(self) -> Any: ...
 
 
-def check_equal(first: Sized, second: Sized, what: str, others: str) -> None:
+def check_equal(first: Sized, second: Sized, name: str, others: str) -> None:
     """Raise RegardError for columns of unequal length, and for a string in the place of a list,
     which would be read letter by letter.
     """
     if isinstance(first, str) or isinstance(second, str):
-        raise RegardError(f"The {what} and {others} must be lists, but one is a string.")
+        raise RegardError(f"The {name} and {others} must be lists, but one is a string.")
     if len(first) != len(second):
         raise RegardError(
-            f"There must be as many {what} as {others}, but there are {len(first)} {what} and "
+            f"There must be as many {name} as {others}, but there are {len(first)} {name} and "
             f"{len(second)} {others}."
         )
 

@@ -100,6 +100,9 @@ class BLEU(_CorpusScore):
     def __init__(self, tokenize: str = "13a", lowercase: bool = False, smooth: str = "exp"):
         from sacrebleu.metrics.bleu import BLEU as SacreBLEU
 
+        if tokenize not in SacreBLEU.TOKENIZERS:
+            names = ", ".join(SacreBLEU.TOKENIZERS)
+            raise RegardError(f"`tokenize` must be one of {names}, but is {tokenize!r}.")
         super().__init__(
             SacreBLEU(tokenize=tokenize, lowercase=lowercase, smooth_method=smooth, force=True)
         )

@@ -27,7 +27,7 @@ from regard.tasks.batching import TooLong
 from regard.tasks.embedder import VectorBatches
 from regard.tasks.folders import load
 from regard.tasks.line_predictor import LinePredictor
-from regard.tasks.predicted_tables import (
+from regard.tasks.predictions import (
     Record,
     check_columns,
     infer_columns,

@@ -14,7 +14,7 @@ from typing import Any
 from regard.errors import ConfigError
 from regard.habit_names import REGISTERED
 from regard.lazy import entry
-from regard.models import MODELS
+from regard.models import MODELS, model_class
 
 # name -> module:Class
 TASKS: dict[str, Any] = {
@@ -90,3 +90,38 @@ def register(name: str, kind: type) -> None:
         kind.name = name
     table[name] = kind
     REGISTERED.add(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedModel:
+    """A model by its name: the tasks that it can be trained for, and the names of its sizes."""
+
+    name: str
+    tasks: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        sizes = f": {', '.join(self.sizes)}" if self.sizes else ""
+        return f"<{self.name}{sizes}>"
+
+    def __str__(self) -> str:
+        sizes = f" ({', '.join(self.sizes)})" if self.sizes else ""
+        return f"{self.name}{sizes}: {', '.join(self.tasks)}"
+
+
+def list_models(task: str | None = None) -> list[ListedModel]:
+    """The registered models, in the order of history.
+
+    task: only those that can be trained for it; None: all.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
+    chosen = [task_class(name) for name in (TASKS if task is None else [task])]
+    listed = []
+    for name in MODELS:
+        model = model_class(name)
+        tasks = tuple(kind.name for kind in chosen if kind.Recipe and kind.trains(model))
+        if tasks or task is None:
+            listed.append(ListedModel(name, tasks, tuple(model.SIZES)))
+    return listed

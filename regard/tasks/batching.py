@@ -195,9 +195,9 @@ def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[n
     """
     left = np.concatenate(batches[-2 * concurrent :])
     smaller = list(batches[: -2 * concurrent])
-    most = max(map(len, batches))
+    largest = max(map(len, batches))
     while len(left):
-        count = min(most, max(SMALLEST, -(-len(left) // (2 * concurrent))))
+        count = min(largest, max(SMALLEST, -(-len(left) // (2 * concurrent))))
         smaller.append(left[:count])
         left = left[count:]
     return smaller

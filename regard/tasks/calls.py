@@ -56,7 +56,7 @@ def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
         return ()
     section = recipe.read(run / "recipe.toml").tables.get("data", {})
     columns = () if section.get("target_columns") else section.get("columns", ())
-    if not columns or not all(isinstance(one, str) for one in columns):
+    if not columns or not all(isinstance(column, str) for column in columns):
         return ()
     names = first_record(Path(data)) if is_path(data) else column_names(data)
     return tuple(columns) if {*columns} <= {*names} else ()
@@ -85,16 +85,11 @@ def search(
     if isinstance(model, str | PathLike) and (Path(model) / FACTS).exists():
         model = SearchIndex.load(Path(model))
     if isinstance(model, SearchIndex) != (texts is None):
-        absent = isinstance(model, str | PathLike) and not Path(model).exists()
-        problem = f" There is no folder {model} here." if absent else ""
-        raise ConfigError(
-            f"Give the texts to search, or an index, which has its own texts.{problem}"
-        )
-    if isinstance(model, SearchIndex):
-        found: list[TextMatch] = model.search(query, top_k, **options)
-    else:
-        found = as_task(model).search(query, texts, top_k, **options)
-    return found
+        raise ConfigError("Give the texts to search, or an index, which has its own texts.")
+    own_texts = () if texts is None else (texts,)
+    searched: Any = model if isinstance(model, SearchIndex) else as_task(model)
+    matches: list[TextMatch] = searched.search(query, *own_texts, top_k=top_k, **options)
+    return matches
 
 
 def as_task(model: Model) -> Any:

@@ -25,7 +25,7 @@ from regard.metrics.class_report import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.distillation import SoftTargets, Teacher
+from regard.tasks.distillation import SoftTargets
 from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by_label, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -41,14 +41,13 @@ from regard.tasks.texts import (
     scores_and_targets,
     soft_targets,
     targets_of,
-    text_example,
     text_settings,
     texts_and_targets,
 )
 from regard.text import Tokenizer
 
 METRICS = TextMetrics(
-    "classification", known=("accuracy", "f1", "macro-f1", "matthews"), default=("accuracy",)
+    "classification", allowed=("accuracy", "f1", "macro-f1", "matthews"), default=("accuracy",)
 )
 
 FEWEST_TO_REMARK = 20  # examples; of fewer, many labels may well have one each
@@ -133,33 +132,13 @@ class TextClassifier(EncoderTask):
         task.label_smoothing = objective.label_smoothing
         task.class_weights = class_weights(objective.class_weights, task.labels, targets)
         if recipe.teacher is not None:
-            soft = soft_targets(recipe.teacher, task, task._around)
-            order = [soft.teacher.model.labels.index(label) for label in task.labels]
-            task.soft_targets = replace(soft, scores=soft.scores[:, order])
+            task.soft_targets = soft_targets(recipe.teacher, task)
         return task
-
-    def _around(self, teacher: Teacher) -> TextClassifier:
-        """The teacher as a task of this kind.
-
-        Raises:
-            ConfigError: it does not know one of the labels.
-        """
-        teacher_labels = teacher.model.labels
-        if missing := [label for label in self.labels if label not in teacher_labels]:
-            raise ConfigError(
-                f"[teacher] The teacher knows the labels {', '.join(teacher_labels)}, but not "
-                f"{', '.join(missing)}."
-            )
-        return TextClassifier(
-            teacher.model, teacher.tokenizer, labels=teacher_labels, **text_settings(self)
-        )
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         return one_target_problems(recipe, METRICS)
-
-    example = staticmethod(text_example)
 
     def target(self, label: str, file: str, line: int) -> int:
         """The index of a label that stands in this line of a file.

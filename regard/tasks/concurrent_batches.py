@@ -58,7 +58,7 @@ def even_batches(
     count = -(-len(whole) // concurrent) * concurrent
     while count < len(order):
         batches = _even(order, lengths[order], count)
-        if all(len(one) == 1 or len(one) * lengths[one[0]] <= max_tokens for one in batches):
+        if all(len(part) == 1 or len(part) * lengths[part[0]] <= max_tokens for part in batches):
             return replace(whole, indices=batches)
         count += concurrent
     return whole

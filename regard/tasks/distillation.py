@@ -4,8 +4,7 @@ What it learns depends on what the teacher has:
 
 - logits over the vocabulary: those of masked words (DistilBERT: Sanh et al. 2019, section 2);
 - the head of a task: the logits of its classes, or its numbers (Hinton et al. 2015, section 2);
-- hidden states alone: the vectors of texts (Reimers and Gurevych 2020, equation 1), and the states
-  of its layers (TinyBERT: Jiao et al. 2020, equation 8).
+- hidden states alone: the vectors of texts (Reimers and Gurevych 2020, equation 1).
 
 The teacher is never trained, and is no part of the model that is saved.
 """
@@ -13,10 +12,10 @@ The teacher is never trained, and is no part of the model that is saved.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pydantic import Field
@@ -67,13 +66,15 @@ class ScoresTeacherSection(TeacherSection):
     of 1."""
 
 
-class VectorsTeacherSection(TeacherSection):
-    """[teacher]: a trained model whose vectors the student learns."""
-
-    hidden_weight: float = Field(default=0.0, ge=0)
-    """The weight of the mean squared differences between the hidden states of layers, those of
-    the embeddings
-    included; layer l of L is compared with layer l L_teacher / L of the teacher, rounded."""
+def weights_digest(module: nn.Module) -> Any:
+    """The SHA-256 of the names and the bytes of weights, which can be updated further."""
+    digest = hashlib.sha256()
+    for name, weight in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(weight, Tensor):
+            # Flat, since a weight without a dimension has no view of its bytes.
+            digest.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,7 @@ class Teacher:
 
     def identity(self) -> dict[str, str]:
         """The SHA-256 (hex) of its weights: a resumed run must have the same teacher."""
-        digest = hashlib.sha256()
-        for name, weight in self.model.state_dict().items():
-            digest.update(name.encode())
-            # Flat, since a weight without a dimension has no view of its bytes.
-            digest.update(weight.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-        return {"teacher": digest.hexdigest()}
+        return {"teacher": weights_digest(self.model).hexdigest()}
 
     def check_vocabulary(self, tokenizer: Tokenizer) -> None:
         """Check that teacher and student have the same tokens under the same ids.
@@ -168,11 +164,6 @@ def tokens_of(hidden: Tensor, keep: Tensor, count: int) -> Tensor:
     """
     index = torch.nonzero_static(keep.flatten(), size=count)[:, 0]
     return hidden.flatten(0, 1).index_select(0, index)
-
-
-def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """The sum of 1 - cos(student, teacher) over the rows of (N, D)."""
-    return (1 - F.cosine_similarity(student.float(), teacher.float(), dim=-1)).sum()
 
 
 @dataclass(frozen=True)
@@ -254,8 +245,11 @@ class MaskedTeacher:
         }
         if section.cosine_weight:
             both = hidden, teacher_states
-            every = [tokens_of(states, keep, counts["cosine"]) for states in both]
-            losses["cosine"] = section.cosine_weight * cosine_loss(*every)
+            of_student, of_teacher = (
+                tokens_of(states, keep, counts["cosine"]).float() for states in both
+            )
+            cosines = F.cosine_similarity(of_student, of_teacher, dim=-1)
+            losses["cosine"] = section.cosine_weight * (1 - cosines).sum()
         return {name: (total, counts[name]) for name, total in losses.items()}
 
 
@@ -284,25 +278,3 @@ class SoftTargets:
             soft = F.mse_loss(scores.float(), teacher_scores, reduction="sum")
         weight = self.section.soft_weight
         return (1 - weight) * hard + weight * soft
-
-
-def matched_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layer for the embeddings (0) and each layer of the student: l L_t / L_s."""
-    return [round(layer * teacher / max(1, student)) for layer in range(student + 1)]
-
-
-def hidden_loss(
-    student: Sequence[Tensor], teacher: Sequence[Tensor], keep: Tensor, count: int
-) -> Tensor:
-    """The sum over matched layers and tokens of the mean squared difference over D.
-
-    student, teacher: hidden states (B, T, D) of the embeddings and of every layer.  keep: where
-    tokens are, (B, T), which are `count`.
-    """
-    layers = matched_layers(len(student) - 1, len(teacher) - 1)
-    pairs = zip(student, (teacher[layer] for layer in layers), strict=True)
-    differences = [
-        tokens_of(of_student, keep, count).float() - tokens_of(of_teacher, keep, count).float()
-        for of_student, of_teacher in pairs
-    ]
-    return torch.stack([difference.square().mean(-1).sum() for difference in differences]).sum()

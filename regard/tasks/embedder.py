@@ -158,8 +158,7 @@ class EmbedsTexts(Task, ABC):
         options: as of `embed` without `granularity`; vectors are always normalized.
 
         Raises:
-            ConfigError: `granularity` is another than "sentence", or vectors are given, or as of
-                `embed`.
+            ConfigError: `granularity` is another than "sentence", or as of `embed`.
             RegardError: as of `embed`.
         """
         if (granularity := options.get("granularity", "sentence")) != "sentence":
@@ -168,10 +167,6 @@ class EmbedsTexts(Task, ABC):
                 f"{granularity!r}. For vectors of words or tokens use `embed`."
             )
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
-        if any(isinstance(item, np.ndarray | np.number | Tensor) for item in chain(*sides)):
-            raise ConfigError(
-                "Give texts. The cosines of vectors `a` and `b` of length 1: `a @ b.T`."
-            )
         options = {**options, "normalize": True}
         first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
         cosines = products(first, second)
@@ -206,8 +201,8 @@ class EmbedsTexts(Task, ABC):
         queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
         inputs.warn_of_blank_texts(candidates, "a search leaves them out")
         cosines = self.similarity(queries, candidates, too_long=too_long, **options)  # (Q, N)
-        found = [best_matches(row, candidates, top_k) for row in cosines]
-        return found[0] if isinstance(query, str) else found
+        matches = [best_matches(row, candidates, top_k) for row in cosines]
+        return matches[0] if isinstance(query, str) else matches
 
 
 # ---------------------------------------------------------------------- what a vector represents
@@ -219,21 +214,17 @@ class EmbedsTexts(Task, ABC):
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Texts as encoder inputs; of each its words or tokens (`labels`), and for words how many
-    subwords each has (`sizes`).
+    """Texts as encoder inputs; where vectors are of words, of each its words, and how many subwords
+    each has (`sizes`).
     """
 
     inputs: list[EncoderInput]
-    labels: Sequence[Sequence[str]] = ()
+    words: Sequence[Sequence[str]] = ()
     sizes: Sequence[Sequence[int]] = ()
 
 
-@dataclass(frozen=True)
-class TextVectors:
-    """A vector per text."""
-
-    pooling: Pooling
-    chunk = 1024
+class _OfTexts:
+    """What vectors of texts and of tokens share."""
 
     def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
         return EncodedTexts(
@@ -243,28 +234,24 @@ class TextVectors:
     def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
         return EncodedTexts([input_format.truncate(item) for item in encoded.inputs])
 
+
+@dataclass(frozen=True)
+class TextVectors(_OfTexts):
+    """A vector per text."""
+
+    pooling: Pooling
+    chunk = 1024
+
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Tensor:
         return self.pooling.unpadded(states, sizes)
 
 
 @dataclass(frozen=True)
-class TokenVectors:
+class TokenVectors(_OfTexts):
     """A vector per token."""
 
     normalize: bool
     chunk = 128
-
-    def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
-        inputs = input_format.encode([(as_text(text, i),) for i, text in enumerate(texts)])
-        return EncodedTexts(
-            inputs, [list(map(input_format.tokenizer.token, item.ids)) for item in inputs]
-        )
-
-    def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
-        inputs = [input_format.truncate(item) for item in encoded.inputs]
-        return EncodedTexts(
-            inputs, [list(map(input_format.tokenizer.token, item.ids)) for item in inputs]
-        )
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
         if self.normalize:
@@ -289,23 +276,22 @@ class WordVectors:
     def encode(self, input_format: InputFormat, texts: Sequence[Any]) -> EncodedTexts:
         words = [as_words(text, i) for i, text in enumerate(texts)]
         subwords = input_format.encode_words(words)
-        inputs = [
-            _with_template(list(chain.from_iterable(ids_of_words)), input_format)
-            for ids_of_words in subwords
-        ]
-        return EncodedTexts(
-            inputs, words, [list(map(len, ids_of_words)) for ids_of_words in subwords]
-        )
+        inputs = [_with_template(list(chain.from_iterable(ids)), input_format) for ids in subwords]
+        return EncodedTexts(inputs, words, [list(map(len, ids)) for ids in subwords])
 
     def truncated(self, encoded: EncodedTexts, input_format: InputFormat) -> EncodedTexts:
-        inputs, labels, sizes = [], [], []
-        for item, words, counts in zip(encoded.inputs, encoded.labels, encoded.sizes, strict=True):
-            whole = _words_within_limit(item, counts, input_format)
-            ids = item.ids[item.starts[0] :][: sum(counts[:whole])]
-            inputs.append(item if whole == len(counts) else _with_template(ids, input_format))
-            labels.append(words[:whole])
+        limit, inputs, words, sizes = input_format.max_length, [], [], []
+        for item, of_text, counts in zip(encoded.inputs, encoded.words, encoded.sizes, strict=True):
+            whole = len(counts)  # words that are read as a whole
+            if limit is not None and len(item) > limit:
+                capacity = limit - input_format.template.special_count(1)
+                whole = sum(end <= capacity for end in accumulate(counts))
+                ids = item.ids[item.starts[0] :][: sum(counts[:whole])]
+                item = _with_template(ids, input_format)
+            inputs.append(item)
+            words.append(of_text[:whole])
             sizes.append(counts[:whole])
-        return EncodedTexts(inputs, labels, sizes)
+        return EncodedTexts(inputs, words, sizes)
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Sequence[Tensor]:
         texts = zip(states.split(sizes.tolist()), encoded.inputs, encoded.sizes, strict=True)
@@ -319,31 +305,23 @@ class WordVectors:
         return vectors.split([len(of_text) for of_text in encoded.sizes])
 
 
-def as_words(given: Any, index: int) -> list[str]:
+def as_words(item: Any, index: int) -> list[str]:
     """The words of a string, split as for tagging; or the given words."""
-    text = inputs.text_or_words(given, index)
+    text = inputs.text_or_words(item, index)
     if isinstance(text, str):
         return [text[start:stop] for start, stop in word_spans(text)]
     return text
 
 
-def as_text(given: Any, index: int) -> str:
+def as_text(item: Any, index: int) -> str:
     """A text that a user gives, checked to be a string."""
-    return inputs.checked_text(given, index, f"Give texts as strings, but this is {shown(given)}.")
+    return inputs.checked_text(item, index, f"Give texts as strings, but this is {shown(item)}.")
 
 
 def _with_template(ids: list[int], input_format: InputFormat) -> EncoderInput:
     """The subwords of words with the special tokens around them; never an empty input."""
     item = input_format.template.apply([ids])
     return item if item.ids else input_format.encode([("",)])[0]
-
-
-def _words_within_limit(item: EncoderInput, sizes: Sequence[int], input_format: InputFormat) -> int:
-    """How many whole words of an input the model reads."""
-    if input_format.max_length is None or len(item) <= input_format.max_length:
-        return len(sizes)
-    capacity = input_format.max_length - input_format.template.special_count(1)
-    return sum(end <= capacity for end in accumulate(sizes))
 
 
 def unit_of(
@@ -355,29 +333,27 @@ def unit_of(
         ConfigError: there is no such unit or pooling.
     """
     if granularity == "sentence":
-        text_pooling = replace(of_folder, kinds=(_kind(pooling),)) if pooling else of_folder
-        return TextVectors(
-            text_pooling if normalize is None else replace(text_pooling, normalize=normalize)
-        )
+        kinds = of_folder.kinds if pooling is None else (OTHER_NAMES.get(pooling, pooling),)
+        check_choice("pooling", kinds[0], KINDS)
+        normalize = of_folder.normalize if normalize is None else normalize
+        return TextVectors(replace(of_folder, kinds=kinds, normalize=normalize))
     if granularity == "token":
         if pooling is not None:
             raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
         return TokenVectors(bool(normalize))
-    if granularity != "word":
-        hint = nearest(str(granularity), get_args(Granularity))
-        raise ConfigError(f"`granularity` cannot be {granularity!r}. {hint}")
-    if pooling is not None and pooling not in WORD_POOLINGS:
-        hint = nearest(pooling, WORD_POOLINGS)
-        raise ConfigError(f"Subwords of a word have no pooling {pooling!r}. {hint}")
+    check_choice("granularity", granularity, get_args(Granularity))
+    check_choice("pooling", pooling or "mean", WORD_POOLINGS)
     return WordVectors(pooling or "mean", bool(normalize))
 
 
-def _kind(pooling: str) -> str:
-    kind = OTHER_NAMES.get(pooling, pooling)
-    if kind not in KINDS:
-        hint = nearest(pooling, [*OTHER_NAMES, *KINDS])
-        raise ConfigError(f"There is no pooling {pooling!r}. {hint}")
-    return kind
+def check_choice(option: str, value: str, choices: Iterable[str]) -> None:
+    """Check that an option has one of these values.
+
+    Raises:
+        ConfigError: it has not; the nearest one is offered.
+    """
+    if value not in choices:
+        raise ConfigError(f"`{option}` cannot be {value!r}. {nearest(str(value), choices)}")
 
 
 # -------------------------------------------------------------------------------------- computing
@@ -407,8 +383,7 @@ class VectorBatches:
         options = cast(EmbedOptions, habit_names.embedding(options))
         _check_option_names("embed", options)
         precision = options.get("precision", "float32")
-        if precision not in ("float32", "bfloat16"):
-            raise ConfigError(f"`precision` must be float32 or bfloat16, but is {precision!r}.")
+        check_choice("precision", precision, get_args(Precision))
         if "combine" in options and not isinstance(options.get("layers"), Sequence):
             raise ConfigError("`combine` is for several layers, such as layers=[-2, -1].")
         pooling, normalize = options.get("pooling"), options.get("normalize")
@@ -500,7 +475,9 @@ class VectorBatches:
                 arrays[number] = of_text.cpu().numpy()
         finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in arrays])
         check_finite(finite, range(before, before + count), "vectors")
-        return [Vectors.of(*both) for both in zip(arrays, encoded.labels, strict=True)]
+        token = self.input_format.tokenizer.token
+        labels = encoded.words or [list(map(token, item.ids)) for item in encoded.inputs]
+        return [Vectors.of(*both) for both in zip(arrays, labels, strict=True)]
 
     def _computed(self, encoded: EncodedTexts) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch the indices of the texts, and what the unit makes of each."""
@@ -523,8 +500,8 @@ class VectorBatches:
             texts = without_padding(self.encoder, texts)
             states = self.encoder.chosen(texts, self.choice).float()
             sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
-            here = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
-            return numbers, self.unit.vectors(states, texts.lengths, here)
+            of_batch = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
+            return numbers, self.unit.vectors(states, texts.lengths, of_batch)
 
 
 def _check_option_names(method: str, options: Iterable[str], others: Sequence[str] = ()) -> None:
@@ -533,9 +510,9 @@ def _check_option_names(method: str, options: Iterable[str], others: Sequence[st
     Raises:
         ConfigError: it has not.
     """
-    known = [*others, *EmbedOptions.__annotations__]
-    if unknown := next((name for name in options if name not in known), None):
-        raise ConfigError(f"`{method}` has no option {unknown!r}. {nearest(unknown, known)}")
+    names = [*others, *EmbedOptions.__annotations__]
+    if unknown := next((name for name in options if name not in names), None):
+        raise ConfigError(f"`{method}` has no option {unknown!r}. {nearest(unknown, names)}")
 
 
 def batch_budget(model: Model) -> int:

@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from regard.data import RowReader, read
+from regard.checkpoints.sentence_transformers import read_pooling
+from regard.data import RowReader, Sequences, read
+from regard.data.batches import moved
+from regard.data.encoder_inputs import EncodedInputs
+from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import DataError
 from regard.layers.pooling import Pooling
@@ -24,15 +29,35 @@ from regard.metrics import Pearson, Scores, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import TooLong, device_of, watched
-from regard.tasks.embedder import TextEncoder, as_text
-from regard.tasks.encoder_sections import SAMPLES
-from regard.tasks.encoding import EncoderTask, Part, Parts, headed
+from regard.tasks.distillation import Teacher, TeacherSection, tokens_of
+from regard.tasks.embedder import TextEncoder, VectorBatches, as_text
+from regard.tasks.encoding import EncoderTask, Part, Parts, headed, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
-from regard.tasks.vector_distillation import VectorsRecipe, VectorTeacher, student_vectors
+from regard.tasks.sections import EncoderData, EncoderRecipe, TableOptions
 from regard.text import Tokenizer
 
-SAMPLED = 200  # texts among which the report of a run shows nearest ones
+
+class VectorsData(TableOptions, EncoderData):
+    """[data]: texts without any target."""
+
+    columns: tuple[int | str, ...] = ()
+    """The columns of a table that hold texts, each a text of its own; none: all of them."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The texts of each row of a file."""
+        return self.table(source, self.columns)
+
+    def texts(self) -> Any:
+        """The training texts, from which a tokenizer learns."""
+        return (text for row in self.records("train") for text in row)
+
+
+class VectorsRecipe(EncoderRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: VectorsData
+    teacher: TeacherSection
 
 
 @dataclass(frozen=True)
@@ -59,7 +84,8 @@ class Embedder(EncoderTask):
     goal = ("loss", "min")
     score_options = ("teacher.path",)
     metric_names = ("loss", "cosine")
-    teacher: VectorTeacher | None = None
+    teacher: Teacher | None = None  # in training alone, as is what it reads of a text
+    teacher_limit: int | None = None
 
     def __init__(
         self,
@@ -82,25 +108,55 @@ class Embedder(EncoderTask):
     @classmethod
     def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedder:
         """The task with its texts and the vectors that the teacher gives them; vectors are pooled
-        as the teacher pools its own.
+        as the teacher pools its own, by the mean where its folder does not say it.
 
         Raises:
-            ConfigError: the model is not an encoder, or does not fit the teacher.
-            DataError: a file cannot be read.
+            ConfigError: the model is not an encoder, or has another width than the teacher.
+            DataError: a file cannot be read, or has no text.
         """
         data, student = recipe.data, EncoderWithHeads(headed(model).encoder, {})
-        teacher = VectorTeacher.of(recipe.teacher, student, tokenizer)
-        options: Any = {"kinds": teacher.pooling.kinds, "normalize": teacher.pooling.normalize}
+        teacher = Teacher.read(recipe.teacher, student)
+        teacher.check_width(student, "the loss")
+        pooling = read_pooling(recipe.teacher.path) or Pooling()
+        options: Any = {"kinds": pooling.kinds, "normalize": pooling.normalize}
         task = cls(student, tokenizer, max_length=data.max_length, **options)
-        task.teacher = teacher
-        if recipe.teacher.hidden_weight:
-            teacher.teacher.check_length(task.input_format.max_length)
-        parts = [
-            None if part is None else teacher.part(data.records(part), data, task.input_format)
-            for part in ("train", None if data.valid is None else "valid")
-        ]
-        task.parts = Parts(cast(Part, parts[0]), parts[1], data, recipe.seed)
+        task.teacher, task.teacher_limit = teacher, pooling.max_length
+        valid = None if data.valid is None else task._part(data.records("valid"), data)
+        task.parts = Parts(task._part(data.records("train"), data), valid, data, recipe.seed)
         return task
+
+    def _part(self, rows: RowReader, data: VectorsData) -> Part:
+        """The texts of rows, and the teacher's vectors of them, (N, D).
+
+        Raises:
+            DataError: no text is left.
+        """
+        report, texts, lines = ReadReport((rows.file_of(0),)), [], []
+        for line, row in rows.numbered():
+            report.read += 1
+            if not (row_texts := [text for text in row if text.strip()]):
+                report.note("empty, example left out", line)
+            texts += row_texts
+            lines += [line] * len(row_texts)
+        encoded = self.input_format.encode([(text,) for text in texts])
+        limit = self.input_format.max_length
+        indices = kept_examples(list(map(len, encoded)), limit, lines, data, report)
+        vectors = self._teacher_vectors([texts[i] for i in indices], limit)
+        inputs = [self.input_format.truncate(encoded[i]) for i in indices]
+        return Part(EncodedInputs.of(inputs), vectors, report)
+
+    def _teacher_vectors(self, texts: Sequence[str], max_length: int | None) -> Tensor:
+        """The teacher's vectors of texts, (N, D) float32; of longer ones the first `max_length`
+        tokens. On the meta device, where nothing is computed, zeros.
+        """
+        assert self.teacher is not None
+        limits = [limit for limit in (max_length, self.teacher_limit) if limit is not None]
+        model, tokenizer = self.teacher.model, self.teacher.tokenizer
+        format = input_format_of(model, tokenizer, min(limits, default=None))
+        embedder = VectorBatches.of(TextEncoder(model.encoder, format, self.pooling))
+        if device_of(model).type == "meta":
+            return torch.zeros(len(texts), embedder.width)
+        return torch.cat([torch.as_tensor(x) for x in embedder.chunks(texts, "truncate")])
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
@@ -110,58 +166,35 @@ class Embedder(EncoderTask):
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
     def identity(self) -> dict[str, str]:
-        return {} if self.teacher is None else self.teacher.teacher.identity()
-
-    def counts(self, batch: Any) -> dict[str, int]:
-        """Texts, and the tokens whose hidden states are compared."""
-        assert self.teacher is not None
-        compared = self.teacher.section.hidden_weight > 0
-        return {
-            "loss": len(batch),
-            **({"hidden": int(batch.texts.lengths.sum())} if compared else {}),
-        }
+        return {} if self.teacher is None else self.teacher.identity()
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The squared distances from the teacher's vectors, and from its hidden states."""
-        assert self.teacher is not None
-        here, every = self.completed(batch), self.teacher.section.hidden_weight > 0
-        count, targets = int(batch.texts.lengths.sum()), self._parts().train.targets
-        vectors_and_states = student_vectors(
-            self.module, self.pooling, here.texts, count, every=every
-        )
-        theirs = self.teacher.encoder.complete(batch.texts, self.tokenizer) if every else here.texts
-        theirs = theirs.to(device_of(self.module))
-        return self.teacher.losses(*vectors_and_states, here, theirs, targets, count), None
+        """The sum of the squared distances from the teacher's vectors, and the number of texts."""
+        vectors = self._vectors(self.completed(batch).texts, int(batch.texts.lengths.sum()))
+        targets = moved(self._parts().train.targets[batch.numbers.cpu()], vectors.device)
+        return {"loss": (F.mse_loss(vectors, targets, reduction="sum"), len(batch))}, None
+
+    def _vectors(self, texts: Sequences, count: int) -> Tensor:
+        """The vectors of padded texts of `count` tokens, (B, D) float32."""
+        inputs = self.as_read(texts)
+        states = inputs.pad(self.module.encoder.encode(inputs))  # (B, T, D)
+        return self.pooling.unpadded(tokens_of(states, texts.keep, count), texts.lengths).float()
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The mean squared distance from the teacher's vectors, and the mean cosine with them."""
         inputs, targets, predicted = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
         with torch.no_grad(), evaluating(self.module):
             for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=8192)):
-                here = self.completed(batch)
-                count = int(batch.texts.lengths.sum())
-                vectors, _ = student_vectors(
-                    self.module, self.pooling, here.texts, count, every=False
-                )
-                predicted[batch.numbers] = vectors.float().cpu()
+                vectors = self._vectors(self.completed(batch).texts, int(batch.texts.lengths.sum()))
+                predicted[batch.numbers] = vectors.cpu()
         return {
             "loss": float((predicted - targets).square().sum(-1).mean()),
             "cosine": float(torch.cosine_similarity(predicted, targets, dim=-1).mean()),
         }
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """Texts of the validation data, or of the training data, and the text among them whose
-        vector is nearest by the student, and by the teacher.
-        """
-        texts = [row[0] for row in recipe.data.samples(SAMPLED)]
-        assert self.teacher is not None
-        by_student = _nearest(torch.as_tensor(self.embed(texts, too_long="truncate")))
-        by_teacher = _nearest(self.teacher.vectors(texts, None))
-        rows = zip(texts, by_student, by_teacher, strict=True)
-        return [
-            (text, texts[near_student], texts[near_teacher])
-            for text, near_student, near_teacher in rows
-        ][:SAMPLES]
+        """None: a vector says nothing in a report."""
+        return []
 
     def attention_inputs(self, recipe: Any) -> list[str]:
         return [row[0] for row in recipe.data.samples()]
@@ -217,15 +250,6 @@ class Embedder(EncoderTask):
         """What `load` must know beside model and tokenizer."""
         pooling = self.pooling
         return {**super().settings(), "kinds": list(pooling.kinds), "normalize": pooling.normalize}
-
-
-def _nearest(vectors: Tensor) -> list[int]:
-    """For each of the rows (N, D) another one with the largest cosine; of one row itself."""
-    normed = torch.nn.functional.normalize(vectors, dim=-1)
-    cosines = normed @ normed.T
-    if len(cosines) > 1:
-        cosines.fill_diagonal_(-2.0)
-    return cosines.argmax(-1).tolist()
 
 
 def _number(row: Sequence[Any], file: str, line: int) -> float:

@@ -8,8 +8,6 @@ become its input (its template) and creates the head.
 from __future__ import annotations
 
 import math
-import unicodedata
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +20,7 @@ from regard.attention.capture import listening
 from regard.data import EpochSampler, Sequences, read
 from regard.data.bucketing import BucketSampler
 from regard.data.encoder_inputs import EncodedInputs, InputFormat, Truncation
-from regard.data.grouped_inputs import GroupedInputs
+from regard.data.grouped_inputs import GroupBatch, GroupedInputs
 from regard.data.in_memory import is_path
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
@@ -33,7 +31,6 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.resizing import with_vocabulary
 from regard.models.wrappers import encoder
-from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import (
     Latest,
     TooLong,
@@ -44,7 +41,7 @@ from regard.tasks.batching import (
 )
 from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
-from regard.tasks.encoder_sections import EncoderData, RowsData, word_vector_problems
+from regard.tasks.encoder_training import AuxiliaryLM, put, vectors_for
 from regard.tasks.finite_checks import NonFiniteScores, check_finite
 from regard.tasks.inputs import (
     as_list,
@@ -56,10 +53,9 @@ from regard.tasks.inputs import (
     too_long_error,
     warn_of_truncation,
 )
-from regard.tasks.pair_order import BothOrders, GivenOrder, PairOrder
-from regard.tasks.word_vectors import put, vectors_for
+from regard.tasks.sections import EncoderData, RowsData, word_vector_problems
 from regard.text import Tokenizer
-from regard.text.templates import EncoderInput
+from regard.text.templates import EncoderInput, Template
 
 PICTURED = 24  # words of a long text in a report's picture
 SEPARATOR = " | "  # between the two texts of a pair there
@@ -82,6 +78,40 @@ class Parts:
     valid: Part | None
     data: RowsData
     seed: int
+
+
+@dataclass(frozen=True)
+class GivenOrder:
+    """Each pair is read once, as (a, b)."""
+
+    def arrange(self, inputs: Sequence[EncoderInput]) -> EncodedInputs:
+        """One input per example."""
+        return EncodedInputs.of(inputs)
+
+    def combine(self, pooled: Tensor, batch: Any) -> Tensor:
+        """The same: each input is an example."""
+        return pooled
+
+
+@dataclass(frozen=True)
+class BothOrders:
+    """Each pair is read as (a, b) and as (b, a); what the head reads of both is added (Radford et
+    al. 2018, section 3.3).
+    """
+
+    template: Template
+
+    def arrange(self, inputs: Sequence[EncoderInput]) -> GroupedInputs:
+        """Two inputs per pair, one per single text."""
+        return GroupedInputs.of([self._orders(item) for item in inputs])
+
+    def combine(self, pooled: Tensor, batch: GroupBatch) -> Tensor:
+        """(N, D) -> (B, D)"""
+        return batch.sum_by_example(pooled)
+
+    def _orders(self, item: EncoderInput) -> list[EncoderInput]:
+        texts = item.texts()
+        return [item] if len(texts) == 1 else [item, self.template.apply(texts[::-1])]
 
 
 class EncoderTask(EmbedsTexts):
@@ -128,7 +158,7 @@ class EncoderTask(EmbedsTexts):
         self.input_format = input_format_of(module, tokenizer, max_length, truncation)
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)
-        self.order: PairOrder = BothOrders(template) if both_orders else GivenOrder()
+        self.order: GivenOrder | BothOrders = BothOrders(template) if both_orders else GivenOrder()
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
@@ -272,7 +302,7 @@ class EncoderTask(EmbedsTexts):
         """See `Task`; a remark says how many words have a vector.
 
         Raises:
-            ConfigError, DataError: as `regard.tasks.word_vectors.vectors_for`.
+            ConfigError, DataError: as `regard.tasks.encoder_training.vectors_for`.
         """
         data = recipe.data
         if data.word_vectors is None:
@@ -443,8 +473,8 @@ def input_format_of(
 
     max_length: None: that of the tokenizer's file. The limit of the model always applies.
     """
-    stated = tokenizer.max_length if max_length is None else max_length
-    limits = [limit for limit in (stated, model.encoder.text_limit) if limit is not None]
+    length = tokenizer.max_length if max_length is None else max_length
+    limits = [limit for limit in (length, model.encoder.text_limit) if limit is not None]
     tokenizer = model.encoder.input_tokenizer(tokenizer)
     template = tokenizer.template or model.encoder.template(tokenizer)
     if template.segment_count > model.encoder.segment_types:
@@ -462,36 +492,24 @@ def labelled(
     gets a new head, even for the same number of labels.
     """
     own_labels = model.labels if kind in model.heads else ()
-    similar = similar_labels(labels)
-    if not own_labels:
-        return model.with_new_head(kind, len(labels)), tuple(labels), similar
-    known = {*own_labels}
-    if missing := [label for label in labels if label not in known]:
-        begun = (
-            f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new "
-            f"head is begun for {_some(labels)}."
-        )
-        return model.with_new_head(kind, len(labels)), tuple(labels), [begun, *similar]
-    trained = {*labels}
-    unseen = [label for label in own_labels if label not in trained]
-    remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
-    return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
+    if own_labels and {*labels} <= {*own_labels}:
+        unseen = [label for label in own_labels if label not in labels]
+        remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
+        return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
+    missing = [label for label in labels if label not in own_labels]
+    remark = (
+        f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new head "
+        f"is begun for {_some(labels)}."
+    )
+    return model.with_new_head(kind, len(labels)), tuple(labels), [remark] if own_labels else []
 
 
-def similar_labels(labels: Iterable[str]) -> list[str]:
-    """A remark for each group of labels that differ in invisible characters alone: white space
-    around them, characters without width, composed or decomposed letters.
-    """
-    groups = defaultdict[str, list[str]](list)
-    for label in labels:
-        visible = "".join(c for c in label if unicodedata.category(c) != "Cf").strip()
-        groups[unicodedata.normalize("NFC", visible)].append(label)
-    return [
-        f"the labels {', '.join(map(ascii, group))} are different labels, but look the "
-        "same: they differ in white space or in characters that are not seen"
-        for group in groups.values()
-        if len(group) > 1
-    ]
+def label_fields(labels: Sequence[str]) -> dict[str, Any]:
+    """The fields of config.json in which other libraries look for labels."""
+    return {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: i for i, label in enumerate(labels)},
+    }
 
 
 def _ids_of(texts: Sequences) -> list[list[int]]:
@@ -538,30 +556,36 @@ def beginning(text: str) -> str:
     return " ".join(text.split()[:PICTURED])
 
 
-def keep_short(
-    inputs: list[EncoderInput],
+def kept_examples(
+    counts: Sequence[int],
+    limit: int | None,
     lines: Sequence[int],
-    input_format: InputFormat,
     data: EncoderData,
     report: ReadReport,
 ) -> list[int]:
-    """Truncate inputs in place as [data] says, and return the indices of those that are kept.
+    """The indices of the examples that are kept, as [data] says of long ones, which are reported.
+
+    counts: the tokens of each.  limit: the most that the model reads.
 
     Raises:
-        DataError: an input is too long and that is an error.
+        DataError: one is too long and that is an error, or none is left.
     """
-    skipped = set()
-    for i in input_format.too_long(inputs):
-        if data.too_long == "error":
-            problem = f"has {len(inputs[i])} tokens, more than {input_format.max_length}."
+    indices = []
+    for i, (count, line) in enumerate(zip(counts, lines, strict=True)):
+        long = limit is not None and count > limit
+        if long and data.too_long == "error":
+            problem = f"{report.unit} {line} has {count} tokens, more than {limit}."
             hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
-            raise DataError(report.files[0], lines[i], problem, hint)
-        done = "example left out" if data.too_long == "skip" else "truncated"
-        report.note(f"longer than {input_format.max_length} tokens, {done}", lines[i])
-        if data.too_long == "skip":
-            skipped.add(i)
-        inputs[i] = input_format.truncate(inputs[i])
-    return [i for i in range(len(inputs)) if i not in skipped]
+            raise DataError(report.files[0], None, problem, hint)
+        if long:
+            done = "example left out" if data.too_long == "skip" else "truncated"
+            report.note(f"longer than {limit} tokens, {done}", line)
+        if not long or data.too_long == "truncate":
+            indices.append(i)
+    report.kept = len({lines[i] for i in indices})
+    if not indices:
+        raise DataError(report.files[0], None, f"no example is left. {report}.")
+    return indices
 
 
 # role -> the special token that is added; padding only where the tokenizer has none

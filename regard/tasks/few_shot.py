@@ -1,23 +1,38 @@
 """Zero-, one- and few-shot evaluation of language models (Brown et al. 2020, section 2.4).
 
-A prompt is k solved examples and a question. Of several choices the model prefers the one with the
-largest log p(choice | prompt), or the largest per token, or per byte; without choices it generates
-an answer, which must be equal to the right one. Nothing is learned.
+A prompt is k solved examples and a question:
+
+    PromptTemplate("{sentence}\\nSentiment:", answer="label", choices={"0": "bad", "1": "good"})
+
+    it is dull                            an example of the pool, with its answer
+    Sentiment: bad
+
+    a fine film                           the row
+    Sentiment:                            good, or bad?
+
+Of several choices the model prefers the one with the largest log p(choice | prompt), or the largest
+per token, or per byte; without choices it generates an answer, which must be equal to the right
+one. Nothing is learned.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from os import PathLike
+from string import Formatter
+from typing import Any
 
 import torch
 
 from regard.data.grouped_inputs import GroupedInputs
+from regard.data.readers import Location, field_value, open_table, text_of
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError, TextTooLong
+from regard.errors import ConfigError, DataError, TextError, TextTooLong, check_at_least
 from regard.metrics import Score
 from regard.models.protocols import Generator
 from regard.tasks.batching import TooLong, check_too_long, watched
@@ -25,11 +40,146 @@ from regard.tasks.embedder import batch_budget
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
-from regard.tasks.prompt_template import PromptQuestion, PromptTemplate, Rows, drawn_examples
 from regard.tasks.prompts import prompt_capacity
 from regard.text.templates import EncoderInput
 
 ANSWER_TOKENS = 32  # of a generated answer, at most; fewer where the context is shorter
+Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class PromptQuestion:
+    """A row as a prompt, its choices, none where the answer is generated, and the right answer."""
+
+    prompt: str
+    choices: tuple[str, ...]
+    answer: str
+
+
+@dataclass(frozen=True)
+class PromptTemplate:
+    """How rows become prompts.
+
+    template: names fields in braces, also `{question.stem}`; `{{` is a brace.
+    answer: the field with the right answer: a label of `choices`, the number of a choice from 0, or
+        a choice itself.
+    choices: the texts of all labels, which may be numbers or truth values as in the rows; or the
+        field with the list of the choices of each row; None: the answer is generated, and the field
+        `answer` has its text.
+    separator: between examples.
+
+    Raises:
+        ConfigError: the template names no field, or two labels have one text.
+    """
+
+    template: str
+    answer: str
+    choices: Mapping[Any, str] | str | None = None
+    separator: str = "\n\n"
+
+    def __post_init__(self) -> None:
+        if not any(name for _, name in self.parts):
+            raise ConfigError(
+                f"The template {self.template!r} names no field. Write fields in braces, such as "
+                "{sentence}."
+            )
+        if isinstance(self.choices, Mapping) and len({*self.choices.values()}) < max(
+            2, len(self.choices)
+        ):
+            raise ConfigError(
+                "`choices` must be at least two labels with a text of their own, such as "
+                f'{{"0": "bad", "1": "good"}}, but is {dict(self.choices)!r:.200}.'
+            )
+
+    @cached_property
+    def parts(self) -> list[tuple[str, str | None]]:
+        """Literal text, and the field behind it."""
+        try:
+            return [(literal, name) for literal, name, _, _ in Formatter().parse(self.template)]
+        except ValueError as error:
+            problem = f"The template {self.template!r} cannot be read: {error}."
+            raise ConfigError(f"{problem} Write a brace as {{{{ or }}}}.") from None
+
+    @property
+    def space(self) -> str:
+        """What is between a prompt and its answer: a space, if the prompt does not end in one."""
+        return "" if self.template[-1:].isspace() else " "
+
+    def questions(self, rows: Rows) -> list[PromptQuestion]:
+        """The rows of a CSV, TSV, JSONL or Parquet file, or mappings, as questions.
+
+        Raises:
+            DataError: a row lacks a field, or its answer is none of its choices; there is no row.
+        """
+        numbered: Iterable[tuple[int, Mapping[str, Any]]]
+        if isinstance(rows, str | PathLike):
+            file, numbered = str(rows), open_table(rows).records()
+        else:
+            file, numbered = "rows", enumerate(rows, 1)
+        questions = [self.question(row, (file, number)) for number, row in numbered]
+        if not questions:
+            raise DataError(file, None, "has no row.")
+        return questions
+
+    def question(self, row: Mapping[str, Any], location: Location) -> PromptQuestion:
+        """One row; see `questions`."""
+        prompt = "".join(
+            literal + ("" if name is None else _text(row, name, location))
+            for literal, name in self.parts
+        )
+        answer = _text(row, self.answer, location)
+        if self.choices is None:
+            return PromptQuestion(prompt, (), answer)
+        if isinstance(self.choices, Mapping):
+            choice_of = {_shown(label): text for label, text in self.choices.items()}
+        else:
+            values = field_value(row, self.choices, location)
+            if not isinstance(values, list | tuple) or len(values) < 2:
+                problem = f"field {self.choices!r} must be a list of at least two choices."
+                raise DataError(*location, problem)
+            choice_of = {
+                str(i): text_of(self.choices, value, location) for i, value in enumerate(values)
+            }
+        choices, right = tuple(choice_of.values()), choice_of.get(answer, answer)
+        if right not in choices:
+            names = ", ".join(map(repr, choice_of))
+            raise DataError(*location, f"has the answer {answer!r}, but the choices are {names}.")
+        return PromptQuestion(prompt, choices, right)
+
+    def solved(self, question: PromptQuestion) -> str:
+        """The question with its answer, and what separates it from the next."""
+        return f"{question.prompt}{self.space}{question.answer}{self.separator}"
+
+
+def _text(row: Mapping[str, Any], name: str, location: Location) -> str:
+    """A field as text."""
+    value = field_value(row, name, location)
+    return _shown(value) if isinstance(value, bool) else text_of(name, value, location)
+
+
+def _shown(label: object) -> str:
+    """A label as text: JSON's words for true and false."""
+    return str(label).lower() if isinstance(label, bool) else str(label)
+
+
+def drawn_examples(
+    question: PromptQuestion, number: int, pool: Sequence[PromptQuestion], shots: int, seed: int
+) -> list[PromptQuestion]:
+    """`shots` questions of the pool, others for each question, and never the question itself.
+
+    Args:
+        number: of the question.
+
+    Raises:
+        ConfigError: the pool has too few.
+    """
+    others = [example for example in pool if example != question]
+    if len(others) < shots:
+        raise ConfigError(
+            f"`shots` is {shots}, but the pool has {len(others)} examples other than question "
+            f"{number + 1}. Give more, or ask for fewer."
+        )
+    return random.Random(f"{seed}:{number}").sample(others, shots)
 
 
 @dataclass(frozen=True)
@@ -71,21 +221,18 @@ def few_shot_scores(
             its beginning; the signature counts these, too.
 
     Raises:
-        ConfigError: examples are asked for without a pool, or from one that is too small; the model
-            reads backward.
+        ConfigError: the pool is too small; the model reads backward.
         DataError: a row is malformed.
         TextError: a question is longer than the context and `too_long` is "error", or a choice has
             no token.
     """
-    if shots and pool is None:
-        raise ConfigError(f"`shots` is {shots}, but there is no pool of examples (`--examples`).")
     if task.module.reads_backward:
         raise ConfigError("This model reads texts from their end: it cannot answer prompts.")
+    check_at_least(0, shots=shots)
     questions = template.questions(rows)
-    examples = template.questions(pool) if shots and pool is not None else []
-    solved = partial(drawn_examples, pool=examples, shots=shots, seed=seed)
+    examples = template.questions(pool) if pool is not None else []
     prefixes = [
-        [template.solved(example) for example in solved(question, number)]
+        [template.solved(x) for x in drawn_examples(question, number, examples, shots, seed)]
         for number, question in enumerate(questions)
     ]
     fitted = few_shot_prompts(task, questions, prefixes, template.space, too_long)
@@ -108,15 +255,17 @@ def signature(
     choices that are the same tokens, of which by log p the first one wins.
     """
     how = f"shots:{shots}" + (f"|seed:{seed}" if shots else "")
-    texts = [[one.prompt, *one.choices, one.answer] for one in questions], [*map(list, prefixes)]
+    texts = (
+        [[question.prompt, *question.choices, question.answer] for question in questions],
+        [*map(list, prefixes)],
+    )
     how += f"|prompts:{zlib.crc32(json.dumps(texts).encode()):08x}"
     how += f"|tok:{task.tokenizer.kind}-{task.tokenizer.vocab_size}|count:{len(fitted)}"
-    dropped, truncated = (
-        sum(prompt.dropped for prompt in fitted),
-        sum(prompt.truncated for prompt in fitted),
-    )
-    ties = sum(len({*map(tuple, prompt.rows)}) < len(prompt.rows) for prompt in fitted)
-    counted = {"dropped": dropped, "truncated": truncated, "ties": ties}
+    counted = {
+        "dropped": sum(prompt.dropped for prompt in fitted),
+        "truncated": sum(prompt.truncated for prompt in fitted),
+        "ties": sum(len({*map(tuple, prompt.rows)}) < len(prompt.rows) for prompt in fitted),
+    }
     return how + "".join(f"|{name}:{count}" for name, count in counted.items() if count)
 
 
@@ -135,6 +284,7 @@ def few_shot_prompts(
         TextError: a question is longer than the context, or has an empty prompt or a choice without
             a token.
     """
+    check_too_long(too_long)
     pairs = enumerate(zip(questions, prefixes, strict=True))
     return [_fitted(task, question, solved, space, n, too_long) for n, (question, solved) in pairs]
 
@@ -150,35 +300,41 @@ def _fitted(
     """The question behind as many of the last examples as fit into the context; where not even the
     question does and it is truncated, its end.
     """
-    check_too_long(too_long)
     endings = [space + choice for choice in question.choices] or [""]
-    most, truncated = _prompt_limit(task, question), False
+    if question.choices:  # the last token is not read
+        capacity = None if task.context is None else task.context + 1
+    else:
+        capacity = prompt_capacity(task.context, {"max_tokens": _answer_tokens(task)})
+    truncated = False
     for dropped in range(len(solved) + 1):
         prompt = "".join(solved[dropped:]) + question.prompt
         rows = task.prompt_ids([prompt + ending for ending in endings])
         longest = max(map(len, rows))
-        if most is None or longest <= most:
+        if capacity is None or longest <= capacity:
             break
     else:
-        assert most is not None
+        assert capacity is not None
         if too_long == "error":
-            beside = (
-                "" if question.choices else f" beside an answer of up to {_answer_tokens(task)}"
-            )
-            problem = f"has {longest:,} tokens, but {most:,} fit into the context of this model"
+            problem = f"has {longest:,} tokens, but {capacity:,} fit into the context of this model"
+            if not question.choices:
+                problem += f" beside an answer of up to {_answer_tokens(task)}"
             shorten, cut = "Shorten it, leave it out", "cut its beginning"
-            raise TextTooLong(number, f"{problem}{beside}.", shorten, cut, what="Question")
-        rows, truncated = [ids[-most:] for ids in rows], True
-    counts = [_count(task, prompt, ending) for ending in endings]
-    _check_counts(question, number, counts, [len(ids) for ids in rows], truncated)
+            raise TextTooLong(number, f"{problem}.", shorten, cut, what="Question")
+        rows, truncated = [ids[-capacity:] for ids in rows], True
+    counts = [
+        sum(end > len(prompt) for _, end in task.tokenizer.encode(prompt + ending).offsets)
+        for ending in endings
+    ]
+    for ending, count, ids in zip(endings, counts, rows, strict=True):
+        if count >= len(ids) or (question.choices and not count):
+            problem = (
+                f"has no tokens of the prompt, or none of the choice {ending!r:.80}, among the "
+                f"{len(ids):,} that fit into the context of this model."
+            )
+            raise TextError(
+                number, problem, "Write it otherwise, or leave it out.", what="Question"
+            )
     return Fitted(prompt, rows, counts, dropped, truncated)
-
-
-def _prompt_limit(task: TextGenerator, question: PromptQuestion) -> int | None:
-    """The most tokens of a prompt: with its longest choice, or before a generated answer."""
-    if question.choices:
-        return None if task.context is None else task.context + 1  # the last one is not read
-    return prompt_capacity(task.context, {"max_tokens": _answer_tokens(task)})
 
 
 def _answer_tokens(task: TextGenerator) -> int:
@@ -186,53 +342,14 @@ def _answer_tokens(task: TextGenerator) -> int:
     return min(ANSWER_TOKENS, task.context or ANSWER_TOKENS)
 
 
-def _check_counts(
-    question: PromptQuestion,
-    number: int,
-    counts: Sequence[int],
-    lengths: Sequence[int],
-    truncated: bool,
-) -> None:
-    """Check that each choice has tokens, and that tokens of the prompt are before them.
-
-    Args:
-        counts, lengths: of each choice its tokens, and those of the prompt with it.
-
-    Raises:
-        TextError: one has none.
-    """
-    for choice, count in zip(question.choices, counts, strict=False):
-        if not count:
-            problem = f"has the choice {choice!r}, of which this tokenizer keeps no token."
-            raise TextError(number, problem, "Write it otherwise.", what="Question")
-    for count, length in zip(counts, lengths, strict=True):
-        if count < length:
-            continue
-        problem, hint = "has an empty prompt.", "Write text in the template."
-        if truncated:
-            problem = (
-                f"has a choice of {count:,} tokens, but with the prompt before it {length:,} fit"
-            )
-            problem, hint = f"{problem} into the context of this model.", "Leave it out."
-        raise TextError(number, problem, hint, what="Question")
-
-
-def _count(task: TextGenerator, prompt: str, ending: str) -> int:
-    """How many tokens of a prompt with its ending reach into the ending."""
-    offsets = task.tokenizer.encode(prompt + ending).offsets
-    return sum(end > len(prompt) for _, end in offsets)
-
-
 def _accuracies(
     task: TextGenerator, questions: Sequence[PromptQuestion], fitted: Sequence[Fitted], how: str
 ) -> list[Score]:
     likelihoods = choice_log_likelihoods(task.generator, fitted)
     right = dict.fromkeys(("accuracy", "accuracy per token", "accuracy per byte"), 0)
-    for question, fitted_prompt, sums in zip(questions, fitted, likelihoods, strict=True):
+    for question, prompt, sums in zip(questions, fitted, likelihoods, strict=True):
         sizes = [len(choice.encode()) for choice in question.choices]
-        for name, divisors in zip(
-            right, ([1] * len(sums), fitted_prompt.counts, sizes), strict=True
-        ):
+        for name, divisors in zip(right, ([1] * len(sums), prompt.counts, sizes), strict=True):
             means = [total / size for total, size in zip(sums, divisors, strict=True)]
             best = max(range(len(means)), key=means.__getitem__)
             right[name] += question.choices[best] == question.answer
@@ -249,23 +366,25 @@ def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[l
     Raises:
         RegardError: one is not finite.
     """
-    inputs = GroupedInputs.of([[_input(ids) for ids in question.rows] for question in fitted])
+    inputs = GroupedInputs.of(
+        [
+            [EncoderInput(ids, [0] * len(ids), (0,), (len(ids),)) for ids in prompt.rows]
+            for prompt in fitted
+        ]
+    )
     likelihoods: list[list[float]] = [[] for _ in fitted]
     with evaluating(model):
         batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
         for batch in watched(batches):
-            counts = torch.tensor([c for n in batch.numbers.tolist() for c in fitted[n].counts])
+            numbers = batch.numbers.tolist()
+            counts = torch.tensor([count for n in numbers for count in fitted[n].counts])
             sums, _ = ending_log_likelihoods(model, batch.texts, counts)
-            sums_by_question = sums.split(batch.sizes.tolist())
-            for number, question_sums in zip(batch.numbers.tolist(), sums_by_question, strict=True):
-                likelihoods[number] = question_sums.tolist()
-    finite = torch.tensor([all(map(torch.isfinite, torch.tensor(row))) for row in likelihoods])
-    check_finite(finite, range(len(likelihoods)), "log-likelihoods of choices")
+            finite = sums.isfinite().split(batch.sizes.tolist())
+            every = torch.stack([of_question.all() for of_question in finite])
+            check_finite(every, numbers, "log-likelihoods of choices")
+            for number, of_question in zip(numbers, sums.split(batch.sizes.tolist()), strict=True):
+                likelihoods[number] = of_question.tolist()
     return likelihoods
-
-
-def _input(ids: list[int]) -> EncoderInput:
-    return EncoderInput(ids, [0] * len(ids), (0,), (len(ids),))
 
 
 def _exact_match(
@@ -273,8 +392,8 @@ def _exact_match(
 ) -> Score:
     """The first line of what is generated against the right answer."""
     prompts = [question.prompt for question in fitted]
-    most = _answer_tokens(task)
-    hypotheses = task.hypotheses(prompts, too_long="truncate", max_tokens=most)
+    capacity = _answer_tokens(task)
+    hypotheses = task.hypotheses(prompts, too_long="truncate", max_tokens=capacity)
     texts = task.tokenizer.decode_many([ranked[0].tokens for ranked in hypotheses])
     right = sum(
         text.strip().split("\n")[0].strip() == question.answer.strip()

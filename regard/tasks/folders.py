@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
@@ -104,11 +104,11 @@ def load(
     target = device_for(device, dtype)
     with folder.located(), releasing() if dtype else nullcontext():
         model = _model_on(folder, target).to(target).eval()
-        made = _task_of(folder, model, task)
-        made.half_precision = folder.half_precision() if dtype is None else None
+        loaded = _task_of(folder, model, task)
+        loaded.half_precision = folder.half_precision() if dtype is None else None
         if dtype is not None and (folder.dtype is None or target.type != "cpu"):
             prepare(model, dtype)
-    return made
+    return loaded
 
 
 def load_float32(path: str | PathLike[str]) -> Task:
@@ -145,32 +145,18 @@ def device_for(name: str | None, dtype: WeightType | None = None) -> torch.devic
         target = torch.device(name)
         torch.empty(0, device=target).cpu()  # "meta" holds no data
     except (RuntimeError, AssertionError, TypeError) as error:
-        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        devices = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         raise ConfigError(
             f"There is no device {name!r} here. torch {torch.__version__} finds: "
-            f"{', '.join(there)}."
+            f"{', '.join(devices)}."
         ) from error
     return target
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Inside, torch computes with one thread: weights are read by many small operations, between
-    which the other threads would wait actively, as much processor time again.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
     """The model of a folder; stored 8-bit and bfloat16 weights stay quantized on the CPU alone."""
     if folder.dtype is None:
-        with _one_thread():
-            return folder.model()
+        return folder.model()
     return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
 
 
@@ -395,7 +381,7 @@ RANGES: dict[str, Any] = {
 }
 
 
-def checked_settings(task: type[Task], given: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def checked_settings(task: type[Task], stored: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """The settings, checked against the options of the task's class.
 
     where: the file that contains them in its field `regard`.
@@ -404,15 +390,15 @@ def checked_settings(task: type[Task], given: Mapping[str, Any], where: Path) ->
         CheckpointError: a setting is unknown or missing, has a wrong type, or is out of range.
     """
     schema = _schema(task)
-    for name in given:
+    for name in stored:
         if name not in schema.model_fields:
             raise CheckpointError(
                 f"{where}: `regard.{name}` is not an option of the task {task.name}. "
                 f"{nearest(name, list(schema.model_fields))} Was it written by "
                 "another release?"
             )
-    settings = checked(dict(given), schema, where, CheckpointError, "regard")
-    return {name: getattr(settings, name) for name in given}
+    settings = checked(dict(stored), schema, where, CheckpointError, "regard")
+    return {name: getattr(settings, name) for name in stored}
 
 
 def _schema(task: type[Task]) -> type[Options]:

@@ -58,8 +58,8 @@ def tasks_for(model: nn.Module) -> tuple[str, ...]:
     if isinstance(model, EncoderWithHeads):
         tasks = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
         if "classes" in model.heads:
-            one = model.outputs()["classes"] == 1
-            tasks[:1] = ["regression", OF_CLASSES[1]] if one else OF_CLASSES
+            is_number = model.outputs()["classes"] == 1
+            tasks[:1] = ["regression", OF_CLASSES[1]] if is_number else OF_CLASSES
         if "masked_lm" in model.heads:
             tasks.append("masked-language-modeling")
         return (*tasks, "embedding")

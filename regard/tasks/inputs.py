@@ -28,10 +28,10 @@ from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
 
 
-def is_single(given: Any) -> bool:
+def is_single(item: Any) -> bool:
     """Whether this is one text, or one tuple of texts, and not a list of them."""
-    pair = isinstance(given, tuple) and all(isinstance(text, str) for text in given)
-    return isinstance(given, str) or (pair and bool(given))
+    pair = isinstance(item, tuple) and all(isinstance(text, str) for text in item)
+    return isinstance(item, str) or (pair and bool(item))
 
 
 def as_list(texts: Any) -> list[Any]:
@@ -72,7 +72,7 @@ def iterate(texts: Any) -> Iterator[Any]:
     raise RegardError(f"Give a list of texts, [text], but this is {shown(texts)}.")
 
 
-def checked_text(given: Any, index: int, hint: str = "") -> str:
+def checked_text(item: Any, index: int, hint: str = "") -> str:
     """The text as a str, if it is one and can be encoded as UTF-8.
 
     index: of the text among those given, for the error.  hint: ends the error message.
@@ -80,24 +80,24 @@ def checked_text(given: Any, index: int, hint: str = "") -> str:
     Raises:
         TextError: it is not a str, or cannot be encoded.
     """
-    if not isinstance(given, str):
-        raise TextError(index, f"must be a str, but is {shown(given)}.", hint)
-    if not given.isascii() and (problem := text_problem(given)):
+    if not isinstance(item, str):
+        raise TextError(index, f"must be a str, but is {shown(item)}.", hint)
+    if not item.isascii() and (problem := text_problem(item)):
         raise TextError(index, f"cannot be encoded: {problem}")
-    return str(given)  # converts numpy.str_
+    return str(item)  # converts numpy.str_
 
 
-def text_or_pair(given: Any, index: int) -> Texts:
+def text_or_pair(item: Any, index: int) -> Texts:
     """A text, or a pair of texts, as a tuple of one or two texts.
 
     Raises:
         TextError: it is neither.
     """
-    if isinstance(given, str):
-        return (checked_text(given, index),)
-    parts = as_strings(given)
+    if isinstance(item, str):
+        return (checked_text(item, index),)
+    parts = as_strings(item)
     if parts is None or len(parts) not in (1, 2):
-        problem = f"must be a text, or a pair of texts (a, b), but is {shown(given)}."
+        problem = f"must be a text, or a pair of texts (a, b), but is {shown(item)}."
         raise TextError(index, problem)
     return tuple(checked_text(part, index) for part in parts)
 
@@ -118,27 +118,27 @@ def pairs_of(first: Any, second: Any) -> Any:
     return list(zip(*pairs, strict=True))
 
 
-def text_or_words(given: Any, index: int) -> str | list[str]:
+def text_or_words(item: Any, index: int) -> str | list[str]:
     """A text as a str, or its words as a list.
 
     Raises:
         TextError: it is neither.
     """
-    if isinstance(given, str):
-        return checked_text(given, index)
-    words = as_strings(given)
+    if isinstance(item, str):
+        return checked_text(item, index)
+    words = as_strings(item)
     if words is None:
         hint = "Give a text, or its words as a list."
-        raise TextError(index, f"is neither text nor words, but {shown(given)}.", hint)
+        raise TextError(index, f"is neither text nor words, but {shown(item)}.", hint)
     return [checked_text(word, index) for word in words]
 
 
-def as_strings(given: Any) -> Sequence[Any] | None:
+def as_strings(item: Any) -> Sequence[Any] | None:
     """The strings of a list, a tuple or an array; None for anything else."""
-    if isinstance(given, str | bytes | bytearray | memoryview | Mapping | Set | Iterator):
+    if isinstance(item, str | bytes | bytearray | memoryview | Mapping | Set | Iterator):
         return None
     try:
-        parts = list(given)
+        parts = list(item)
     except TypeError:
         return None
     return parts if all(isinstance(part, str) for part in parts) else None
@@ -175,8 +175,8 @@ def warn_of_truncation(
     what: how the message calls the texts, such as "sources".
     stacklevel: of the user's call, counted from here.
     """
-    said = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
-    warnings.warn(f"{said}, which is what this model reads", stacklevel=stacklevel)
+    message = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
+    warnings.warn(f"{message}, which is what this model reads", stacklevel=stacklevel)
 
 
 def checked_columns(columns: Any) -> tuple[int | str, ...]:
@@ -228,10 +228,10 @@ def first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
 
 def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
     """The columns of texts and target of a table whose header has names that tell them; else ()."""
-    known = {*TARGETS, *chain(*TEXTS, *SOURCES)}
+    names = {*TARGETS, *chain(*TEXTS, *SOURCES)}
     first = first_record(file, delimiter)
     with suppress(ConfigError, DataError):
-        return infer_columns([first]) if known.intersection(plain_names(first)) else ()
+        return infer_columns([first]) if names.intersection(plain_names(first)) else ()
     return ()
 
 

@@ -372,9 +372,9 @@ class Methods:
         Raises:
             NotSupportedError: always.
         """
-        own = joined_with_or([f"`{name}`" for name in self.methods()]).replace(" or ", " and ")
+        names = joined_with_or([f"`{name}`" for name in self.methods()]).replace(" or ", " and ")
         raise NotSupportedError(
-            f"{type(self).__name__} (task {self.name}) does not support `{method}`. It has {own}."
+            f"{type(self).__name__} (task {self.name}) does not support `{method}`. It has {names}."
         )
 
 
@@ -382,8 +382,8 @@ def results_of(ranked: Sequence[Sequence[str]], options: Mapping[str, Any]) -> l
     """Of the texts that are generated for each input, best first, the best; or all of them where
     the options ask for several.
     """
-    own = habit_names.decoding(options)
-    several = any(own.get(name, 1) > 1 for name in SEVERAL)
+    names = habit_names.decoding(options)
+    several = any(names.get(name, 1) > 1 for name in SEVERAL)
     return [list(texts) if several else texts[0] for texts in ranked]
 
 

@@ -32,8 +32,8 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
+from regard.tasks.encoder_training import FittedThreshold
 from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by_label, transformed
-from regard.tasks.fitted_threshold import FittedThreshold
 from regard.tasks.predictions import Prediction
 from regard.tasks.sections import differing
 from regard.tasks.texts import (
@@ -46,7 +46,6 @@ from regard.tasks.texts import (
     published_labels,
     scores_and_targets,
     targets_of,
-    text_example,
     text_options,
     text_problems,
     text_settings,
@@ -249,8 +248,6 @@ class MultiLabelClassifier(EncoderTask):
         if recipe.labels.threshold == "fitted" and data.valid is None:
             yield "labels.threshold", "needs validation data. Name a file or a share as `valid`."
 
-    example = staticmethod(text_example)
-
     def target(self, field: str, file: str, line: int) -> list[float]:
         """For each label 1 if the field in this line of a file names it, otherwise 0.
 
@@ -361,8 +358,8 @@ class MultiLabelClassifier(EncoderTask):
         """What `load` must know beside model and tokenizer."""
         if self._fitted.used:
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
-        own = {"threshold": self.threshold, "separator": self.separator}
-        return {**text_settings(self), **own, "labels": list(self.labels)}
+        options = {"threshold": self.threshold, "separator": self.separator}
+        return {**text_settings(self), **options, "labels": list(self.labels)}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""

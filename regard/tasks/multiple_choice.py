@@ -28,12 +28,12 @@ from regard.metrics import Accuracy, Scores
 from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
-from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong, check_too_long
-from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
-from regard.tasks.encoding import transformed
+from regard.tasks.encoder_training import AuxiliaryLM
+from regard.tasks.encoding import kept_examples, transformed
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.predictions import Prediction
+from regard.tasks.sections import EncoderData, EncoderRecipe
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -44,7 +44,7 @@ class ChoiceData(EncoderData):
     """[data]: files of DREAM or SWAG, or JSON lines; `batch_size` counts questions.
 
     What is too long loses the end of its context. Question and choice are truncated only where they
-    alone are too long, which is reported separately.
+    alone are too long.
     """
 
     def read(self, source: Any, part: str) -> RecordReader[ChoiceQuestion]:
@@ -90,12 +90,11 @@ class ChoicePrediction(Prediction):
 class EncodedChoices:
     """The choices of one question as encoder inputs, truncated.
 
-    length: tokens of the longest with the whole context.  without_context: and without it.
+    length: tokens of the longest with the whole context.
     """
 
     inputs: list[EncoderInput]
     length: int
-    without_context: int
 
 
 class MultipleChoice(encoding.EncoderTask):
@@ -134,34 +133,17 @@ class MultipleChoice(encoding.EncoderTask):
         _check_answers(records.name, [question for _, question in numbered])
         report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
         encoded = self.encoder_inputs([question for _, question in numbered])
-        kept = [
-            i
-            for i, (number, _) in enumerate(numbered)
-            if self._keep(encoded[i], number, data, report)
-        ]
-        report.kept = len(kept)
-        if not kept:
-            raise DataError(records.name, None, f"no question is left. {report}.")
-        targets = torch.tensor([numbered[i][1].answer for i in kept])
-        return encoding.Part(GroupedInputs.of([encoded[i].inputs for i in kept]), targets, report)
-
-    def _keep(
-        self, encoded: EncodedChoices, number: int, data: ChoiceData, report: ReadReport
-    ) -> bool:
-        """Whether a question is kept; truncation and omission are noted in the report."""
-        limit = self.input_format.max_length
-        if limit is None or encoded.length <= limit:
-            return True
-        if data.too_long == "error":
-            problem = f"question {number} has {encoded.length} tokens, more than {limit}."
-            hint = "Raise max_length if the model allows, or choose too_long = 'truncate'."
-            raise DataError(report.files[0], None, problem, hint)
-        if data.too_long == "skip":
-            report.note(f"longer than {limit} tokens, question left out", number)
-            return False
-        cut = "context" if encoded.without_context <= limit else "question or choice"
-        report.note(f"longer than {limit} tokens, {cut} truncated", number)
-        return True
+        indices = kept_examples(
+            [choices.length for choices in encoded],
+            self.input_format.max_length,
+            [number for number, _ in numbered],
+            data,
+            report,
+        )
+        targets = torch.tensor([numbered[i][1].answer for i in indices])
+        return encoding.Part(
+            GroupedInputs.of([encoded[i].inputs for i in indices]), targets, report
+        )
 
     # ---- encoder inputs
 
@@ -197,7 +179,7 @@ class MultipleChoice(encoding.EncoderTask):
                 context = context[: max(0, limit - length)]
             encoder_input = self.input_format.template.apply([context + rest[0], rest[1]])
             inputs.append(self.input_format.truncate(encoder_input))
-        return EncodedChoices(inputs, longest + len(starting[0]), longest)
+        return EncodedChoices(inputs, longest + len(starting[0]))
 
     def _rest(
         self, starting: Sequence[list[int]], following: Sequence[list[int]], choice: int
@@ -247,10 +229,10 @@ class MultipleChoice(encoding.EncoderTask):
 
         texts: questions, as of `predict`.
         """
-        found = self.predict(texts, return_proba=True, too_long=too_long)
+        predictions = self.predict(texts, return_proba=True, too_long=too_long)
         if self.is_one(texts):
-            return np.array(found.probabilities)
-        return [np.array(one.probabilities) for one in found]
+            return np.array(predictions.probabilities)
+        return [np.array(prediction.probabilities) for prediction in predictions]
 
     def _predictions(
         self, questions: Sequence[Any], *, too_long: TooLong = "error"
@@ -320,14 +302,13 @@ class MultipleChoice(encoding.EncoderTask):
         """The first validation questions: (context and question, predicted answer, answer)."""
         questions = recipe.data.samples()
         predictions = self._predictions(questions, too_long="truncate")
-        return [
-            (
-                f"{question.context[:SHOWN]} | {question.question}",
-                prediction.choice,
-                _answer(question),
-            )
-            for question, prediction in zip(questions, predictions, strict=True)
+        asked = [f"{question.context[:SHOWN]} | {question.question}" for question in questions]
+        chosen = [prediction.choice for prediction in predictions]
+        right = [
+            "" if question.answer is None else question.choices[question.answer]
+            for question in questions
         ]
+        return list(zip(asked, chosen, right, strict=True))
 
     def attention_inputs(self, recipe: Any) -> tuple[()]:
         """None: attention over whole contexts is too large for a page."""
@@ -373,26 +354,14 @@ def _check_answers(name: str, questions: Sequence[ChoiceQuestion]) -> None:
 
 
 def _questions(item: Any, index: int) -> list[ChoiceQuestion]:
-    """The question of an item, or those of a dialogue of DREAM."""
-    if isinstance(item, str):
-        item = _from_json(item, index)
+    """The question of an item, which may be JSON, or those of a dialogue of DREAM."""
     try:
+        if isinstance(item, str):
+            item = parse_json(item, "This", RegardError)
         return list(read_choices([item], labels=False))
     except DataError as error:
         raise TextError(index, error.problem, error.hint, what="Question") from None
-
-
-def _from_json(text: str, index: int) -> Any:
-    problem = f"must be an object with `context`, `question` and `choices`, but is {text!r:.60}."
-    hint = 'Write for example {"question": "2 + 2 =", "choices": ["4", "5"]}.'
-    try:
-        value = parse_json(text, "This", RegardError)
     except RegardError as error:
-        raise TextError(index, problem, f"{error} {hint}", what="Question") from None
-    if not isinstance(value, dict):
-        raise TextError(index, problem, hint, what="Question")
-    return value
-
-
-def _answer(question: ChoiceQuestion) -> str:
-    return "" if question.answer is None else question.choices[question.answer]
+        problem = f"must be an object with `context`, `question` and `choices`: {error}"
+        hint = 'Write for example {"question": "2 + 2 =", "choices": ["4", "5"]}.'
+        raise TextError(index, problem, hint, what="Question") from None

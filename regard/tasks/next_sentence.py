@@ -40,8 +40,12 @@ class NextSentencePredictor(EncoderTask):
 
     def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
         pairs = pairs_of(first, second)
-        found = self.predict(pairs, return_proba=True, too_long=too_long)
-        return found.probability if isinstance(pairs, tuple) else [one.probability for one in found]
+        predictions = self.predict(pairs, return_proba=True, too_long=too_long)
+        return (
+            predictions.probability
+            if isinstance(pairs, tuple)
+            else [prediction.probability for prediction in predictions]
+        )
 
     def _predictions(
         self, pairs: Sequence[Any], *, too_long: TooLong = "error"

@@ -37,10 +37,10 @@ from regard.metrics import Accuracy, Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long, device_of
-from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.finite_checks import check_finite
 from regard.tasks.inputs import as_list
 from regard.tasks.predictions import Prediction
+from regard.tasks.sections import EncoderRecipe, RowsData
 from regard.tasks.tagging import at_positions
 from regard.tasks.trees import (
     METRIC_NAMES,

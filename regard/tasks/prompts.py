@@ -29,15 +29,15 @@ def prompt_capacity(limit: int | None, options: Mapping[str, Any]) -> int | None
     most_tokens = habit_names.decoding(options).get("max_tokens")
     if limit is None or most_tokens is None:
         return limit
-    most = decoding.options(max_tokens=most_tokens).max_tokens
-    if not isinstance(most, int):
+    count = decoding.options(max_tokens=most_tokens).max_tokens
+    if not isinstance(count, int):
         return limit
-    if most > limit:
+    if count > limit:
         raise ConfigError(
-            f"Up to {most:,} tokens are asked for, but this model's context is {limit:,}. Lower "
+            f"Up to {count:,} tokens are asked for, but this model's context is {limit:,}. Lower "
             "`max_tokens`, or go on beyond the context: `window=True` (`--window`)."
         )
-    return limit + 1 - most
+    return limit + 1 - count
 
 
 def fitted_prompts(
@@ -84,13 +84,13 @@ def warn_of_length_ends(
     """
     if limit is None:
         return
-    most = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
+    longest = method.max_tokens if isinstance(method.max_tokens, int) else limit + 1
     ends = [
         hypothesis
         for count, hypothesis in zip(counts, hypotheses, strict=True)
         if not hypothesis.finished
         and max(count, 1) + len(hypothesis.tokens) > limit
-        and len(hypothesis.tokens) < most
+        and len(hypothesis.tokens) < longest
     ]
     if ends:
         warnings.warn(

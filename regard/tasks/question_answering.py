@@ -9,7 +9,6 @@ compared by their scores.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -31,14 +30,16 @@ from regard.models.encoder_with_heads import EncoderWithHeads, with_options
 from regard.recipe import Options
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
-from regard.tasks.encoder_sections import EncoderRecipe, RowsData
-from regard.tasks.fitted_threshold import FittedThreshold
-from regard.tasks.inputs import as_list, as_strings, checked_text, pairs_of
-from regard.tasks.span_heads import AnswerHead, SpanSearch, answer_head
+from regard.tasks.encoder_training import FittedThreshold
+from regard.tasks.inputs import as_list, as_strings, checked_text, pairs_of, warn_of_truncation
+from regard.tasks.sections import EncoderRecipe, RowsData
 from regard.tasks.spans import (
     ALWAYS,
+    AnswerHead,
     SpanCandidates,
     SpanPrediction,
+    SpanSearch,
+    answer_head,
     best_threshold,
     score_of,
 )
@@ -127,10 +128,8 @@ class QuestionAnswerer(encoding.EncoderTask):
         self.head = self.answers.kind
         assert self.input_format.max_length is not None
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
-        self.doc_stride, self.max_question_length = (
-            doc_stride,
-            min(max_question_length, capacity // 2),
-        )
+        self.doc_stride = doc_stride
+        self.max_question_length = min(max_question_length, capacity // 2)
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._fitted = FittedThreshold()
 
@@ -198,15 +197,18 @@ class QuestionAnswerer(encoding.EncoderTask):
             ]
             self._impossible |= any(question.impossible for question in questions)
             self._note_cut(records.report, questions, lines)
-            kept = [
-                i for i, question in enumerate(questions) if question.impossible or answer_spans[i]
-            ]
-            for i in sorted(set(range(len(questions))) - set(kept)):
-                records.report.kept -= 1
-                records.report.note("an answer without tokens, question left out", lines[i])
-            chunk_windows = self._windows([questions[i] for i in kept], [contexts[i] for i in kept])
+            answerable = []
+            for i, question in enumerate(questions):
+                if question.impossible or answer_spans[i]:
+                    answerable.append(i)
+                else:
+                    records.report.kept -= 1
+                    records.report.note("an answer without tokens, question left out", lines[i])
+            chunk_windows = self._windows(
+                [questions[i] for i in answerable], [contexts[i] for i in answerable]
+            )
             windows.append(chunk_windows)
-            spans = chunk_windows.span_positions([answer_spans[i] for i in kept])
+            spans = chunk_windows.span_positions([answer_spans[i] for i in answerable])
             positions.append(np.concatenate([spans, chunk_windows.contexts], 1))
         if not records.report.kept:
             raise DataError(records.name, None, f"no question is left. {records.report}.")
@@ -393,26 +395,17 @@ class QuestionAnswerer(encoding.EncoderTask):
         rows = self.with_columns(rows, columns)
         questions = list(rows if isinstance(rows, RecordReader) else read_squad(rows))
         if long := self._long(questions):
-            warnings.warn(
-                f"{len(long):,} of {len(questions):,} questions were cut to "
-                f"{self.max_question_length:,} tokens",
-                stacklevel=2,
-            )
+            limit = self.max_question_length
+            warn_of_truncation(len(long), len(questions), "questions", limit, stacklevel=3)
         answers = list(self._answered(questions, "truncate"))
         return Scores([score_of(answers, questions, self.threshold)])
 
     def samples(self, recipe: QuestionsRecipe) -> list[tuple[str, str, str]]:
         """The first validation questions: (question, predicted answer, answer)."""
         questions = recipe.data.samples()
-        predictions = self._answered(questions, "truncate")
-        return [
-            (
-                question.question,
-                prediction.text,
-                question.answers[0].text if question.answers else "",
-            )
-            for question, prediction in zip(questions, predictions, strict=True)
-        ]
+        right = [question.answers[0].text if question.answers else "" for question in questions]
+        rows = zip(questions, self._answered(questions, "truncate"), right, strict=True)
+        return [(question.question, prediction.text, text) for question, prediction, text in rows]
 
     def attention_inputs(self, recipe: Any) -> tuple[()]:
         """None: attention over whole contexts is too large for a page."""
@@ -434,12 +427,7 @@ class QuestionAnswerer(encoding.EncoderTask):
 def _question(index: int, pair: Any) -> Question:
     texts = as_strings(pair) or ()
     if len(texts) != 2:
-        hint = "Give pairs of two texts, (question, context)"
-        raise TextError(
-            index,
-            f"must be a question and its context, but is {shown(pair)}.",
-            f"{hint}.",
-            said=f"{hint}, but item {index} is {shown(pair)}.",
-        )
+        problem = f"must be a question and its context, but is {shown(pair)}."
+        raise TextError(index, problem, "Give pairs of two texts, (question, context).")
     question, context = (checked_text(text, index) for text in texts)
     return Question(str(index), context=context, question=question)

@@ -14,7 +14,7 @@ from regard.data.encoder_inputs import Texts
 from regard.metrics import Scores
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.batching import TooLong
-from regard.tasks.distillation import SoftTargets, Teacher
+from regard.tasks.distillation import SoftTargets
 from regard.tasks.encoding import EncoderTask, Part, headed, transformed
 from regard.tasks.predictions import Prediction
 from regard.tasks.texts import (
@@ -29,7 +29,6 @@ from regard.tasks.texts import (
     scores_and_targets,
     soft_targets,
     targets_of,
-    text_example,
     text_settings,
     texts_and_targets,
 )
@@ -40,7 +39,9 @@ ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "identity": "torch.nn.modules.linear.Identity",
 }
-METRICS = TextMetrics("regression", known=("pearson", "spearman"), default=("pearson", "spearman"))
+METRICS = TextMetrics(
+    "regression", allowed=("pearson", "spearman"), default=("pearson", "spearman")
+)
 
 
 @dataclass(frozen=True)
@@ -98,18 +99,13 @@ class TextRegressor(EncoderTask):
         task = cls(model, tokenizer, **one_target_options(recipe))
         add_data(task, recipe, number_in)
         if recipe.teacher is not None:
-            task.soft_targets = soft_targets(recipe.teacher, task, task._around)
+            task.soft_targets = soft_targets(recipe.teacher, task)
         return task
-
-    def _around(self, teacher: Teacher) -> TextRegressor:
-        return TextRegressor(teacher.model, teacher.tokenizer, **text_settings(self))
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         return one_target_problems(recipe, METRICS)
-
-    example = staticmethod(text_example)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the squared errors, and the number of examples; in training, mixed with the

@@ -12,7 +12,6 @@ SearchIndex.load("index").search("a query")     # opens the model as well
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
-import torch
 
 from regard.errors import CheckpointError, ConfigError, check_at_least
 from regard.file_writing import creating, write_json
@@ -29,6 +27,7 @@ from regard.plain_json import to_json
 from regard.schema import read_json, read_text
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong
+from regard.tasks.distillation import weights_digest
 from regard.tasks.embedder import EmbedsTexts, best_matches, products
 from regard.tasks.folders import load
 from regard.tasks.task import Task
@@ -115,8 +114,8 @@ class SearchIndex:
         queries = [query] if isinstance(query, str) else inputs.as_list(query)
         options = {**self.facts.options, "normalize": True}
         cosines = products(self.model.embed(queries, too_long=too_long, **options), self.vectors)
-        found = [best_matches(row, self.texts, top_k) for row in cosines]
-        return found[0] if isinstance(query, str) else found
+        matches = [best_matches(row, self.texts, top_k) for row in cosines]
+        return matches[0] if isinstance(query, str) else matches
 
     def save(self, folder: str | Path) -> None:
         """Write the index into a new folder.
@@ -146,11 +145,9 @@ class SearchIndex:
             ConfigError: the index does not know where its model is.
         """
         folder = Path(folder)
-        if not folder.exists():
-            raise CheckpointError(f"{folder}: there is no such folder.")
         if not (folder / FACTS).is_file():
             raise CheckpointError(
-                f"{folder} holds no index: it has no {FACTS}. Make one with regard embed MODEL "
+                f"{folder} holds no index: there is no {FACTS}. Make one with regard embed MODEL "
                 f"FILE --out {folder}"
             )
         facts = read_json(folder / FACTS, IndexFacts)
@@ -160,37 +157,25 @@ class SearchIndex:
                 f"{folder} was made by a model that was only in memory. Name it: --model MODEL, "
                 "or `model` in Python."
             )
-        if isinstance(source, Task):
-            task = source
-        else:
+        task: Any = source
+        if not isinstance(source, Task):
             task = load(source, quantize=facts.quantize, device=device)
         if checksum(task) != facts.sha256:
-            named = "this model" if isinstance(source, Task) else source
             raise CheckpointError(
-                f"{folder} was made by another model: the weights of {named} have changed since "
-                "then, or they are another model's. Make the index again: regard embed MODEL FILE "
-                f"--out {folder} --force"
+                f"{folder} was made by another model, or the weights have changed since then. Make "
+                f"the index again: regard embed MODEL FILE --out {folder} --force"
             )
         vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
         lines = read_text(folder / TEXTS, max_bytes=LARGEST_TEXTS, error=CheckpointError)
         texts = [json.loads(line) for line in lines.split("\n")[:-1]]
-        if vectors.ndim != 2 or len(texts) != len(vectors):
-            raise CheckpointError(
-                f"{folder} is damaged: it has {len(texts):,} texts and vectors of the shape "
-                f"{vectors.shape}."
-            )
         return cls(_embedding(task), texts, vectors, facts)
 
 
 def checksum(task: Task) -> str:
     """SHA-256 of the weights and of the tokenizer."""
-    total = hashlib.sha256(task.tokenizer.fingerprint().encode())
-    for name, value in sorted(task.module.state_dict().items()):
-        if isinstance(value, torch.Tensor):
-            total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            plain = value.detach().cpu().contiguous().reshape(-1)
-            total.update(plain.view(torch.uint8).numpy().data)
-    return total.hexdigest()
+    digest = weights_digest(task.module)
+    digest.update(task.tokenizer.fingerprint().encode())
+    return digest.hexdigest()
 
 
 def _embedding(task: Task) -> EmbedsTexts:

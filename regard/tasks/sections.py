@@ -1,12 +1,14 @@
-"""Sections of a recipe that several tasks share, and what they are turned into."""
+"""Sections of a recipe that several tasks share, and what they are turned into: those of all tasks,
+of tasks that generate texts, and of tasks on encoders.
+"""
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -87,17 +89,9 @@ class DataSection(Options):
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Options without effect: (dotted name, problem)."""
-        if self.splits_train and not self.running_text:
-            return
-        here = "nothing is drawn at random"
-        if self.splits_train:
-            here = "`valid` is a part of the text in its order, and nothing is drawn at random"
-        problem = (
-            "only affects a random split of the training data (`valid` as a share or a fold); "
-            f"here {here}. Leave it out."
-        )
-        if self.split_seed != type(self).model_fields["split_seed"].default:
-            yield "data.split_seed", problem
+        if self.running_text or not self.splits_train:
+            why = "only affects a random split of the training data (`valid` as a share or a fold)"
+            yield from differing(self, "data", ("split_seed",), why)
 
     def with_named_columns(self) -> Self:
         """The options with the columns that the header of the training file names."""
@@ -202,13 +196,6 @@ class TokenizerSection(Options):
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
         """Read the tokenizer that `path` names, or learn one from `texts()`."""
         if self.path is not None:
-            learned = ("kind", "vocab_size", "lowercase", "unicode_form", "special_tokens")
-            if unused := [key for key, _ in differing(self, "tokenizer", learned, "")]:
-                warnings.warn(
-                    f"{', '.join(unused)} are not used: `tokenizer.path` names a tokenizer that is "
-                    "learned already.",
-                    stacklevel=2,
-                )
             return Tokenizer.load(self.path)
         handling: dict[str, Any] = self.model_dump(include={"lowercase", "unicode_form"})
         tokenizer = train(self.kind, texts(), self.vocab_size, **handling)
@@ -305,3 +292,82 @@ def starts_from_folder(recipe: Recipe) -> bool:
     """Whether [model] names a folder whose weights the training starts from."""
     section = dict(recipe).get("model")
     return isinstance(section, Options) and "path" in type(section).model_fields
+
+
+# ---- of tasks on encoders
+
+SAMPLES = 12  # rows that the report of a run shows
+
+
+class RowsData(DataSection):
+    """[data] of tasks that read texts of any length, in windows."""
+
+    train: RecipePath
+    """The file of the training data."""
+    valid: RecipePath | Share | FoldOption | None = None
+    """A file, or a share or a fold of the training data."""
+    test: RecipePath | None = None
+    """The file that the trained model is scored on."""
+    max_length: int = Field(default=128, ge=4)
+    """Tokens of one example, special tokens included; never more than the model reads."""
+    batch_size: int = Field(default=32, ge=1)
+    """The number of examples in a batch."""
+    max_tokens_per_batch: int = Field(default=16384, ge=1)
+    """Tokens in a batch, padding included; a batch of long examples has fewer than `batch_size`."""
+    word_vectors: RecipePath | None = None
+    """A file of GloVe or word2vec: the initial vectors of the words that it has."""
+    freeze_word_vectors: bool = False
+    """The vectors of all words stay as they are initialized."""
+
+    def files(self) -> list[str]:
+        return [*super().files(), *([str(self.word_vectors)] if self.word_vectors else [])]
+
+    @abstractmethod
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+
+    def samples(self, count: int = SAMPLES) -> list[Any]:
+        """The first validation examples, or training examples where there are none."""
+        return list(islice(self.records("train" if self.valid is None else "valid"), count))
+
+
+class EncoderData(RowsData):
+    """[data] of tasks that read texts within the limit of the model."""
+
+    too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """What happens to examples beyond `max_length`; truncated and skipped ones are counted."""
+
+
+class MarkingTokenizer(TokenizerSection):
+    """[tokenizer]: a tokenizer that is trained gets the special tokens [CLS] and [SEP]."""
+
+    def completed(self, tokenizer: Tokenizer) -> Tokenizer:
+        if tokenizer.cls_id is not None:
+            return tokenizer
+        return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]"})
+
+
+class EncoderRecipe(NewTokenizerRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    new_tokenizer: ClassVar[TokenizerSection] = MarkingTokenizer()
+
+    data: RowsData
+    tokenizer: MarkingTokenizer | None = None
+    """Where the model is started from a folder: that of the folder."""
+
+
+def word_vector_problems(recipe: Any) -> Iterator[tuple[str, str]]:
+    """Options of word vectors that cannot have an effect."""
+    data = recipe.data
+    if data.word_vectors is None:
+        why = "is for `word_vectors`"
+        yield from differing(data, "data", ("freeze_word_vectors",), why)
+    elif starts_from_folder(recipe) and not (
+        recipe.model.features and recipe.model.features.d_words
+    ):
+        yield (
+            "data.word_vectors",
+            "would replace what the model of a folder has learned. Leave it out, or set `d_words` "
+            "in [model.features]: then the vectors stand beside the features.",
+        )

@@ -33,10 +33,9 @@ from regard.metrics.entities import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
-from regard.tasks.encoder_sections import EncoderRecipe, RowsData
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.predictions import Prediction
-from regard.tasks.sections import differing
+from regard.tasks.sections import EncoderRecipe, RowsData, differing
 from regard.text import Tokenizer
 from regard.text.word_spans import Splitter, WordSpans, word_spans
 
@@ -238,15 +237,10 @@ class Tagger(encoding.EncoderTask):
         inputs: Any = valid.inputs
         counts = [len(words) for words, _ in targets.sentences]
         best = self._best(WordWindows(inputs, targets.positions, ()), counts)[0]
-        score = self._score(best, targets.sentences)
+        score: Any = self._score(best, targets.sentences)
         if self.scheme == "none":
             return {"accuracy": score.value}
-        entity_score: Any = score
-        return {
-            "f1": entity_score.value,
-            "precision": entity_score.precision,
-            "recall": entity_score.recall,
-        }
+        return {"f1": score.value, "precision": score.precision, "recall": score.recall}
 
     # ---- predictions
 
@@ -366,13 +360,12 @@ class Tagger(encoding.EncoderTask):
         self, files: Sequence[Any], columns: Sequence[int | str]
     ) -> RecordReader[TaggedSentence]:
         """The sentences of a file; `columns` are those of words and tags."""
-        try:
-            words, tags = (int(column) for column in columns) if columns else (None, None)
-        except ValueError:
-            given = ",".join(map(str, columns))
+        if columns and [type(column) for column in columns] != [int, int]:
             raise ConfigError(
-                f"`columns` must be the numbers of words and tags, such as 0,3, but is {given}."
-            ) from None
+                "`columns` must be the numbers of words and tags, such as 0,3, but is "
+                f"{','.join(map(str, columns))}."
+            )
+        words, tags = columns or (None, None)
         return read_conll(files[0], words=words, tags=tags)
 
     def settings(self) -> dict[str, Any]:
@@ -381,10 +374,7 @@ class Tagger(encoding.EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return {
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {label: i for i, label in enumerate(self.labels)},
-        }
+        return encoding.label_fields(self.labels)
 
     def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
         """The score of the tags `best` of all words of all sentences, end to end."""
@@ -419,16 +409,7 @@ class LearnedSentences:
             try:
                 sentences.append(TaggedSentence(words, tuple(_learned(tags, scheme))))
             except RegardError as error:
-                wrong = next(n for n, tag in enumerate(tags) if not _are_entity_tags([tag]))
-                hint = (
-                    f"It is that of word {wrong + 1} ({words[wrong]!r}) of the sentence. "
-                    'Tags that mark no entities need scheme = "none" in [data].'
-                )
-                if tags[wrong].isdecimal():
-                    hint = (
-                        "Tags are numbers, but their names are needed: give a dataset whose "
-                        "column has ClassLabel features, or [names[tag] for tag in tags] as tags."
-                    )
+                hint = 'Tags that mark no entities need scheme = "none" in [data].'
                 raise DataError(rows.name, line, str(error), hint) from None
             lines.append(line)
         return cls(sentences, lines, rows.report)

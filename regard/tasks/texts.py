@@ -31,18 +31,18 @@ from regard.metrics.glue import TASKS as GLUE
 from regard.metrics.glue import metrics as glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
-from regard.tasks.auxiliary_lm import AuxiliaryLM
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.distillation import ScoresTeacherSection, SoftTargets, Teacher
-from regard.tasks.encoder_sections import EncoderData, EncoderRecipe
+from regard.tasks.encoder_training import AuxiliaryLM
 from regard.tasks.encoding import (
+    BothOrders,
     EncoderTask,
     Part,
     Parts,
-    keep_short,
+    kept_examples,
+    label_fields,
 )
-from regard.tasks.pair_order import BothOrders
-from regard.tasks.sections import TABLE_OPTIONS, TableOptions, differing
+from regard.tasks.sections import TABLE_OPTIONS, EncoderData, EncoderRecipe, TableOptions, differing
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
 LARGEST_TARGET = torch.finfo(torch.float32).max
@@ -254,12 +254,11 @@ def text_settings(task: EncoderTask) -> TextOptions:
 def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
     yield from EncoderTask.problems(recipe)
-    data = recipe.data
-    if not data.splits_train:
-        why = "is of `valid` as a share or a fold of the training data"
-        yield from differing(data, "data", ("group",), why)
-    if any(isinstance(column, str) for column in data.columns) and data.header is False:
-        yield "data.header", "must not be false where `columns` are names: a header has them."
+    if not recipe.data.splits_train:
+        yield from differing(recipe.data, "data", ("group",), OF_A_SHARE)
+
+
+OF_A_SHARE = "is of `valid` as a share or a fold of the training data"
 
 
 def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
@@ -268,42 +267,24 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
     metrics: those that apply to the task.
     """
     yield from text_problems(recipe)
-    data, names = recipe.data, recipe.evaluation.metrics
+    data = recipe.data
     if data.glue:
         why = "is of tables, and `glue` says what is read"
         yield from differing(data, "data", (*TABLE_OPTIONS, "group"), why)
         if wrong := metrics.glue_problem(data.glue):
             yield "data.glue", f"cannot be learned: {wrong}"
-    if data.trees:
-        why = "is of tables, and `trees` says what is read"
-        options = (*TABLE_OPTIONS, "group", "columns", "glue")
-        yield from differing(data, "data", options, why)
     if data.trees == "phrases" and data.splits_train:
         problem = "would have phrases of the sentences that are trained on"
         yield "data.valid", f"{problem}. Name a file of trees, or set `trees` to sentences."
-    if not (data.glue and data.test is not None):
-        yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
     if not data.splits_train:
-        why = "is of `valid` as a share or a fold of the training data"
-        yield from differing(data, "data", ("stratified",), why)
+        yield from differing(data, "data", ("stratified",), OF_A_SHARE)
     if data.stratified and data.group is not None:
         yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
-    if data.stratified and metrics.task != "classification":
-        yield "data.stratified", "needs labels, but the targets are numbers. Leave it out."
-    if names and data.valid is None and data.test is None:
-        yield "evaluation.metrics", "needs `valid` or `test` in [data], or it scores nothing."
-    for name in names:
-        if problem := metrics.problem(name):
+    for name in recipe.evaluation.metrics:
+        if name not in metrics.allowed:
+            hint = nearest(name, metrics.allowed)
+            problem = f"names {name!r}, which does not score {metrics.task}. {hint}"
             yield "evaluation.metrics", problem
-
-
-def text_example(recipe: TextRecipe, words: int) -> InputBatch | GroupBatch:
-    """A batch for estimates, with each pair in both orders where the recipe asks for that."""
-    batch = EncoderTask.example(recipe, words * (1 + recipe.data.pairs))
-    if not (recipe.data.pairs and recipe.objective.both_orders):
-        return batch
-    rows, numbers = torch.arange(len(batch)).repeat_interleave(2), batch.numbers
-    return GroupBatch(batch.texts.select(rows), torch.full_like(numbers, 2), numbers)
 
 
 # -------------------------------------------------------------------------------- examples
@@ -334,23 +315,19 @@ def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarge
         targets.append(target(last, rows.file_of(0), line))
         lines.append(line)
     encoded = task.input_format.encode(texts)
-    kept = keep_short(encoded, lines, task.input_format, data, report)
-    report.kept = len(kept)
-    if not kept:
-        raise DataError(rows.file_of(0), None, f"no example is left. {report}.")
-    kept_targets = torch.tensor([targets[i] for i in kept])
-    return Part(task.order.arrange([encoded[i] for i in kept]), kept_targets, report)
+    limit = task.input_format.max_length
+    indices = kept_examples(list(map(len, encoded)), limit, lines, data, report)
+    kept_targets = torch.tensor([targets[i] for i in indices])
+    inputs = [task.input_format.truncate(encoded[i]) for i in indices]
+    return Part(task.order.arrange(inputs), kept_targets, report)
 
 
-def soft_targets(
-    section: ScoresTeacherSection, task: EncoderTask, around: Callable[[Teacher], EncoderTask]
-) -> SoftTargets:
-    """The scores of a recipe's teacher for the training examples of a task.
-
-    around: makes a task of the same kind of the teacher.
+def soft_targets(section: ScoresTeacherSection, task: EncoderTask) -> SoftTargets:
+    """The scores of a recipe's teacher for the training examples of a task, (N, O) in the order of
+    its own labels.
 
     Raises:
-        ConfigError: the teacher has no such head, or another tokenizer.
+        ConfigError: the teacher has no such head, lacks a label, or has another tokenizer.
     """
     teacher = Teacher.read(section, task.module)
     if task.head not in teacher.model.heads:
@@ -359,14 +336,21 @@ def soft_targets(
             f"[teacher] {section.path} is no model of {task.name} (its heads: {has}). Fine-tune it "
             "for this task first."
         )
+    labels = teacher.model.labels
+    if missing := [label for label in task.labels if label not in labels]:
+        raise ConfigError(
+            f"[teacher] The teacher knows the labels {', '.join(labels)}, but not "
+            f"{', '.join(missing)}."
+        )
     teacher.check_vocabulary(task.tokenizer)
-    train, teacher_task = task._parts().train, around(teacher)
-    inputs: Any = train.inputs
+    inputs: Any = task._parts().train.inputs
     if device_of(task.module).type == "meta":  # nothing is computed there
         scores = torch.zeros(len(inputs), teacher.model.outputs()[task.head])
     else:
-        scores = teacher_task.text_scores(inputs)
-    return SoftTargets(scores, section, teacher)
+        options: Any = text_settings(task) | ({"labels": labels} if task.labels else {})
+        scores = type(task)(teacher.model, teacher.tokenizer, **options).text_scores(inputs)
+    order = [labels.index(label) for label in task.labels] or [0]
+    return SoftTargets(scores[:, order], section, teacher)
 
 
 def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
@@ -385,10 +369,10 @@ def probabilities_of_labels(
     """The probability of each label: of one text by label, of several an array (N, labels) in the
     order of `task.labels`.
     """
-    found = task.predict(texts, return_proba=True, too_long=too_long)
+    predictions = task.predict(texts, return_proba=True, too_long=too_long)
     if task.is_one(texts):
-        return found.probabilities
-    rows = [[*one.probabilities.values()] for one in found]
+        return predictions.probabilities
+    rows = [[*prediction.probabilities.values()] for prediction in predictions]
     return np.array(rows).reshape(-1, len(task.labels))
 
 
@@ -415,11 +399,7 @@ def number_in(text: str, file: str, line: int) -> float:
 
 def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]:
     """The fields of config.json in which other libraries look for labels and the kind of head."""
-    return {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: i for i, label in enumerate(labels)},
-        "problem_type": problem_type,
-    }
+    return {**label_fields(labels), "problem_type": problem_type}
 
 
 def texts_and_targets(
@@ -450,57 +430,43 @@ def texts_and_targets(
 class TextMetrics:
     """The metrics that score a task on texts.
 
-    task: its name.  known: the metrics that apply to it, by name.  default: those used where
+    task: its name.  allowed: the metrics that apply to it, by name.  default: those used where
         neither `names` nor `glue` chooses.  glue: a task of GLUE, or "".  labels: of a classifier.
     """
 
     task: str
-    known: tuple[str, ...]
+    allowed: tuple[str, ...]
     default: tuple[str, ...]
     glue: str = ""
     names: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
 
-    def problem(self, name: str) -> str:
-        """Why a metric does not apply to the task; "" where it does."""
-        if name in self.known:
-            return ""
-        return f"names {name!r}, which does not score {self.task}. {nearest(name, self.known)}"
-
     def glue_problem(self, glue: str) -> str:
         """Why a task of GLUE is not one of this task; "" where it is."""
         key = key_of(glue_metrics(glue)[0])
-        if key in self.known:
+        if key in self.allowed:
             return ""
         other = "regression" if self.task == "classification" else "classification"
         return f'{glue} is scored by {key}, which is not of {self.task}: say task = "{other}".'
 
     def new(self) -> list[Metric]:
-        """New metrics, the goal first.
+        """New metrics, the goal first; `f1` is that of the last of two labels, the positive one.
 
         Raises:
-            ConfigError: one of them does not apply to the task.
+            ConfigError: `f1` is asked for, but there are not two labels.
         """
         if self.glue and not self.names:
-            if problem := self.glue_problem(self.glue):
-                raise ConfigError(problem)
             return glue_metrics(self.glue)
-        for name in self.names:
-            if problem := self.problem(name):
-                raise ConfigError(f"[evaluation] `metrics` {problem}")
-        return [self._metric(name) for name in self.names or self.default]
-
-    def _metric(self, name: str) -> Metric:
-        """A new metric; `f1` is that of the last of two labels, the positive one ("0" and "1")."""
-        if name != "f1":
-            metric: Metric = metric_class(name)()
-            return metric
-        if len(self.labels) != 2:
+        names = self.names or self.default
+        if "f1" in names and len(self.labels) != 2:
             raise ConfigError(
                 f"[evaluation] `f1` is of the positive one of two labels, but there are "
                 f"{len(self.labels)}. Choose macro-f1, the mean over all of them."
             )
-        return F1(self.labels[-1], labels=self.labels)
+        return [
+            F1(self.labels[-1], labels=self.labels) if name == "f1" else metric_class(name)()
+            for name in names
+        ]
 
     def settings(self) -> dict[str, Any]:
         """The options of a task that chose these metrics."""

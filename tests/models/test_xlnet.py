@@ -20,7 +20,7 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError, RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.auxiliary_lm import AuxiliaryLM
+from regard.tasks.encoder_training import AuxiliaryLM
 
 V, T, D = 31, 9, 12
 OPTIONS = dict(

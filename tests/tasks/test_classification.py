@@ -20,7 +20,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.recipe import read
 from regard.tasks.classification import class_weights
-from regard.tasks.pair_order import BothOrders
+from regard.tasks.encoding import BothOrders
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -161,12 +161,13 @@ def test_training_data_with_one_label_raises_an_error(workdir):
 @pytest.mark.parametrize(
     "options, message",
     [
+        ({"problem_type": "ranking"}, "`problem_type` must be single_label.* or multi_"),
+        ({"problem_type": "regression"}, "`problem_type` must be single_label.* or multi_"),
         (
-            {"problem_type": "ranking"},
-            "`problem_type` must be regression, single_label.* or multi_",
+            {"problem_type": "single_label_classification", "id2label": {0: "a"}},
+            "`problem_type` must be regression or multi_label_classification",
         ),
-        ({"problem_type": "single_label_classification", "id2label": {0: "a"}}, "class is one of"),
-        ({"id2label": {0: "a", 1: "a", 2: "a (1)"}}, "`id2label` must name each label once"),
+        ({"id2label": {0: "a", 1: "a", 2: "a (1)"}}, "must name each of the 3 answers"),
         ({"id2label": {0: "a", 2: "b"}}, "`id2label` must be names of the 2 outputs"),
     ],
 )
@@ -182,9 +183,7 @@ def test_unsupported_problem_types_and_labels_raise_an_error(workdir, options, m
 def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
     names = {0: "a", 1: "a", 2: "b"}
     folder(workdir / "start", "bert", "ForSequenceClassification", id2label=names)
-    with pytest.warns(
-        UserWarning, match=r"several labels a\. .* their numbers: a \(0\), a \(1\)\."
-    ):
+    with pytest.warns(UserWarning, match=r"several labels a\. They get their numbers"):
         task = runs.load("start")
     assert task.labels == ("a (0)", "a (1)", "b")
     assert [*task.predict(["x"], return_proba=True)[0].probabilities] == ["a (0)", "a (1)", "b"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_folders import ENCODERS, folder
+from tiny_folders import folder
 
 from regard.data.encoder_inputs import EncodedInputs
 from regard.errors import RegardError
@@ -81,7 +81,7 @@ def drawn(count: int, words: list[str], most: int = 12) -> list[str]:
     return [" ".join(draw.choices(words, k=draw.randint(1, most))) for _ in range(count)]
 
 
-@pytest.mark.parametrize("family", ENCODERS)
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
 def test_vectors_of_many_texts_equal_those_of_each(two_threads, threads, family, tmp_path):
     task = runs.load(folder(tmp_path / family, family, "Model"))
     texts = drawn(60, "a dog runs in the old park who sleeps".split())
@@ -171,7 +171,7 @@ def inputs_of(sizes: list[int]) -> EncodedInputs:
     return EncodedInputs.of([EncoderInput([1] * n, [0] * n, (0,), (n,)) for n in sizes])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
     monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
     draw = random.Random(seed)

@@ -22,10 +22,7 @@ from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.resizing import keep_layers
-from regard.models.segabert import SegaBert, SegaBertConfig
-from regard.tasks import vector_distillation
-from regard.tasks.distillation import Teacher, matched_layers, soft_loss
-from regard.tasks.embedding import Embedder
+from regard.tasks.distillation import Teacher, soft_loss
 from regard.tasks.encoding import headed
 from regard.training.callbacks import Callback
 
@@ -40,7 +37,6 @@ path = "teacher"
 layers = [1]
 [teacher]
 path = "teacher"
-{options}
 [data]
 train = "texts.txt"
 valid = 0.2
@@ -156,11 +152,6 @@ def test_the_gradient_of_the_soft_loss_keeps_its_size_at_high_temperatures():
     torch.testing.assert_close(student.grad, (centred[0] - centred[1]) / 5, atol=2e-3, rtol=2e-2)
 
 
-def test_layers_are_matched_uniformly():
-    assert matched_layers(3, 6) == [0, 2, 4, 6] and matched_layers(6, 12)[1:4] == [2, 4, 6]
-    assert matched_layers(2, 2) == [0, 1, 2] and matched_layers(0, 4) == [0]
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training):
     for name, layers in (("teacher", 3), ("student", 1)):
@@ -206,11 +197,10 @@ def test_the_three_losses_of_distilbert_are_those_of_transformers(here, training
     assert all(weight.grad is None for weight in task.teacher.teacher.model.parameters())
 
 
-@pytest.mark.parametrize("hidden_weight", [0.0, 0.5])
 @pytest.mark.parametrize("training", [False, True])
-def test_losses_of_vectors_are_those_of_transformers(here, hidden_weight, training):
+def test_losses_of_vectors_are_those_of_transformers(here, training):
     folder(here / "teacher", "bert", "Model", num_hidden_layers=2, **NO_DROPOUT)
-    task = planned(here, VECTORS.format(options=f"hidden_weight = {hidden_weight}"))
+    task = planned(here, VECTORS)
     task.module.train(training)
     theirs = transformers.BertModel.from_pretrained(here / "teacher").eval()
     batch = next(iter(task.train_batches()))
@@ -226,10 +216,6 @@ def test_losses_of_vectors_are_those_of_transformers(here, hidden_weight, traini
     torch.testing.assert_close(
         found["loss"][0], (mine - known).square().sum(), rtol=1e-4, atol=1e-4
     )
-    if hidden_weight:
-        pairs = zip(student, (teacher[0], teacher[2]), strict=True)
-        wanted = sum(F.mse_loss(a[keep], b[keep]) * int(keep.sum()) for a, b in pairs)
-        torch.testing.assert_close(found["hidden"][0], 0.5 * wanted, rtol=1e-4, atol=1e-4)
     assert {name: count for name, (_, count) in found.items()} == task.counts(batch)
 
 
@@ -254,32 +240,9 @@ def of_a_new_student(recipe):
     return re.sub("max_length = 1.", "max_length = 40", recipe)
 
 
-def test_the_states_that_a_student_is_compared_with_are_those_behind_the_vectors(here, monkeypatch):
-    (here / "texts.txt").write_text("who sleeps ? The cat . It was bad . A dog runs .\n" * 20)
-    folder(here / "bert", "bert", "Model")
-    tokenizer = regard.load("bert").tokenizer
-    sizes = dict(d_model=16, d_ff=24, heads=2, layers=2, max_length=64)
-    teacher = EncoderWithHeads(SegaBert(SegaBertConfig(tokenizer.vocab_size, **sizes)), {})
-    regard.save(Embedder(teacher, tokenizer), here / "teacher")
-    task = planned(here, of_a_new_student(VECTORS.format(options="hidden_weight = 1.0")))
-    compared = []
-
-    def kept(of_student, of_teacher, *rest):
-        compared.append(of_teacher[-1])
-        return torch.zeros(())
-
-    monkeypatch.setattr(vector_distillation, "hidden_loss", kept)
-    batch = next(iter(task.train_batches()))
-    task.losses(batch)
-    keep = batch.texts.keep[..., None]
-    vectors = (compared[0] * keep).sum(1) / keep.sum(1)
-    torch.testing.assert_close(vectors, task.parts.train.targets[batch.numbers])
-
-
-@pytest.mark.parametrize("recipe", [MASKED, VECTORS.format(options="hidden_weight = 1.0")])
-def test_a_teacher_that_reads_shorter_texts_raises_an_error_before_the_training(here, recipe):
+def test_a_teacher_that_reads_shorter_texts_raises_an_error_before_the_training(here):
     folder(here / "teacher", "bert", "ForMaskedLM", max_position_embeddings=16)
-    recipe = of_a_new_student(recipe)
+    recipe = of_a_new_student(MASKED)
     with pytest.raises(ConfigError, match=r"reads at most 16 .* of up to 40 .* max_length = 16"):
         planned(here, recipe)
     planned(here, recipe.replace("max_length = 40", "max_length = 16"))
@@ -356,7 +319,7 @@ def test_relative_positions_belong_to_their_layers(positions):
 
 def test_a_student_of_vectors_learns_and_a_resumed_run_is_the_same(here):
     folder(here / "teacher", "bert", "Model")
-    (here / "r.toml").write_text(VECTORS.format(options=""))
+    (here / "r.toml").write_text(VECTORS)
     regard.train("r.toml", out="whole", progress=False)
     with pytest.raises(Stopped):
         regard.train("r.toml", out="part", progress=False, callbacks=[StopAt(3)])
@@ -399,9 +362,7 @@ def test_a_teacher_with_another_vocabulary_raises_an_error_where_tokens_are_comp
     with pytest.raises(ConfigError, match="Give the student the tokenizer of the teacher"):
         planned(here, MASKED)
     recipe = VECTORS.replace('[model]\npath = "teacher"', '[model]\npath = "student"')
-    with pytest.raises(ConfigError, match="Give the student the tokenizer of the teacher"):
-        planned(here, recipe.format(options="hidden_weight = 1.0"))
-    task = planned(here, recipe.format(options=""))  # vectors of texts can be compared
+    task = planned(here, recipe)  # vectors of texts can be compared
     texts = (here / "texts.txt").read_text().splitlines()
     found = {tuple(row.tolist()) for row in task.parts.train.targets.round(decimals=3)}
     wanted = regard.load("teacher").embed(texts, too_long="truncate", granularity="sentence")
@@ -423,7 +384,7 @@ def test_a_teacher_that_is_no_classifier_or_lacks_a_label_raises_an_error(here):
 
 def test_a_run_with_another_teacher_is_not_resumed(here):
     folder(here / "teacher", "bert", "Model")
-    (here / "r.toml").write_text(VECTORS.format(options=""))
+    (here / "r.toml").write_text(VECTORS)
     made = runs.plan(runs.read_recipe(here / "r.toml"))
     before = made.identity()["teacher"]
     weights = runs.load(here / "teacher")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import warnings
 from pathlib import Path
@@ -180,49 +179,3 @@ def test_word_vectors_are_files_of_the_data_but_not_of_examples(tmp_path):
     recipe, examples = read_recipe("r.toml"), str(tmp_path / "a.conll")
     assert recipe.data.files() == [examples, str(tmp_path / "v/glove.txt")]
     assert recipe.data.files_of_examples() == [examples]
-
-
-def test_drawn_files_give_the_vectors_of_the_words_they_have(tmp_path):
-    """Any subset of the words, in any order, as the sole difference between two runs."""
-    draw = random.Random(1)
-    model = {"name": "kim-cnn", **MODELS_OF_WORDS["kim-cnn"]}
-    for number in range(4):
-        chosen = draw.sample(
-            ["a", "good", "film", "dull", "and", "fun", "very"], draw.randint(1, 7)
-        )
-        rows = {word: [draw.uniform(-1, 1) for _ in range(4)] for word in chosen}
-        Path("drawn.txt").write_text(
-            "".join(f"{word} {' '.join(map(repr, row))}\n" for word, row in rows.items())
-        )
-        run, _ = train(
-            model, word_vectors="drawn.txt", freeze_word_vectors=True, out=f"drawn{number}"
-        )
-        for word, found in tables(run.model).items():
-            row = rows.get(word, rows.get(word.lower()))
-            assert row is None or found[0].tolist() == torch.tensor(row).tolist()
-
-
-@pytest.mark.parametrize("name", ["elmo", "bilstm characters", "bert"])
-def test_a_tagger_over_features_trains_and_knows_its_share_of_the_machine(name):
-    """Characters are read in the count of the operations, too."""
-    small = {"name": "elmo", "d_model": 8, "d_cell": 6, "filters": [[1, 4]], "highway_layers": 1}
-    model = {"name": name.split()[0], **MODELS_OF_WORDS[name]} if name != "elmo" else small
-    start, _ = train(model, out="start")
-    sentence = "".join(
-        f"{word} {tag}\n" for word, tag in zip("Bo met Di".split(), "BOB", strict=True)
-    )
-    Path("tags.conll").write_text(f"{sentence}\n" * 8)
-    features = {"combine": "mix", "d_model": 4}
-    options: dict = dict(task="crf-tagging", train="tags.conll", tokenizer=None)
-    options["data"] = {"scheme": "none"}
-    if name.startswith("bilstm"):
-        with pytest.raises(ConfigError, match="cannot be mixed: they are 8 and 6 wide"):
-            train({"path": str(start.folder / "model"), "features": features}, out="no", **options)
-        features |= {"layers": -1, "combine": "concat"}
-    run, _ = train(
-        {"path": str(start.folder / "model"), "features": features},
-        out="over",
-        training={"logging_steps": 1},
-        **options,
-    )
-    assert run.history

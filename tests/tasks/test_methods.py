@@ -281,7 +281,9 @@ def outcome(call: Any, options: dict[str, Any]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize(
+    "name", ["translation", "language-modeling", "dialogue", "captioning", "embedding", "tagging"]
+)
 def test_no_option_is_ignored(tasks, name):
     model = tasks[name]
     if model.decodes:
@@ -289,10 +291,8 @@ def test_no_option_is_ignored(tasks, name):
         (first,) = model.hypotheses(texts)
         token = first[0].tokens[0] if first[0].tokens else 0
         call, pairs = partial(model.hypotheses, texts), with_token(DRAWN, token)
-    elif model.has("embed"):
-        call, pairs = partial(model.embed, [TEXT, "a mat"]), DRAWN_OF_VECTORS
     else:
-        return
+        call, pairs = partial(model.embed, [TEXT, "a mat"]), DRAWN_OF_VECTORS
     without: dict[str, Any] = {}  # what a call gives without the further option
     for options, further in pairs:
         if repr(options) not in without:

@@ -67,15 +67,6 @@ def test_a_card_that_a_person_has_written_or_changed_is_not_overwritten(tmp_path
     assert "my GPT-2" in path.read_text()
 
 
-def test_a_quantized_run_has_a_card_with_the_scores_and_data_of_the_run(run, tmp_path):
-    whole = (run.folder / "model" / "README.md").read_text()
-    history = whole[whole.index("## Scores") : whole.index("\n<!-- ")]
-    regard.quantize(run.folder, tmp_path / "small")
-    card = ModelCard.load(tmp_path / "small" / "README.md")
-    assert history in card.content
-    assert {one.metric_value for one in card.data.eval_results} >= {*run.test_scores.values()}
-
-
 def test_adapters_have_a_card_that_names_their_model(run, tmp_path):
     adapted = regard.train(
         task="classification",

@@ -60,30 +60,15 @@ def written(name: str) -> dict:
     match name:
         case "frame":
             return dict(train=LISTS)
-        case "other index":
-            return dict(train=LISTS.set_index(pandas.Index(range(24, 0, -1))))
         case "tuples":
             return dict(train=list(zip(TEXTS, SETS, strict=True)))
-        case "arrays and sets":
-            kinds = [np.array, set, tuple, list]
-            cells = [kinds[i % 4](labels) for i, labels in enumerate(SETS)]
-            return dict(train=[{"text": t, "labels": c} for t, c in zip(TEXTS, cells, strict=True)])
         case "frame of text":
             return dict(train=LISTS.assign(labels=joined), separator=";")
         case "frame of columns":
             return dict(train=INDICATORS, **own)
-        case "frame of booleans":
-            return dict(train=INDICATORS.astype(dict.fromkeys(LABELS, bool)), **own)
         case "jsonl":
             LISTS.to_json("rows.jsonl", orient="records", lines=True)
             return dict(train="rows.jsonl", **both)
-        case "parquet":
-            pytest.importorskip("pyarrow")
-            LISTS.to_parquet("rows.parquet")
-            return dict(train="rows.parquet", **both)
-        case "csv of text":
-            LISTS.assign(labels=joined).to_csv("rows.csv")
-            return dict(train="rows.csv", separator=";", **both)
         case "tsv of json":
             lines = (f"{t}\t{json.dumps(c)}\n" for t, c in zip(TEXTS, SETS, strict=True))
             Path("rows.tsv").write_text("".join(lines))
@@ -98,9 +83,8 @@ def written(name: str) -> dict:
 
 
 FORMS = (
-    "frame", "other index", "tuples", "arrays and sets", "frame of text", "frame of columns",
-    "frame of booleans", "jsonl", "parquet", "csv of text", "tsv of json", "csv of columns",
-    "numbered columns",
+    "frame", "tuples", "frame of text", "frame of columns", "jsonl", "tsv of json",
+    "csv of columns", "numbered columns",
 )  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
     long = ChoiceQuestion("the old cat sleeps " * 20, "what ball", ("a cat", "the good dog"), 0)
     write([*QUESTIONS, long])
     limit = 40
-    with pytest.warns(UserWarning, match=r"longer than 40 tokens, context truncated: 1 \(first at"):
+    with pytest.warns(UserWarning, match=r"longer than 40 tokens, truncated: 1 \(first at"):
         task, _ = train(f"data.max_length={limit}", quiet=False)
     whole = runs.load("start").tokenizer
     for row, choice in zip(task.encoder_inputs([long])[0].inputs, long.choices, strict=True):
@@ -173,7 +173,7 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
     write([*QUESTIONS, endless])
     with pytest.raises(DataError, match="question 5 has .* tokens, more than 40"):
         train(f"data.max_length={limit}", "data.too_long=error", out="other")
-    for option, said in (("skip", "question left out: 1"), ("truncate", "or choice truncated: 1")):
+    for option, said in (("skip", "example left out: 1"), ("truncate", "tokens, truncated: 1")):
         with pytest.warns(UserWarning, match=said):
             train(f"data.max_length={limit}", f"data.too_long={option}", out=option, quiet=False)
 

@@ -35,7 +35,6 @@ ASKED: dict[str, Any] = {
     "crf-tagging": WORDS,
     "captioning": str(Path(__file__).parents[1] / "stripes.png"),
 }
-TRANSLATORS = ("translation", "summarization", "text-to-text", "dialogue")
 
 
 @cache
@@ -72,17 +71,6 @@ def test_an_iterator_gives_what_its_list_gives(name):
         assert several(pandas.DataFrame({"text": texts}), **options) == wanted
 
 
-@pytest.mark.parametrize("name", TRANSLATORS)
-def test_pairs_of_every_form_have_the_scores_of_their_list(name):
-    task, pairs = task_named(name), [PAIR, ("who sat", "the old cat")]
-    wanted = task.evaluate(pairs, max_tokens=3).named
-    frame = pandas.DataFrame([(1, *pair) for pair in pairs], columns=["id", "from", "to"])
-    assert task.evaluate(iter(pairs), max_tokens=3).named == wanted
-    assert task.evaluate(frame, columns=["from", "to"], max_tokens=3).named == wanted
-    numbered = ((1, *pair) for pair in pairs)
-    assert task.evaluate(numbered, columns=[1, 2], max_tokens=3).named == wanted
-
-
 # ---- options -------------------------------------------------------------------------------
 
 WHOLE_NUMBERS = [
@@ -110,7 +98,7 @@ WHOLE_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("value", [0, -3, 2.5, "5"])
+@pytest.mark.parametrize("value", [0, 2.5])
 @pytest.mark.parametrize(("name", "option", "call"), WHOLE_NUMBERS)
 def test_numbers_out_of_range_are_named(name, option, call, value):
     if value == 0 and option == "memory_length":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_folders import ENCODERS, FAMILIES, folder
+from tiny_folders import ENCODERS, folder
 
 from regard.data.encoder_inputs import BATCHES_PER_POOL
 from regard.experiments import runs
@@ -69,7 +69,7 @@ def pool_of(task) -> int | None:
     return task.train_batches().position()["pool"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
 @pytest.mark.parametrize("task", ["classification", "regression", "tagging", "multiple-choice"])
 def test_examples_are_in_random_order_on_a_cpu(workdir, task, family):
     folder(workdir / "start", family, "Model" if family in ENCODERS else "LMHeadModel")

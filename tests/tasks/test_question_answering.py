@@ -270,7 +270,7 @@ def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
     assert task.answer(*pair).text == one == str(task.answer(*pair))
     assert len(task.answer(*pair).best) == 20
     for wrong in (["who?"], [("who?", 3)], [("a", "b", "c")]):
-        with pytest.raises(RegardError, match=r"Give pairs of two texts.* item 0"):
+        with pytest.raises(RegardError, match="question and its context.* Give pairs"):
             task.predict(wrong)
 
 
@@ -348,7 +348,7 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     with torch.no_grad():
         task.module.heads["span"].output.weight.mul_(-1)
     task.settings()
-    assert len(task._fitted._found) == 2
+    assert len(task._fitted._thresholds) == 2
 
 
 # --------------------------------------------------------------------------------- training

@@ -12,18 +12,14 @@ from torch import Tensor, nn
 
 import regard
 from regard.errors import CheckpointError, ConfigError
-from regard.experiments.recipe_options import read_recipe
 from regard.layers.softmax import Softmax
 from regard.models import MODELS
 from regard.models.config import Size, TokenId
 from regard.models.protocols import LanguageModel, Output
 from regard.models.recurrent import RecurrentLanguageModel
-from regard.recipe import Options
 from regard.state import Cells
 from regard.tasks import TASKS, register
 from regard.tasks.classification import TextClassifier
-from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.language_modeling_recipe import LanguageModelingRecipe
 
 TEXTS = ["the cat sleeps .", "the dog runs after the cat .", "a dog sleeps ."] * 12
 
@@ -112,36 +108,6 @@ def test_a_task_of_ones_own_has_its_name(tables):
 
     register("stars", Stars)
     assert TASKS["stars"] is Stars and Stars.name == "stars" and TextClassifier.name != "stars"
-
-
-def test_a_task_of_ones_own_may_have_data_options_of_its_own(tables, tmp_path):
-    class Characters(Options):
-        train: str
-        valid: str
-
-        def files(self) -> list[str]:
-            return []
-
-    class CharactersRecipe(LanguageModelingRecipe):
-        data: Characters
-
-    class CharacterModeling(TextGenerator):
-        Recipe = CharactersRecipe
-
-        @classmethod
-        def problems(cls, recipe):
-            if not recipe.data.valid:
-                yield "data.valid", "is empty."
-
-    register("characters", CharacterModeling)
-    path = tmp_path / "recipe.toml"
-    path.write_text(
-        'task = "characters"\n[data]\ntrain = "aab"\nvalid = "ab"\n[model]\nname = "lstm-lm"\n'
-        "[training]\nmax_steps = 1\n"
-    )
-    assert read_recipe(path).data.train == "aab"
-    with pytest.raises(ConfigError, match="`data.valid` is empty"):
-        read_recipe(path, ["data.valid="])
 
 
 @pytest.mark.parametrize(

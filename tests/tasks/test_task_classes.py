@@ -12,7 +12,7 @@ from regard.tasks.task import Task
 
 OF_ALL = ("predict", "settings", "over_limit", "notes", "published", "attention_inputs")
 TRAINED = (
-    "from_recipe", "problems", "example", "train_batches", "counts", "losses", "validate",
+    "from_recipe", "problems", "train_batches", "counts", "losses", "validate",
     "samples", "test", "evaluate",
 )  # fmt: skip
 ON_ENCODERS = ("_predictions", "prediction_type", "embed", "embed_stream", "similarity")

@@ -6,7 +6,6 @@ import json
 import warnings
 from pathlib import Path
 
-import numpy
 import pytest
 import torch
 from tiny_folders import folder
@@ -101,26 +100,6 @@ def test_a_translator_is_scored_on_the_columns_that_its_training_was_told(start)
     assert run.evaluate(pairs).named == run.model.evaluate(rows).named
 
 
-def test_the_report_of_a_classifier_has_scores_of_each_label_and_the_confusion(start):
-    run = train(
-        task="classification", model=start, train=FRAME, valid=0.5, class_weights="balanced"
-    )
-    page = (run.folder / "report.html").read_text()
-    assert "Scores of each label" in page and "Confusion: shares" in page
-    report = run.model.classification_report(
-        read_recipe(run.folder / "recipe.toml").data.records("valid")
-    )
-    for one in report.classes:
-        assert f"{one.precision:.3f}" in page and f"{one.recall:.3f}" in page
-
-
-def test_a_second_training_gets_a_folder_of_its_own(start):
-    options = dict(task="classification", model=start, train=FRAME, valid=0.25)
-    assert [train(**options).folder.name for _ in range(3)] == [
-        "classification", "classification-2", "classification-3",
-    ]  # fmt: skip
-
-
 def test_a_run_on_data_in_memory_resumes_to_the_same_weights(start):
     options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
     train(**options, epochs=2, out="whole")
@@ -146,18 +125,6 @@ def test_rows_of_every_kind_train_the_same_model(start):
     assert all(run.scores == runs[0].scores for run in runs)
 
 
-def test_a_model_is_evaluated_on_the_kinds_of_labels_that_it_was_trained_on(start):
-    for labels in ([True, False], [1, 0], [1.0, 0.0], ["yes", "no"]):
-        frame = FRAME.assign(label=labels * 12)
-        run = train(task="classification", model=start, train=frame, valid=numpy.float32(0.25))
-        pairs = list(frame.itertuples(False, None))
-        assert (
-            run.evaluate(frame).named
-            == run.evaluate(pairs).named
-            == run.evaluate(iter(pairs)).named
-        )
-
-
 @pytest.mark.parametrize("group", ["author", 2])
 def test_a_group_is_either_training_or_validation_data(start, group):
     frame = FRAME.assign(author=[number % 5 for number in range(len(FRAME))])
@@ -166,17 +133,6 @@ def test_a_group_is_either_training_or_validation_data(start, group):
     lines = (run.folder / "data/train.jsonl").read_text().splitlines()
     assert all(len(json.loads(line)) == 3 for line in lines)
     assert read_recipe(run.folder / "recipe.toml").data.group == str(group)
-
-
-@pytest.mark.parametrize("stratified", [True, False])
-@pytest.mark.parametrize("split_seed", [1, 2, 3])
-def test_labels_with_one_row_can_be_on_either_side(start, stratified, split_seed):
-    rare = pandas.DataFrame({"text": TEXTS[:9], "label": [f"rare {n}" for n in range(9)]})
-    run = train(
-        task="classification", model=start, train=pandas.concat([FRAME, rare]), valid=0.3,
-        stratified=stratified, split_seed=split_seed,
-    )  # fmt: skip
-    assert {*rare.label} < {*run.model.labels}
 
 
 def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
@@ -191,12 +147,6 @@ def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
     assert (
         regard.resume("after", progress=False).result.scores == train(**options, out="whole").scores
     )
-
-
-def test_a_run_is_the_path_of_its_folder(start):
-    run = train(task="classification", model=start, train=FRAME, valid=0.25)
-    assert regard.resume(run, progress=False).result == run.result
-    assert regard.load(run).predict(TEXTS) == run.predict(TEXTS)
 
 
 def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
@@ -214,25 +164,17 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
     ("options", "said"),
     [
         (dict(epoch=3), "no section has an option `epoch`. Did you mean 'epochs'"),
-        (dict(name="x", scheduel=3), "no section has an option `scheduel`"),
         (dict(valid=1.5), "valid"),
         (dict(valid=None, training={"epochs": 1, "validation": {"patience": 2}}), "validation"),
         (dict(columns=["text", "lable"]), "has no column 'lable'. It has: text, label"),
         (dict(columns="text"), "`data.columns` must be a list"),
-        (dict(columns=[-1, 0]), "columns|column '-1'"),
-        (dict(columns=object()), "`columns` must be text, a number, a list or a mapping"),
         (dict(model=5), "`model.name` is missing"),
         (dict(model=None), "`model.name` is missing"),
         (dict(task=None), "`task` is missing"),
         (dict(train=None, valid=None), "`data` is missing"),
-        (dict(training=3), "`training` is a section: write training={...}, but it is 3"),
         (dict(data="rows.csv"), "`data` is a section"),
-        (dict(data=FRAME), "`data` must be text, a number, a list or a mapping|`data`"),
         (dict(tokenizer="bert"), "`tokenizer.kind` is 'bert', which is no kind of tokenizer"),
-        (dict(recipe=FRAME), "The first argument is the path of a recipe, but is <DataFrame>"),
-        (dict(out=5), "`out` must be the path of a folder"),
         (dict(out="start/config.json/run"), "start/config.json is a file"),
-        (dict(split_seed=-1), "split_seed"),
         (dict(name="x", d_model=3), "`d_model` is an option of several sections"),
         (dict(valid=[("a", "yes")]), "valid=<list>:1: has no column 'text'"),
         (
@@ -251,11 +193,6 @@ def test_errors_name_the_option_and_leave_no_folder(start, options, said):
     with pytest.raises((ConfigError, DataError, regard.RegardError), match=said):
         train(**(given | options))
     assert not Path("runs").exists() or not list(Path("runs").iterdir())
-
-
-def test_a_long_text_in_place_of_a_file_is_named_as_one(start):
-    with pytest.raises(DataError, match=r"a long text.*(cannot be read|not exist)"):
-        train(task="language-modeling", model="lstm", train="a long text " * 100, valid=0.25)
 
 
 def test_a_recipe_is_changed_by_keywords(start):
@@ -308,15 +245,6 @@ def test_a_language_model_trains_from_texts_in_memory(tmp_path, monkeypatch):
         sequence_length=8,
     )  # fmt: skip
     assert run.scores and run.model.generate("a good", max_tokens=2)
-
-
-def test_a_translation_model_trains_from_pairs_in_memory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    pairs = pandas.DataFrame({"de": TEXTS, "en": [text[::-1] for text in TEXTS]})
-    sizes = dict(name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
-    run = train(task="translation", model=sizes, train=pairs, valid=0.2, kind="words")
-    assert run.scores and run.model.translate(["a good film"])
-    assert run.model.evaluate(pairs) == run.model.evaluate(pairs, columns=["de", "en"])
 
 
 WORDS = "the cat sat on a mat and the dog ran after the red ball in the old park".split()
