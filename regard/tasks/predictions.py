@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from regard.data.in_memory import text_columns_among
 from regard.data.readers import Location, field_value, text_of
 from regard.errors import ConfigError
-
-if TYPE_CHECKING:
-    from regard.tasks.task import Task
 
 Record = dict[str, Any]  # a row by column
 COMMON_FIELDS = ("number", "source", "text", "truncated")  # fields of the results of all tasks
@@ -82,8 +79,8 @@ class TextMatch:
     text: str
 
 
-def check_columns(task: Task, columns: Sequence[str], path: Path) -> None:
-    """Check that a task predicts from a table with this number of columns of texts.
+def check_columns(task: Any, columns: Sequence[str], path: Path) -> None:
+    """Check that a `Task` predicts from a table with this number of columns of texts.
 
     Raises:
         ConfigError: the task reads no tables, or fewer columns.
