@@ -191,7 +191,7 @@ def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
     torch.testing.assert_close(torch.tensor(found["weights"]), picture.weights)
     assert drawn.read_bytes().startswith(b"\x89PNG") and "data:image" in page.read_text()
     assert picture.title in done(*asked, *options, "--force")
-    assert "no image" in refused("look", folder, page, "--regions")
+    assert "cannot be read as an image" in refused("look", folder, page, "--regions")
 
 
 def test_look_shows_zeros_for_a_masked_head(classifier):
