@@ -143,17 +143,17 @@ def _prompt_ids(task: TextGenerator, request: Completion) -> list[list[int]]:
     ]
 
 
-def _checked_ids(ids: list[int], index: int, size: int) -> list[int]:
-    """The ids of a prompt.
+def _checked_ids(ids: list[int], index: int, size: int, what: str = "Prompt") -> list[int]:
+    """The ids of a prompt or text.
 
     Raises:
         TextError: there is none, or one is not in the vocabulary.
     """
     if not ids:
-        raise TextError(index, "has no token.", what="Prompt")
+        raise TextError(index, "has no token.", what=what)
     if wrong := next((number for number in ids if number >= size), None):
         problem = f"has the id {wrong}, but the vocabulary has {size:,} tokens."
-        raise TextError(index, problem, what="Prompt")
+        raise TextError(index, problem, what=what)
     return list(ids)
 
 
@@ -411,7 +411,13 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         )
     number = 16 / 3 if request.encoding_format == "base64" else NUMBER  # bytes
     check_answer_size(number * embedder.width * len(request.items()), "Send fewer texts.")
-    texts = request.items()
+    size = task.tokenizer.vocab_size
+    texts = [
+        text
+        if isinstance(text, str)
+        else task.tokenizer.decode(_checked_ids(text, index, size, "Text"))
+        for index, text in enumerate(request.items())
+    ]
 
     def run(texts: list[str]) -> list[tuple[Any, int]]:
         encoded = embedder.encode(texts)

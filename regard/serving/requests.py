@@ -474,8 +474,7 @@ class Completion(Sampled):
     @property
     def one(self) -> bool:
         """Whether there is one prompt: a list of ids is one."""
-        prompt = self.prompt
-        return isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
+        return is_one(self.prompt)
 
 
 class OpenAIEmbedding(OpenAIRequest):
@@ -483,9 +482,19 @@ class OpenAIEmbedding(OpenAIRequest):
 
     ITEMS: ClassVar[str] = "input"
 
-    input: str | Listed[str]
-    """One text, or a list of texts."""
+    input: str | Listed[str] | Ids | Listed[Ids]
+    """One text, or a list of texts, as text or as ids of the model's tokens."""
     encoding_format: Literal["float", "base64"] = "float"
     """base64: the bytes of little-endian float32."""
     dimensions: Count | None = None
     """The length of a vector, which is the model's own."""
+
+    @property
+    def one(self) -> bool:
+        """Whether there is one text: a list of ids is one."""
+        return is_one(self.input)
+
+
+def is_one(given: Any) -> bool:
+    """Whether texts, each a string or a list of ids, are one."""
+    return isinstance(given, str) or (bool(given) and isinstance(given[0], int))

@@ -89,9 +89,11 @@ def test_fields_that_change_nothing_are_accepted_and_others_are_errors(service):
         assert field in message_of(answered) or "has the id 1000000" in message_of(answered)
 
 
-def test_dimensions_of_embeddings_are_the_models(service):
+def test_ids_are_texts_for_embeddings_and_dimensions_are_the_models(service):
+    task = service.models.all["embedding"].task
     texts = ["the cat", "a warm mat"]
     plain = ask(service, "/v1/embeddings", {"model": "embedding", "input": texts}).json()
+    ids = [list(task.tokenizer.encode(text).ids) for text in texts]
     size = len(plain["data"][0]["embedding"])
-    fields = {"model": "embedding", "input": texts, "dimensions": size, "user": "u"}
-    assert ask(service, "/v1/embeddings", fields).json() == plain
+    for field in {"input": ids}, {"input": texts, "dimensions": size, "user": "u"}:
+        assert ask(service, "/v1/embeddings", {"model": "embedding", **field}).json() == plain
