@@ -347,7 +347,7 @@ class Captioner(TextToText):
         """One pass over images and captions, where attention capture is on."""
         config, text_of = self.module.config, self.tokenizer.label
         grid = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
-        targets = [[config.bos, *one.tokens, config.eos] for one in captions]
+        targets = [[config.bos, *caption.tokens, config.eos] for caption in captions]
         named = [labels_of(*pair, text_of) for pair in zip(captions, targets, strict=True)]
         if label(grid * len(targets), named):
             with torch.no_grad(), evaluating(self.module):

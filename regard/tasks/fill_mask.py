@@ -171,11 +171,11 @@ class MaskFiller(EncoderTask):
         if not len(rows):
             return
         with torch.no_grad(), evaluating(self.module):
-            most = batch_budget(self.encoder)
-            for batch in watched(rows.longest_first(self.input_format.pad, max_tokens=most)):
-                here = self.completed(batch)
-                masked = (here.texts.ids == self.tokenizer.mask_id) & here.texts.keep  # (B, T)
-                hidden = self.encoder.encode(here.texts)[masked]  # (M, D)
+            budget = batch_budget(self.encoder)
+            for batch in watched(rows.longest_first(self.input_format.pad, max_tokens=budget)):
+                moved = self.completed(batch)
+                masked = (moved.texts.ids == self.tokenizer.mask_id) & moved.texts.keep  # (B, T)
+                hidden = self.encoder.encode(moved.texts)[masked]  # (M, D)
                 scores = self.module.masked_lm.logits(hidden).float()  # (M, V)
                 owners = batch.numbers.repeat_interleave(masked.sum(1).cpu()).tolist()
                 check_finite(scores.isfinite().all(-1), owners)

@@ -40,8 +40,8 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
         raise RegardError("There must be at least one passage, but there is none.")
     split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
     limit = model.text_limit
-    most = math.inf if limit is None else limit + 1  # the last token is not read
-    rows = TokenArray.of([ids[-int(min(most, len(ids))) :] for ids, _ in split])
+    longest = math.inf if limit is None else limit + 1  # the last token is not read
+    rows = TokenArray.of([ids[-int(min(longest, len(ids))) :] for ids, _ in split])
     counts = np.array([count for _, count in split])
     if limit is not None and counts.max() > limit:
         raise RegardError(
@@ -58,7 +58,7 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
             )
             nats[numbers], right[numbers] = -log_probs, best.float()
     check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
-    truncated = sum(len(ids) > most for ids, _ in split)
+    truncated = sum(len(ids) > longest for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
     return _scores(tokenizer, nats, right, truncated, unknown)
 

@@ -373,9 +373,9 @@ class TextGenerator(EmbedsTexts):
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
-        most = self.token_limit(**options)
+        limit = self.token_limit(**options)
         lengths = map(len, self.prompt_ids(checked_texts(prompts)))
-        return {i: n for i, n in enumerate(lengths) if most is not None and n > most}
+        return {i: n for i, n in enumerate(lengths) if limit is not None and n > limit}
 
     def token_limit(self, **options: Any) -> int | None:
         """The most tokens of a prompt after which `max_tokens` fit into the context."""
@@ -562,8 +562,8 @@ class TextGenerator(EmbedsTexts):
         """The first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
         prompts = [" ".join(line.split()[:4]) for line in lines]
-        most = None if self.context is None else self.context - self._sample_tokens()
-        return prompts if most is None else first_tokens(prompts, self.tokenizer, most)
+        room = None if self.context is None else self.context - self._sample_tokens()
+        return prompts if room is None else first_tokens(prompts, self.tokenizer, room)
 
     def _sample_tokens(self) -> int:
         """The most tokens after the prompt of a sample: half of the context at most."""
@@ -630,10 +630,10 @@ class TextGenerator(EmbedsTexts):
         """A text in the order in which the model reads it, or back."""
         return ids[::-1] if self.module.reads_backward else ids
 
-    def _check_forward(self, what: str) -> None:
+    def _check_forward(self, action: str) -> None:
         if self.module.reads_backward:
             raise ConfigError(
-                f"This model reads texts from their end: it cannot {what}. `generate` gives what "
+                f"This model reads texts from their end: it cannot {action}. `generate` gives what "
                 "comes before a prompt."
             )
 

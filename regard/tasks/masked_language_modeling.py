@@ -236,8 +236,8 @@ class MaskedLanguageModel(MaskFiller):
         masked = batch.texts.ids
         plain = torch.where(batch.labels != IGNORE, batch.labels, masked)
         texts = encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
-        here = replace(batch, texts=replace(texts, ids=masked))
-        return here.to(device_of(self.module))
+        moved = replace(batch, texts=replace(texts, ids=masked))
+        return moved.to(device_of(self.module))
 
     def identity(self) -> dict[str, str]:
         return {} if self.teacher is None else self.teacher.identity()
@@ -254,22 +254,22 @@ class MaskedLanguageModel(MaskFiller):
         """The sum of the cross-entropies of the chosen tokens, that of the pairs, and those of a
         teacher.
         """
-        count, here = batch.count, self.completed(batch)
-        texts = without_padding(self.module.encoder, here.texts)
+        count, moved = batch.count, self.completed(batch)
+        texts = without_padding(self.module.encoder, moved.texts)
         hidden = self.module.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         if self.teacher is None:
-            labels = here.labels if texts.layout is None else texts.layout.unpad(here.labels)
+            labels = moved.labels if texts.layout is None else texts.layout.unpad(moved.labels)
             head = self.module.masked_lm
             losses = {"loss": head.loss(hidden.flatten(0, 1), labels.flatten(), count=count)}
         else:
             teacher_batch = self._completed(batch, self.teacher.encoder)
             counts = self.counts(batch)
             losses = self.teacher.losses(
-                self.module, texts.pad(hidden), here, teacher_batch.texts, counts
+                self.module, texts.pad(hidden), moved, teacher_batch.texts, counts
             )
-        if here.follows is not None:
+        if moved.follows is not None:
             scores = self._pair_scores(hidden, texts)
-            total = F.cross_entropy(scores, here.follows, reduction="sum")
+            total = F.cross_entropy(scores, moved.follows, reduction="sum")
             losses["next_sentence"] = total, len(batch)
         return losses, None
 
@@ -300,28 +300,28 @@ class MaskedLanguageModel(MaskFiller):
                 self._add(sums, self.completed(batch))
         return sums
 
-    def _add(self, sums: dict[str, float], here: MaskedBatch) -> None:
+    def _add(self, sums: dict[str, float], moved: MaskedBatch) -> None:
         """Add what a batch of the validation data gives."""
-        hidden = self.module.encoder.encode(here.texts)
-        chosen = here.labels != IGNORE
-        scores, labels = self.module.masked_lm.logits(hidden[chosen]).float(), here.labels[chosen]
+        hidden = self.module.encoder.encode(moved.texts)
+        chosen = moved.labels != IGNORE
+        scores, labels = self.module.masked_lm.logits(hidden[chosen]).float(), moved.labels[chosen]
         sums["tokens"] += len(labels)
         sums["nats"] += float(F.cross_entropy(scores, labels, reduction="sum"))
         sums["found"] += int((scores.argmax(-1) == labels).sum())
-        if here.follows is not None:
-            scores = self._pair_scores(hidden, here.texts)
+        if moved.follows is not None:
+            scores = self._pair_scores(hidden, moved.texts)
             sums["pairs"] += len(scores)
-            sums["pair_nats"] += float(F.cross_entropy(scores, here.follows, reduction="sum"))
-            sums["pairs_found"] += int((scores.argmax(-1) == here.follows).sum())
+            sums["pair_nats"] += float(F.cross_entropy(scores, moved.follows, reduction="sum"))
+            sums["pairs_found"] += int((scores.argmax(-1) == moved.follows).sum())
 
     def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """Validation texts with masks, the most probable tokens for the chosen ones, and these."""
         batch = of_training(self.masked_texts)["valid"].epoch(0)[0]
-        here = self.completed(batch)
-        best, chosen = here.labels.clone(), here.labels != IGNORE
+        moved = self.completed(batch)
+        best, chosen = moved.labels.clone(), moved.labels != IGNORE
         with torch.no_grad(), evaluating(self.module):
             best[chosen] = self.module.masked_lm.logits(
-                self.module.encoder.encode(here.texts)[chosen]
+                self.module.encoder.encode(moved.texts)[chosen]
             ).argmax(-1)
 
         def shown(ids: Tensor) -> str:

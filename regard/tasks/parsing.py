@@ -286,8 +286,8 @@ class Parser(encoding.EncoderTask):
         Raises:
             TextError: a text has no word.
         """
-        found = self.predict(texts, return_proba=True)
-        return found.best if isinstance(texts, str) else [one.best for one in found]
+        predictions = self.predict(texts, return_proba=True)
+        return predictions.best if isinstance(texts, str) else [each.best for each in predictions]
 
     def checked(self, texts: Any) -> list[Any]:
         """Sentences as strings or lists of words."""
@@ -319,9 +319,9 @@ class Parser(encoding.EncoderTask):
                 sentence = Sentence(tags, tags)
             if not sentence.words:
                 raise TextError(index, "has no word, so it has no tree.")
-            most = MOST_WORDS if n_best == 1 else MOST_RANKED // n_best
-            if len(sentence.words) > most:
-                problem = f"has {len(sentence.words):,} words, more than {most:,} for its trees."
+            limit = MOST_WORDS if n_best == 1 else MOST_RANKED // n_best
+            if len(sentence.words) > limit:
+                problem = f"has {len(sentence.words):,} words, more than {limit:,} for its trees."
                 raise TextError(index, problem, "Give its sentences alone, or lower `n_best`.")
             sentences.append(sentence)
         return [
@@ -444,8 +444,8 @@ class Parser(encoding.EncoderTask):
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
-        own = {"labels": list(self.labels), "tags": list(self.tags), "inputs": self.inputs}
-        return {**super().settings(), **own}
+        options = {"labels": list(self.labels), "tags": list(self.tags), "inputs": self.inputs}
+        return {**super().settings(), **options}
 
 
 def _with_heads(

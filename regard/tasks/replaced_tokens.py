@@ -196,19 +196,19 @@ class ReplacedTokenDetector(EncoderTask):
         random: None: torch's own generator.
         """
         model: Any = self.module
-        count, here = batch.count, self.completed(batch)
-        chosen, ids = here.labels != IGNORE, here.texts.ids  # (B, T)
-        original = torch.where(chosen, here.labels, ids)
-        masked = replace(here.texts, ids=ids.masked_fill(chosen, self.tokenizer.mask_id))
+        count, moved = batch.count, self.completed(batch)
+        chosen, ids = moved.labels != IGNORE, moved.texts.ids  # (B, T)
+        original = torch.where(chosen, moved.labels, ids)
+        masked = replace(moved.texts, ids=ids.masked_fill(chosen, self.tokenizer.mask_id))
         texts = without_padding(model.generator.encoder, masked)
         hidden = model.generator.encoder.encode(texts).flatten(0, 1)  # (B T, D) or (N, D)
-        labels = here.labels.flatten()
+        labels = moved.labels.flatten()
         labels = labels if texts.layout is None else labels[texts.layout.slots]
         index = torch.nonzero_static(labels != IGNORE, size=count)[:, 0]
         states, targets = hidden.index_select(0, index), labels[index]
         nats, _ = model.generator.heads["masked_lm"].loss(states, targets, count=count)
         drawn = original.masked_scatter(chosen, model.draw(states.detach(), random))
-        return Corrupted(replace(here.texts, ids=drawn), drawn != original, nats)
+        return Corrupted(replace(moved.texts, ids=drawn), drawn != original, nats)
 
     def _judged(self, corrupted: Corrupted) -> tuple[Tensor, Tensor]:
         """The discriminator's logits, (B, T), and the sum of its losses in nats."""

@@ -369,10 +369,10 @@ class SequenceParser(TextToText):
                 "brackets are open. Leave it out."
             )
         constraint = WellFormedTree(self.trees.vocabulary, words, self.most_open)
-        most = method.max_tokens
-        if isinstance(most, int):
-            most = max(most, words + LEAST)
-        return replace(method, filters=(*method.filters, constraint), max_tokens=most)
+        token_limit = method.max_tokens
+        if isinstance(token_limit, int):
+            token_limit = max(token_limit, words + LEAST)
+        return replace(method, filters=(*method.filters, constraint), max_tokens=token_limit)
 
     def spelled(
         self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
@@ -433,11 +433,11 @@ class SequenceParser(TextToText):
 
 def _most_open(tree: ConstituencyTree) -> int:
     """The most brackets of a tree that open one after another."""
-    most = run = 0
+    largest = run = 0
     for token in linearized(tree):
         run = run + 1 if token[0] == "(" else 0
-        most = max(most, run)
-    return most
+        largest = max(largest, run)
+    return largest
 
 
 def _joined(words: Sequence[str]) -> str:

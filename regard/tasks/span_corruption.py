@@ -184,8 +184,8 @@ class SpanCorruption(TextToText):
         total, count = 0.0, 0
         with torch.no_grad(), evaluating(self.module):
             for batch in of_training(self.corrupted)["valid"].epoch(0):
-                here = batch.to(device_of(self.module))
-                loss, tokens = text_to_text_loss(self.module, here, 0.0)
+                moved = batch.to(device_of(self.module))
+                loss, tokens = text_to_text_loss(self.module, moved, 0.0)
                 total, count = total + float(loss), count + tokens
         return {"loss": total / count}
 

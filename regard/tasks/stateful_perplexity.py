@@ -159,8 +159,8 @@ class StateOptions(Options):
         if self.neural_cache is None:
             return None
         chosen = {"theta": self.neural_cache_theta, "weight": self.neural_cache_weight}
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return NeuralCache(self.neural_cache, **given)
+        options = {name: value for name, value in chosen.items() if value is not None}
+        return NeuralCache(self.neural_cache, **options)
 
 
 def signature(model: LanguageModel, options: StateOptions) -> str:
@@ -213,8 +213,8 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
 
     model: in evaluation mode.  text: ids, N of them; N - 1 are predicted.
     """
-    overlap, most = FIRST_OVERLAP, MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
-    while (rows := min(most, len(text.ids) // (PER_OVERLAP * overlap))) >= FEWEST_SEGMENTS:
+    overlap, segment_limit = FIRST_OVERLAP, MOST_SEGMENTS.get(device_of(model).type, ELSEWHERE)
+    while (rows := min(segment_limit, len(text.ids) // (PER_OVERLAP * overlap))) >= FEWEST_SEGMENTS:
         likelihood, gap = _read_segments(model, text, rows, overlap)
         if gap <= TOLERANCE:
             return likelihood

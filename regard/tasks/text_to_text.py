@@ -277,8 +277,8 @@ class TextToText(EmbedsTexts):
         empty: Literal["keep", "skip"] = "keep" if cls.reads_empty else "skip"
         train = encode(data.records("train"), fields, empty=empty)
         pairs = data.records("valid")
-        if most := recipe.evaluation.valid_sentences:
-            pairs = pairs.first(most)
+        if sentence_count := recipe.evaluation.valid_sentences:
+            pairs = pairs.first(sentence_count)
         fields = cls.fields(tokenizer, tokens, too_long="truncate", **limits)
         valid = encode(pairs, fields, empty="keep")
         budget = data.max_tokens_per_batch
@@ -375,13 +375,13 @@ class TextToText(EmbedsTexts):
         """The sum of the cross-entropies of the target in nats, with label smoothing, and what a
         model that draws choices needs beside it; carry: the moving average of its reward.
         """
-        here, count = batch.to(device_of(self.module)), batch.count
-        output, targets = text_to_text_output(self.module, here)
+        moved, count = batch.to(device_of(self.module)), batch.count
+        output, targets = text_to_text_output(self.module, moved)
         losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
         if self.reinforce is not None:
             term, carry = self.reinforce.loss(self.module, output, targets, carry)
             losses["reinforce"] = term, count
-        return losses | self.further_losses(output, here), carry
+        return losses | self.further_losses(output, moved), carry
 
     def further_losses(self, output: Output, batch: PairBatch) -> dict[str, tuple[Tensor, int]]:
         """Those of this task alone, from what the model gives for a batch."""
@@ -571,18 +571,18 @@ class TextToText(EmbedsTexts):
                 total, count = total + float(loss), count + tokens
         return total, count
 
-    def _capture(self, sources: TokenArray, found: Sequence[Hypothesis]) -> None:
+    def _capture(self, sources: TokenArray, hypotheses: Sequence[Hypothesis]) -> None:
         """One pass over sources and generated texts, where attention capture is on."""
         config, text_of = self.module.config, self.tokenizer.label
         target_text_of = self.tokenizer.for_targets.label
         source = sources.padded(np.arange(len(sources)), config.pad)
         # Of a text that the model's limit ended, the last token was not read, and nothing follows.
-        whole = [[config.bos, *one.tokens, config.eos] for one in found]
+        whole = [[config.bos, *hypothesis.tokens, config.eos] for hypothesis in hypotheses]
         decoder_input = [ids[:-1][: config.max_length] for ids in whole]
         target = [ids[: len(inputs) + 1] for ids, inputs in zip(whole, decoder_input, strict=True)]
         source_labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
-        pairs = zip(found, target, strict=True)
-        target_labels = [labels_of(one, ids, target_text_of) for one, ids in pairs]
+        pairs = zip(hypotheses, target, strict=True)
+        target_labels = [labels_of(hypothesis, ids, target_text_of) for hypothesis, ids in pairs]
         if self.module.joins_source:  # one text, of which the last token is not read
             parts = zip(source_labels, target_labels, decoder_input, strict=True)
             capturing = label(

@@ -46,13 +46,13 @@ class Sentence:
         return cls(tuple(tree.words), tuple(tree.tags))
 
 
-def sentence_or_words(given: Any, index: int) -> str | list[str]:
+def sentence_or_words(item: Any, index: int) -> str | list[str]:
     """A sentence as a str, or its words as a list, each of which a tree can have.
 
     Raises:
         TextError: it is neither, or a word is empty or has white space.
     """
-    sentence = text_or_words(given, index)
+    sentence = text_or_words(item, index)
     for number, word in enumerate(sentence if isinstance(sentence, list) else (), 1):
         if word.split() != [word]:
             problem = f"has {word!r:.80} as word {number}, which is no single word."

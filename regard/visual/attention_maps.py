@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
@@ -21,7 +20,7 @@ from regard.attention.pruning import heads_masked
 from regard.errors import ConfigError
 from regard.tasks.inputs import read_whole
 from regard.tasks.language_modeling import TextGenerator
-from regard.visual.attention_record import Keep, look, run_encoder
+from regard.visual.attention_record import Keep, finite, look, run_encoder
 from regard.visual.recorded_attention import ForwardPass, RecordedAttention, Words, merged, words_of
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def attention_maps(
         weights = reduced(attention.weights)[0]
         rows, columns = keep.sizes[attention.name]
         heads = attention.heads or tuple(range(1, weights.size(0) + 1))
-        layers.append(LayerMaps(attention.kind, layer, _finite(weights), heads))
+        layers.append(LayerMaps(attention.kind, layer, finite(weights), heads))
         labels[attention.kind] = _labels(recorded, attention.kind, rows, columns)
     return AttentionMaps(tuple(layers), labels, answer)
 
@@ -162,7 +161,7 @@ def head_map(
     attention = recorded.attentions[names[layer - 1]] if 0 < layer <= len(names) else None
     heads = weights = None
     if attention is not None:
-        weights = _finite(attention.weights[0])  # (H, T, S)
+        weights = finite(attention.weights[0])  # (H, T, S)
         heads = attention.heads or tuple(range(1, len(weights) + 1))
     if weights is None or heads is None or (head is not None and head not in heads):
         raise ConfigError(
@@ -203,19 +202,19 @@ def _recorded(
     return attention.passes[-1], answer
 
 
-def _layers(one: ForwardPass) -> Iterator[tuple[RecordedAttention, int]]:
+def _layers(forward_pass: ForwardPass) -> Iterator[tuple[RecordedAttention, int]]:
     """The attentions of a pass, with the number of their layer among those of their kind."""
     count: Counter[str] = Counter()
-    for attention in one.attentions.values():
+    for attention in forward_pass.attentions.values():
         count[attention.kind] += 1
         yield attention, count[attention.kind]
 
 
 def _labels(
-    one: ForwardPass, kind: str, rows: int, columns: int
+    forward_pass: ForwardPass, kind: str, rows: int, columns: int
 ) -> tuple[Sequence[str], Sequence[str]]:
     """The labels of queries and keys; numbers where the tokens are not known."""
-    queries, keys = one.labels(kind, 0)
+    queries, keys = forward_pass.labels(kind, 0)
     return _filled(queries, rows), _filled(keys, columns)
 
 
@@ -226,17 +225,3 @@ def _texts(words: Words) -> list[str]:
 def _filled(labels: Sequence[str] | None, count: int) -> Sequence[str]:
     names = list(labels or ())[:count]
     return [*names, *map(str, range(len(names), count))]
-
-
-def _finite(weights: Tensor) -> Tensor:
-    """The weights.
-
-    Raises:
-        ConfigError: some are infinite or NaN.
-    """
-    if not bool(torch.isfinite(weights).all()):
-        raise ConfigError(
-            "The attention weights are infinite or NaN. The model's weights may have "
-            "diverged in training: use others."
-        )
-    return weights

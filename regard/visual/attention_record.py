@@ -281,7 +281,9 @@ def attention_of_text(
             answer = task.predict([text], **(decoding or {}))[0]
         else:
             run_encoder(task, [text_or_pair(text, 0)])
-    _check_finite(attention)
+    for each in attention.passes:
+        for recorded in each.attentions.values():
+            finite(recorded.weights)
     return attention, answer
 
 
@@ -340,18 +342,18 @@ def token_weights(
     }
 
 
-def _check_finite(record: AttentionRecord) -> None:
-    """Check the weights: a picture would show those that are not finite as zeros.
+def finite(weights: Tensor) -> Tensor:
+    """The weights, checked: a picture would show those that are not finite as zeros.
 
     Raises:
         ConfigError: some are infinite or NaN.
     """
-    attentions = (attention for each in record.passes for attention in each.attentions.values())
-    if not all(bool(attention.weights.isfinite().all()) for attention in attentions):
+    if not bool(weights.isfinite().all()):
         raise ConfigError(
             "The attention weights are infinite or NaN. The model's weights may have "
             "diverged in training: use others."
         )
+    return weights
 
 
 def attention_comparison(

@@ -84,11 +84,11 @@ def compare_results(
 
 Cost = Callable[[ComparedModel], float | None]
 COSTS: tuple[tuple[str, str, Cost], ...] = (
-    ("parameters", "parameters", lambda one: one.parameters),
-    ("training FLOPs", "FLOPs", lambda one: one.flops),
-    ("speed", "{} a second", lambda one: one.tokens_per_second),
-    ("memory", "peak bytes", lambda one: one.memory),
-    ("time", "seconds", lambda one: one.seconds),
+    ("parameters", "parameters", lambda model: model.parameters),
+    ("training FLOPs", "FLOPs", lambda model: model.flops),
+    ("speed", "{} a second", lambda model: model.tokens_per_second),
+    ("memory", "peak bytes", lambda model: model.memory),
+    ("time", "seconds", lambda model: model.seconds),
 )
 
 
@@ -139,16 +139,16 @@ def _shown(value: float | None) -> str:
     return "" if value is None else short(value)
 
 
-def _mean_curve(one: ComparedModel) -> Series:
+def _mean_curve(model: ComparedModel) -> Series:
     """The mean over seeds and their range, point by point, as far as all of them go."""
     points, ranges = [], []
-    for together in zip(*one.curves, strict=False):
+    for together in zip(*model.curves, strict=False):
         ys = [y for _, y in together if math.isfinite(y)]
         if ys:
             points.append((together[0][0], mean(ys)))
             ranges.append((min(ys), max(ys)))
-    several = len(one.curves) > 1
-    return Series(one.name, tuple(points), tuple(ranges) if several else ())
+    several = len(model.curves) > 1
+    return Series(model.name, tuple(points), tuple(ranges) if several else ())
 
 
 def _against(

@@ -128,31 +128,6 @@ class Rates(runs.Callback):
         self.seen.append(step.learning_rate)
 
 
-def test_a_model_without_the_states_that_a_loss_reads_raises_an_error(tmp_path):
-    other = ["model.name=gpt2", "model.heads=2", "model.max_length=12", "model.layers=2"]
-    path = recipe(tmp_path)
-    path.write_text(path.read_text().replace("d_hidden = 12\n", ""))
-    with pytest.raises(
-        ConfigError, match=r"`temporal_activation_regularization` reads `undropped`"
-    ):
-        runs.train_recipe(
-            recipes.read(path, [*other, "objective.temporal_activation_regularization=1"]),
-            out=tmp_path / "run", progress=False,
-        )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"`variable_length` is for models that carry a state"):
-        runs.train_recipe(
-            recipes.read(path, [*other, "objective.variable_length=true"]),
-            out=tmp_path / "run",
-            progress=False,
-        )
-    with pytest.raises(ConfigError, match="activation_regularization"):
-        runs.train_recipe(
-            recipes.read(path, ["objective.activation_regularization=-1"]),
-            out=tmp_path / "run",
-            progress=False,
-        )
-
-
 def test_a_backward_model_predicts_what_comes_before(tmp_path):
     """It overfits a text that is easy from its end and impossible from its beginning."""
     path = recipe(tmp_path)

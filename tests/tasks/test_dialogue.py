@@ -154,13 +154,3 @@ def test_models_learn_to_use_the_history(model, tmp_path):
     assert scores["reply perplexity"] < scores["reply perplexity without history"]
     again = regard.load(run.folder)
     assert again.history == 1 and again.reply(["M: c"]) == run.model.reply(["M: c"]) == "W: a"
-
-
-def test_a_share_of_validation_data_takes_whole_dialogues(tmp_path):
-    data = tmp_path / "d.json"
-    data.write_text(json.dumps([[f"a{i}", f"b{i}", f"c{i}"] for i in range(20)]))
-    from regard.tasks.dialogue import DialogueData
-
-    section = DialogueData(train=(str(data),), valid=0.25)
-    parts = [{reply[1:] for _, reply in section.records(part)} for part in ("train", "valid")]
-    assert not parts[0] & parts[1] and [len(part) for part in parts] == [15, 5]

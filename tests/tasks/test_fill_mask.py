@@ -159,17 +159,3 @@ def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, end
         assert task.predict(pair) is answer.follows is (kept >= 0.5)
         with pytest.raises(RegardError, match="is asked of two"):
             task.predict("alone")
-
-
-@pytest.mark.parametrize("ending", ["ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction"])
-def test_a_saved_folder_gives_the_same_task_and_predictions(tmp_path, ending):
-    task = runs.load(folder(tmp_path / "theirs", "bert", ending))
-    runs.save(task, tmp_path / "ours")
-    again = runs.load(tmp_path / "ours")
-    assert again.name == task.name and again.settings() == task.settings()
-    if ending != "ForNextSentencePrediction":
-        assert again.fill(TEXTS[0]) == task.fill(TEXTS[0])
-        theirs = their_masks(tmp_path / "ours", TEXTS[0])[0].topk(1)
-        assert again.fill(TEXTS[0]).masks[0][0].probability == pytest.approx(float(theirs.values))
-    else:
-        assert again.follows("a", "b") == task.follows("a", "b")

@@ -396,16 +396,6 @@ def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir
     assert not Path("run").exists()
 
 
-def test_a_vocabulary_without_padding_token_is_trained_and_evaluated(shared, workdir):
-    """Published GPT-2: its files have no piece for padding, one for both ends of a text."""
-    folder = shared("vocab/gpt2")
-    small = ("model.d_model=4", "training.max_steps=1")
-    run("run", f'tokenizer.path="{folder}"', *small, 'data.format="lines"')
-    task = runs.load("run")
-    assert task.module.config.pad is None and task.module.config.eos == 50256
-    assert task.evaluate(read("valid.txt")).named[0].count > 0
-
-
 # ---- from elsewhere -----------------------------------------------------------------------------
 
 
@@ -522,15 +512,6 @@ def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
     del recipe["tokenizer"]
     with pytest.raises(ConfigError, match=r"is a corpus.*\[tokenizer\] path ="):
         trained(recipe, tmp_path / "other")
-
-
-def test_a_cache_of_a_text_that_has_changed_is_an_error(tmp_path):
-    recipe = mapped_recipe(tmp_path, "gpt2", token_cache=str(tmp_path / "cache"))
-    first = trained(recipe, tmp_path / "first")
-    assert trained(recipe, tmp_path / "again") == first
-    (tmp_path / "train.txt").write_text("another text\n" * 50)
-    with pytest.raises(ConfigError, match=r"train.txt changed"):
-        trained(recipe, tmp_path / "second")
 
 
 @pytest.mark.parametrize("limit", [2, 3, 7, 10, 21])

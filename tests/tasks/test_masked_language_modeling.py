@@ -247,23 +247,6 @@ def test_test_data_are_scored_as_transformers_scores_their_masks(here):
     assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
 
 
-def test_the_report_shows_masked_texts_and_what_is_found(here):
-    plan = planned(here / "bert.toml")
-    for weights in plan.task.module.parameters():
-        torch.nn.init.normal_(weights, std=0.5)
-    samples, batch = plan.task.samples(plan.recipe), plan.task.masked_texts["valid"].epoch(0)[0]
-    label = plan.task.tokenizer.label
-    assert len(samples) == min(6, len(batch))
-    for number, (text, found, wanted) in enumerate(samples):
-        length, labels = int(batch.texts.lengths[number]), batch.labels[number]
-        assert text == " ".join(map(label, batch.texts.ids[number, :length].tolist()))
-        chosen = (labels != IGNORE).nonzero()[:, 0].tolist()
-        assert wanted == " ".join(label(int(labels[at])) for at in chosen)
-        with torch.no_grad():
-            scores = plan.task.module.eval().scores("masked_lm", batch.texts)[number, chosen]
-        assert found == " ".join(map(label, scores.argmax(-1).tolist()))
-
-
 @pytest.mark.parametrize("pairs", ["true", "false"])
 def test_segabert_finds_its_sentences_in_the_text_without_masks(here, pairs):
     plan = planned(

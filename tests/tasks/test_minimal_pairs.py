@@ -214,13 +214,3 @@ def test_minimal_pairs_are_read_from_files_folders_and_archives(tmp_path):
         read_minimal_pairs(tmp_path / "note.txt")
     with pytest.raises(ConfigError, match="`pairs_per_set` must be at least 1"):
         read_minimal_pairs(tmp_path, pairs_per_set=0)
-
-
-def test_blimp_has_67_sets_of_a_thousand_pairs(shared):
-    pairs = read_minimal_pairs(shared("blimp/BLiMP.zip"))
-    assert len(pairs) == 67_000 and len({pair.name for pair in pairs}) == 67
-    first = read_minimal_pairs(shared("blimp/BLiMP.zip"), pairs_per_set=2)
-    assert len(first) == 134 and {pair.name for pair in first} == {pair.name for pair in pairs}
-    island = next(pair for pair in first if pair.name == "wh_island")
-    assert island.good == "Who have those men revealed they helped?"
-    assert island.bad == "Who have those men revealed who helped?"

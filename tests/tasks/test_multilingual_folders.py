@@ -221,17 +221,6 @@ def test_drawn_models_alone_have_fairseqs_ids_and_the_languages(name, seed, tmp_
     assert Tokenizer.load(tmp_path / "saved").encode_many(texts) == expected
 
 
-def test_nllb_without_tokenizer_json_refuses_other_languages_and_m2m_100_names_its_file(tmp_path):
-    nllb_from_pieces(tmp_path, legacy=False)
-    config = {"tokenizer_class": "NllbTokenizer", "src_lang": "en_XX"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match="`src_lang` must be one of ace_Arab"):
-        Tokenizer.load(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "M2M100Tokenizer"}')
-    with pytest.raises(DataError, match="vocab.json is missing, which has the ids"):
-        Tokenizer.load(tmp_path)
-
-
 @pytest.mark.parametrize("kind", LANGUAGES)
 def test_a_multilingual_model_is_trained_further_and_opens_without_a_warning(kind, tmp_path):
     _, theirs = write(tmp_path, kind)

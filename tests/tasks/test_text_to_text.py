@@ -13,7 +13,7 @@ from regard.experiments import runs
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarizer
-from regard.tasks.text_to_text import TextToText, fields_of
+from regard.tasks.text_to_text import TextToText
 from regard.tasks.translation import Translator
 from regard.text import train
 from regard.text.languages import language_tokens
@@ -136,18 +136,6 @@ def test_targets_begin_with_the_language_that_is_asked_for(kind, tmp_path):
     assert regard.load(tmp_path).hypotheses(TEXTS, max_tokens=4) == found
 
 
-def test_languages_of_a_model_without_any_are_an_error():
-    tokenizer = train("words", TEXTS, 40)
-    task = Translator(model_of(tokenizer), tokenizer)
-    with pytest.raises(ConfigError, match="does not have that language. It has: none"):
-        task.translate(TEXTS, target_language="de")
-    tokenizer = multilingual("mbart")
-    with pytest.raises(ConfigError, match="`target_language` must be 'fr_XX', the"):
-        language_tokens(tokenizer, tokenizer.id("fr_XX"), target="de_DE")
-    with pytest.raises(ConfigError, match="`source_language` has no effect"):
-        language_tokens(multilingual("marian"), 1, source="deu")
-
-
 def test_one_model_is_trained_for_several_target_languages():
     rows = [(f">>{name}<< {a}", b) for a, b in PAIRS for name in ("de", "fr")]
     run = regard.train(
@@ -197,7 +185,3 @@ def test_no_row_behind_valid_sentences_is_read(tmp_path):
     assert runs.plan(recipe).task.data.references == ["b a"] * 2
     with pytest.raises(DataError, match="valid.tsv:3"):
         list(recipe.data.records("valid"))
-
-
-def test_a_table_is_scored_by_usual_names_of_columns():
-    assert fields_of({"document": ["a b"], "summary": ["b"]}) == (["a b"], ["b"])
