@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 from pydantic import field_validator
 
+from regard.errors import RegardError
 from regard.metrics import BLEU, CHRF, Metric
 from regard.models.protocols import EncoderDecoder
 from regard.tasks.text_to_text import (
@@ -28,8 +29,8 @@ class TranslationEvaluation(TextToTextEvaluation):
     def _usable(cls, name: str) -> str:
         try:
             BLEU(tokenize=name)
-        except (KeyError, ImportError) as error:
-            raise ValueError(f"cannot be used: sacreBLEU has no {error}") from None
+        except RegardError as error:
+            raise ValueError(f"cannot be used: {error}") from None
         return name
 
 
