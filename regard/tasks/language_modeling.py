@@ -365,6 +365,8 @@ class TextGenerator(EmbedsTexts):
             ConfigError: a wrong option, or `stop` for a model that reads backward.
         """
         options = habit_names.decoding({"stop": stop, **options})
+        if options.get("forced_bos_token_id") is not None:
+            raise ConfigError("`forced_bos_token_id` has no effect on a continued prompt.")
         stops = checked_stops(options.pop("stop", None))
         method = decoding.with_options(self.method, **options)
         if stops:

@@ -112,7 +112,7 @@ def test_unknown_options_of_predict_and_models_in_place_of_folders_are_named(tas
     with pytest.raises(ConfigError, match=r"`predict` has no option 'batch_size'.*too_long"):
         model.predict(TEXT, batch_size=2)
     for call in (regard.quantize, lambda task, out: regard.export(task, "onnx", out)):
-        with pytest.raises(TypeError, match=r"is a TextClassifier.*model\.save"):
+        with pytest.raises(TypeError, match=r"not a TextClassifier.*model\.save"):
             call(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
