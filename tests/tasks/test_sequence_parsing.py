@@ -71,7 +71,7 @@ name = "constant"
 [training.optimizer]
 learning_rate = 1e-2
 [decoding]
-beams = 3
+beams = 5
 """)
     return regard.train(tmp_path / "recipe.toml", progress=False, out=tmp_path / "run")
 
