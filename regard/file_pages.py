@@ -4,8 +4,6 @@ Weights are mapped into memory, not copied, so each page that was read counts as
 process until it is dropped. If it is accessed again, it is read from the file again.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import sys

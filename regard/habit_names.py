@@ -8,8 +8,6 @@ accepted wherever ours are: in recipes, as keywords, as NAME=VALUE on the comman
 HTTP. Both names of an option together are an error, since one of the values would have no effect.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping

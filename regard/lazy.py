@@ -1,7 +1,5 @@
 """Names that are imported on first use, so that `import regard` is fast."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

@@ -8,8 +8,6 @@ states of 16,384 tokens are such blocks too: a BigBird of the base width took 1.
 Training and the command line do this; a program that encodes long texts may call it.
 """
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import suppress
 

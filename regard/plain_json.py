@@ -1,7 +1,5 @@
 """Results as JSON, for the command line and for answers of the server."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -3,8 +3,6 @@
 What cannot be printed, on a full disk or a closed terminal, does not end the work.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -11,8 +11,6 @@ A schema is a subclass of `Recipe` whose fields are the sections; a section is a
 environment variable, with file, line and, where there is one, the nearest name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

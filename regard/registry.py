@@ -3,8 +3,6 @@
 `regard.ops` defines the operations; this is the table in which faster implementations register.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -7,8 +7,6 @@ a key twice, and every number in it must be finite and fit into 64 bits. A schem
 pydantic validates. An error message names the file and the wrong fields.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The nearest known name in spelling, ours or that of another library, for error messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -1,7 +1,5 @@
 """TOML texts of nested mappings, as recipes have them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

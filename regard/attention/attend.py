@@ -7,8 +7,6 @@ which may be fused. Another score, a reweighting after the softmax, terms added 
 attention capture take the explicit path on the same weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

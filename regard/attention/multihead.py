@@ -6,8 +6,6 @@ Projections that read the same input are one matrix, since one large product is 
 small ones; the name tables of published weights split them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol

@@ -10,8 +10,6 @@ attention ("encoder", "decoder", "cross"), which must be named where a model has
 their numbers when others are pruned.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ Queries are compared with keys and with their distances; keys are also the hidde
 segment before.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

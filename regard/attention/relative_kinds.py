@@ -9,8 +9,6 @@ Any model whose blocks pass a `Relation` on to their attention can have any of t
 the query's position minus the key's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast

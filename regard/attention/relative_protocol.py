@@ -1,7 +1,5 @@
 """What relative positions are to attention, and the learned biases of T5."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

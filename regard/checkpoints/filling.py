@@ -1,7 +1,5 @@
 """Loads tensors into a model strictly: missing, unused and misshapen ones are errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

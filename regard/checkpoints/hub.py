@@ -7,8 +7,6 @@ Only the files that this library reads are downloaded, once, into the cache of t
 (HF_HOME). With HF_HUB_OFFLINE=1 only the cache is used.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

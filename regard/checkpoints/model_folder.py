@@ -8,8 +8,6 @@
 `regard.tasks.folders` makes a task of them.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ All else is float32. Packing the matrices into panels takes 20 milliseconds for 
 Such a file opens with and without compiled kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

@@ -4,8 +4,6 @@ pooling = read_pooling(folder)          None where the folder is a plain encoder
 write_sentence_transformers(folder, pooling, d_model)
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path, PurePosixPath

@@ -5,8 +5,6 @@
   with a manifest of SHA-256 checksums that is verified when the folder is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

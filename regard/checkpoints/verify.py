@@ -7,8 +7,6 @@ the logits for the longest. No other file imports `transformers`, and this one d
 `verify`.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import dataclass
 from pathlib import Path

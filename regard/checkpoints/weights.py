@@ -6,8 +6,6 @@ A pickle is a program. It is read by an interpreter that knows tensors and nothi
 file with other instructions raises an error before any of them has run.
 """
 
-from __future__ import annotations
-
 import pickle
 import re
 import warnings

@@ -17,8 +17,6 @@ Heavy modules are imported inside the functions, so that `regard --help` answers
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ stdout    the result, and with --json nothing but JSON
 stderr    progress, warnings and errors
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re

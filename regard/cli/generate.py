@@ -1,7 +1,5 @@
 """generate."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

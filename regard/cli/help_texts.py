@@ -1,7 +1,5 @@
 """The layout of `--help`: plain text, whole sentences, names of values in upper case."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

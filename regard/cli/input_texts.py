@@ -1,7 +1,5 @@
 """Texts to process: those of the command line, or the lines of standard input as they arrive."""
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence

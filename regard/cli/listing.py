@@ -1,7 +1,5 @@
 """list, init; kernels, and kernels build."""
 
-from __future__ import annotations
-
 import ast
 import re
 from importlib import import_module

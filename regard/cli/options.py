@@ -1,7 +1,5 @@
 """Arguments and options that several commands have, and the options of decoding."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

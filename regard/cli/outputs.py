@@ -1,7 +1,5 @@
 """What `--out` names: nothing that is there is replaced without `--force`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ OUT                 the table with its predictions
 OUT.failed.jsonl    with --workers: file, line and reason of each row without a prediction
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

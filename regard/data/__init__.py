@@ -3,8 +3,6 @@
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from regard.lazy import names_of
 
 __all__, __getattr__ = names_of(

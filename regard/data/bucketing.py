@@ -6,8 +6,6 @@ included: the size of its largest padded array. A batch takes as many examples a
 own; `Buckets.oversized` counts those.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace

@@ -13,8 +13,6 @@ been encoded and the length of each file at that point. What was written after t
 encoded again.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

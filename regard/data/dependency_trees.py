@@ -5,8 +5,6 @@ heads   (B, T), for each token the position of the first token of the word that 
         for the root's word that is the word itself
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Windows of a corpus, inside documents, in an order that depends on seed and epoch alone."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ two blank lines, or a whole file. It is read in passages, so that no document is
 whole: a passage begins at a line break, where tokenizers begin a token, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike

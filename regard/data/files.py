@@ -6,8 +6,6 @@ with nothing else: form feeds, U+2028, lone `\\r` and NUL are characters like al
 without one line feed, but with carriage returns, is an error.) A byte order mark is dropped.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import hashlib

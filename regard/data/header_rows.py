@@ -4,8 +4,6 @@ Such a line is a header where its fields are different and all of them usual nam
 other is an example. `header = true` or `false` in [data] says it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain

@@ -5,8 +5,6 @@ the whole image is kept, so its proportions change. Values are (v - 127) / 128 o
 as EfficientNet-Lite was trained.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ rows(dataframe)                     an iterator over the rows, as mappings
 write_jsonl(dataframe, path)        the same rows as JSON lines
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

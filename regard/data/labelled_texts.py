@@ -1,7 +1,5 @@
 """Texts of a file with a label each, or none: lines, or the rows of a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A batch of images is a `Sequences` whose extra "regions" has the vectors, (B, S,
 tokens: the first of each row is a checksum of the image's vectors, the others are 0.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@
 Together a pair has as many tokens as the model reads; one in ten is shorter, of a random length.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Any

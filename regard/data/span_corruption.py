@@ -9,8 +9,6 @@ spans, each behind its sentinel. The lengths of the spans and of what is between
 partitions, all of them equally probable, as in the published program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ A split is a share of the rows, drawn once. Folds are disjoint parts that togeth
 each is the validation data of one training, whose training data are the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The characters of the words of a batch, for encoders that read them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

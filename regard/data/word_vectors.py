@@ -9,8 +9,6 @@ behind each word. Spaces or tabs separate. Files may be compressed, or be member
 Only the vectors of the words asked for stay.
 """
 
-from __future__ import annotations
-
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence

@@ -13,8 +13,6 @@ Dimensions: A sentences whose search goes on, W running hypotheses of each, N ra
 of each, W' hypotheses of the next step. The state has a row for each hypothesis, B = A * W.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 

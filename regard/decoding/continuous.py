@@ -12,8 +12,6 @@ read in chunks, one between two steps, so that the others do not wait for a long
 share a chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """generation_config.json: how a model is decoded, stored beside it under the conventional names."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A hypothesis: tokens, score, log-probability."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

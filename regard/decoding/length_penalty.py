@@ -3,8 +3,6 @@
 The length n of a hypothesis is the number of tokens that were generated, `eos` included.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

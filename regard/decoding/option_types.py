@@ -6,8 +6,6 @@ Options have the names of generation_config.json here; `NAMES` translates ours. 
 filter checks its fields when it is created. The fields of a file keep the names of the file.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 

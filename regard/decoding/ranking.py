@@ -10,8 +10,6 @@ Dimensions: A sentences, W hypotheses of each, V tokens in the vocabulary, C chu
 continuations of a sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

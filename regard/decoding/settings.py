@@ -8,8 +8,6 @@ The names choose the method: greedy search where they belong to none. Names that
 methods raise an error. Inside, and in files, the names are those of generation_config.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ a text repeats itself or its source: code, corrections, summaries, answers about
 tokens are those that the method gives without a draft.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -3,8 +3,6 @@
 This is all that decoding knows of a model; `regard.models.protocols` writes it down.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isnan

@@ -1,7 +1,5 @@
 """Tokens and their text as they are decided, for a reader who does not wait for the end."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

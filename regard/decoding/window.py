@@ -1,7 +1,5 @@
 """Generation beyond the context of a model: it reads the last tokens that its context holds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

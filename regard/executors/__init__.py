@@ -12,8 +12,6 @@ again if its process dies, and not if the function raises an error.
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from regard.errors import check_at_least
 from regard.executors.protocol import Executor, ExecutorOptions, Log, print_line
 from regard.lazy import entry, names_of

@@ -3,8 +3,6 @@
 A thread waits for each process, and starts it again if it was killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -1,7 +1,5 @@
 """A job, and the protocol of executors, which run jobs in processes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait

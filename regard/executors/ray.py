@@ -9,8 +9,6 @@ GPUs for it; Ray starts it again if it dies, and prints what it prints. The mach
 same version of Python, Ray and Regard, and must see the files under the same paths.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

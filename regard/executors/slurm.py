@@ -5,8 +5,6 @@ scripts, logs and results. Whether a job was lost is asked of `sacct`. If the pr
 the jobs is killed, the jobs continue: `scancel` ends them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

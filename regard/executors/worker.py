@@ -8,8 +8,6 @@ The job is the first line of standard input. When the rest of it ends, which hap
 process that started this one is killed, the job gets SIGTERM. The answer is written into a file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

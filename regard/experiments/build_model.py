@@ -1,7 +1,5 @@
 """The model and the tokenizer that a recipe describes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, fields

@@ -8,8 +8,6 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 that of a study (study.py), with comparison.json and report.html.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike

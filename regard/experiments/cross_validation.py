@@ -8,8 +8,6 @@ other. The same call again continues where it was stopped. The folder is that of
 with runs fold-1, fold-2 ..., cross-validation.json and report.html.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ section that has it. Data in memory are written into the folder of the run, so t
 resumed and repeated like every other.
 """
 
-from __future__ import annotations
-
 import filecmp
 import os
 import shutil

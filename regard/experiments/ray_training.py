@@ -6,8 +6,6 @@ Ray Train starts the processes, and all of them again where one is lost; they th
 last checkpoint. The model is divided, and checkpoints are written, as under torchrun.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Recipes with the options of their task and of their model, checked."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache

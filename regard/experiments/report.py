@@ -1,8 +1,6 @@
 """Of a finished run: report.html (what was trained, curves, scores, samples and attention), and
 the cards of its model and adapters."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePath

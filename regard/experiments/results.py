@@ -1,7 +1,5 @@
 """What the runs of a study reached and cost, as tables, pictures and a page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

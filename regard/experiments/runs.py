@@ -4,8 +4,6 @@ run = train("recipes/demo.toml", epochs=3)
 run.folder, run.scores, run.model
 """
 
-from __future__ import annotations
-
 import platform
 import sys
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@
 the training data, or the values of options.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

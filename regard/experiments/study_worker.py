@@ -3,8 +3,6 @@
 Every few seconds it prints how far it is.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -20,8 +20,6 @@ on a logarithmic scale, others on a linear scale. Values of an option that must 
 integers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """What the trials of a sweep reached: a table, pictures, a page, plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction

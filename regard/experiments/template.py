@@ -3,8 +3,6 @@
 Options without a usable default are set; all others are comments with their defaults.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -8,8 +8,6 @@ compute is rejected before anything is written. `runtime.py` has what all of the
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path

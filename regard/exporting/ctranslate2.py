@@ -4,8 +4,6 @@ Its matrices have our shapes, (out, in), and its projections of queries, keys an
 matrix as ours. Tables of positions are written out: its own sinusoids are other ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType

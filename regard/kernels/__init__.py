@@ -6,8 +6,6 @@ calls `setup`.
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 

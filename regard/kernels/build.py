@@ -9,8 +9,6 @@ share machine code. Each file ends with a checksum of its name and content, beca
 damaged library can end the process. From a folder that another user may write to nothing is loaded.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import hashlib

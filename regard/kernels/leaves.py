@@ -1,7 +1,5 @@
 """What each layer becomes in a program: the leaves of the graphs that are lowered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

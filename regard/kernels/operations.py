@@ -3,8 +3,6 @@
 Each has a condition on the arguments, for most of them `training.fit`: type, device and layout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

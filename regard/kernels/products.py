@@ -1,7 +1,5 @@
 """Products, rows and recurrences with quantized matrices, and likelihoods: compiled kernels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

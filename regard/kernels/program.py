@@ -1,7 +1,5 @@
 """A model's operations in the form that the kernels run, and the programs of a model."""
 
-from __future__ import annotations
-
 import ctypes
 import operator
 import sys

@@ -1,7 +1,5 @@
 """The ctypes declarations of the compiled kernels: every structure and function of cpp/."""
 
-from __future__ import annotations
-
 import ctypes
 from ctypes import c_double as float64
 from ctypes import c_float as float32

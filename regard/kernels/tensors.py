@@ -8,8 +8,6 @@ The processor translates the address of each page that it reads. Pages of the us
 that reading all weights waits for the translations; pages of 2 MB are few.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass

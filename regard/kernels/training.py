@@ -4,8 +4,6 @@ Nothing here has a gradient of its own: autograd functions call these in both pa
 of each function must `fit`; for others the definitions in `regard.ops` compute the same.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ outputs (Baevski & Auli 2019, "Adaptive Input Representations for Neural Languag
 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

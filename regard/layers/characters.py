@@ -1,7 +1,5 @@
 """Words from their characters: the convolutions of ELMo, and features of words for taggers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

@@ -6,8 +6,6 @@ A convolution is one matrix product with windows of its input, k positions conca
 step of a decoder is the same product with one window. Its buffer is the last (k - 1) r inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

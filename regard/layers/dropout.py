@@ -6,8 +6,6 @@ again in the backward pass instead of storing it. `AddNorm` is the box "Add & No
 Vaswani et al. 2017, whose dropout is part of it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -9,8 +9,6 @@ released "lite" models:
 Convolutions are padded as TensorFlow's "SAME": a map of n columns has ceil(n / stride) afterwards.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -3,8 +3,6 @@
 FFN(x) = activation(x W1 + b1) W2 + b2
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -6,8 +6,6 @@ which every torch for x86 also contains, is not: one core of an AMD EPYC (Zen 5)
 it calls the Arm Compute Library or SVE code, where `_linear_pointwise` is oneDNN's reference code.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable
 from typing import Any

@@ -7,8 +7,6 @@ quantized too: to bfloat16, or to 8 bits in groups of 64 elements that share a s
 here and the compiled kernels have the same results, up to the order of rounding.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

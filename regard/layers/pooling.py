@@ -4,8 +4,6 @@ Texts are unpadded: hidden states (N, D) of the tokens of all texts, and the len
     texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

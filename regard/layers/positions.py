@@ -1,7 +1,5 @@
 """Absolute position embeddings: sinusoidal, learned, or none, as with relative positions."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -7,8 +7,6 @@ computes the gradient of each weight by one product over all steps, where autogr
 every step.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -7,8 +7,6 @@ incoming gradient. For few tokens the gradient of the logits is smaller than the
 parameters, and is stored instead of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

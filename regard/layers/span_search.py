@@ -9,8 +9,6 @@ A classifier of spans scores first and last tokens independently; here p(b | a) 
 token. In training, a is the target's first token (teacher forcing), also in `none`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ Families of models differ in the pooling, in the inner layer (BERT's pooler is o
 which are the arguments of one head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

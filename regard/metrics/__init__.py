@@ -7,8 +7,6 @@ grow with the data, except where it says why. A new metric is one file and one l
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from regard.lazy import entry, names_of

@@ -1,7 +1,5 @@
 """Correlation of predicted numbers with their targets: Pearson's and Spearman's."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ All take probabilities over the last dimension (..., V), tensors or anything tha
 give float64 tensors (...,). By continuity, 0 log 0 = 0, which is what `torch.xlogy` gives.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

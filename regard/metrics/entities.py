@@ -10,8 +10,6 @@ scored as conlleval and seqeval's default mode do: every word that is not outsid
 entity, in any scheme.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

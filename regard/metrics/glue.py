@@ -8,8 +8,6 @@
 | `stsb` | Pearson's and Spearman's correlation |
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

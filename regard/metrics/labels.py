@@ -4,8 +4,6 @@ All but accuracy are functions of how often each label was predicted for each; t
 kept by the labels' names and add up over batches.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence

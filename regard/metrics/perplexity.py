@@ -4,8 +4,6 @@ The same model and text give other numbers per word than per subword, and better
 context each prediction sees. So the number carries its unit, its context and its tokenization.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

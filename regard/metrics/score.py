@@ -1,7 +1,5 @@
 """A score with the signature of how it was measured."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Answers are compared in lower case, without punctuation (ASCII's), articles and 
 (Rajpurkar et al. 2018) a question may have no answer, which is to be told by the empty string.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -20,8 +20,6 @@ over the references and the four n, times 10, is the score of a caption; that of
 mean of its captions. It is usually printed times 100, as here.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -7,8 +7,6 @@
 `regard.checkpoints.adapters` chooses the layers by their published names.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@ GPT-2's decoder with sinusoidal positions and relu, in which rare words have nar
 inputs and as outputs; both share their matrices and projections (section 3).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

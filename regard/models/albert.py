@@ -7,8 +7,6 @@ width are projected to `d_model`. Beside masked words it learned whether two par
 in their order. There is no dropout after the feed-forward network.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, cast

@@ -8,8 +8,6 @@ embedding, whose matrix is the output's, too, there without dropout. Under a hea
 of ULMFiT (Howard & Ruder 2018), which a classifier reads at its last state and pooled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

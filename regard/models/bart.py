@@ -1,7 +1,5 @@
 """BART (Lewis et al. 2020) and mBART (Liu et al. 2020): the Transformer with learned positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

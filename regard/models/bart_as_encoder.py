@@ -1,7 +1,5 @@
 """BART and mBART as encoders of a text: the decoder reads the text that the encoder has read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self

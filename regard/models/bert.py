@@ -7,8 +7,6 @@ gelu; every position attends to every other. Heads on top predict masked tokens,
 follows another, and the classes of texts, tokens and spans.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

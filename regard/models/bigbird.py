@@ -8,8 +8,6 @@ everything. The cost grows with the length and not with its square. A sequence t
 blocks than a block of queries would see is read with full attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast

@@ -7,8 +7,6 @@ A word has a vector of its own and, by choice, one of its characters: where an L
 vocabulary share one vector and differ by their characters. With the head "crf" it is their tagger.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

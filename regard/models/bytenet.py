@@ -8,8 +8,6 @@ a S + b columns of S source tokens; later target positions have no column ("dyna
 section 3.2). The dilation doubles from block to block, and starts again in each set.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 config = config_of(BertConfig, {"vocab_size": 100, "heads": 4}, "config.json")
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise

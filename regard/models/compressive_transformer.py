@@ -14,8 +14,6 @@ and the weights of the layer get no gradient from it: f alone does. The norm is 
 vector, all heads together; the loss is its mean over the tokens of the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every model has a config, a frozen dataclass whose fields have these types. The 
 section [model] of a recipe and, through `regard.models.check_config`, the config.json of folders.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

@@ -6,8 +6,6 @@ Half of the layers of BERT, distilled from all of them. There are no segments an
 dropout after attention, and the classifier has an inner layer with relu.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -7,8 +7,6 @@ norm follows each sub-layer. It predicts the next token of a text. It is an enco
 tasks read the hidden state of the last token, which has attended to the whole text (section 3.2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

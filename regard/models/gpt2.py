@@ -6,8 +6,6 @@ GPT with the layer norm before each sub-layer and one more at the end, and with 
 the start where a sub-layer writes into the residual sum (section 2.3).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ GPT-Neo (Black et al. 2021) is GPT-3, trained on public text and published. Its 
 divided by sqrt(d_k), and its projections to queries, keys and values add no vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

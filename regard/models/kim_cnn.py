@@ -6,8 +6,6 @@ Each filter is centred on a word; outside of a text there are zeros. The maximum
 for classes reads, so that the features of every word can serve other tasks, too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

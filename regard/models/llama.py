@@ -7,8 +7,6 @@ rotary positions in the queries and keys of each layer; gated feed-forward layer
 on, heads of keys and values that several heads of queries share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast

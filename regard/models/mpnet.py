@@ -6,8 +6,6 @@ RoBERTa's network without segments, and with T5's relative positions beside the 
 learned number for each bucket of distances and each head, which all layers add to their scores.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

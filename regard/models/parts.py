@@ -2,8 +2,6 @@
 them can have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints

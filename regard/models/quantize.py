@@ -9,8 +9,6 @@ rounding. Whole steps in one compiled call are wrappers around the model: see
 `regard.models.wrappers`.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import TypeVar, get_args
 

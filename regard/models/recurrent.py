@@ -8,8 +8,6 @@ and gradients stop at the start of a window (truncated backpropagation through t
 it is an encoder, from which classifiers and taggers are fine-tuned (Dai & Le 2015).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

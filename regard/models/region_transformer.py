@@ -5,8 +5,6 @@
 Positions count the regions row by row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

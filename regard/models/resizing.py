@@ -1,7 +1,5 @@
 """Models with fewer layers, more embeddings or another vocabulary."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace

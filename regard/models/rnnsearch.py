@@ -14,8 +14,6 @@ The decoder attends before its recurrent step; Luong's (`lstm-seq2seq`) attends 
 have one vocabulary, and each its own embeddings.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -9,8 +9,6 @@ XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning 
 same network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

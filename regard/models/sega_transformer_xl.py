@@ -8,8 +8,6 @@ of the three distances has a third of the vector that W_r reads (section 2.2):
 Sentences and paragraphs are numbered through the whole text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

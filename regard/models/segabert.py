@@ -7,8 +7,6 @@ three, for the paragraph in the text, the sentence in its paragraph and the toke
 (equation 3 of the paper; sentences are counted from 0 in each paragraph, tokens in each sentence).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

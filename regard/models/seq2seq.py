@@ -8,8 +8,6 @@ to the next step beside the next word ("input feeding", section 3.3). Its parts 
 window (global, local-m or local-p) and the selection (soft or hard), in any combination.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields

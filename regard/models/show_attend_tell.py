@@ -14,8 +14,6 @@ f_att is the additive score, and phi the sum of alpha_i a_i (soft attention), or
 drawn with probability alpha_i (hard attention, section 4.1: REINFORCE as in `regard.tasks`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 

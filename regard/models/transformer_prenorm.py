@@ -1,7 +1,5 @@
 """The Transformer with layer norms before its parts, and M2M-100 (Fan et al. 2020)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal

@@ -8,8 +8,6 @@ it had at the last M positions, and positions are compared by their distance. Wh
 grows by M with every layer.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

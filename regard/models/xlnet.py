@@ -12,8 +12,6 @@ other (section 2.6); classifiers read its last token.
 One dropout mask of the distance vectors holds for all sequences of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -20,8 +20,6 @@ raises an error for a name in REGARD_WITHOUT that no implementation has.
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from regard.ops.definitions import (
     ALL_KEYS,
     AdamUpdate,

@@ -2,8 +2,6 @@
 that are a function of a seed and an index.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Who may ask: the site of a request, and its key."""
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """What the server counts, as Prometheus reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge

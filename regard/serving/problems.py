@@ -1,7 +1,5 @@
 """Errors as HTTP answers, in the form that OpenAI's clients read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 The first line of a class is what the documentation says of its route.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 

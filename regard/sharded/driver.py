@@ -1,7 +1,5 @@
 """Starts workers on an executor, shows their progress, and completes the output folder."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections import Counter

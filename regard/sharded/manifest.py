@@ -7,8 +7,6 @@ OUT/
   failed.jsonl        all rows without a result, when everything is done
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -6,8 +6,6 @@ jsonl         a line of JSON for each row: its fields and the prediction
 txt           a line for each row: the prediction, an empty line for a row without one
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The parts of an output folder, read one after another in the order of the input."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

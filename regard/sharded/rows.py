@@ -1,7 +1,5 @@
 """The rows of the input, read so that a line that cannot be read costs nothing but itself."""
 
-from __future__ import annotations
-
 import os
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ A part is a function of the model, the options and its rows alone, whoever compu
 written under a temporary name, and renamed when it is complete: what exists is done.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice

@@ -6,8 +6,6 @@ training loop trains one. A new task is one file and one line.
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

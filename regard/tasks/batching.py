@@ -1,7 +1,5 @@
 """Many texts through a model: batches of similar lengths, results in the order of the texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

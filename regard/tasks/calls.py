@@ -1,7 +1,5 @@
 """`regard.evaluate` and `regard.search`, for what is in memory or in a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path

@@ -5,8 +5,6 @@ one of the cores, every operation waits for it; batches of their own threads do 
 other.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import deque

@@ -7,8 +7,6 @@ encoder-decoder, or a language model that reads history and reply as one text (`
 much a model uses the history is the perplexity of the same replies with it and without it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Unpack

@@ -9,8 +9,6 @@ What it learns depends on what the teacher has:
 The teacher is never trained, and is no part of the model that is saved.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """[data] of pre-training tasks that read documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

@@ -9,8 +9,6 @@ caches of a CPU is three times as fast as one that does not. While one chunk is 
 is tokenized in another thread.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ predictions and their metrics; the rest is here. Any encoder can be used: it def
 become its input (its template) and creates the head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -15,8 +15,6 @@ per token, or per byte; without choices it generates an answer, which must be eq
 one. Nothing is learned.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import zlib

@@ -5,8 +5,6 @@ filled.text                             the text with the most probable word
 filled.masks[0][:3]                     words for the first mask, with their probabilities
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

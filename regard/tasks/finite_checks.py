@@ -4,8 +4,6 @@ Weights that diverged, or activations that overflow, would give a result that lo
 So the last numbers that a model computes are checked once, before a result is made of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ save(task, "folder")                            as other libraries publish it, w
 quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, opened at once, faster
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Other libraries keep that section when they replace the head of a model or renam
 head and `id2label` decide, and the section adds what they do not contain.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from pathlib import Path

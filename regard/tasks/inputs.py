@@ -4,8 +4,6 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress

@@ -5,8 +5,6 @@ the use of long contexts. The word is all that follows the last space, of any nu
 of them must be the most probable one after the right tokens before it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The sentence with the larger log-likelihood is preferred. It is the sum over its
 mean: the sentences of a pair may differ in length. Pairs with equal ones count as wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean

@@ -8,8 +8,6 @@ The last line has the checksum of the text, so that a card which a person has wr
 recognized, and left as it is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 The head comes with published weights (`BertForNextSentencePrediction`) and is not trained here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -7,8 +7,6 @@ A prediction is a frozen dataclass derived from `Prediction`, whose first field 
 task names the class as `prediction_type`. In a table predictions are further columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path

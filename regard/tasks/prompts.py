@@ -3,8 +3,6 @@
 A model that carries a state has no context (`limit` None): every prompt fits.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

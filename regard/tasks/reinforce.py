@@ -11,8 +11,6 @@ the gradient is exact.
 The model gives log p(s_t) and H[s_t] in `Output.extras`; see `regard.attention.selection`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """[data] of language modeling: running text, whose tokens are in memory or in mapped files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

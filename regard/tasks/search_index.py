@@ -10,8 +10,6 @@ SearchIndex.load("index").search("a query")     # opens the model as well
     texts.jsonl     a text in each line
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

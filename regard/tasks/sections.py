@@ -2,8 +2,6 @@
 of tasks that generate texts, and of tasks on encoders.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict

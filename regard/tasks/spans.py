@@ -2,8 +2,6 @@
 of the best spans over all windows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

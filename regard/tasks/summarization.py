@@ -4,8 +4,6 @@ Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": what a summa
 reference is counted in words, in pairs of words, and as the longest common subsequence.
 """
 
-from __future__ import annotations
-
 from regard.metrics import ROUGE, Metric
 from regard.tasks.text_to_text import TextToText
 

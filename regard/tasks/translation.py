@@ -1,7 +1,5 @@
 """Translation: pairs of sentences, an encoder-decoder, BLEU."""
 
-from __future__ import annotations
-
 from typing import Any, Unpack
 
 from pydantic import field_validator

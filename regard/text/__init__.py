@@ -8,8 +8,6 @@ Adding a kind is one file with a `train` function and one line in `KINDS`.
 Internal: names that `regard` itself does not have may change with every version.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from regard.lazy import names_of

@@ -7,8 +7,6 @@ Ties: of pairs with equal counts, the one that occurs first when the words are r
 merged. (This is what `max(pairs, key=pairs.get)` of the paper's own listing does.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

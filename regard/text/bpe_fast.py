@@ -7,8 +7,6 @@ byte-bpe  words are bytes, the space before a word belongs to it (GPT-2): nothin
 `regard.text.bpe` learns the same merges step by step, to explain them.
 """
 
-from __future__ import annotations
-
 import json
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

@@ -3,8 +3,6 @@
 Also ELMo's characters, which are bytes with fixed numbers and need no vocabulary.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

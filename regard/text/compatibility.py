@@ -1,7 +1,5 @@
 """Checks that a tokenizer and a model belong together, before a wrong pair gives wrong results."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A text as tokens: ids, names and where they stand in the text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ likelihood(words, merges=5)      the same for WordPiece by likelihood
 encoding(tokenizer, text)        which merges, or which longest matches, encode a text
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

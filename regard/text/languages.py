@@ -10,8 +10,6 @@ The tokenizer's template contains the token of one source language; it is replac
 language asked for.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ vocabulary each time. So each such symbol is replaced by one private-use charact
 trains on those as on any other character, and the learned symbols are decoded afterwards.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@
 By default the text is not changed, and only `split` decides where words end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

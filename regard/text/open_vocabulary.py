@@ -9,8 +9,6 @@ them gets an id of its own when it is first met. These ids mean something to thi
 to those made from it (by `with_template` and the like); they are not written to files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any

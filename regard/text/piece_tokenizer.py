@@ -5,8 +5,6 @@ A piece without an id is the unknown token. Special tokens in a text are these, 
 not see. Marian's, M2M-100's and fairseq's tokenizers are such ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

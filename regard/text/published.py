@@ -13,8 +13,6 @@ Formats:
 The settings beside them are read as `transformers` does: see `regard.text.token_settings`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ token at white space, so that encoding one sentence after the other gives the to
 one begins without it, the text is encoded and its tokens are divided (`divided_ids`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The roles of special tokens, and what a vocabulary must hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 

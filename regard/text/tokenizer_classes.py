@@ -5,8 +5,6 @@ the added tokens from tokenizer.json. They build the normalizer, the pre-tokeniz
 from the fields of tokenizer_config.json. Other classes use tokenizer.json as it is.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

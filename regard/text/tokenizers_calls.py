@@ -5,8 +5,6 @@ expect, such as a regular expression that exceeds its limits or an index out of 
 becomes a pyo3_runtime.PanicException, which `except Exception` does not catch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar

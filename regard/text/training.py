@@ -1,7 +1,5 @@
 """Trains a tokenizer of any kind on texts that are read once, as a stream."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields

@@ -10,8 +10,6 @@ A character that is not in the vocabulary is unknown: its score is `UNKNOWN_PENA
 smallest score.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Trains the unigram language model over subwords with the `sentencepiece` library (Kudo 2018)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from io import BytesIO

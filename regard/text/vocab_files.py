@@ -1,7 +1,5 @@
 """Reads vocabulary files; errors name file and line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

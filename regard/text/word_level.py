@@ -4,8 +4,6 @@ Trained here and not by the library, whose trainer leaves a gap in the ids if a 
 as <unk> also occurs in the texts, as it does in the Penn Treebank and in WikiText.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

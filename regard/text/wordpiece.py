@@ -9,8 +9,6 @@ wordpiece-likelihood  subwords chosen by score(ab) = count(ab) / (count(a) * cou
 Both encode alike: see `longest_match`.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping

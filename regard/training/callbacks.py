@@ -1,7 +1,5 @@
 """The result of a training, and who is told of its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

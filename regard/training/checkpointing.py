@@ -9,8 +9,6 @@ runs/NAME/
   result.json      how the training ended; only in finished runs
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 """How a forward pass is computed: its precision, blocks that torch compiles, and blocks whose input
 alone is kept for the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass

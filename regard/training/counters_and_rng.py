@@ -1,7 +1,5 @@
 """What a training has counted, its random numbers, and when it is finished."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """FLOPs, and bytes that are stored for a backward pass, counted on the meta device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass

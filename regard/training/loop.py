@@ -4,8 +4,6 @@
 it to exactly where it stopped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """metrics.jsonl: one event a line, exact across an interruption; TensorBoard beside it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -6,8 +6,6 @@ fused one is the fastest, on the CPU as well: for 3M parameters in 80 tensors on
 1.6 ms, the plain one 4.7 and the one with foreach 9.9 ms; SGD is equal in all three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -7,8 +7,6 @@ https://arxiv.org/abs/1506.01186
 https://docs.fast.ai/callback.schedule.html
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a training reports: lines of metrics.jsonl, and the progress that is shown."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`train` starts a run in a folder, and `resume` goes on with one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager

@@ -4,8 +4,6 @@ Steps count from 1. Decays reach their end one step after the last, so that the 
 still learns.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

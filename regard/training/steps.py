@@ -4,8 +4,6 @@
 learning-rate range test (`range_test.GrowingRate`) inherit from it.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The protocol of a task in training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol

@@ -6,8 +6,6 @@ counters, the best score and the length of metrics.jsonl. A resumed run ends lik
 stopped.
 """
 
-from __future__ import annotations
-
 import platform
 from typing import Any
 

@@ -7,8 +7,6 @@ themselves; the mean is validated and published. NT-ASGD (Merity et al. 2018, al
 when validations have stopped to improve.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Cells that follow a property of the text, such as quotes or the depth of parentheses."""
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

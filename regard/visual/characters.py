@@ -1,7 +1,5 @@
 """Cells, bars and vertical labels made of characters, for the terminal."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ TreePicture.of("(S (NP (PRP It)) (VP (VBZ works)))").show()
 n_best_picture(task.predict("I shot an elephant.", return_proba=True, n_best=3).n_best)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

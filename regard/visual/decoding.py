@@ -1,7 +1,5 @@
 """The next token's distribution as bars, and a beam search as a tree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

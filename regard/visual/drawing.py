@@ -4,8 +4,6 @@ Coordinates are pixels from the top left corner. Colours are named by their role
 "accent", ...), so that the same shapes follow a page's light or dark theme.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

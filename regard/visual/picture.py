@@ -3,8 +3,6 @@
 A page has one style sheet and both themes, and nothing from the network.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The attention weights of a forward pass, by tokens or by the words that they are parts of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache

@@ -1,7 +1,5 @@
 """Cells of recurrent models over a text, and how far gradients reach back in time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pages of runs and of comparisons, and the output of a training in a notebook."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -5,8 +5,6 @@ found = TextMap.of(task.embed(texts), texts, labels)
 found.points[0]; found.nearest(found.vectors[0], 5)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self

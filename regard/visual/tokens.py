@@ -1,7 +1,5 @@
 """What an encoder reads, and all segmentations of a word, as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from regard.errors import ConfigError

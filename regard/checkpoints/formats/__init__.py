@@ -8,8 +8,6 @@ silently. Other libraries have no pruned heads: they are published as zeros, whi
 and a field of config.json lists them, so that they are pruned again when they are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 

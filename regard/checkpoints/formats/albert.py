@@ -1,7 +1,5 @@
 """ALBERT's published layout: groups of layers, factorized embeddings, its own heads."""
 
-from __future__ import annotations
-
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import (
     ConfigTable,

@@ -8,8 +8,6 @@
 `eos` is two tokens there: <s>, which begins a sentence and is never predicted, and </s>.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ SegaBERT's folders say that they are BERT's (`model_type`), and most do not say 
 are: their tensors tell both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """BigBird's published layout: BERT's body, its own heads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

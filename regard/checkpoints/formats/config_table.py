@@ -5,8 +5,6 @@ value because our model computes nothing else. Any other field cannot change a r
 `transformers` for this model type does not read it. It is ignored, and a warning names it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """DistilBERT's published layout: names, configuration, heads."""
 
-from __future__ import annotations
-
 from regard.checkpoints.formats.config_table import (
     ConfigTable,
     Field,

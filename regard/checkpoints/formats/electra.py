@@ -1,7 +1,5 @@
 """ELECTRA's published layout: BERT's body, a projection, its own heads."""
 
-from __future__ import annotations
-
 from regard.checkpoints.formats import bert
 from regard.checkpoints.formats.config_table import ConfigTable, Field, activation, dropout
 from regard.checkpoints.formats.encoder_layout import (

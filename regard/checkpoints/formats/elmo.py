@@ -7,8 +7,6 @@ order i, g, f, o, and add 1 to the bias of the forget gate when they compute. Th
 are one less than ours: the vector 0 of padded words is not stored. The softmax is never published.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

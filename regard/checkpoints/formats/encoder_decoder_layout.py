@@ -6,8 +6,6 @@ Marian, Pegasus, BART, mBART and M2M-100 have it. They differ in the order of no
 and in what stands around the layers; each has a file or a table of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The tensors of a file say which heads it holds; where several heads share a tens
 ("classifier"), the architecture that config.json names decides.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ files have no prefix before their names although they hold language models, so t
 decides and not the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq

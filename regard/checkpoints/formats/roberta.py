@@ -2,8 +2,6 @@
 RoBERTa under other names, and of MPNet: RoBERTa's heads on a body with names of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

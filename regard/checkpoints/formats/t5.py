@@ -4,8 +4,6 @@ A folder of the whole model has tensors of a decoder. Whether the output is a ma
 in the tensors: later releases of `transformers` write `tie_word_embeddings` true in any case.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

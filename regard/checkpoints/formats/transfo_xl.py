@@ -5,8 +5,6 @@ cosine of one frequency side by side, so that W_r is reordered. It starts with a
 which queries attend to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

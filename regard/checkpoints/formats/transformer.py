@@ -6,8 +6,6 @@ it: embeddings, the layers that read hidden states, those that write them, and n
 inside heads keep their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 A language model is the model itself; under other heads it is `EncoderWithHeads`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ begins with `# ` before the words of a sentence, and has not as many columns, is
 counted in the report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike

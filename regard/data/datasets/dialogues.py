@@ -1,7 +1,5 @@
 """Dialogues: turns of speakers, one after the other. DREAM, or your own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike

@@ -1,7 +1,5 @@
 """Minimal pairs, of which one sentence is grammatical: BLiMP (Warstadt et al. 2020), or others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice

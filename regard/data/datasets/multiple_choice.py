@@ -1,7 +1,5 @@
 """Multiple choice: questions of which one of several answers is right. DREAM, SWAG, or your own."""
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

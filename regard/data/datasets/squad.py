@@ -3,8 +3,6 @@
 A file is JSON: articles, of paragraphs, of questions. It is read into memory as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

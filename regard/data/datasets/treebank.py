@@ -1,7 +1,5 @@
 """Constituency trees in brackets, as the Penn Treebank and its parsers write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from typing import Any

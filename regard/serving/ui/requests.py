@@ -1,7 +1,5 @@
 """The fields of what views ask for. As everywhere, a field that is not listed is an error."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field

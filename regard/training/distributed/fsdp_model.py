@@ -1,7 +1,5 @@
 """A model whose parameters are divided among the processes (FSDP2)."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

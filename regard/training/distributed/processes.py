@@ -1,7 +1,5 @@
 """The processes of a training: what they send to each other, and the files that they write."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import warnings

@@ -4,8 +4,6 @@ NAME.md        a lesson: its controls and links in TOML, then its text and quest
 functions.py   from the numbers of a lesson to its picture
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

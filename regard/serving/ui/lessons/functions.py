@@ -1,7 +1,5 @@
 """The pictures of the lessons, each computed by the functions that models use."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Sequence
