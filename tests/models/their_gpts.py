@@ -46,6 +46,10 @@ class Family:
     name: str
     layout: GPTLayout
 
+    def __str__(self) -> str:
+        """In the names of tests."""
+        return self.name
+
     def config(self, **options: Any) -> Any:
         return getattr(transformers, f"{self.name}Config")(**(BODY | options))
 
