@@ -66,6 +66,7 @@ from regard.tasks.sections import (
     FoldOption,
     Share,
     TableOptions,
+    TokenizerSection,
     differing,
 )
 from regard.tasks.task import of_training
@@ -147,10 +148,28 @@ class TextToTextEvaluation(Options):
     """Validation generates targets for this many texts; 0 means all."""
 
 
+class PairTokenizer(TokenizerSection):
+    """[tokenizer]: one that is learned may be two, of sources and of targets."""
+
+    shared: bool = True
+    """Sources and targets have one vocabulary; false: one each, for a model that has a place for
+    both (transformer)."""
+
+    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        if self.shared or self.path is not None:
+            return super().build(texts)
+        source = super().build(lambda: islice(texts(), 0, None, 2))
+        source.targets = super().build(lambda: islice(texts(), 1, None, 2))
+        return source
+
+
 class PairsRecipe(DecodingRecipe):
     """What the recipes of tasks with sources and targets have in common."""
 
+    new_tokenizer: ClassVar[TokenizerSection] = PairTokenizer()
+
     data: PairsData
+    tokenizer: PairTokenizer | None = None
     objective: TextToTextObjective = TextToTextObjective()
     evaluation: TextToTextEvaluation = TextToTextEvaluation()
 

@@ -254,8 +254,11 @@ def text_settings(task: EncoderTask) -> TextOptions:
 def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
     yield from EncoderTask.problems(recipe)
-    if not recipe.data.splits_train:
-        yield from differing(recipe.data, "data", ("group",), OF_A_SHARE)
+    data = recipe.data
+    if not data.splits_train:
+        yield from differing(data, "data", ("group",), OF_A_SHARE)
+    if any(isinstance(column, str) for column in data.columns) and data.header is False:
+        yield "data.header", "must not be false where `columns` are names: a header has them."
 
 
 OF_A_SHARE = "is of `valid` as a share or a fold of the training data"
@@ -273,11 +276,19 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
         yield from differing(data, "data", (*TABLE_OPTIONS, "group"), why)
         if wrong := metrics.glue_problem(data.glue):
             yield "data.glue", f"cannot be learned: {wrong}"
+    if data.trees:
+        why = "is of tables, and `trees` says what is read"
+        yield from differing(data, "data", (*TABLE_OPTIONS, "group", "columns", "glue"), why)
     if data.trees == "phrases" and data.splits_train:
         problem = "would have phrases of the sentences that are trained on"
         yield "data.valid", f"{problem}. Name a file of trees, or set `trees` to sentences."
+    if not (data.glue and data.test is not None):
+        yield from differing(data, "data", ("test_part",), "is of `test`, a folder of GLUE")
     if not data.splits_train:
         yield from differing(data, "data", ("stratified",), OF_A_SHARE)
+    if data.valid is None and data.test is None:
+        why = "is of `valid` or `test` in [data]"
+        yield from differing(recipe.evaluation, "evaluation", ("metrics",), why)
     if data.stratified and data.group is not None:
         yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
     for name in recipe.evaluation.metrics:

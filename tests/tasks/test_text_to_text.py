@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 
@@ -11,6 +12,7 @@ from regard.data.token_arrays import encode
 from regard.errors import ConfigError, DataError
 from regard.experiments import runs
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarizer
 from regard.tasks.text_to_text import TextToText
@@ -185,3 +187,37 @@ def test_no_row_behind_valid_sentences_is_read(tmp_path):
     assert runs.plan(recipe).task.data.references == ["b a"] * 2
     with pytest.raises(DataError, match="valid.tsv:3"):
         list(recipe.data.records("valid"))
+
+
+def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
+    tokenizer = train("words", TEXTS, 40)
+    gpt2 = dict(d_model=8, heads=2, layers=1, max_length=24)
+    for model in (
+        model_of(tokenizer, max_length=12),
+        DecoderOnly(DecoderOnlyConfig(tokenizer.vocab_size, "gpt2", gpt2)).eval(),
+    ):
+        task = Translator(model, tokenizer)
+        with pytest.warns(UserWarning, match="2 of 2 texts stop at this model's limit of 12 token"):
+            found = task.hypotheses(TEXTS[:2], min_tokens=50)
+        assert [len(ranked[0].tokens) for ranked in found] == [12, 12]
+        with warnings.catch_warnings(action="error"):
+            task.translate(TEXTS[:2], max_tokens=11)
+            task.translate(["", " "])
+
+
+@pytest.mark.parametrize("valid_sentences", [0, 3])
+def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_sentences):
+    rows = ["a b\tb a", "b\tb", "\tno source", "no target\t"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["source\ttarget", *rows, ""]))
+    (tmp_path / "recipe.toml").write_text(
+        'task = "translation"\n[data]\ntrain = ["pairs.tsv"]\nvalid = ["pairs.tsv"]\n'
+        'columns = ["source", "target"]\n[tokenizer]\nkind = "words"\n'
+        f"[evaluation]\nvalid_sentences = {valid_sentences}\n"
+        '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
+        "decoder_layers = 1\n[training]\nmax_steps = 1\n"
+    )
+    task = runs.plan(runs.read_recipe(tmp_path / "recipe.toml")).task
+    (note,) = [note for note in task.notes() if note.startswith("validation data")]
+    assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} examples read" in note
+    assert "source: empty, example kept: 1 (first at line 4)" in note
+    assert task.data.references == ["b a", "b", "no source", ""][: valid_sentences or 4]
