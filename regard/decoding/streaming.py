@@ -197,11 +197,19 @@ class GeneratedText:
     def ready(self) -> str:
         """The text that was not sent yet, without an end that may begin a stop sequence."""
         text = self.text
-        begun = (n for s in self._stops for n in range(1, len(s)) if text.endswith(s[:n]))
-        end = len(text) - (0 if self.ended else max(begun, default=0))
+        begun = () if self.ended else (begun_length(text, stop) for stop in self._stops)
+        end = len(text) - max(begun, default=0)
         piece = text[self._sent : end]
         self._sent = max(self._sent, end)
         return piece
+
+
+def begun_length(text: str, stop: str) -> int:
+    """The number of characters at the end of a text with which a stop sequence begins."""
+    start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while start >= 0 and not stop.startswith(text[start:]):
+        start = text.find(stop[0], start + 1)
+    return len(text) - start if start >= 0 else 0
 
 
 def text_of(

@@ -207,6 +207,20 @@ def test_prompts_that_begin_alike_are_read_once(folders):
     assert task.prefix_cache.reused >= 8 and task.prefix_cache.bytes <= 2**20
 
 
+def test_long_stops_cost_no_more_than_short_ones():
+    """Their time is the engine's, for which all requests wait."""
+    ids = BYTES.encode("the cat sat " * 300).ids
+    stops = [f"{number}" * 500_000 for number in range(14)]
+    stops += ["the cat sat " * 50_000, "the cat sat " * 40_000 + "!"]
+    generated, began, text = GeneratedText(BYTES, [], stops), time.process_time(), ""
+    for token in ids[:1500]:
+        generated.add(token)
+        text += generated.ready()
+    assert text == "" and time.process_time() - began < 5
+    generated.end()
+    assert generated.ready() == BYTES.decode(ids[:1500])
+
+
 BYTES = train("byte-bpe", ["naïve café 日本語 😀 the cat sat " * 3], 290)
 TEXT = st.text(alphabet="ab é日😀", max_size=12)
 
