@@ -278,7 +278,7 @@ def test_a_named_size_replaces_the_defaults_of_the_model(tmp_path):
 
 def test_files_that_are_not_recipes_are_errors_with_name_and_line(tmp_path):
     (tmp_path / "small.toml").write_bytes(b"task = 'x'\nname = '\xff'\n")
-    with pytest.raises(DataError, match=r"small.toml:2: is not UTF-8"):
+    with pytest.raises(DataError, match=r"small.toml:2: byte 0xff is not UTF-8"):
         recipe.read(tmp_path / "small.toml")
     with pytest.raises(DataError, match=r"no such recipe. Did you mean 'small.toml'\?"):
         recipe.read(tmp_path / "smal.toml")

@@ -192,7 +192,9 @@ def sequential_likelihood(
     """The likelihood of a text as one sequence, `steps` tokens at a time."""
     nats, count, state, remembered = 0.0, 0, None, None
     parts = ParallelStreams(text, batch_size=1, sequence_length=steps)
-    for batch in watched(parts):
+    for number, batch in enumerate(watched(parts)):
+        if number:
+            _check_state(model, state)
         if cache is None:
             loss, tokens, state = _read(model, batch, state)
             nats, count = nats + loss, count + tokens
@@ -222,15 +224,26 @@ def stateful_likelihood(model: Generator, text: TokenArray) -> TextLikelihood:
     return sequential_likelihood(model, text, SEQUENTIAL_STEPS)
 
 
-def _read(model: Generator, batch: StreamBatch, state: State | None) -> tuple[float, int, State]:
-    """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
-    batch = batch.to(device_of(model))
-    output = model(batch.tokens, state)
-    if output.state is None:
+def _check_state(model: Generator, state: State | None) -> State:
+    """The state before a further part of a text.
+
+    Raises:
+        ConfigError: the model has none, so that the part would be read without those before.
+    """
+    if state is None:
         raise ConfigError(
             f"{type(model).__name__} carries no state from one part of a text to the next: give "
             "`window`, the tokens that it reads at a time."
         )
+    return state
+
+
+def _read(
+    model: Generator, batch: StreamBatch, state: State | None
+) -> tuple[float, int, State | None]:
+    """Loss in nats and number of the predicted tokens of a batch, and the state after it."""
+    batch = batch.to(device_of(model))
+    output = model(batch.tokens, state)
     loss, tokens = model.head.loss(output.hidden.flatten(0, 1), batch.targets.flatten())
     return float(loss), tokens, output.state
 
@@ -246,6 +259,7 @@ def _read_segments(
     before = torch.arange(rows - 1, device=device_of(model))
     for number, batch in enumerate(watched(streams), 1):
         loss, tokens, state = _read(model, batch, state)
+        state = _check_state(model, state)
         nats, count = nats + loss, count + tokens
         if number == streams.leading:
             began = state.select(before + 1)

@@ -140,7 +140,9 @@ class OneTargetData(TextsData):
     @classmethod
     def _known(cls, name: str) -> str:
         if name and name not in GLUE:
-            raise ValueError(f"is {name!r}, which is no task of GLUE. {nearest(name, GLUE)}")
+            parts = [known for known in GLUE if known.startswith(f"{name}-")]
+            hint = f"Give {' or '.join(parts)}." if parts else nearest(name, GLUE)
+            raise ValueError(f"is {name!r}, which is no task of GLUE. {hint}")
         return name
 
     @property

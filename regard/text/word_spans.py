@@ -143,7 +143,8 @@ def _checked_spans(spans: Sequence[Span], text: str) -> list[Span]:
         RegardError: they are not ascending and within the text.
     """
     bounds = [0, *(bound for span in spans for bound in span), len(text)]
-    if bounds != sorted(bounds) or any(start == stop for start, stop in spans):
+    numbers = all(isinstance(bound, int) for bound in bounds)
+    if not numbers or bounds != sorted(bounds) or any(start == stop for start, stop in spans):
         raise RegardError(
             "`splitter` must give (start, stop) of each word, ascending and within the text of "
             f"{len(text)} characters, but gives {shown(spans)}."

@@ -183,7 +183,7 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(folds=1), "`folds` must be at least 2"),
         (dict(folds=2.0), "`folds` must be a whole number"),
         (dict(folds=True), "`folds` must be a whole number"),
-        (dict(folds=21), "21 folds, but the training data have 20 rows"),
+        (dict(folds=21), "one of 21 folds, each of which needs one of the rows, but there are 20"),
         (dict(valid=0.1), "leave out `valid`"),
         (dict(data={"valid": 0.1}), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),

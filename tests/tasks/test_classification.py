@@ -349,7 +349,7 @@ def test_mnli_is_validated_on_the_named_half(workdir, half):
         write(f"MNLI/{name}.tsv", rows)
     task = runs.plan(
         runs.read_recipe(
-            "small.toml", [f'data.glue="MNLI-{half}"', "data.train=MNLI", "data.valid=MNLI"]
+            "small.toml", [f'data.glue="mnli-{half}"', "data.train=MNLI", "data.valid=MNLI"]
         )
     ).task
     assert task.parts.valid.report.files[0].endswith(f"dev_{half}.tsv")

@@ -32,7 +32,7 @@ def task():
 
 def test_predicted_entities_are_well_formed_and_tags_have_their_probability(task):
     for one in task.predict(SENTENCES, return_proba=True):
-        assert len(spans(one.tags, "IOB2")) == len(one.entities)
+        assert len(spans(one.tags)) == len(one.entities)
         before = "O"
         for tag in one.tags:
             assert not tag.startswith("I-") or before[2:] == tag[2:]

@@ -326,5 +326,5 @@ def test_a_module_outside_of_the_folder_is_not_read(model_folders, damaged, path
     modules = json.loads((folder / "modules.json").read_bytes())
     modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(CheckpointError, match="`path` must be a folder inside of this one"):
+    with pytest.raises(CheckpointError, match="`1.path` must be a folder inside of this one"):
         regard.load(folder)

@@ -100,6 +100,7 @@ REFUSED = {"is_encoder_decoder", "is_decoder", "add_cross_attention"}
 OWN_REFUSED = {
     "mpnet": {"pad_token_id", "relative_attention_num_buckets"},
     "electra": {"summary_type", "summary_use_proj"},  # another head for choices
+    "albert": {"inner_group_num"},  # 1 in all published files
 }
 
 
