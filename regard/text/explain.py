@@ -6,7 +6,7 @@ encoding(tokenizer, text)        which merges, or which longest matches, encode 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import islice
@@ -114,20 +114,6 @@ class LookedUpWord:
 
     word: str
     tokens: tuple[str, ...]
-
-
-def count_words(texts: Iterable[str]) -> dict[str, int]:
-    """The words between white space -> their counts, in the order in which they are first read.
-
-    Raises:
-        RegardError: a text is no str or has half of a surrogate pair.
-    """
-    counts: Counter[str] = Counter()
-    for number, text in enumerate([texts] if isinstance(texts, str) else texts):
-        if problem := text_problem(text):
-            raise RegardError(f"text {number} cannot be used: {problem}")
-        counts.update(text.split())
-    return dict(counts)
 
 
 def training(

@@ -156,7 +156,6 @@ def test_lone_surrogates_raise_errors_in_every_function_that_takes_text(kind):
         (lambda: tokenizer.with_roles({"sep": HALF}), "special token"),
         (lambda: train(kind, ["a", HALF], 300), "text 1"),
         (lambda: explain.encoding(tokenizer, HALF), "the text"),
-        (lambda: explain.count_words(["a", HALF]), "text 1"),
     ):
         with pytest.raises(RegardError, match=f"{where}.*{surrogate}"):
             work()
