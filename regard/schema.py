@@ -107,7 +107,7 @@ def parse_json(
 
 
 class _Refused(Exception):
-    """What is wrong with a JSON text that Python reads."""
+    """What is wrong with a JSON text that Python reads; and the number, where it is one."""
 
 
 @lru_cache(maxsize=4)  # `json.loads` makes a decoder for each text
@@ -124,13 +124,13 @@ def _decoder(any_size: bool, finite: bool) -> json.JSONDecoder:
 
     def real(number: str) -> float:
         if not math.isfinite(value := float(number)) and finite:
-            raise _Refused(f"{number} is not a finite number.")
+            raise _Refused(f"{number} is not a finite number.", number)
         return value
 
     def whole(number: str) -> int:
         if len(number) > digits or not -limit <= int(number) < limit:
             problem = "has too many digits" if any_size else "does not fit into 64 bits"
-            raise _Refused(f"{number:.40} {problem}.")
+            raise _Refused(f"{number:.40} {problem}.", number)
         return int(number)
 
     return json.JSONDecoder(
@@ -156,7 +156,9 @@ def decode_json(
         if not surrogates and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except _Refused as refused:
-        problem = str(refused)
+        problem, *number = refused.args
+        if number and (key := re.search(rf'"([^"]*)"\s*:[^":]*{re.escape(number[0])}', text)):
+            problem = f"`{key[1]}`: {problem}"
     except UnicodeEncodeError:
         problem = "a \\u escape is one half of a surrogate pair."
     except RecursionError:

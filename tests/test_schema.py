@@ -47,7 +47,7 @@ def test_valid_file_becomes_the_schema_and_keeps_further_fields(tmp_path):
         ("{}", "`d_model` is missing"),
         ("[]", "must be"),
         ('{"d_model": 8, "d_model": 9}', "'d_model' occurs twice"),
-        ('{"d_model": 8, "dropout": NaN}', "NaN is not a finite number"),
+        ('{"d_model": 8, "dropout": NaN}', "`dropout`: NaN is not a finite number"),
         ('{"d_model": 8, "dropout": 1e999}', "1e999 is not a finite number"),
         ('{"d_model": 99999999999999999999}', "does not fit into 64 bits"),
         ('{"d_model": ' + "9" * 5000 + "}", "does not fit into 64 bits"),

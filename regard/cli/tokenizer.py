@@ -103,6 +103,8 @@ def encode(
 
     With --json each line has the offsets, too.
     """
+    if as_json:
+        check_none("with --json, which prints both", {"ids": ids})
     encode = load_tokenizer(tokenizer).encode
     form: Callable[[str], str] = (
         (lambda text: to_json(asdict(encode(text))))

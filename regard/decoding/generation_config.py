@@ -31,6 +31,8 @@ FILE = "generation_config.json"
 RELATIVE = ("max_length_a", "max_length_b")  # a limit of so many tokens for each source token
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 ONLY_BEAMS = ("num_beams", "early_stopping")
+# Of sampling, too, which are not supported here.
+SAMPLING_OF_OTHERS = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 
 # Values without effect, some of which other libraries always write.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -45,17 +47,17 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 DEFAULT_TOP_K = 50
 
 # Fields of other libraries that change tokens and that are not supported here, with the values
-# that have no effect there. Any other value causes a warning, as an unknown field does.
+# that have no effect there. Any other value is an error.
 WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("diversity_penalty", "epsilon_cutoff", "eta_cutoff"), (0,)),
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_p", "penalty_alpha"), (0,)),
     **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), (1,)),
     **dict.fromkeys(("num_beam_groups", "typical_p"), (1,)),
-    **dict.fromkeys(("remove_invalid_values", "token_healing", "use_mtp"), (False,)),
+    **dict.fromkeys(("is_assistant", "remove_invalid_values"), (False,)),
+    **dict.fromkeys(("token_healing", "use_mtp"), (False,)),
     **dict.fromkeys(("assistant_early_exit", "assistant_ensemble_weight", "constraints"), ()),
     **dict.fromkeys(("dola_layers", "exponential_decay_length_penalty", "force_words_ids"), ()),
     **dict.fromkeys(("max_time", "sequence_bias", "speculation_type", "top_h"), ()),
-    "assistant_confidence_threshold": (0.4,),
     **dict.fromkeys(("stop_strings", "begin_suppress_tokens"), ([],)),
     "watermarking_config": (),
 }
@@ -64,8 +66,8 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 IGNORED = {
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"),
     *("transformers_version", "compile_config", "disable_compile", "low_memory"),
-    *("continuous_batching_config", "is_assistant", "num_assistant_tokens_schedule"),
-    "num_assistant_tokens",
+    *("continuous_batching_config", "assistant_confidence_threshold"),
+    *("num_assistant_tokens", "num_assistant_tokens_schedule"),
     *("max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"),
     *("pad_token_id", "transformers.js_config"),
 }
@@ -165,29 +167,18 @@ def _method_of(values: Any, file: Path, model: Generator | None) -> Any:
 
 
 def _of_one_method(values: Any) -> Any:
-    """The fields of a file without those that belong to another method than it asks for.
-
-    `transformers` has fields of all methods in one file, and one method reads its own. Sampling
-    from the hypotheses of a beam is not supported: beam search takes the best ones.
+    """The fields of a file without those of sampling, where it does not sample: `transformers` has
+    fields of all methods in one file, and one method reads its own.
     """
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or values.get("do_sample") is True:
         return values
-    beams, samples = values.get("num_beams"), values.get("do_sample") is True
-    beam = type(beams) is int and beams > 1
-    if samples and not beam:
-        return values
-    if samples:
-        _warn({"do_sample"}, "a beam takes the best continuations and does not sample")
-    dropped = {*ONLY_SAMPLING} | (set() if beam else {"num_return_sequences"})
-    wrong = {
-        name
-        for name in dropped & values.keys()
-        if values[name] not in (None, DEFAULT_TOP_K, *NEUTRAL.get(name, (1,)))
-    }
-    method = "beam search" if beam else "greedy search"
-    _warn(wrong, f"it asks for {method}, which does not read them")
-    remaining = {name: value for name, value in values.items() if name not in dropped}
-    return remaining | ({"do_sample": False} if samples else {})
+    neutral = {**NEUTRAL, **WITHOUT_EFFECT, "top_k": (0, DEFAULT_TOP_K)}
+    unread = {*ONLY_SAMPLING, *SAMPLING_OF_OTHERS} & values.keys()
+    _warn(
+        {name for name in unread if values[name] not in (None, *neutral.get(name, ()))},
+        "only sampling reads them, and `do_sample` is not true",
+    )
+    return {name: value for name, value in values.items() if name not in unread}
 
 
 def _with_own_eos(method: Any, model: Generator) -> Any:
@@ -231,10 +222,11 @@ def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
 def from_config(values: Mapping[str, Any]) -> Any:
     """The method that conventional names and values describe; None means not given.
 
-    Options that are not supported, and that would change the tokens, are named in a warning.
+    Unknown fields, which `transformers` does not read either, are named in a warning.
 
     Raises:
-        ConfigError: values out of range, or of two methods at once.
+        ConfigError: values out of range, or of two methods at once; or an option that would change
+            the tokens is not supported.
     """
     fields = {name: value for name, value in values.items() if value is not None}
     sample, beams = fields.pop("do_sample", False), fields.get("num_beams", 1)
@@ -244,8 +236,8 @@ def from_config(values: Mapping[str, Any]) -> Any:
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
     if method == "greedy" and (count := fields.get("num_return_sequences", 1)) != 1:
         raise ConfigError(
-            f"`n_best` or `samples` must be 1 for greedy search, but is {shown(count)}. Use more "
-            "beams, or sample."
+            "`num_return_sequences` (`n_best`, `samples`) must be 1 for greedy search, but is "
+            f"{shown(count)}. Use more beams, or sample."
         )
     if method == "beam" and fields.pop(LOOKUP, None) is not None:
         _warn({LOOKUP}, "beam search has no draft")
@@ -254,8 +246,15 @@ def from_config(values: Mapping[str, Any]) -> Any:
             if fields[other] not in NEUTRAL.get(other, ()):
                 _warn({other}, f"`{ours}` is there too, and wins")
             del fields[other]
+    for name, neutral in WITHOUT_EFFECT.items():
+        if name in fields and fields[name] not in neutral:
+            raise ConfigError(
+                f"`{name}` is {shown(fields[name])} and would change what is generated, but there "
+                "is no such option here. Remove it from the file to decode without it."
+            )
     supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
-    _warn({name for name in fields.keys() - supported.keys() if _has_effect(name, fields[name])})
+    unknown = fields.keys() - OPTION_TYPES.keys() - WITHOUT_EFFECT.keys() - IGNORED
+    _warn({name for name in unknown - {*MODEL_FIELDS} if not name.startswith(IGNORED_PREFIXES)})
     relevant = _relevant(supported, method)
     if LOOKUP in fields:
         return build("speculative", relevant | {"do_sample": sample})
@@ -331,13 +330,6 @@ def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
     if method == "greedy" and relevant.get("num_return_sequences") == 1:
         del relevant["num_return_sequences"]
     return relevant
-
-
-def _has_effect(name: str, value: Any) -> bool:
-    """Whether a field that is not supported would change the tokens, or may do so."""
-    if name in IGNORED or name in MODEL_FIELDS or name.startswith(IGNORED_PREFIXES):
-        return False
-    return value not in WITHOUT_EFFECT.get(name, ())
 
 
 def _warn(names: set[str], why: str = "there is no such option here") -> None:
