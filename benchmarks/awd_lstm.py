@@ -58,7 +58,7 @@ class Ours:
 
     def __init__(self, sizes: dict[str, int], rows: int, steps: int, precision: Any, threads: int):
         from benchmarks.updates import Updates
-        from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+        from regard.models.recurrent import AwdLstm, AwdLstmConfig
         from regard.tasks.language_modeling_recipe import LMObjective
         from regard.training.options import OptimizerOptions, TrainingOptions
 

@@ -47,8 +47,8 @@ def works(options: Options) -> Iterator[Work]:
 
 def _model(kind: str, quick: bool) -> Any:
     """Random weights, and no word that ends a caption."""
-    from regard.models.region_transformer import RegionTransformer, RegionTransformerConfig
     from regard.models.show_attend_tell import ShowAttendTell, ShowAttendTellConfig
+    from regard.models.transformer import RegionTransformer, RegionTransformerConfig
 
     words, region, width = (20, 16, 8) if quick else (2500, 1280, 384)
     torch.manual_seed(1)

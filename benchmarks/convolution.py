@@ -125,8 +125,7 @@ class TheirLayer(Layer):
 
 def _model(name: str, quick: bool) -> Any:
     """Random weights, six convolutions in the decoder."""
-    from regard.models.bytenet import ByteNet, ByteNetConfig
-    from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+    from regard.models.conv_seq2seq import ByteNet, ByteNetConfig, ConvSeq2Seq, ConvSeq2SeqConfig
 
     words, width, layers = (20, 8, 2) if quick else (WORDS, 512, 6)
     torch.manual_seed(1)

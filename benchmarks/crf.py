@@ -46,7 +46,7 @@ class Ours:
     """The library's layer."""
 
     def __init__(self, tags: int, rows: int, words: int, verb: str, threads: int):
-        from regard.layers.crf import CRF
+        from regard.layers.chart import CRF
 
         torch.set_num_threads(threads)
         self.verb = verb

@@ -129,7 +129,7 @@ class OurCarried:
         import torch
 
         from regard.data import TokenArray
-        from regard.models.quantize import prepare
+        from regard.models.conversions import prepare
 
         torch.set_num_threads(threads)
         self.model = _recurrent(sizes)

@@ -35,8 +35,7 @@ from benchmarks import machine
 from benchmarks.document import put
 from benchmarks.workers import ROOT
 from regard import ops
-from regard.attention.attend import attend
-from regard.attention.scores import PLAIN, Dot
+from regard.attention.attend import PLAIN, Dot, attend
 from regard.layers.recurrent import RNN
 from regard.ops import KeyMask
 from regard.visual import Curves, Series

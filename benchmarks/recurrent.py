@@ -196,7 +196,7 @@ class OurDecoding:
 
         from regard import ops
         from regard.decoding import Greedy, MinTokens
-        from regard.models.quantize import prepare
+        from regard.models.conversions import prepare
         from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 
         ops.load_kernels()

@@ -34,9 +34,9 @@ from tokenizers import Regex, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 
 import regard
+from regard.attention.attend import General
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.scores import General
 from regard.attention.selection import CrossAttentionStep
 from regard.data.batches import Sequences
 from regard.layers.linear import Linear

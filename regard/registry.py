@@ -34,7 +34,7 @@ REGISTERING = (
         "layers.recurrent",
         "layers.projected_lstm",
     ),
-    *("layers.panels", "models.wrappers", "decoding.cuda_graphs", "training.optimizers"),
+    *("layers.quantized", "models.wrappers", "decoding.cuda_graphs", "training.optimizers"),
 )
 
 

@@ -11,20 +11,17 @@ import torch
 
 from regard.data.regions import PATCH_FEATURES
 from regard.experiments import runs
-from regard.models.albert import Albert
-from regard.models.bert import Bert
-from regard.models.bytenet import ByteNet
-from regard.models.conv_seq2seq import ConvSeq2Seq
+from regard.models.bert import Albert, Bert
+from regard.models.conv_seq2seq import ByteNet, ConvSeq2Seq
 from regard.models.electra import Electra
 from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentLanguageModel
-from regard.models.region_transformer import RegionTransformer
 from regard.models.seq2seq import Seq2Seq
 from regard.models.show_attend_tell import ShowAttendTell
 from regard.models.t5 import T5
-from regard.models.transformer import Transformer
+from regard.models.transformer import RegionTransformer, Transformer
 from regard.models.transformer_xl import TransformerXL
 from regard.models.xlnet import Xlnet
 from regard.tasks import TASKS, task_class

@@ -23,9 +23,8 @@ from regard import ops
 from regard.attention.block_sparse import block_window, by_blocks, global_blocks
 from regard.attention.masks import padding
 from regard.errors import ConfigError
-from regard.layers import panels
 from regard.layers.projected_lstm import ProjectedWeights
-from regard.layers.quantized import quantize_matrix
+from regard.layers.quantized import Panels, pack, quantize_matrix
 from regard.ops import (
     Drop,
     KeyMask,
@@ -255,10 +254,10 @@ def a_projected_recurrence(draw: Draw) -> tuple:
     return numbers(draw, rows, steps, inner), *state, weights, *clips
 
 
-def a_matrix(draw: Draw, rows: int, columns: int) -> panels.Panels:
+def a_matrix(draw: Draw, rows: int, columns: int) -> Panels:
     wide = torch.randn(rows, columns) / math.sqrt(max(1, columns))
     quantized, scale = quantize_matrix(wide, draw.choice(["int8", "bfloat16"]))
-    return panels.Panels(panels.pack(quantized), scale, (rows, columns))
+    return Panels(pack(quantized), scale, (rows, columns))
 
 
 def a_quantized_linear(draw: Draw) -> tuple:

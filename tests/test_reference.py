@@ -21,7 +21,7 @@ from regard.decoding import generate
 from regard.layers.quantized import QuantizedLinear, QuantizedSoftmax
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.quantize import prepare
+from regard.models.conversions import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.registry import kernel_package

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from regard import ops
 from regard.kernels import build
+from regard.models.conversions import prepare
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.protocols import Generator
-from regard.models.quantize import prepare
 from regard.models.wrappers import generator
 
 CLOSE = 2e-2  # of the largest: a number half way between two steps of 8 bits may go either way

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.models.awd_lstm import AwdLstm
+from regard.models.recurrent import AwdLstm
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Illustration, Note, Picture, PictureColumn, PictureRow
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
-from regard.layers.scalar_mix import ScalarMix
+from regard.layers.pooling import ScalarMix
+from regard.models.composed import Features
 from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
 from regard.visual.attention_record import TaskWithModel, as_encoder
 from regard.visual.heatmap import Heatmap
 from regard.visual.picture import Illustration, Note, Table

@@ -12,9 +12,8 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.attention.attend import SCALED, Score, attend, attend_qkv
+from regard.attention.attend import SCALED, Relation, Score, attend, attend_qkv
 from regard.attention.capture import CapturePoint, ReshapedCapture
-from regard.attention.relative_protocol import Relation
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import check_probability

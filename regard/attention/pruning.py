@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from regard.attention.capture import gated
 from regard.attention.multihead import MultiHeadAttention, PackedLinear
 from regard.errors import CheckpointError, ConfigError
+from regard.layers.linear import LowRankLinear
 from regard.ops import at_least_float32
 from regard.suggest import nearest
 
@@ -267,8 +268,7 @@ def _check_cuttable(model: nn.Module | HasModule) -> None:
     Raises:
         ConfigError: they are quantized, or have low-rank adapters.
     """
-    from regard.layers.low_rank import LowRankLinear  # models that are not pruned need neither
-    from regard.layers.quantized import QuantizedMatrix
+    from regard.layers.quantized import QuantizedMatrix  # models that are not pruned need none
 
     for layers in _by_kind(model).values():
         for part in (part for attention in layers.values() for part in attention.modules()):

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import Score, attend
+from regard.attention.attend import Score, SourceScore, attend
 from regard.attention.block_sparse import by_blocks
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.attention.masks import causal
 from regard.attention.masks import window as windowed
 from regard.attention.multihead import share, unshare
-from regard.attention.scores import SourceScore
 from regard.data.batches import Sequences
 from regard.layers.linear import Linear
 from regard.ops import KeyMask, UnpaddedMask, at_least_float32, hashed, uniform, weighted_index

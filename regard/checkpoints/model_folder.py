@@ -55,9 +55,9 @@ from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import WeightType
 from regard.models import MODELS, is_encoder, model_class, name_of
-from regard.models.adapters import merged
 from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
+from regard.models.conversions import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled, deployed, with_options
 from regard.models.protocols import EncoderDecoder
 from regard.schema import Fields, checked, read_json

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit, unique_tensors
 from regard.errors import CheckpointError
 from regard.layers.quantized import StoredMatrix, WeightType, quantize_matrix
-from regard.models.quantize import prepare, quantize_layers
+from regard.models.conversions import prepare, quantize_layers
 
 SCALE = ".scale"
 QUANTIZED = (torch.int8, torch.bfloat16)

@@ -42,7 +42,8 @@ def list_(
     else:
         package, table = TABLES[what]
         entries = getattr(import_module(package), table)
-        rows = [{"name": n, "about": _about(where, False, package)} for n, where in entries.items()]
+        own = what == "models"  # several may be in one file
+        rows = [{"name": n, "about": _about(where, own, package)} for n, where in entries.items()]
     width = max((len(row["name"]) for row in rows), default=0)
     lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
     layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
@@ -54,8 +55,8 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)(?<!\bal\.) (?=\W?[A-Z])", " ".join(text.split()), maxsplit=1)[0]
 
 
-def _about(where: str | type, of_function: bool, package: str = "") -> str:
-    """The first sentence of the docstring of a module, or of the function that "module:name" names.
+def _about(where: str | type, own: bool, package: str = "") -> str:
+    """The first sentence of a module's docstring, or the `own` one of what "module:name" names.
 
     The file is parsed and not imported, which would take long. Of a registered class: its own.
     """
@@ -66,8 +67,9 @@ def _about(where: str | type, of_function: bool, package: str = "") -> str:
     if spec is None or spec.origin is None:
         return ""
     tree: Any = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    if of_function:
-        named = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    if own:
+        kinds = ast.FunctionDef | ast.ClassDef
+        named = [n for n in tree.body if isinstance(n, kinds) and n.name == name]
         tree = named[0] if named else tree
     return _first_sentence((ast.get_docstring(tree) or "").split("\n\n")[0])
 

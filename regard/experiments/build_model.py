@@ -14,8 +14,8 @@ from regard.checkpoints.model_folder import open_folder, read_model
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import FineTuneSection, LoraSection
 from regard.models import model_class, name_of
-from regard.models.features import Features
-from regard.models.resizing import exchange_vocabulary, keep_layers
+from regard.models.composed import Features
+from regard.models.conversions import exchange_vocabulary, keep_layers
 from regard.tasks.encoding import headed
 from regard.text import Tokenizer
 

@@ -44,8 +44,8 @@ from regard.experiments.build_model import adapt, build_model, build_tokenizer
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
 from regard.experiments.training_plan import with_training_defaults
 from regard.models import described, model_class, name_of, size_of
+from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
 from regard.models.protocols import Generator, Model
 from regard.tasks import task_class
 from regard.tasks.encoding import EncoderTask, headed

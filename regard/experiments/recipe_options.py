@@ -12,8 +12,8 @@ from pydantic import Field
 from regard.checkpoints.adapters import AdapterOptions
 from regard.errors import ConfigError
 from regard.models import MODELS, model_class
+from regard.models.composed import FeaturesConfig
 from regard.models.config import CombineFeatures, Count, FeatureLayers, Probability, Size
-from regard.models.features import FeaturesConfig
 from regard.models.protocols import Model
 from regard.recipe import (
     ModelSource,

@@ -34,7 +34,7 @@ from regard.experiments.run_folder import (
     remove_start,
 )
 from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
-from regard.models.adapters import merged
+from regard.models.conversions import merged
 from regard.models.encoder_with_heads import deployed
 from regard.progress import showing
 from regard.recipe import RawRecipe, plain_name, write

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.attention.attend import Dot, Score
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.attention.relative_protocol import RelativeBias
-from regard.attention.scores import Dot, Score
+from regard.attention.relative import RelativeBias
 from regard.data.batches import Sequences
 from regard.exporting.runtime import (
     Comparison,
@@ -29,8 +29,7 @@ from regard.layers.feedforward import FeedForward
 from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
 from regard.models.t5 import T5, T5DecoderBlock, T5EncoderBlock
-from regard.models.transformer import Transformer
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer
 
 NAME = "CTranslate2"
 # ours -> theirs

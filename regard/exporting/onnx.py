@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.cache import KeyValueCache
-from regard.attention.relative_protocol import RelativeBias
+from regard.attention.relative import RelativeBias
 from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
@@ -35,9 +35,8 @@ from regard.layers.recurrent import RecurrentLayer
 from regard.models.bigbird import BigBird
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import CrossAttentionModel, Encoder, LanguageModel
-from regard.models.region_transformer import RegionTransformer
 from regard.models.t5 import T5
-from regard.models.transformer import Transformer, TransformerState
+from regard.models.transformer import RegionTransformer, Transformer, TransformerState
 from regard.ops import KeyMask
 from regard.state import State
 from regard.tasks.folders import config_of_task

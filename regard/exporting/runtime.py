@@ -20,7 +20,7 @@ from regard.attention.pruning import with_all_heads
 from regard.checkpoints.verify import random_batch
 from regard.data.batches import Sequences
 from regard.errors import ConfigError, MissingExtra
-from regard.models.adapters import merged
+from regard.models.conversions import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, deployed
 from regard.models.protocols import EncoderDecoder
 from regard.tasks.task import Task

@@ -39,7 +39,7 @@ from regard.kernels.tensors import (
     row_strided_address,
 )
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
-from regard.layers.scalar_mix import LayerChoice, SingleLayer
+from regard.layers.pooling import LayerChoice, SingleLayer
 from regard.models.protocols import (
     CrossAttentionModel,
     Encoder,

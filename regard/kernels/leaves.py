@@ -5,10 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from regard.attention.attend import Dot, General
 from regard.attention.multihead import CrossAttention, GroupedQueryAttention, Memory, SelfAttention
-from regard.attention.relative_kinds import T5Positions
-from regard.attention.relative_protocol import RelativeBias
-from regard.attention.scores import Dot, General
+from regard.attention.relative import RelativeBias, T5Positions
 from regard.attention.selection import CrossAttentionStep
 from regard.data.layout import ALL
 from regard.kernels.lowering import (
@@ -51,7 +50,6 @@ from regard.layers.feedforward import (
     FeedForward,
     GatedFeedForward,
 )
-from regard.layers.panels import PANEL
 from regard.layers.positions import (
     LearnedPositions,
     RobertaPositions,
@@ -59,6 +57,7 @@ from regard.layers.positions import (
     SinusoidalPositions,
 )
 from regard.layers.quantized import (
+    PANEL,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedMatrix,

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from regard.attention.attend import Dot
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.relative_protocol import RelativeBias
-from regard.attention.scores import Dot
+from regard.attention.relative import RelativeBias
 from regard.kernels.tracer import (
     ADVANCED,
     CACHE,

@@ -15,7 +15,7 @@ from regard.kernels import products, program, tensors, training
 from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
 from regard.kernels.tensors import is_cpu_strided
 from regard.kernels.training import AttentionCall
-from regard.layers import panels
+from regard.layers import quantized
 from regard.layers.linear import linear_no_grad, weight_gradient
 from regard.models import wrappers
 from regard.ops import (
@@ -306,12 +306,12 @@ def register() -> None:
     likelihood = products.negative_log_likelihood
     ops.register(ops.negative_log_likelihood, "compiled", likelihood, when=_ranks_targets)
     ops.register(ops.topk, "compiled", products.topk, when=_ranks_several)
-    linear = panels.quantized_linear
+    linear = quantized.quantized_linear
     ops.register(linear, "compiled", products.quantized_linear, when=products.fits)
     recur = products.quantized_recurrence
     ops.register(wrappers.generator, "compiled", CompiledGenerator, when=program.fits)
     ops.register(wrappers.encoder, "compiled", compiled_encoder, when=program.fits)
-    ops.register(panels.quantized_recurrence, "compiled", recur, when=products.fits_recurrence)
+    ops.register(quantized.quantized_recurrence, "compiled", recur, when=products.fits_recurrence)
     ops.register(ops.lstm, "compiled", _lstm, when=_reads_sequence)
     ops.register(ops.adam, "compiled", training.adam, when=training.adam_fits)
     ops.register(ops.zeros, "compiled", tensors.zeros, when=_on_cpu)

@@ -13,7 +13,7 @@ from regard.kernels.tensors import (
     optional_address,
     raw_address,
 )
-from regard.layers.panels import GROUP, PANEL, Panels, check_range, check_recurrence
+from regard.layers.quantized import GROUP, PANEL, Panels, check_range, check_recurrence
 
 WEIGHTS = {torch.uint8: 0, torch.bfloat16: 1}  # the numbers that products.h gives them
 WORK_PER_THREAD = 100_000  # multiplications of one row from which a further thread pays
@@ -26,7 +26,7 @@ def threads_for(work: int, rows: int = 1) -> int:
 
 
 def quantized_linear(x: Tensor, matrix: Panels, bias: Tensor | None = None) -> Tensor:
-    """See `panels.quantized_linear`; that of a row is bit-identical alone and in any batch."""
+    """See `quantized_linear`; that of a row is bit-identical alone and in any batch."""
     x = contiguous(x)
     out_features, in_features = matrix.shape
     size = x.shape[:-1]

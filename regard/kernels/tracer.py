@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.relative_kinds import T5Positions
-from regard.attention.relative_protocol import NoRelations, RelativePositions
+from regard.attention.relative import NoRelations, RelativePositions, T5Positions
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.ops import KeyMask, UnpaddedMask

@@ -1,11 +1,17 @@
-"""From the hidden states of a text's tokens to one vector.
+"""From the hidden states of an encoder to vectors: of the tokens of a text, and of the layers.
 
 Texts are unpadded: hidden states (N, D) of the tokens of all texts, and the lengths (B,) of the
-    texts.
+texts.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from sys import maxsize
+from typing import Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +19,7 @@ from torch.nn.functional import embedding_bag, normalize
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.linear import Linear
+from regard.schema import joined_with_or
 from regard.suggest import nearest
 
 
@@ -113,29 +119,176 @@ class Pooling:
         return normalize(pooled, dim=1) if self.normalize else pooled
 
 
-class MeanPooling(nn.Module):
-    """The mean of the positions: (..., c, D) -> (..., D)."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return positions.mean(-2)
-
-
-class MaxPooling(nn.Module):
-    """In each dimension the largest of the positions: (..., c, D) -> (..., D)."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return positions.amax(-2)
+# ------------------------------------------------------------------------------------------- layers
+#
+# Features from the layers of an encoder: one layer, or several that are combined.
+#
+#     choice = choice_of([-4, -3, -2, -1], combine="concat")
+#     feature = choice(encoder.states(texts))       (B, T, 4 D); only four layers are in memory
+#
+# Layers are numbered as in BERT's paper (section 5.3, table 7): 0 is the embeddings, 1 to L are the
+# layers. A choice takes the hidden states one by one as they are computed, and does not compute the
+# layers after the last one that it needs.
 
 
-class StridedConvolution(nn.Module):
-    """A convolution whose kernel and stride are c: (..., c, D) -> (..., D).
+Combine = Literal["concat", "sum", "mean"]
+COMBINE = get_args(Combine)
+States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
 
-    Windows of such a convolution do not overlap, so it is one matrix from c D to D.
+
+class LayerChoice(Protocol):
+    """From the hidden states of all layers, each (B, T, D), to one feature (B, T, D')."""
+
+    def __call__(self, states: States) -> Tensor: ...
+
+    def width(self, d_model: int) -> int:
+        """D', the width of the feature, for layers of width `d_model`."""
+        ...
+
+
+@dataclass(frozen=True)
+class SingleLayer:
+    """One layer: 0 the embeddings, 1 the first layer; -1 the last, -2 the one before."""
+
+    number: int
+
+    def __call__(self, states: States) -> Tensor:
+        return _numbered(states, [self.number])[0]
+
+    def width(self, d_model: int) -> int:
+        return d_model
+
+
+@dataclass(frozen=True)
+class CombinedLayers:
+    """Several layers: one after another ("concat"), their sum or mean, or a sum with weights.
+
+    numbers: as in `SingleLayer`.
     """
 
-    def __init__(self, d_model: int, rate: int):
-        super().__init__()
-        self.kernel = Linear(rate * d_model, d_model)
+    numbers: tuple[int, ...]
+    combine: Combine | tuple[float, ...]
 
-    def forward(self, positions: Tensor) -> Tensor:
-        return self.kernel(positions.flatten(-2))  # (..., c, D) -> (..., c D) -> (..., D)
+    def __call__(self, states: States) -> Tensor:
+        layers = _numbered(states, self.numbers)
+        if self.combine == "concat":
+            return torch.cat(layers, -1)
+        if len(widths := {layer.size(-1) for layer in layers}) > 1:
+            raise ConfigError(
+                "These layers cannot be added up: they are "
+                f'{" and ".join(map(str, sorted(widths)))} wide. Use combine="concat".'
+            )
+        weights = [1.0] * len(layers) if isinstance(self.combine, str) else self.combine
+        total = layers[0] * weights[0]
+        for layer, weight in zip(layers[1:], weights[1:], strict=True):
+            total = total + weight * layer
+        return total / len(layers) if self.combine == "mean" else total
+
+    def width(self, d_model: int) -> int:
+        return len(self.numbers) * d_model if self.combine == "concat" else d_model
+
+
+class ScalarMix(nn.Module):
+    """gamma * sum_j softmax(s)_j h_j over the embeddings and all layers (Peters et al. 2018, eq. 1)
+
+    scalars: s, (L + 1,), initialized with zeros, which give the mean of the layers.
+    """
+
+    def __init__(self, layers: int):
+        super().__init__()
+        self.scalars = nn.Parameter(torch.zeros(layers + 1))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    @classmethod
+    def of(cls, scalars: Sequence[float], gamma: float = 1.0) -> ScalarMix:
+        """A frozen mix of given scalars, one for the embeddings and one for each layer."""
+        mix = cls(len(scalars) - 1).requires_grad_(False)
+        mix.scalars.copy_(torch.tensor(scalars))
+        mix.gamma.fill_(gamma)
+        return mix
+
+    def forward(self, states: States) -> Tensor:
+        """L + 1 times (B, T, D) -> (B, T, D)"""
+        weights = self.scalars.softmax(0) * self.gamma
+        total, count = weights.new_zeros(()), 0
+        for state in states:
+            if total.dim() and state.size(-1) != total.size(-1):
+                raise ConfigError(
+                    f"The layers of this model cannot be mixed: they are {total.size(-1)} and "
+                    f"{state.size(-1)} wide. Choose one of them, such as layers=-1."
+                )
+            if count < len(weights):
+                total = total + weights[count].to(state.device) * state
+            count += 1
+        if count != len(weights):
+            raise ConfigError(
+                f"A mix of {len(weights)} scalars does not fit this model, which has its "
+                f"embeddings and {count - 1} layers."
+            )
+        return total
+
+    def width(self, d_model: int) -> int:
+        return d_model
+
+
+def choice_of(
+    layers: int | Sequence[int] | LayerChoice = -1, combine: str | Sequence[float] = "concat"
+) -> LayerChoice:
+    """The choice of one layer, or of several layers and how they become one vector.
+
+    Args:
+        layers: a number or several, as in `SingleLayer`; or a choice, such as a trained mix.
+        combine: "concat", "sum", "mean", or a weight for each of several layers.
+
+    Raises:
+        ConfigError: these are no numbers, or `combine` is none of these.
+    """
+    weights = None if isinstance(combine, str) else tuple(combine)
+    if weights is None and combine not in COMBINE:
+        raise ConfigError(
+            f"`combine` must be {joined_with_or(COMBINE)}, or a weight for each layer, but is "
+            f"{combine!r:.80}."
+        )
+    if callable(layers):
+        return layers
+    numbers = layers if isinstance(layers, Sequence) else [layers]
+    if isinstance(layers, str) or not numbers or {*map(type, numbers)} != {int}:
+        raise ConfigError(
+            "`layers` must be the number of a layer or several: 0 is the embeddings, -1 the last "
+            f"layer, [-4, -3, -2, -1] the last four. It is {layers!r:.80}."
+        )
+    if weights is None:
+        if len(numbers) == 1:
+            return SingleLayer(numbers[0])
+        return CombinedLayers(tuple(numbers), cast(Combine, combine))
+    if len(weights) != len(numbers) or not torch.tensor(weights).isfinite().all():
+        raise ConfigError(
+            f"`combine` must have a finite weight for each of the {len(numbers)} layers, but is "
+            f"{list(weights)!r:.80}."
+        )
+    return CombinedLayers(tuple(numbers), weights)
+
+
+def _numbered(states: States, numbers: Sequence[int]) -> list[Tensor]:
+    """The states of these numbers; states after the last of them are not computed."""
+    if min(numbers) >= 0:
+        states = islice(states, min(max(numbers) + 1, maxsize))
+    chosen: dict[int, Tensor] = {}
+    last: deque[Tensor] = deque(maxlen=min(max(0, -min(numbers)), maxsize))
+    count = 0
+    for state in states:
+        if count in numbers:
+            chosen[count] = state
+        last.append(state)
+        count += 1
+    chosen |= {number: last[number] for number in numbers if -len(last) <= number < 0}
+    if missing := [number for number in numbers if number not in chosen]:
+        raise _no_layer(missing[0], count - 1)
+    return [chosen[number] for number in numbers]
+
+
+def _no_layer(number: int, count: int) -> ConfigError:
+    return ConfigError(
+        f"This model has no layer {number}, but {count} layers. They are counted from 1, 0 is the "
+        "embeddings; from the end -1 is the last."
+    )

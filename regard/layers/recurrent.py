@@ -4,7 +4,7 @@
     GRU   h = (1 - z) * n + z * h,  n = tanh(W x + r * (U h + c))     (Cho et al. 2014)
     LSTM  c = f * c + i * g,  h = o * tanh(c)                         (Gers et al. 2000)
 
-These equations are in regard/ops/definitions.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step`
+These equations are in regard/ops/__init__.py: `ops.rnn_step`, `ops.gru_step` and `ops.lstm_step`
 for a step, `ops.rnn`, `ops.gru` and `ops.lstm` for a sequence; that of `ResetFirstGRU` is here.
 Torch's kernels compute sequences (oneDNN for an LSTM on a CPU, cuDNN on a GPU); in float32 they are
 faster than a loop in Python. The gates are stacked in torch's order, so that published weights fit.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from regard.layers.softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from regard.models.config import Activation, Positions, Probability, Size, Sizes
 from regard.models.gpt2 import GPT2, GPT2Config
 
@@ -21,7 +21,7 @@ from regard.models.gpt2 import GPT2, GPT2Config
 class AdaptiveTransformerConfig(GPT2Config):
     """The defaults are the paper's model for WikiText-103, its cut-offs left out.
 
-    cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`;
+    cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.softmax.Clusters`;
         the paper's are 20,000 and 60,000.
 
     The others are those of `GPT2Config`.
@@ -55,7 +55,10 @@ PUBLISHED = {"wikitext-103": {"parameters": (247e6, _PARAMETERS)}}
 
 
 class AdaptiveTransformer(GPT2):
-    """The decoder with adaptive input and adaptive softmax, a `LanguageModel` and an `Encoder`."""
+    """The Transformer with adaptive input: "Adaptive Input Representations" (Baevski & Auli 2019).
+
+    The decoder with adaptive input and adaptive softmax, a `LanguageModel` and an `Encoder`.
+    """
 
     Config: type = AdaptiveTransformerConfig
     SIZES = SIZES

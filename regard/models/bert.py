@@ -1,34 +1,33 @@
-"""BERT: "Pre-training of Deep Bidirectional Transformers" (Devlin et al. 2019).
+"""BERT, and the two that made it smaller: DistilBERT and ALBERT."""
 
-    ids -> embed + positions + segments -> norm -> L x [self-attention, feed-forward] -> hidden
-
-The encoder of the Transformer with learned positions, a learned vector for each of two segments and
-gelu; every position attends to every other. Heads on top predict masked tokens, whether one text
-follows another, and the classes of texts, tokens and spans.
-"""
-
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.attend import Relation
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
-from regard.attention.relative_protocol import Relation
+from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.errors import ConfigError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
+from regard.layers.linear import Linear
+from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
-    ClassificationHead,
-    DenseActivation,
+    TASK_HEADS,
     MaskedLMHead,
     Pooler,
-    every_token,
-    first_token,
+    dense_head,
+    init_weights,
+    no_head,
+    token_head,
 )
 from regard.models.config import (
     Activation,
@@ -40,17 +39,17 @@ from regard.models.config import (
     Size,
     TokenId,
 )
-from regard.models.parts import (
-    TASK_HEADS,
-    absolute_positions,
-    init_weights,
-    no_head,
-    reads_unpadded,
-    relative_positions,
-)
 from regard.models.protocols import Encoder, Output, States
 from regard.ops import KeyMask
 from regard.text.templates import Template
+
+# --------------------------------------------------------------------------------------------- BERT
+#
+#     ids -> embed + positions + segments -> norm -> L x [self-attention, feed-forward] -> hidden
+#
+# The encoder of the Transformer with learned positions, a learned vector for each of two segments
+# and gelu; every position attends to every other. Heads on top predict masked tokens, whether one
+# text follows another, and the classes of texts, tokens and spans.
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class BertConfig:
     """The defaults are the base model.
 
     head_dropout: dropout of the heads "classes", "multiple_choice" and "tags"; None: `dropout`.
-    positions: one of the kinds of `regard.models.parts`; the paper's are learned.
+    positions: one of the kinds of `regard.models.config`; the paper's are learned.
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
     pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
@@ -93,6 +92,11 @@ class BertConfig:
     def distinct_layers(self) -> int:
         """How many layers have parameters of their own."""
         return self.layers
+
+    @property
+    def dropout_of_heads(self) -> float:
+        """`head_dropout`, or `dropout` where it is None."""
+        return self.dropout if self.head_dropout is None else self.head_dropout
 
 
 SIZES = {
@@ -146,14 +150,18 @@ class BertBlock(nn.Module):
 
 
 class Bert(nn.Module, Encoder, Prunable):
-    """BERT without a head, an `Encoder`."""
+    """BERT: "Pre-training of Deep Bidirectional Transformers" (Devlin et al. 2019).
+
+    BERT without a head, an `Encoder`.
+    """
 
     Config: type = BertConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
     unpadded = True
     block: type[nn.Module] = BertBlock
-    # The heads whose inner layer is the pre-trained pooler.
+    head_kinds: tuple[str, ...] = ("pooler", "masked_lm", "next_sentence", *TASK_HEADS)
+    # Of these, those whose inner layer is the pre-trained pooler.
     pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
     def __init__(self, config: BertConfig):
@@ -165,7 +173,7 @@ class Bert(nn.Module, Encoder, Prunable):
         self.positions = absolute_positions(config, width)
         self.relations = relative_positions(config, config.layers)
         self.unpadded = type(self).unpadded and reads_unpadded(config)
-        self.segments = nn.Embedding(config.segments, width)
+        self.segments: nn.Embedding | None = nn.Embedding(config.segments, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))
@@ -175,10 +183,6 @@ class Bert(nn.Module, Encoder, Prunable):
     @property
     def segment_types(self) -> int:
         return self.config.segments
-
-    @property
-    def repeated_blocks(self) -> list[nn.Module]:
-        return list(self.blocks)
 
     def forward(self, batch: Sequences) -> Output:
         """Hidden states of the last layer, (B, T, D), or (1, N, D) of an unpadded batch."""
@@ -196,9 +200,11 @@ class Bert(nn.Module, Encoder, Prunable):
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position + segment (figure 2 of the paper), (B, T, D) or (1, N, D)."""
-        segments = torch.zeros_like(batch.ids) if batch.segments is None else batch.segments
-        summed = self.embedding(batch.ids) + self.segments(segments) + self.positions.of(batch)
-        return self.dropout(self.norm(summed))
+        words = self.embedding(batch.ids)
+        if self.segments is not None:
+            segments = torch.zeros_like(batch.ids) if batch.segments is None else batch.segments
+            words = words + self.segments(segments)
+        return self.dropout(self.norm(words + self.positions.of(batch)))
 
     def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
         """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
@@ -206,32 +212,23 @@ class Bert(nn.Module, Encoder, Prunable):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        config = self.config
-        width, dropout = config.d_model, config.head_dropout
-        dropout = config.dropout if dropout is None else dropout
-        head: nn.Module
+        if kind not in self.head_kinds:
+            raise no_head(self, kind, self.head_kinds)
+        return init_weights(self._head(kind, outputs), self.config.init_range)
+
+    def _head(self, kind: str, outputs: int) -> nn.Module:
+        config, width = self.config, self.config.d_model
         match kind:
             case "pooler":
-                head = Pooler(width)
+                return Pooler(width)
             case "masked_lm":
-                softmax = softmax_over(self.embedding, config)
-                head = MaskedLMHead(width, config.activation, config.norm_eps, softmax)
+                return masked_lm_head(self.embedding, config, config.activation)
             case "next_sentence":
-                head = ClassificationHead(
-                    width, 2, pooling=first_token, inner=DenseActivation(width, "tanh")
-                )
+                return dense_head(width, 2, "tanh")
             case "classes" | "multiple_choice":
-                inner = DenseActivation(width, "tanh")
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
-                )
-            case "tags":
-                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "span":
-                head = ClassificationHead(width, 2, pooling=every_token)
+                return dense_head(width, outputs, "tanh", dropout=config.dropout_of_heads)
             case _:
-                raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
-        return init_weights(head, config.init_range)
+                return token_head(self, kind, outputs, dropout=config.dropout_of_heads)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -239,10 +236,216 @@ class Bert(nn.Module, Encoder, Prunable):
         return Template.bert(*tokenizer.required_ids("cls", "sep"))
 
 
-def softmax_over(embedding: nn.Embedding, config: Any) -> Softmax:
-    """The output layer over the vocabulary; with `config.tied` its matrix is the embedding's."""
+def masked_lm_head(embedding: nn.Embedding, config: BertConfig, activation: str) -> MaskedLMHead:
+    """The head over the vocabulary; with `config.tied` its matrix is the embedding's."""
     tied = embedding if config.tied else None
     softmax = Softmax(embedding.embedding_dim, config.vocab_size, tied=tied, bias=True)
     if tied is None:
         nn.init.normal_(softmax.weight, std=config.init_range)
-    return softmax
+    return MaskedLMHead(config.d_model, activation, config.norm_eps, softmax)
+
+
+# --------------------------------------------------------------------------------------- DistilBERT
+#
+#     ids -> embed + positions -> norm -> L x [self-attention, feed-forward] -> hidden
+#
+# Half of the layers of BERT, distilled from all of them. There are no segments and no pooler, no
+# dropout after attention, and the classifier has an inner layer with relu.
+
+
+@dataclass(frozen=True)
+class DistilBertConfig(BertConfig):
+    """The defaults are the base model. There are no segments.
+
+    sinusoidal: whether the learned positions are initialized with sinusoids.
+    classes_dropout: of the heads "classes" and "multiple_choice".  span_dropout: of "span".
+    """
+
+    layers: Count = 6
+    segments: Literal[1] = 1
+    positions: Literal["learned"] = "learned"
+    sinusoidal: bool = False
+    head_dropout: None = None
+    classes_dropout: Probability = 0.2
+    span_dropout: Probability = 0.1
+
+
+DISTILBERT_SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=6)}
+
+DISTILBERT_PUBLISHED = {
+    "base": {
+        "parameters": (
+            66e6,
+            "Sanh et al. 2019, table 3, in millions; with the 30,522 uncased tokens of BERT the "
+            "encoder has 66,362,880",
+        )
+    }
+}
+
+
+class DistilBertBlock(BertBlock):
+    """x = norm(x + attend(x)); x = norm(x + drop(feed(x)))"""
+
+    def __init__(self, config: DistilBertConfig):
+        super().__init__(config)
+        self.attention_norm = AddNorm(config.d_model, eps=config.norm_eps)
+
+
+class DistilBert(Bert):
+    """DistilBERT: "a distilled version of BERT" (Sanh et al. 2019).
+
+    DistilBERT without a head, an `Encoder`. It ignores segments.
+    """
+
+    Config = DistilBertConfig
+    SIZES = DISTILBERT_SIZES
+    PUBLISHED = DISTILBERT_PUBLISHED
+    block = DistilBertBlock
+    head_kinds = ("masked_lm", *TASK_HEADS)
+    pooled = ()
+
+    def __init__(self, config: DistilBertConfig):
+        super().__init__(config)
+        self.segments = None
+        if config.sinusoidal:
+            table = sinusoid(torch.arange(config.max_length), config.d_model)
+            with torch.no_grad():
+                self.positions.vectors.weight.copy_(table)
+
+    def _head(self, kind: str, outputs: int) -> nn.Module:
+        config = self.config
+        match kind:
+            case "classes" | "multiple_choice":
+                dropout = config.classes_dropout
+                return dense_head(config.d_model, outputs, "relu", dropout=dropout)
+            case _ if kind in TASK_HEADS:
+                dropouts = dict(dropout=config.dropout, span_dropout=config.span_dropout)
+                return token_head(self, kind, outputs, **dropouts)
+            case _:
+                return super()._head(kind, outputs)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """[CLS] A [SEP] B [SEP], where the tokenizer's file has no template."""
+        begins, ends = tokenizer.required_ids("cls", "sep")
+        return Template.around((begins,), (ends,), (ends,))
+
+
+# ------------------------------------------------------------------------------------------- ALBERT
+#
+#     ids -> embed + positions + segments -> norm -> project -> L x [self-attention, feed-forward]
+#
+# BERT with few parameters: all layers of a group are the same layer, and embeddings of a smaller
+# width are projected to `d_model`. Beside masked words it learned whether two parts of a text stand
+# in their order. There is no dropout after the feed-forward network.
+
+
+@dataclass(frozen=True)
+class AlbertConfig(BertConfig):
+    """The defaults are the base model.
+
+    layers: depth; a multiple of `layers_per_group`.
+    groups: number of parameter groups; consecutive layers of a group share parameters.
+    layers_per_group: distinct layers of a group, applied in turn.
+    head_dropout: of the heads "sentence_order", "classes", "multiple_choice" and "tags".
+    """
+
+    d_embedding: Size = 128
+    positions: Literal["learned"] = "learned"
+    groups: Size = 1
+    layers_per_group: Size = 1
+    activation: Activation = "gelu-tanh"
+    dropout: Probability = 0.0
+    attention_dropout: Probability = 0.0
+    head_dropout: Probability = 0.1
+
+    @property
+    def distinct_layers(self) -> int:
+        return self.groups * self.layers_per_group
+
+    @property
+    def block_of_layer(self) -> list[int]:
+        """The block of each layer.
+
+        With R = layers / layers_per_group rounds, round i is of group floor(i / (R / groups)).
+        """
+        rounds, distinct = self.layers // self.layers_per_group, self.layers_per_group
+        groups = [int(i / (rounds / self.groups)) for i in range(rounds)]
+        return [group * distinct + i for group in groups for i in range(distinct)]
+
+
+ALBERT_SIZES = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12, d_embedding=128),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=128),
+    "xlarge": dict(d_model=2048, d_ff=8192, heads=16, layers=24, d_embedding=128),
+    "xxlarge": dict(d_model=4096, d_ff=16384, heads=64, layers=12, d_embedding=128),
+}
+
+_ALBERT_PARAMETERS = (
+    "Lan et al. 2020, table 1, rounded; with 30,000 tokens the encoder and its pooler have {:,}"
+)
+ALBERT_PUBLISHED = {
+    "base": {"parameters": (12e6, _ALBERT_PARAMETERS.format(11_683_584))},
+    "large": {"parameters": (18e6, _ALBERT_PARAMETERS.format(17_683_968))},
+    "xlarge": {"parameters": (60e6, _ALBERT_PARAMETERS.format(58_724_864))},
+    "xxlarge": {"parameters": (235e6, _ALBERT_PARAMETERS.format(222_595_584))},
+}
+
+
+class AlbertBlock(BertBlock):
+    """x = norm(x + drop(attend(x))); x = norm(x + feed(x))"""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__(config)
+        self.feed_norm = AddNorm(config.d_model, eps=config.norm_eps)
+
+
+class Albert(Bert):
+    """ALBERT: "A Lite BERT for Self-supervised Learning of Language Representations" (Lan et al.
+    2020).
+
+    ALBERT without a head, an `Encoder`.
+
+    Raises:
+        ConfigError: `layers` is not a multiple of `layers_per_group`.
+    """
+
+    Config = AlbertConfig
+    SIZES = ALBERT_SIZES
+    PUBLISHED = ALBERT_PUBLISHED
+    block = AlbertBlock
+    head_kinds = ("pooler", "masked_lm", "sentence_order", *TASK_HEADS)
+    pooled = ("pooler", "sentence_order", "classes", "multiple_choice")
+
+    def __init__(self, config: AlbertConfig):
+        if config.layers % config.layers_per_group:
+            raise ConfigError(
+                f"`layers` must be a multiple of `layers_per_group` ({config.layers_per_group}), "
+                f"but is {config.layers}."
+            )
+        super().__init__(config)
+        self.project = Linear(config.d_embedding, config.d_model)
+        init_weights(self.project, config.init_range)
+        self.block_of_layer = config.block_of_layer
+        uses = Counter(self.block_of_layer)
+        for number, block in enumerate(self.blocks):
+            cast(AlbertBlock, block).attention.capture.uses = uses[number]
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        hidden = self.embed(batch)
+        yield hidden
+        mask = batch.padding_mask()
+        for number in self.block_of_layer[:-1]:
+            hidden = self.blocks[number](hidden, mask)
+            yield hidden
+        for number in self.block_of_layer[-1:]:  # the last layer computes only `tokens`
+            yield self.blocks[number](hidden, mask, tokens)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Token + position + segment, as wide as the model: (B, T, D) or (1, N, D)."""
+        return self.project(super().embed(batch))
+
+    def _head(self, kind: str, outputs: int) -> nn.Module:
+        if kind == "sentence_order":
+            return dense_head(self.config.d_model, 2, "tanh", dropout=self.config.head_dropout)
+        return super()._head(kind, outputs)

@@ -29,10 +29,9 @@ from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.task_heads import ClassificationHead, DenseActivation, every_token, first_token
+from regard.layers.task_heads import ClassificationHead, dense_head, every_token
 from regard.models.bert import Bert, BertBlock, BertConfig
 from regard.models.config import Activation, Count, Size
-from regard.models.parts import TASK_HEADS, init_weights, no_head
 from regard.models.protocols import States
 from regard.ops import KeyMask
 
@@ -103,7 +102,9 @@ class SpanHead(ClassificationHead):
 
 
 class BigBird(Bert):
-    """BigBird without a head, an `Encoder`.
+    """BigBird: "Transformers for Longer Sequences" (Zaheer et al. 2020).
+
+    BigBird without a head, an `Encoder`.
 
     Args:
         plan: which random blocks are seen; None: those that `random_seed` draws.
@@ -163,31 +164,16 @@ class BigBird(Bert):
         seed = config.random_seed * max(1, config.layers) + layer
         return random_plan(blocks, config.heads, config.random_blocks, seed)
 
-    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
-
-        Raises:
-            ConfigError: this family has no head of that kind.
-        """
+    def _head(self, kind: str, outputs: int) -> nn.Module:
         config = self.config
-        width, dropout = config.d_model, config.head_dropout
-        dropout = config.dropout if dropout is None else dropout
-        head: nn.Module
+        width, dropout = config.d_model, config.dropout_of_heads
         match kind:
             case "classes":
-                inner = DenseActivation(width, config.activation, dropout)
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
-                )
+                dropouts = dict(inner_dropout=dropout, dropout=dropout)
+                return dense_head(width, outputs, config.activation, **dropouts)
             case "multiple_choice":
-                inner = DenseActivation(width, "tanh")
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
-                )
+                return dense_head(width, outputs, "tanh", dropout=config.dropout)
             case "span":
-                head = SpanHead(cast(BigBirdConfig, config))
-            case "pooler" | "masked_lm" | "next_sentence" | "tags":
-                return super().new_head(kind, outputs)
+                return SpanHead(cast(BigBirdConfig, config))
             case _:
-                raise no_head(self, kind, ("pooler", "masked_lm", "next_sentence", *TASK_HEADS))
-        return init_weights(head, config.init_range)
+                return super()._head(kind, outputs)

@@ -100,7 +100,7 @@ Activation = Literal[
 """The names of `regard.layers.feedforward.ACTIVATIONS`."""
 
 Positions = Literal["sinusoidal", "learned", "none", "shaw", "t5", "transformer-xl"]
-"""The names of `regard.models.parts.KINDS`, of which any model can have one."""
+"""The kinds of positions of `regard.attention.relative`, of which any model can have one."""
 
 EncoderPositions = Literal[
     "sinusoidal",

@@ -26,16 +26,16 @@ from regard.errors import ConfigError
 from regard.layers.linear import Linear
 from regard.layers.softmax import slice_on
 from regard.layers.task_heads import (
+    TASK_HEADS,
     ClassificationHead,
     DenseActivation,
-    MaskedLMHead,
+    dense_head,
     every_token,
-    first_token,
+    init_weights,
 )
-from regard.models.bert import Bert, BertConfig, softmax_over
+from regard.models.bert import Bert, BertConfig, masked_lm_head
 from regard.models.config import Activation, Probability, Size
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.parts import TASK_HEADS, init_weights, no_head
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,15 @@ PUBLISHED = {
 
 
 class Electra(Bert):
-    """ELECTRA without a head, generator or discriminator, an `Encoder`."""
+    """ELECTRA: "Pre-training Text Encoders as Discriminators" (Clark et al. 2020).
+
+    ELECTRA without a head, generator or discriminator, an `Encoder`.
+    """
 
     Config = ElectraConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    head_kinds = ("replaced", "masked_lm", *TASK_HEADS)
     pooled = ()
 
     def __init__(self, config: ElectraConfig):
@@ -91,38 +95,22 @@ class Electra(Bert):
         """Token + position + segment, as wide as the model: (B, T, D) or (1, N, D)."""
         return self.project(super().embed(batch))
 
-    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head: "replaced", "masked_lm", or one of those that every encoder has.
-
-        Raises:
-            ConfigError: this family has no head of that kind.
-        """
+    def _head(self, kind: str, outputs: int) -> nn.Module:
         config = self.config
-        width, dropout = config.d_model, config.head_dropout
-        dropout = config.dropout if dropout is None else dropout
-        head: nn.Module
+        width, dropout = config.d_model, config.dropout_of_heads
         match kind:
             case "replaced":
                 inner = DenseActivation(width, config.activation)
-                head = ClassificationHead(width, 1, pooling=every_token, inner=inner)
+                return ClassificationHead(width, 1, pooling=every_token, inner=inner)
             case "masked_lm":  # gelu, whatever the layers have
-                softmax = softmax_over(self.embedding, config)
-                head = MaskedLMHead(width, "gelu", config.norm_eps, softmax)
+                return masked_lm_head(self.embedding, config, "gelu")
             case "classes":
-                inner = DenseActivation(width, "gelu", dropout)
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
-                )
+                return dense_head(width, outputs, "gelu", inner_dropout=dropout, dropout=dropout)
             case "multiple_choice":
-                inner = DenseActivation(width, config.choice_activation)
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=config.choice_dropout
-                )
-            case "tags" | "span":
-                return super().new_head(kind, outputs)
+                activation, dropout = config.choice_activation, config.choice_dropout
+                return dense_head(width, outputs, activation, dropout=dropout)
             case _:
-                raise no_head(self, kind, ("replaced", "masked_lm", *TASK_HEADS))
-        return init_weights(head, config.init_range)
+                return super()._head(kind, outputs)
 
 
 ROWS = 128  # the fewest rows of a slice of probabilities

@@ -34,14 +34,13 @@ from regard.layers.characters import (
     vectors_of_words,
 )
 from regard.layers.dropout import Dropout
+from regard.layers.pooling import ScalarMix
 from regard.layers.projected_lstm import ProjectedLSTM
 from regard.layers.recurrent import last_states, reorder, reverse_order, stack_cells
-from regard.layers.scalar_mix import ScalarMix
 from regard.layers.softmax import SampledSoftmax, Softmax
-from regard.layers.task_heads import mean_of_tokens
+from regard.layers.task_heads import HEAD_INIT, init_weights, linear_head, mean_of_tokens
 from regard.models.config import RECURRENT, Count, Filters, Limit, Probability, Size, TokenId
-from regard.models.gpt import NoLMHead
-from regard.models.parts import HEAD_INIT, init_weights, linear_head
+from regard.models.gpt2 import NoLMHead
 from regard.models.protocols import Encoder, Output, States
 from regard.state import Cells, State
 from regard.text.characters import ELMO_CHARACTERS
@@ -159,7 +158,10 @@ class WordEncoder(nn.Module):
 
 
 class Elmo(nn.Module, Encoder):
-    """A bidirectional language model, an `Encoder` whose output is a mix of all its layers."""
+    """ELMo: "Deep contextualized word representations" (Peters et al. 2018).
+
+    A bidirectional language model, an `Encoder` whose output is a mix of all its layers.
+    """
 
     Config = ElmoConfig
     family = RECURRENT

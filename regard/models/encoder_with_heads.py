@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.attention.capture import listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.layers.chart import ChartHead
+from regard.layers.chart import ChartHead, CRFHead
 from regard.layers.task_heads import ClassificationHead, TaskHead, first_token
 from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Head, Output
@@ -173,8 +173,6 @@ def new_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
     if kind == "chart":
         return ChartHead(encoder.config.d_model, outputs)
     if kind == "crf":
-        from regard.layers.crf import CRFHead
-
         return CRFHead(cast(ClassificationHead, encoder.new_head("tags", outputs)))
     return encoder.new_head(kind, outputs)
 

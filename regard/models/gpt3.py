@@ -89,7 +89,10 @@ PUBLISHED: dict[str, Any] = {
 
 
 class GPT3(GPT2):
-    """GPT-3, a `LanguageModel` and an `Encoder`."""
+    """GPT-3: "Language Models are Few-Shot Learners" (Brown et al. 2020).
+
+    GPT-3, a `LanguageModel` and an `Encoder`.
+    """
 
     Config: type = GPT3Config
     SIZES = SIZES

@@ -23,10 +23,15 @@ from regard.errors import ConfigError
 from regard.layers.feedforward import GatedFeedForward
 from regard.layers.positions import RotaryAngles, RotaryPositions, RotaryScaling
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import ClassificationHead, LastToken, every_token, last_token
+from regard.layers.task_heads import (
+    ClassificationHead,
+    LastToken,
+    init_weights,
+    last_token,
+    token_head,
+)
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.gpt import NoLMHead, OutputKind
-from regard.models.parts import TASK_HEADS, init_weights, no_head
+from regard.models.gpt2 import NoLMHead, OutputKind
 from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
@@ -155,7 +160,10 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module, CachedLanguageModel, Encoder):
-    """Llama, a `LanguageModel` and an `Encoder`."""
+    """Llama: "LLaMA: Open and Efficient Foundation Language Models" (Touvron et al. 2023).
+
+    Llama, a `LanguageModel` and an `Encoder`.
+    """
 
     Config: type = LlamaConfig
     SIZES = SIZES
@@ -179,10 +187,6 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
             self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=False)
         if config.output == "own":
             nn.init.normal_(self.head.weight, std=config.init_range)
-
-    @property
-    def repeated_blocks(self) -> list[nn.Module]:
-        return list(self.blocks)
 
     # ---- an encoder
 
@@ -242,14 +246,10 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
             case "classes":
                 pooling = LastToken(skip=self.config.pad)
                 head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
-            case "tags":
-                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "span":
-                head = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
                 head = ClassificationHead(width, 1, pooling=last_token, dropout=dropout)
             case _:
-                raise no_head(self, kind, TASK_HEADS)
+                head = token_head(self, kind, outputs, dropout=dropout)
         return init_weights(head, self.config.init_range)
 
     @staticmethod

@@ -34,8 +34,8 @@ from regard.state import State
 from regard.text.templates import Template
 
 if TYPE_CHECKING:
+    from regard.layers.pooling import LayerChoice
     from regard.layers.recurrent import RecurrentLayer
-    from regard.layers.scalar_mix import LayerChoice
 
 
 S = TypeVar("S", bound=State)  # what a generator carries from step to step
@@ -163,9 +163,9 @@ class Model(ABC):
     @property
     def repeated_blocks(self) -> list[nn.Module]:
         """The blocks that are compiled or checkpointed (recomputed in the backward pass) one by
-        one; [] for none.
+        one: those of `blocks`, where a model has this list.
         """
-        return []
+        return [*getattr(self, "blocks", ())]
 
     @property
     def sharded_parts(self) -> list[nn.Module]:

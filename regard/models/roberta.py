@@ -1,25 +1,29 @@
-"""RoBERTa: "A Robustly Optimized BERT Pretraining Approach" (Liu et al. 2019).
-
-BERT trained longer and on more text, with byte-level BPE instead of WordPiece and without
-next-sentence prediction. The network is BERT's with three differences: there are no segments,
-positions are counted from `pad + 1`, and classification reads the first token through a dense layer
-that fine-tuning initializes, since there is no trained pooler.
-
-XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning at Scale") is the
-same network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
-"""
+"""RoBERTa, XLM-R and MPNet."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
 
+from regard.attention.relative import BiasRelation, RelativeBias, padded_positions, two_sided_bucket
+from regard.data.batches import Sequences
+from regard.data.layout import ALL, TokenSubset
 from regard.layers.positions import RobertaPositions
-from regard.layers.task_heads import ClassificationHead, DenseActivation, MaskedLMHead, first_token
-from regard.models.bert import Bert, BertConfig, softmax_over
+from regard.layers.task_heads import TASK_HEADS, dense_head, init_weights
+from regard.models.bert import Bert, BertConfig, masked_lm_head
 from regard.models.config import Epsilon, Size, TokenId
-from regard.models.parts import TASK_HEADS, init_weights, no_head
+from regard.models.protocols import States
 from regard.text.templates import Template
+
+# ------------------------------------------------------------------------------------------ RoBERTa
+#
+# BERT trained longer and on more text, with byte-level BPE instead of WordPiece and without
+# next-sentence prediction. The network is BERT's with three differences: there are no segments,
+# positions are counted from `pad + 1`, and classification reads the first token through a dense
+# layer that fine-tuning initializes, since there is no trained pooler.
+#
+# XLM-R (Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning at Scale") is the
+# same network, trained on text in 100 languages, with 250,002 subwords of a unigram language model.
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,16 @@ PUBLISHED = {
 
 
 class Roberta(Bert):
-    """RoBERTa without a head, an `Encoder`."""
+    """RoBERTa: "A Robustly Optimized BERT Pretraining Approach" (Liu et al. 2019).
+
+    RoBERTa without a head, an `Encoder`.
+    """
 
     positions: RobertaPositions
     Config: type = RobertaConfig
     SIZES = SIZES
     PUBLISHED = PUBLISHED
+    head_kinds = ("pooler", "masked_lm", *TASK_HEADS)
     # Published files carry a pooler, but nothing has trained it; their choices are read from it.
     pooled = ("pooler", "multiple_choice")
 
@@ -65,36 +73,18 @@ class Roberta(Bert):
         self.positions = RobertaPositions(config.max_length, config.d_model, config.pad)
         init_weights(self.positions, config.init_range)
 
-    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
-        """A new head: one of the kinds in `encoder_with_heads.HEADS`, but for "next_sentence".
-
-        Raises:
-            ConfigError: this family has no head of that kind.
-        """
+    def _head(self, kind: str, outputs: int) -> nn.Module:
         config = self.config
-        width, dropout = config.d_model, config.head_dropout
-        dropout = config.dropout if dropout is None else dropout
-        head: nn.Module
+        width, dropout = config.d_model, config.dropout_of_heads
         match kind:
             case "masked_lm":  # gelu, whatever the layers have
-                head = MaskedLMHead(
-                    width, "gelu", config.norm_eps, softmax_over(self.embedding, config)
-                )
+                return masked_lm_head(self.embedding, config, "gelu")
             case "classes":
-                inner = DenseActivation(width, "tanh", dropout)
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=dropout
-                )
+                return dense_head(width, outputs, "tanh", inner_dropout=dropout, dropout=dropout)
             case "multiple_choice":
-                inner = DenseActivation(width, "tanh")
-                head = ClassificationHead(
-                    width, outputs, pooling=first_token, inner=inner, dropout=config.dropout
-                )
-            case "next_sentence":
-                raise no_head(self, kind, ("pooler", "masked_lm", *TASK_HEADS))
+                return dense_head(width, outputs, "tanh", dropout=config.dropout)
             case _:
-                return super().new_head(kind, outputs)
-        return init_weights(head, config.init_range)
+                return super()._head(kind, outputs)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -122,3 +112,47 @@ class XlmRoberta(Roberta):
 
     Config = XlmRobertaConfig
     PUBLISHED = XLM_PUBLISHED
+
+
+# -------------------------------------------------------------------------------------------- MPNet
+#
+#     ids -> embed + positions -> norm -> L x [self-attention with a score bias, feed-forward]
+#
+# RoBERTa's network without segments, and with T5's relative positions beside the absolute ones: a
+# learned number for each bucket of distances and each head, which all layers add to their scores.
+
+
+@dataclass(frozen=True)
+class MpnetConfig(RobertaConfig):
+    """The defaults are the base model. There are no segments."""
+
+    segments: Literal[1] = 1
+
+
+class Mpnet(Roberta):
+    """MPNet: "Masked and Permuted Pre-training for Language Understanding" (Song et al. 2020).
+
+    MPNet without a head, an `Encoder`. It ignores segments.
+    """
+
+    Config = MpnetConfig
+    SIZES = {"base": dict(d_model=768, d_ff=3072, heads=12, layers=12)}  # noqa: RUF012
+    PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
+    unpadded = False  # distances are those in a padded batch
+
+    def __init__(self, config: MpnetConfig):
+        super().__init__(config)
+        self.segments = None
+        self.relative = RelativeBias(config.heads, two_sided_bucket)
+        init_weights(self.relative, config.init_range)
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        hidden = self.embed(batch)
+        yield hidden
+        mask, positions = batch.padding_mask(), padded_positions(batch)
+        relation = BiasRelation(self.relative(positions, positions))  # of all layers
+        for block in self.blocks[:-1]:
+            hidden = block(hidden, mask, relation=relation)
+            yield hidden
+        for block in self.blocks[-1:]:  # the last layer computes only `tokens`
+            yield block(hidden, mask, tokens, relation)

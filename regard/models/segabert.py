@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
+from regard.layers.task_heads import init_weights
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Size
-from regard.models.parts import init_weights
 from regard.text.sentences import sentence_ids, sentence_starts
 from regard.text.token_sentences import TokenSentences
 
@@ -82,7 +82,10 @@ def _clamped(table: nn.Embedding, indices: Tensor) -> Tensor:
 
 
 class SegaBert(Bert):
-    """SegaBERT without a head, an `Encoder`."""
+    """SegaBERT: "Segatron: Segment-Aware Transformer" (Bai et al. 2021).
+
+    SegaBERT without a head, an `Encoder`.
+    """
 
     positions: SegaPositions
     Config = SegaBertConfig

@@ -20,9 +20,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from regard.attention.attend import EQUAL, Additive, SourceScore
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
-from regard.attention.scores import EQUAL, Additive, SourceScore
 from regard.attention.selection import (
     AttentionFormLoop,
     AttentionFormStep,
@@ -104,7 +104,10 @@ class CaptionState(State):
 
 
 class ShowAttendTell(nn.Module, EncoderDecoder[CaptionState]):
-    """An `EncoderDecoder` whose source is the regions of an image."""
+    """Captions of images by a recurrent decoder: "Show, Attend and Tell" (Xu et al. 2015).
+
+    An `EncoderDecoder` whose source is the regions of an image.
+    """
 
     Config = ShowAttendTellConfig
     family = RECURRENT

@@ -18,31 +18,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention.attend import PLAIN, Relation
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
-from regard.attention.relative_kinds import T5Positions
-from regard.attention.relative_protocol import (
+from regard.attention.relative import (
     Bucket,
-    Relation,
     RelativeBias,
+    T5Positions,
     causal_bucket,
     two_sided_bucket,
 )
-from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, GatedFeedForward
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    ClassificationHead,
-    DenseActivation,
-    every_token,
-    mean_of_tokens,
-)
+from regard.layers.task_heads import dense_head, mean_of_tokens, token_head
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.parts import TASK_HEADS, no_head
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     CrossAttentionModel,
@@ -206,10 +199,6 @@ class T5Encoder(nn.Module, Encoder, Prunable):
         encoder.load_state_dict(model.encoder.state_dict())
         return encoder
 
-    @property
-    def repeated_blocks(self) -> list[nn.Module]:
-        return list(self.blocks)
-
     def forward(self, batch: Sequences) -> Output:
         """Hidden states of the last layer, (B, T, D)."""
         return Output(self.encode(batch))
@@ -232,19 +221,9 @@ class T5Encoder(nn.Module, Encoder, Prunable):
             ConfigError: this family has no head of that kind.
         """
         width, dropout = self.config.d_model, self.config.dropout
-        match kind:
-            case "classes" | "multiple_choice":
-                inner = DenseActivation(width, "tanh")
-                head = ClassificationHead(
-                    width, outputs, pooling=mean_of_tokens, inner=inner, dropout=dropout
-                )
-            case "tags":
-                head = ClassificationHead(width, outputs, pooling=every_token, dropout=dropout)
-            case "span":
-                head = ClassificationHead(width, 2, pooling=every_token)
-            case _:
-                raise no_head(self, kind, TASK_HEADS)
-        return head
+        if kind in ("classes", "multiple_choice"):
+            return dense_head(width, outputs, "tanh", pooling=mean_of_tokens, dropout=dropout)
+        return token_head(self, kind, outputs, dropout=dropout)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -254,7 +233,10 @@ class T5Encoder(nn.Module, Encoder, Prunable):
 
 
 class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
-    """T5, an `EncoderDecoder`."""
+    """T5: "Exploring the Limits of Transfer Learning" (Raffel et al. 2020).
+
+    T5, an `EncoderDecoder`.
+    """
 
     Config = T5Config
     SIZES = SIZES

@@ -12,30 +12,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from regard.attention.attend import Relation
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
-from regard.attention.relative_protocol import Relation
+from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
+from regard.data.regions import regions_of
+from regard.errors import ConfigError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.positions import PositionTable
+from regard.layers.linear import Linear
+from regard.layers.positions import PositionTable, SinusoidalPositions, sinusoid_in_halves
 from regard.layers.softmax import Softmax
+from regard.layers.task_heads import init_weights, no_head
 from regard.models.config import Activation, EncoderPositions, Probability, Size, TokenId
-from regard.models.parts import (
-    absolute_positions,
-    init_weights,
-    no_head,
-    reads_unpadded,
-    relative_positions,
-    while_decoding,
-)
 from regard.models.protocols import CrossAttentionModel, Encoder, Output, States
 from regard.ops import KeyMask
 from regard.state import State
@@ -46,7 +44,7 @@ from regard.text.templates import Template
 class TransformerConfig:
     """Names as in table 3 of the paper; the defaults are its base model.
 
-    positions: one of the kinds of `regard.models.parts`. Source and target share absolute
+    positions: one of the kinds of `regard.models.config`. Source and target share absolute
         positions, but not relative ones; where those of the source are in a dependency tree, those
         of the target are sinusoidal.
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
@@ -90,7 +88,9 @@ class TransformerConfig:
     def decoder(self) -> TransformerConfig:
         """The same, with the decoder's sizes as `d_ff` and `heads`, and its positions."""
         d_ff, heads = self.decoder_d_ff or self.d_ff, self.decoder_heads or self.heads
-        positions = while_decoding(self.positions)
+        # No tree is known of a text to come.
+        trees = self.positions.startswith("dependency")
+        positions: EncoderPositions = "sinusoidal" if trees else self.positions
         clip_distance = self.clip_distance if positions == self.positions else None
         return replace(
             self, d_ff=d_ff, heads=heads, positions=positions, clip_distance=clip_distance
@@ -184,7 +184,10 @@ class TransformerState(State):
 
 
 class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
-    """The post-norm Transformer, an `EncoderDecoder`."""
+    """The Transformer: "Attention Is All You Need" (Vaswani et al. 2017).
+
+    The post-norm Transformer, an `EncoderDecoder`.
+    """
 
     Config: type[TransformerConfig] = TransformerConfig
     SIZES = SIZES
@@ -364,3 +367,147 @@ def feed_forward(config: TransformerConfig) -> FeedForward:
         activation=config.activation,
         dropout=config.activation_dropout,
     )
+
+
+# ------------------------------------------------------------------ norms before the parts, M2M-100
+#
+# The Transformer with layer norms before its parts, and M2M-100 (Fan et al. 2020).
+
+
+def plain_norm(config: TransformerConfig) -> nn.LayerNorm:
+    """norm(x), before each sub-layer; the sum is another part's."""
+    return nn.LayerNorm(config.d_model)
+
+
+class PreNormEncoderBlock(EncoderBlock):
+    """x = x + attend(norm(x)); x = x + feed(norm(x))"""
+
+    norm = staticmethod(plain_norm)
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, mask: KeyMask, relation: Relation | None = None) -> Tensor:
+        attended = self.attention(self.attention_norm(hidden), mask, relation=relation)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+
+class PreNormDecoderBlock(DecoderBlock):
+    """x = x + attend(norm(x)); x = x + cross(norm(x), memory); x = x + feed(norm(x))"""
+
+    norm = staticmethod(plain_norm)
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        memory: Memory,
+        *,
+        relation: Relation | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        normed = self.attention_norm(hidden)
+        attended = self.attention(normed, mask, relation=relation, cache=cache)
+        hidden = hidden + self.dropout(attended)
+        hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), memory))
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+
+class PreNormTransformer(Transformer):
+    """The Transformer with layer norms before its parts.
+
+    The pre-norm Transformer, an `EncoderDecoder`.
+    """
+
+    PUBLISHED = {}  # noqa: RUF012  # the printed figures are those of the post-norm model
+    encoder_block = PreNormEncoderBlock
+    decoder_block = PreNormDecoderBlock
+
+    def __init__(self, config: TransformerConfig):
+        super().__init__(config)
+        self.encoder_norm = nn.LayerNorm(config.d_model)
+        self.decoder_norm = nn.LayerNorm(config.d_model)
+
+    def finish_encoder(self, hidden: Tensor) -> Tensor:
+        """The final norm: (B, T, D), same."""
+        return self.encoder_norm(hidden)
+
+    def finish_decoder(self, hidden: Tensor) -> Tensor:
+        """The final norm: (B, T, D), same."""
+        return self.decoder_norm(hidden)
+
+
+@dataclass(frozen=True)
+class M2M100Config(TransformerConfig):
+    """The defaults are the model of 418M parameters; see `TransformerConfig`."""
+
+    d_model: Size = 1024
+    d_ff: Size = 4096
+    heads: Size = 16
+    encoder_layers: Size = 12
+    decoder_layers: Size = 12
+    attention_dropout: Probability = 0.1
+    positions: Literal["sinusoidal"] = "sinusoidal"
+    pad: TokenId = 1
+    bos: TokenId = 2
+    eos: TokenId = 2
+
+
+def counted_from(first: int, positions: Tensor, d_model: int) -> Tensor:
+    """`sinusoid_in_halves`, where `first` is the first position: (N,) -> (N, D)."""
+    return sinusoid_in_halves(positions + first, d_model)
+
+
+class M2M100(PreNormTransformer):
+    """M2M-100 and NLLB, an `EncoderDecoder`."""
+
+    Config = M2M100Config
+    SIZES = {}  # noqa: RUF012
+
+    def __init__(self, config: M2M100Config):
+        super().__init__(config)
+        vectors = partial(counted_from, config.pad + 1)
+        self.positions = SinusoidalPositions(config.d_model, vectors)
+
+
+# ------------------------------------------------------------------------------ regions of an image
+#
+#     region -> linear + position in the image -> encoder -> decoder, as of any Transformer
+#
+# Positions count the regions row by row.
+
+
+@dataclass(frozen=True)
+class RegionTransformerConfig(TransformerConfig):
+    """d_region: of the vector of a region.  The others are those of `TransformerConfig`."""
+
+    d_region: Size = 1280
+
+    def __post_init__(self) -> None:
+        if self.source_vocab_size is not None:
+            raise ConfigError("`source_vocab_size` has no effect: the source has no tokens.")
+
+
+class RegionTransformer(PreNormTransformer):
+    """The Transformer as a captioner: the pre-norm encoder-decoder over the regions of an image.
+
+    An `EncoderDecoder` whose source is the regions of an image.
+    """
+
+    Config: type[TransformerConfig] = RegionTransformerConfig
+    reads_regions = True
+
+    def __init__(self, config: RegionTransformerConfig):
+        super().__init__(config)
+        self.regions = Linear(config.d_region, config.d_model)
+
+    def embed_source(self, source: Sequences) -> Tensor:
+        """Linear of the region + position, (B, S, D) or (1, N, D)."""
+        regions = self.regions(regions_of(source, self.encoder_norm.weight))
+        return self.dropout(regions + self.positions.of(source))

@@ -11,7 +11,7 @@ grows by M with every layer.
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +29,12 @@ from regard.attention.relative_attention import (
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
 from regard.errors import ConfigError
-from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
-from regard.layers.task_heads import ClassificationHead, LastToken, every_token
+from regard.layers.softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from regard.layers.task_heads import ClassificationHead, LastToken, token_head
 from regard.models.config import Count, Epsilon, Flags, InitScale, Probability, Size, Sizes, TokenId
-from regard.models.gpt import GPT, NoLMHead, OutputKind
-from regard.models.parts import TASK_HEADS, no_head
+from regard.models.gpt2 import GPT, NoLMHead, OutputKind
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     Encoder,
@@ -48,121 +47,12 @@ from regard.ops import KeyMask
 from regard.text.templates import Template
 
 
-class BlockOptions(Protocol):
-    """What the blocks read of a configuration; see `TransformerXLConfig`."""
-
-    @property
-    def d_model(self) -> int: ...
-    @property
-    def d_ff(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int | None: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def attention_dropout(self) -> float: ...
-    @property
-    def norm_eps(self) -> float: ...
-
-
-class PostNormBlock(nn.Module):
-    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
-
-    def __init__(self, config: BlockOptions):
-        super().__init__()
-        self.attention = relative_attention(config)
-        self.attention_norm = add_norm(config)
-        self.feed = feed_forward(config)
-        self.feed_norm = add_norm(config)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        mask: KeyMask,
-        distances: Distances,
-        memory: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        attended = self.attention(hidden, mask, distances, memory=memory, cache=cache)
-        hidden = self.attention_norm(hidden, attended)
-        return self.feed_norm(hidden, self.feed(hidden))
-
-    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
-        return self.attention.keys_and_values(memory)
-
-    def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
-        return self.attention.content_queries(hidden)
-
-
-class PreNormBlock(nn.Module):
-    """x = x + attend(norm(x)); x = x + feed(norm(x)). The memory is read through the norm, too."""
-
-    def __init__(self, config: BlockOptions):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.attention = relative_attention(config)
-        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.feed = feed_forward(config)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(
-        self,
-        hidden: Tensor,
-        mask: KeyMask,
-        distances: Distances,
-        memory: Tensor | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        normed, memory = self.attention_norm(hidden), self._read(memory)
-        attended = self.attention(normed, mask, distances, memory=memory, cache=cache)
-        hidden = hidden + self.dropout(attended)
-        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
-
-    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
-        return self.attention.keys_and_values(self.attention_norm(memory))
-
-    def content_queries(self, hidden: Tensor) -> Tensor:
-        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
-        return self.attention.content_queries(self.attention_norm(hidden))
-
-    def _read(self, memory: Tensor | None) -> Tensor | None:
-        return None if memory is None else self.attention_norm(memory)
-
-
-BLOCKS: dict[str, Any] = {"post": PostNormBlock, "pre": PreNormBlock}
-
-
-def relative_attention(config: BlockOptions) -> RelativeAttention:
-    """The attention of this configuration."""
-    return RelativeAttention(
-        config.d_model,
-        config.heads,
-        head_dim=config.head_dim,
-        dropout=config.attention_dropout,
-    )
-
-
-def add_norm(config: BlockOptions) -> AddNorm:
-    """norm(x + drop(f(x))), after each sub-layer f."""
-    return AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
-
-
-def feed_forward(config: BlockOptions) -> FeedForward:
-    """The feed-forward layer of this configuration."""
-    return FeedForward(config.d_model, config.d_ff, dropout=config.dropout)
-
-
 @dataclass(frozen=True)
 class TransformerXLConfig:
     """The defaults are the base model for WikiText-103 with a plain softmax (no `cutoffs`).
 
     d_embedding: the width of the vectors of the most frequent words; None: `d_model`.
-    cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.adaptive_softmax.Clusters`.
+    cutoffs, divisor: the clusters of the vocabulary, see `regard.layers.softmax.Clusters`.
     output: the output layer: "tied" to the embedding, with matrices of its "own", or "none", in a
         model that is only an encoder.
     tied_projections: for each cluster, whether input and output share the projection; missing
@@ -250,11 +140,106 @@ PUBLISHED = {
     "base": {"parameters": (151e6, _PARAMETERS)},
     "large": {"parameters": (257e6, _PARAMETERS)},
 }
+
+
+class PostNormBlock(nn.Module):
+    """x = norm(x + attend(x)); x = norm(x + feed(x))"""
+
+    def __init__(self, config: TransformerXLConfig):
+        super().__init__()
+        self.attention = relative_attention(config)
+        self.attention_norm = add_norm(config)
+        self.feed = feed_forward(config)
+        self.feed_norm = add_norm(config)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        distances: Distances,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        attended = self.attention(hidden, mask, distances, memory=memory, cache=cache)
+        hidden = self.attention_norm(hidden, attended)
+        return self.feed_norm(hidden, self.feed(hidden))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
+        return self.attention.keys_and_values(memory)
+
+    def content_queries(self, hidden: Tensor) -> Tensor:
+        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
+        return self.attention.content_queries(hidden)
+
+
+class PreNormBlock(nn.Module):
+    """x = x + attend(norm(x)); x = x + feed(norm(x)). The memory is read through the norm, too."""
+
+    def __init__(self, config: TransformerXLConfig):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.attention = relative_attention(config)
+        self.feed_norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.feed = feed_forward(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        mask: KeyMask,
+        distances: Distances,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        normed, memory = self.attention_norm(hidden), self._read(memory)
+        attended = self.attention(normed, mask, distances, memory=memory, cache=cache)
+        hidden = hidden + self.dropout(attended)
+        return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the memory (B, M, D): (B, H, M, K) twice."""
+        return self.attention.keys_and_values(self.attention_norm(memory))
+
+    def content_queries(self, hidden: Tensor) -> Tensor:
+        """q + u of the inputs of the block: (B, T, D) -> (B, H, T, K)."""
+        return self.attention.content_queries(self.attention_norm(hidden))
+
+    def _read(self, memory: Tensor | None) -> Tensor | None:
+        return None if memory is None else self.attention_norm(memory)
+
+
+BLOCKS: dict[str, Any] = {"post": PostNormBlock, "pre": PreNormBlock}
+
+
+def relative_attention(config: TransformerXLConfig) -> RelativeAttention:
+    """The attention of this configuration."""
+    return RelativeAttention(
+        config.d_model,
+        config.heads,
+        head_dim=config.head_dim,
+        dropout=config.attention_dropout,
+    )
+
+
+def add_norm(config: TransformerXLConfig) -> AddNorm:
+    """norm(x + drop(f(x))), after each sub-layer f."""
+    return AddNorm(config.d_model, eps=config.norm_eps, dropout=config.dropout)
+
+
+def feed_forward(config: TransformerXLConfig) -> FeedForward:
+    """The feed-forward layer of this configuration."""
+    return FeedForward(config.d_model, config.d_ff, dropout=config.dropout)
+
+
 PROJECTION_INIT = 0.01  # standard deviation of the projections of embedding and softmax
 
 
 class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
-    """Transformer-XL, a `LanguageModel` and an `Encoder`."""
+    """Transformer-XL: "Attentive Language Models Beyond a Fixed-Length Context" (Dai et al. 2019).
+
+    Transformer-XL, a `LanguageModel` and an `Encoder`.
+    """
 
     Config: type = TransformerXLConfig
     longest = LONGEST_ATTENDED
@@ -280,10 +265,6 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         if config.shared_biases:
             share_biases(self.blocks)
         init_transformer_xl(self, config.init_range)
-
-    @property
-    def repeated_blocks(self) -> list[nn.Module]:
-        return [*self.blocks]
 
     @property
     def target_length(self) -> int:
@@ -431,16 +412,10 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
             case "classes":
                 pooling = LastToken(skip=config.pad)
                 head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
-            case "tags":
-                head = ClassificationHead(
-                    width, outputs, pooling=every_token, dropout=config.dropout
-                )
-            case "span":
-                head = ClassificationHead(width, 2, pooling=every_token)
             case "multiple_choice":
                 head = ClassificationHead(width, 1, pooling=LastToken(skip=config.pad))
             case _:
-                raise no_head(self, kind, TASK_HEADS)
+                head = token_head(self, kind, outputs, dropout=config.dropout)
         return init_transformer_xl(head, config.init_range)
 
     @staticmethod

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
-from regard.attention.two_stream import (
+from regard.attention.relative_attention import (
     CONTENT,
     QUERY,
     SegmentMemory,
@@ -37,19 +37,19 @@ from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
-from regard.layers.span_search import SpanSearchHead
 from regard.layers.task_heads import (
-    ClassificationHead,
-    DenseActivation,
+    TASK_HEADS,
     PoolingFunction,
-    every_token,
+    SpanSearchHead,
+    dense_head,
     first_token,
+    init_weights,
     last_token,
     mean_of_tokens,
+    token_head,
 )
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.gpt import NoLMHead, OutputKind
-from regard.models.parts import TASK_HEADS, init_weights, no_head
+from regard.models.gpt2 import NoLMHead, OutputKind
 from regard.models.protocols import (
     LONGEST_ATTENDED,
     CachedLanguageModel,
@@ -146,7 +146,11 @@ class XlnetBlock(nn.Module):
 
 
 class Xlnet(nn.Module, CachedLanguageModel, Encoder):
-    """XLNet, an `Encoder`, and a `LanguageModel` in the order of the text."""
+    """XLNet: "Generalized Autoregressive Pretraining for Language Understanding" (Yang et al.
+    2019).
+
+    XLNet, an `Encoder`, and a `LanguageModel` in the order of the text.
+    """
 
     Config: type = XlnetConfig
     longest = LONGEST_ATTENDED
@@ -166,10 +170,6 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             tied = self.embedding if config.tied else None
             self.head = Softmax(width, vocab_size, tied=tied, bias=True)
         _init(self, config.init_range)
-
-    @property
-    def repeated_blocks(self) -> list[nn.Module]:
-        return list(self.blocks)
 
     @property
     def sharded_parts(self) -> list[nn.Module]:
@@ -358,19 +358,15 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         head: nn.Module
         match kind:
             case "classes" | "multiple_choice":
-                pooling, drop = SUMMARIES[config.summary], config.summary_dropout
-                inner = DenseActivation(width, config.summary_activation)
-                head = ClassificationHead(
-                    width, outputs, pooling=pooling, inner=inner, dropout=drop
-                )
-            case "tags" | "span":
-                count = 2 if kind == "span" else outputs
-                head = ClassificationHead(width, count, pooling=every_token)
+                pooling, dropout = SUMMARIES[config.summary], config.summary_dropout
+                activation = config.summary_activation
+                head = dense_head(width, outputs, activation, pooling=pooling, dropout=dropout)
             case "span_search":
                 counts = {"starts": config.start_n_top, "ends": config.end_n_top}
                 head = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
             case _:
-                raise no_head(self, kind, (*TASK_HEADS, "span_search"))
+                kinds = (*TASK_HEADS, "span_search")
+                head = token_head(self, kind, outputs, dropout=0.0, known=kinds)
         return init_weights(head, config.init_range)
 
     @staticmethod

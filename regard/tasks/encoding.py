@@ -25,9 +25,9 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics.score import NamedScore, ScoreReport
 from regard.models import as_encoder, is_encoder
+from regard.models.conversions import with_vocabulary
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
-from regard.models.resizing import with_vocabulary
 from regard.models.wrappers import encoder
 from regard.tasks.batching import (
     Latest,

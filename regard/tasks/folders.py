@@ -43,8 +43,8 @@ from regard.habit_names import task_name
 from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.models import name_of
 from regard.models.config import Count, Probability, Size
+from regard.models.conversions import check_dtype, prepare
 from regard.models.protocols import EncoderDecoder
-from regard.models.quantize import check_dtype, prepare
 from regard.recipe import Options
 from regard.schema import checked
 from regard.suggest import nearest
@@ -78,7 +78,7 @@ def load(
         `regard.list_models("tasks")`, and the head of this task if the weights have several.
     model_type: the kind of model, as config.json names it, where the file does not say it.
     quantize: "int8" (on a CPU alone) or "bfloat16": faster, and cannot be trained; see
-        `regard.models.quantize.prepare`. A folder with quantized weights has them in any case.
+        `regard.models.conversions.prepare`. A folder with quantized weights has them in any case.
     device: "cpu", "cuda", "cuda:1". None: a GPU where there is one; the CPU for 8-bit weights.
 
     Raises:

@@ -23,7 +23,7 @@ from regard.data.readers import RowReader, read
 from regard.data.regions import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches
 from regard.data.splits import Fold, group_folds, group_split
 from regard.errors import ConfigError, DataError, TextError
-from regard.layers.efficientnet_lite import REGION_FEATURES, region_features
+from regard.layers.convolution import REGION_FEATURES, region_features
 from regard.recipe import RecipePath
 from regard.tasks.batching import watched
 from regard.tasks.sections import DataSection, FoldOption, Share

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from regard.layers.scalar_mix import LayerChoice
+    from regard.layers.pooling import LayerChoice
     from regard.metrics.score import ScoreReport, Scores
     from regard.tasks.batching import TooLong
     from regard.tasks.predictions import Prediction

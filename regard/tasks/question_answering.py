@@ -3,7 +3,7 @@
 The head scores each token as the first and as the last of the answer; "no answer" is the span at
 the first token, [CLS] (Devlin et al. 2019, sections 4.2 and 4.3). XLNet's own head searches for
 last tokens from the most probable first ones, and "no answer" has a logit of its own
-(`regard.layers.span_search`). Long contexts are read in overlapping windows, whose spans are
+(`regard.layers.task_heads`). Long contexts are read in overlapping windows, whose spans are
 compared by their scores.
 """
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from regard.data import Question
 from regard.data.encoder_inputs import InputBatch
 from regard.data.windows import EncodedContext
-from regard.layers.span_search import SpanSearchHead
+from regard.layers.task_heads import SpanSearchHead
 from regard.metrics import SQuAD, SQuAD2
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks.predictions import Prediction

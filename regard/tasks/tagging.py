@@ -27,7 +27,7 @@ from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
 from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
-from regard.layers.crf import CRF, CRFHead, Transitions
+from regard.layers.chart import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores
 from regard.metrics.entities import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from regard.checkpoints.filling import on_meta
 from regard.layers.linear import Linear
 from regard.layers.task_heads import MaskedLMHead
-from regard.models.adapters import adapted_layers, insert_updates_like
+from regard.models.composed import Features
+from regard.models.conversions import adapted_layers, insert_updates_like
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
 from regard.models.protocols import Generator, Head
 from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.task import Trainable

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
+from regard.models.composed import Features
 from regard.models.elmo import Direction, Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
 from regard.models.protocols import LanguageModel, Recurrent
 from regard.models.wrappers import unwrapped
 from regard.text import Tokenizer

@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
-from regard.attention.attend import attend
+from regard.attention.attend import PLAIN, Additive, Dot, General, attend
 from regard.attention.capture import CapturePoint, listening, muted
 from regard.attention.masks import padding
-from regard.attention.scores import PLAIN, Additive, Dot, General
 from regard.ops import KeyMask
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]

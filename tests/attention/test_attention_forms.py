@@ -10,11 +10,10 @@ import torch
 from drawn_numbers import TOP, key_of, number_of
 
 from regard import ops
-from regard.attention.attend import attend
+from regard.attention.attend import COSINE, PLAIN, SCALED, ContentBased, Location, attend
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
 from regard.attention.masks import padding
-from regard.attention.scores import COSINE, PLAIN, SCALED, ContentBased, Location
 from regard.attention.selection import (
     AttentionFormStep,
     FormProgress,

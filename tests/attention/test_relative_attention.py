@@ -8,18 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from regard.attention.attend import PLAIN
 from regard.attention.cache import KeyValueCache
 from regard.attention.masks import causal
 from regard.attention.multihead import SelfAttention
+from regard.attention.relative import BiasRelation, RelativeBias, causal_bucket, two_sided_bucket
 from regard.attention.relative_attention import (
     ByDistance,
     ProjectedDistances,
     RelativeAttention,
     distance_vectors,
 )
-from regard.attention.relative_kinds import BiasRelation
-from regard.attention.relative_protocol import RelativeBias, causal_bucket, two_sided_bucket
-from regard.attention.scores import PLAIN
 from regard.layers.positions import sinusoid
 from regard.ops import KeyMask
 

@@ -14,14 +14,12 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.capture import listening
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, heads_masked, prune_heads
-from regard.attention.relative_kinds import (
+from regard.attention.relative import (
+    RelativeBias,
+    RelativePositions,
     ShawPositions,
     T5Positions,
     TransformerXLPositions,
-)
-from regard.attention.relative_protocol import (
-    RelativeBias,
-    RelativePositions,
     two_sided_bucket,
 )
 from regard.data.batches import Sequences

@@ -22,10 +22,9 @@ from regard.checkpoints.model_folder import open_folder, read_model
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
-from regard.layers.low_rank import LowRankLinear
-from regard.models.adapters import adapted_layers, merged
+from regard.layers.linear import LowRankLinear
+from regard.models.conversions import adapted_layers, merged, quantize_layers
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.quantize import quantize_layers
 from regard.models.recurrent import RecurrentLanguageModel
 
 transformers = their_encoders.transformers

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from regard.attention.relative_kinds import DependencyRelations
+from regard.attention.relative import DependencyRelations
 from regard.data.batches import Sequences
 from regard.data.dependency_trees import (
     ancestors,

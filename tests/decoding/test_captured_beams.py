@@ -17,8 +17,7 @@ from regard.data.batches import Sequences
 from regard.decoding import Beam
 from regard.errors import ConfigError
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
-from regard.models.rnnsearch import RNNSearch, RNNSearchConfig
-from regard.models.seq2seq import SCORES, Seq2Seq, Seq2SeqConfig
+from regard.models.seq2seq import SCORES, RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import GeneratorWrapper
 from regard.state import State

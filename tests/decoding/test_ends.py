@@ -37,7 +37,7 @@ from regard.decoding import (
 from regard.decoding import ranking as compiled
 from regard.errors import ConfigError, RegardError
 from regard.models import model_class
-from regard.models.quantize import prepare
+from regard.models.conversions import prepare
 from regard.models.wrappers import generator
 from regard.tasks.folders import load, quantize, save
 from regard.tasks.language_modeling import TextGenerator

@@ -13,7 +13,7 @@ from regard.checkpoints.store import read_tensors
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.experiments.estimate import estimate
-from regard.models.adapters import adapted_layers
+from regard.models.conversions import adapted_layers
 from regard.recipe import read
 from regard.training.interrupt import Interrupted
 from regard.training.loop import Loop

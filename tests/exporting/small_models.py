@@ -15,8 +15,7 @@ from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.llama import Llama, LlamaConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.t5 import T5, T5Config
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.tasks import folders
 from regard.tasks.embedding import Embedder
 from regard.tasks.language_modeling import TextGenerator

@@ -32,15 +32,19 @@ from regard.kernels import (
 )
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.kernels.tensors import is_cpu_strided
-from regard.layers import panels
-from regard.layers.panels import Panels, pack, unpack
-from regard.layers.quantized import quantize_matrix
-from regard.models.bert import Bert
-from regard.models.distilbert import DistilBert
+from regard.layers.quantized import (
+    Panels,
+    pack,
+    quantize_matrix,
+    quantized_linear,
+    quantized_recurrence,
+    unpack,
+)
+from regard.models.bert import Bert, DistilBert
+from regard.models.conversions import prepare
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.gpt3 import GPT3, GPT3Config
 from regard.models.llama import Llama, LlamaConfig
-from regard.models.quantize import prepare
 from regard.models.roberta import Roberta
 
 HALF, REAL, WHOLE = torch.bfloat16, torch.float32, torch.int64
@@ -92,7 +96,7 @@ def a_product(draw: Draw) -> Case:
     def through(linear: Any) -> Any:
         return lambda x, packed, scale, bias, shape: linear(x, Panels(packed, scale, shape), bias)
 
-    linear = panels.quantized_linear
+    linear = quantized_linear
     return Case(through(linear), through(linear.definition), given)
 
 
@@ -142,7 +146,7 @@ def a_sweep(draw: Draw) -> Case:
 
         return call
 
-    recur = panels.quantized_recurrence
+    recur = quantized_recurrence
     return Case(through(recur), through(recur.definition), given)
 
 

@@ -14,9 +14,8 @@ from regard.decoding.filters import NoRepeatNGram
 from regard.decoding.length_penalty import GNMT, STOPPING, Power, RelativeLimit
 from regard.errors import RegardError
 from regard.kernels.compiled_models import CompiledGenerator
-from regard.models.quantize import prepare
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.conversions import prepare
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.models.wrappers import generator
 
 SOURCES = [[3 + (7 * i + j) % 90 for j in range(1 + i % 7)] + [2] for i in range(12)]

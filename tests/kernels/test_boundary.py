@@ -21,11 +21,11 @@ from regard.errors import RegardError
 from regard.kernels import signatures, tensors
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator, Flat, TextProgram
 from regard.kernels.program import Program, search
-from regard.layers import panels
-from regard.layers.panels import Panels
+from regard.layers import quantized
+from regard.layers.quantized import Panels
 from regard.models.bert import Bert, BertConfig
+from regard.models.conversions import prepare
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.quantize import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 
 DRAWN = Path(__file__).with_name("drawn.py")
@@ -79,7 +79,7 @@ def test_ids_out_of_range_raise_an_error_with_and_without_kernels(use, kind):
     packed = torch.zeros(2, 16, 16, 4, dtype=torch.uint8)  # 20 lines, 60 columns
     for wrong in (-1, -17, 20, 31, 1 << 40):
         with pytest.raises(IndexError, match="from 0 to 19"):
-            panels.quantized_rows(
+            quantized.quantized_rows(
                 torch.tensor([3, wrong]), Panels(packed, torch.ones(20), (20, 60))
             )
         with pytest.raises(IndexError, match="from 0 to 8" if kind else "out of bounds"):
@@ -293,7 +293,7 @@ NO_MEMORY = """
 import resource, sys
 import torch
 from regard import ops
-from regard.layers.panels import Panels, pack
+from regard.layers.quantized import Panels, pack
 from regard.kernels import build, products, training
 
 library = build.load(build.build())

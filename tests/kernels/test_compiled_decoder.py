@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import regard
+from regard.attention.attend import PLAIN
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.pruning import heads_masked, prune_heads
-from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.decoding.loop import Greedy
 from regard.decoding.prefix_cache import PrefixCache
@@ -24,17 +24,21 @@ from regard.errors import ConfigError
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedMatrix
-from regard.models import quantize
+from regard.models import conversions
 from regard.models.bart import Bart, BartConfig, MBart, MBartConfig
-from regard.models.gpt import GPT, GPTConfig
-from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
+from regard.models.conversions import prepare
+from regard.models.gpt2 import GPT, GPT2, GPT2Block, GPT2Config, GPTConfig
 from regard.models.gpt3 import GPT3, GPT3Config, GPTNeo, GPTNeoConfig
 from regard.models.llama import Llama, LlamaConfig
-from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.t5 import T5, T5Config
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import M2M100, M2M100Config, PreNormTransformer
+from regard.models.transformer import (
+    M2M100,
+    M2M100Config,
+    PreNormTransformer,
+    Transformer,
+    TransformerConfig,
+)
 from regard.models.wrappers import generator
 
 WORDS = 101
@@ -381,7 +385,7 @@ def test_a_compiled_model_uses_newly_assigned_weights(use, runs, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
-    monkeypatch.setattr(quantize, "GPUS", {"meta"})
+    monkeypatch.setattr(conversions, "GPUS", {"meta"})
     model = prepare(MODELS[name]().to("meta"), "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not model.training and not any(p.requires_grad for p in model.parameters())
@@ -389,7 +393,7 @@ def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
         prepare(model, "int8")
     wide = spread(MODELS[name]())
     wanted = scores(wide, inputs(wide))
-    found = scores(quantize.halved(wide), inputs(wide)).float()
+    found = scores(conversions.halved(wide), inputs(wide)).float()
     error = (found - wanted).pow(2).mean().sqrt() / wanted.std()
     assert error < 0.05
 
@@ -397,7 +401,7 @@ def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
 def test_on_a_gpu_recurrent_models_keep_float32_with_a_warning():
     model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=16))
     with pytest.warns(UserWarning, match="keeps its float32 weights"):
-        quantize.halved(model)
+        conversions.halved(model)
     assert model.embedding.weight.dtype == torch.float32
 
 

@@ -6,21 +6,19 @@ import pytest
 import torch
 
 import regard
+from regard.attention.attend import PLAIN
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import heads_masked
-from regard.attention.scores import PLAIN
 from regard.data.batches import Sequences
 from regard.kernels.compiled_models import CompiledEncoder, CompiledTexts, TextProgram
+from regard.layers.pooling import choice_of
 from regard.layers.quantized import QuantizedMatrix
-from regard.layers.scalar_mix import choice_of
-from regard.models.bert import Bert, BertConfig
-from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
+from regard.models.conversions import prepare
 from regard.models.protocols import CrossAttentionModel
-from regard.models.quantize import prepare
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.t5 import T5, T5Config, T5Encoder, T5EncoderConfig
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 
 # A model that is not compiled, or whose compiled form disagrees, computes the same more slowly.
 pytestmark = pytest.mark.filterwarnings("error:.* is not compiled")

@@ -13,9 +13,8 @@ from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedRecurrent
 from regard.layers.recurrent import CELLS
-from regard.models.bytenet import ByteNet, ByteNetConfig
-from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
-from regard.models.quantize import prepare
+from regard.models.conv_seq2seq import ByteNet, ByteNetConfig, ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.conversions import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.wrappers import generator

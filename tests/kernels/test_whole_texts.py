@@ -10,9 +10,8 @@ from regard.data import Sequences
 from regard.kernels import compiled_models
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
-from regard.models.gpt import GPT, GPTConfig
-from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.quantize import quantize_layers
+from regard.models.conversions import quantize_layers
+from regard.models.gpt2 import GPT, GPT2, GPT2Config, GPTConfig
 from regard.models.wrappers import encoder, generator
 
 SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)

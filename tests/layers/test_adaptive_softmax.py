@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import ops
-from regard.layers.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from regard.layers.softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 
 V, D = 23, 8
 CASES = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.layers.crf import CRF, Transitions
+from regard.layers.chart import CRF, Transitions
 
 TAGS = ("B-A", "I-A", "B-B", "I-B", "O")
 

@@ -8,7 +8,7 @@ import torch
 from regard.checkpoints import efficientnet_lite
 from regard.checkpoints.efficientnet_lite import load_efficientnet_lite, published_weights
 from regard.errors import CheckpointError, MissingExtra
-from regard.layers.efficientnet_lite import EfficientNetLite, region_features
+from regard.layers.convolution import EfficientNetLite, region_features
 
 
 def published():

@@ -9,8 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from regard.attention.multihead import PackedLinear
-from regard.layers.linear import Linear
-from regard.layers.low_rank import LowRankLinear, LowRankUpdate
+from regard.layers.linear import Linear, LowRankLinear, LowRankUpdate
 
 SAME = dict(atol=1e-6, rtol=1e-5)
 

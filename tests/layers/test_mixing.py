@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.errors import ConfigError
-from regard.layers.scalar_mix import ScalarMix, choice_of
+from regard.layers.pooling import ScalarMix, choice_of
 
 STATES = torch.randn(7, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # embeddings, 6 layers
 FORMULAS = {

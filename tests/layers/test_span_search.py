@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.checkpoints.formats import from_published
 from regard.checkpoints.formats.xlnet import XLNET
 from regard.data.batches import Sequences
-from regard.layers.span_search import SpanSearchHead
+from regard.layers.task_heads import SpanSearchHead
 
 transformers = pytest.importorskip("transformers")
 

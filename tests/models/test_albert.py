@@ -10,7 +10,7 @@ import regard
 from regard.attention.pruning import heads_masked, prune_heads
 from regard.checkpoints.formats import from_published, to_published
 from regard.errors import ConfigError
-from regard.models.albert import Albert, AlbertConfig
+from regard.models.bert import Albert, AlbertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 
 

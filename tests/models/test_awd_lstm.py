@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
+from regard.layers.convolution import BatchNormDense
 from regard.layers.dropout import EmbeddingDropout, VariationalDropout
-from regard.layers.efficientnet_lite import BatchNormDense
 from regard.layers.recurrent import BPTTWindows, WeightDropLSTM
 from regard.layers.task_heads import ConcatPooling
 from regard.models import size_of
-from regard.models.awd_lstm import SIZES, AwdLstm, AwdLstmConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.recurrent import SIZES, AwdLstm, AwdLstmConfig
 
 NONE = dict.fromkeys(
     [f"{kind}_dropout" for kind in ("embedding", "input", "weight", "hidden", "output")], 0.0

@@ -10,7 +10,7 @@ import torch
 from their_encoders import SAME, randomized, transformers, weights
 
 from regard import ops
-from regard.attention.relative_kinds import BiasRelation
+from regard.attention.relative import BiasRelation
 from regard.checkpoints.formats import from_published, to_published
 from regard.data.batches import Sequences
 from regard.models.bigbird import BigBird, BigBirdBlock, BigBirdConfig

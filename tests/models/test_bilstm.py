@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.data.batches import Sequences
-from regard.models.bilstm import BiLSTM, BiLSTMConfig
+from regard.models.word_encoders import BiLSTM, BiLSTMConfig
 from regard.text import train
 
 SMALL = dict(d_words=5, d_model=8, d_character=4, d_characters=6, word_length=9, dropout=0.0)

@@ -9,7 +9,7 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.bytenet import SIZES, ByteNet, ByteNetConfig
+from regard.models.conv_seq2seq import SIZES, ByteNet, ByteNetConfig
 
 WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8], [9, 10, 11, 12, 13, 14, 2], [4, 2]]

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.models.compressive_transformer import (
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.models.transformer_xl_variants import (
     CompressiveTransformer,
     CompressiveTransformerConfig,
 )
-from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 V, D, H, L = 30, 8, 2, 2
 CLOSE = dict(atol=1e-9, rtol=1e-9)

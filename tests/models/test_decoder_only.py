@@ -10,17 +10,17 @@ from regard.data.batches import PairBatch, Sequences
 from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
 from regard.models import as_encoder_decoder
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
-from regard.models.compressive_transformer import (
-    CompressiveTransformer,
-    CompressiveTransformerConfig,
-)
-from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
+from regard.models.composed import DecoderOnly, DecoderOnlyConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.llama import Llama, LlamaConfig
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.models.sega_transformer_xl import SegaTransformerXL, SegaTransformerXLConfig
+from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.models.transformer_xl_variants import (
+    CompressiveTransformer,
+    CompressiveTransformerConfig,
+    SegaTransformerXL,
+    SegaTransformerXLConfig,
+)
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.text_to_text import text_to_text_loss
 

@@ -8,7 +8,7 @@ from their_encoders import FAMILIES, T, assert_same_outputs, batch, ours_of, tra
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.bert import DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import HEADS
 from regard.text.training import train
 

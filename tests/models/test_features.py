@@ -12,10 +12,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.data.batches import Sequences
 from regard.experiments import runs
-from regard.layers.scalar_mix import choice_of
+from regard.layers.pooling import choice_of
 from regard.models.bert import Bert
+from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
 from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 

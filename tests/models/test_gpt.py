@@ -9,8 +9,7 @@ from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.decoding.steps import start
 from regard.errors import ConfigError
-from regard.models.gpt import GPT
-from regard.models.gpt2 import GPT2
+from regard.models.gpt2 import GPT, GPT2
 from regard.text import train
 
 TINY = dict(d_model=8, heads=2, layers=2, max_length=6)

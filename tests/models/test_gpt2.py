@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from regard.attention.scores import Dot
+from regard.attention.attend import Dot
 from regard.models.gpt2 import GPT2, GPT2Config, score_of
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.kim_cnn import KimCNN, KimCNNConfig
+from regard.models.word_encoders import KimCNN, KimCNNConfig
 
 SMALL = dict(d_words=5, filters=((1, 2), (2, 3), (4, 3)), dropout=0.0)
 ROWS = [[3, 4, 5, 6, 7, 3], [8], [4, 4, 9]]

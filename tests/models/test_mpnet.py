@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from their_encoders import transformers
 
-from regard.attention.relative_protocol import two_sided_bucket
+from regard.attention.relative import two_sided_bucket
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.mpnet import Mpnet, MpnetConfig
+from regard.models.roberta import Mpnet, MpnetConfig
 
 
 def test_mpnet_has_the_parameters_of_the_released_model():

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
 from regard import ops
-from regard.attention.relative_protocol import RelativePositions
+from regard.attention.relative import (
+    RelativePositions,
+    absolute_positions,
+    relative_positions,
+)
 from regard.checkpoints.model_folder import ModelFolder, exported, model_section
 from regard.checkpoints.store import write_tensors
 from regard.data import Sequences
@@ -19,8 +24,8 @@ from regard.decoding import generate
 from regard.errors import ConfigError, RegardError
 from regard.models import MODELS, model_class, name_of
 from regard.models.check_config import config_of
-from regard.models.parts import KINDS
-from regard.models.quantize import prepare
+from regard.models.config import EncoderPositions
+from regard.models.conversions import prepare
 
 SIZES = {
     "bert": dict(d_model=16, d_ff=16, heads=2, layers=2, max_length=12),
@@ -29,6 +34,7 @@ SIZES = {
     "transformer": dict(d_model=16, d_ff=16, heads=2, encoder_layers=2, decoder_layers=2),
 }
 ENCODERS = ("bert", "electra")
+KINDS = get_args(EncoderPositions)
 DEFAULTS = dict.fromkeys(SIZES, "learned") | {"transformer": "sinusoidal"}
 RELATIVE = ("shaw", "t5", "transformer-xl")
 WITH_RELATIONS = (*RELATIVE, "dependency-relative")
@@ -128,10 +134,10 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
     models = accepted(name)
     assert models.keys() & {"learned", "sinusoidal"}
     for positions, model in models.items() if len(models) > 1 else ():
-        parts, config = KINDS[positions], model.config
-        assert isinstance(model.positions, type(parts.absolute(config, 16)))
+        assert isinstance(model.positions, type(absolute_positions(model.config)))
         stacks = {type(one) for one in model.modules() if isinstance(one, RelativePositions)}
-        wanted = {type(KINDS[one].relative(config, 1, False)) for one in (positions, "none")}
+        configs = [replace(model.config, positions=one) for one in (positions, "none")]
+        wanted = {type(relative_positions(config, 1)) for config in configs}
         assert stacks and stacks <= wanted
 
 

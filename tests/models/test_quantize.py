@@ -11,11 +11,11 @@ from test_registry import CASES, build, ids, name_of, start_decoding
 from regard import ops
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
-from regard.layers import panels
+from regard.layers import quantized
 from regard.layers.quantized import QuantizedLinear, QuantizedMatrix
 from regard.models.bert import Bert, BertConfig
+from regard.models.conversions import prepare
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.quantize import prepare
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import encoder, generator
@@ -88,11 +88,11 @@ def test_logits_are_the_same_with_and_without_kernels(name, dtype, request):
 def test_every_quantized_decoder_steps_as_the_float_model_does(no_kernels, case):
     """Its states too: a cache in the type of quantized weights would hold nothing but noise."""
     found = []
-    for quantized in (False, True):
+    for is_quantized in (False, True):
         model = build(case).eval()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = prepare(model, "int8") if quantized else model
+            model = prepare(model, "int8") if is_quantized else model
         state, _ = start_decoding(model)
         assert all(t.is_floating_point() or t.dtype == torch.long for t in state.tensors().values())
         steps = []
@@ -110,13 +110,13 @@ def test_a_product_dequantizes_slices(no_kernels, monkeypatch, dtype, rows):
     matrix, x = QuantizedMatrix(torch.randn(rows, 70), dtype), torch.randn(5, 70)
     bias, largest = torch.randn(rows), []
     expected = matrix(x, bias)
-    unpack = panels.unpack
+    unpack = quantized.unpack
 
     def counted(*arguments):
         largest.append(unpack(*arguments))
         return largest[-1]
 
-    monkeypatch.setattr(panels, "unpack", counted)
-    monkeypatch.setattr(panels, "SLICE", 16 * 70)
+    monkeypatch.setattr(quantized, "unpack", counted)
+    monkeypatch.setattr(quantized, "WEIGHTS_AT_ONCE", 16 * 70)
     torch.testing.assert_close(matrix(x, bias), expected)
     assert len(largest) == -(-rows // 16) and sum(map(len, largest)) == rows

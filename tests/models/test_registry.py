@@ -23,9 +23,9 @@ from regard.experiments.runs import plan, read_recipe
 from regard.layers.softmax import Softmax
 from regard.models import MODELS, model_class
 from regard.models import name_of as models_name
+from regard.models.conversions import exchange_vocabulary
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
 from regard.models.protocols import Encoder, Generator, LanguageModel
-from regard.models.resizing import exchange_vocabulary
 from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
 from regard.tasks import task_class
 from regard.tasks.folders import load, save

@@ -6,7 +6,7 @@ import torch
 
 from regard.attention.capture import listening
 from regard.data.batches import Sequences
-from regard.models.rnnsearch import RNNSearch, RNNSearchConfig
+from regard.models.seq2seq import RNNSearch, RNNSearchConfig
 
 WORDS, SIZES = 17, {"d_model": 6, "d_embedding": 5, "d_score": 4, "d_maxout": 3}
 SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 2]]

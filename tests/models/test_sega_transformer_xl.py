@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from regard.layers.positions import sinusoid
-from regard.models.sega_transformer_xl import (
+from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
+from regard.models.transformer_xl_variants import (
     SegaTransformerXL,
     SegaTransformerXLConfig,
     widths,
 )
-from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 
 V, D, HEADS, K = 20, 12, 2, 5
 SIZES = dict(vocab_size=V, d_model=D, d_ff=16, heads=HEADS, head_dim=K, dropout=0.0, eos=None)

@@ -13,12 +13,12 @@ from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
 from regard.data.regions import RegionTable
 from regard.errors import ConfigError, RegardError
-from regard.models.region_transformer import RegionTransformerConfig
 from regard.models.show_attend_tell import (
     ATTENTION_WEIGHTS,
     ShowAttendTell,
     ShowAttendTellConfig,
 )
+from regard.models.transformer import RegionTransformerConfig
 
 V, REGION, D, WORD = 11, 6, 8, 5
 SMALL = dict(d_region=REGION, d_model=D, d_embedding=WORD, dropout=0.0)

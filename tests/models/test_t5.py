@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 import regard
 from regard.attention.pruning import prune_heads
-from regard.attention.relative_protocol import causal_bucket, two_sided_bucket
+from regard.attention.relative import causal_bucket, two_sided_bucket
 from regard.checkpoints.formats import from_published, layout_of, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import Beam, Greedy
-from regard.models.mpnet import Mpnet, MpnetConfig
+from regard.models.roberta import Mpnet, MpnetConfig
 from regard.models.t5 import T5, T5Config, T5Encoder
 from regard.tasks.infer_task import source_prefix
 from regard.tasks.text_to_text import TextToText

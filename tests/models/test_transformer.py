@@ -15,8 +15,7 @@ from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
 from regard.errors import CheckpointError, ConfigError
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 
 transformers = pytest.importorskip("transformers")
 

@@ -248,7 +248,7 @@ def test_training_through_a_memory_equals_a_pass_without_gradient_into_it():
 
 def test_compiled_decoding_says_that_a_memory_has_no_compiled_form():
     from regard.kernels.build import kernels
-    from regard.models.quantize import prepare
+    from regard.models.conversions import prepare
     from regard.models.wrappers import generator
 
     if not load_kernels() or kernels() is None:

@@ -10,12 +10,10 @@ import torch
 import regard
 from regard.attention.pruning import heads_masked
 from regard.data import IGNORE, Sequences
-from regard.models.bert import Bert, BertConfig
-from regard.models.distilbert import DistilBert, DistilBertConfig
+from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import assembled
 from regard.models.roberta import Roberta, RobertaConfig
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.tasks.batching import without_padding
 from regard.training.compiling import activation_checkpointing, blocks_of
 

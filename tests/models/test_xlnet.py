@@ -12,7 +12,7 @@ from their_encoders import SAME, randomized, transformers, weights
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention.two_stream import SegmentMemory
+from regard.attention.relative_attention import SegmentMemory
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.xlnet import XLNET
 from regard.checkpoints.store import read_tensors, write_tensors

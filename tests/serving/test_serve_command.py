@@ -71,7 +71,7 @@ NOT_AT_START = (
     *("regard.serving.ui", "regard.visual", "regard.training.loop", "regard.experiments"),
     *("regard.tasks.language_modeling", "regard.tasks.text_to_text", "regard.tasks.dialogue"),
     *("regard.checkpoints.formats.elmo", "regard.checkpoints.formats.fastai", "regard.models.elmo"),
-    *("regard.executors.local", "regard.exporting", "regard.sharded", "regard.models.gpt"),
+    *("regard.executors.local", "regard.exporting", "regard.sharded", "regard.models.gpt2"),
     *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "scipy", "pandas", "matplotlib"),
     *("transformers", "datasets", "huggingface_hub", "PIL", "rich", "jinja2", "openai"),
 )

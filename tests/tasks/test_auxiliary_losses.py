@@ -16,7 +16,7 @@ from regard.data import read
 from regard.data.batches import StreamBatch
 from regard.errors import ConfigError
 from regard.experiments import runs
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
+from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.language_modeling_recipe import LMObjective
 from regard.training import Interrupted

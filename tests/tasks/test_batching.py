@@ -9,7 +9,7 @@ import torch
 from regard import decoding
 from regard.attention.capture import muted
 from regard.data import Sequences, TokenArray
-from regard.models.quantize import prepare
+from regard.models.conversions import prepare
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks import batching
 from regard.tasks.batching import decode_in_order, watched, watching

@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.data.windows import WordWindows
-from regard.layers.crf import CRF
+from regard.layers.chart import CRF
 from regard.metrics.entities import spans
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -11,7 +11,7 @@ import torch
 import regard
 from regard.data import Replies, Turns, read_dialogues
 from regard.errors import DataError
-from regard.models.decoder_only import DecoderOnly
+from regard.models.composed import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.dialogue import DialogueModel

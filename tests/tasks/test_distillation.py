@@ -20,8 +20,8 @@ from regard.data.batches import IGNORE, Sequences
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
+from regard.models.conversions import keep_layers
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.resizing import keep_layers
 from regard.tasks.distillation import Teacher, soft_loss
 from regard.tasks.encoding import headed
 from regard.training.callbacks import Callback

@@ -17,8 +17,7 @@ from regard.checkpoints.sentence_transformers import write_sentence_transformers
 from regard.data.encoder_inputs import InputFormat
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.layers.pooling import Pooling
-from regard.layers.scalar_mix import ScalarMix
+from regard.layers.pooling import Pooling, ScalarMix
 from regard.models import model_class
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.embedding import Embedder

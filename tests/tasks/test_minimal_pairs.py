@@ -14,9 +14,8 @@ from tiny_folders import ENCODERS, folder
 import regard
 from regard.data import MinimalPair, read_minimal_pairs
 from regard.errors import ConfigError, DataError, RegardError, TextError
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.language_modeling import TextGenerator

@@ -26,13 +26,11 @@ from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.layers.feedforward import ACTIVATIONS
 from regard.models import MODELS, model_class
 from regard.models.bert import Bert, BertConfig
-from regard.models.bytenet import ByteNet, ByteNetConfig
+from regard.models.composed import Features
 from regard.models.config import Activation
-from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
+from regard.models.conv_seq2seq import ByteNet, ByteNetConfig, ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.features import Features
-from regard.models.gpt import GPT, GPTConfig
-from regard.models.gpt2 import GPT2, GPT2Config
+from regard.models.gpt2 import GPT, GPT2, GPT2Config, GPTConfig
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig

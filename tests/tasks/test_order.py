@@ -15,7 +15,7 @@ from tiny_folders import ENCODERS, folder
 from regard.data.encoder_inputs import BATCHES_PER_POOL
 from regard.experiments import runs
 from regard.models.bert import Bert
-from regard.models.features import Features
+from regard.models.composed import Features
 from regard.recipe import read
 
 SIZES = np.random.default_rng(3).integers(1, 20, 32)

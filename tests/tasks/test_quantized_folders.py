@@ -12,14 +12,13 @@ import regard
 from regard.checkpoints import model_folder
 from regard.checkpoints import quantized_checkpoint as stored
 from regard.errors import CheckpointError, ConfigError
-from regard.models import quantize
+from regard.models import conversions
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.tasks import folders
 from regard.tasks.classification import TextClassifier
 from regard.tasks.embedding import Embedder
@@ -195,7 +194,7 @@ def test_wrong_uses_of_quantized_folders_raise_errors(model_folders, tmp_path):
 
 def test_a_model_is_loaded_on_the_given_device(model_folders, monkeypatch):
     monkeypatch.setattr(folders, "device", lambda: "meta")  # as if it were a GPU
-    monkeypatch.setattr(quantize, "GPUS", {"meta"})
+    monkeypatch.setattr(conversions, "GPUS", {"meta"})
     plain, stored = model_folders / "gpt2", model_folders / "gpt2-bfloat16"
 
     def weight(folder, **asked):

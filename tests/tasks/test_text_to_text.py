@@ -11,8 +11,8 @@ import regard
 from regard.data.token_arrays import encode
 from regard.errors import ConfigError, DataError
 from regard.experiments import runs
+from regard.models.composed import DecoderOnly, DecoderOnlyConfig
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
-from regard.models.decoder_only import DecoderOnly, DecoderOnlyConfig
 from regard.models.transformer import Transformer, TransformerConfig
 from regard.tasks.summarization import Summarizer
 from regard.tasks.text_to_text import TextToText

@@ -16,8 +16,7 @@ from test_memory_and_rate import MODELS, hidden_of, texts
 
 from regard.data import EpochSampler, PairBatch, Sequences
 from regard.errors import ConfigError
-from regard.models.transformer import TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, TransformerConfig
 from regard.training import CheckpointOptions, TrainingOptions, compiling, resume, train
 from regard.training.compiling import blocks_of
 from regard.training.task import Trainable

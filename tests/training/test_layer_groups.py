@@ -8,8 +8,8 @@ from toy import Toy
 
 from regard.errors import ConfigError
 from regard.models import model_class
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.training import OptimizerOptions, TrainingOptions
 from regard.training.optimizers import (
     frozen_groups,

@@ -13,8 +13,7 @@ from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.transformer import Transformer, TransformerConfig
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.training import TrainingOptions, train
 from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.flops import stored_by

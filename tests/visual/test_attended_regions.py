@@ -17,7 +17,7 @@ from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import every_task  # noqa: E402
 
-from regard.models.region_transformer import RegionTransformer  # noqa: E402
+from regard.models.transformer import RegionTransformer  # noqa: E402
 
 
 def test_the_brightest_part_is_where_the_weight_is_largest():

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
 from regard.visual import gradient_curves, gradient_norms
 

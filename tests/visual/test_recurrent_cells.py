@@ -10,9 +10,8 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.awd_lstm import AwdLstm, AwdLstmConfig
 from regard.models.elmo import Elmo, ElmoConfig
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
 from regard.visual import CellText, cell_activation
 from regard.visual import recurrent_cells as module

@@ -16,7 +16,7 @@ from regard.checkpoints.formats.encoder_layout import (
     masked_lm,
     packed,
 )
-from regard.models.albert import Albert
+from regard.models.bert import Albert
 from regard.models.config import Size
 
 LAYER, OURS = "encoder.albert_layer_groups.{layer}.albert_layers.0", "blocks.{layer}"

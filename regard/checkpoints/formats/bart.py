@@ -23,11 +23,9 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
 )
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
 from regard.checkpoints.names import Names
-from regard.models.bart import Bart, MBart
-from regard.models.bart_as_encoder import BartAsEncoder, MBartAsEncoder
+from regard.models.bart import Bart, BartAsEncoder, MBart, MBartAsEncoder
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.transformer import Transformer
-from regard.models.transformer_prenorm import M2M100
+from regard.models.transformer import M2M100, Transformer
 
 START = "decoder_start_token_id"
 CAUSAL = "Decoders without an encoder are not supported"

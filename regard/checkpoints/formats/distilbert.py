@@ -16,8 +16,8 @@ from regard.checkpoints.formats.encoder_layout import (
     masked_lm,
     packed,
 )
+from regard.models.bert import DistilBert
 from regard.models.config import Count, InitScale, Size, TokenId
-from regard.models.distilbert import DistilBert
 
 LAYER = "transformer.layer.{layer}"
 BODY = [

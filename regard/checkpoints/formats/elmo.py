@@ -19,7 +19,7 @@ from torch import Tensor
 from regard.checkpoints.filling import SkipInit, assign
 from regard.checkpoints.names import Names, Tensors, only_read, reorder, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
-from regard.layers.scalar_mix import ScalarMix
+from regard.layers.pooling import ScalarMix
 from regard.models.check_config import check_sizes
 from regard.models.config import Count, Filters, Limit, Size
 from regard.models.elmo import Elmo, ElmoConfig

@@ -22,7 +22,7 @@ from regard.checkpoints.filling import SkipInit, load_strict
 from regard.checkpoints.names import Names
 from regard.checkpoints.weights import read_pickled, read_pickled_strings
 from regard.errors import CheckpointError
-from regard.models.awd_lstm import SIZES, AwdLstm, AwdLstmConfig
+from regard.models.recurrent import SIZES, AwdLstm, AwdLstmConfig
 from regard.schema import parse_json, read_text
 
 WEIGHTS, WORDS = (".pth", ".h5"), ("itos*.pkl", "itos*.json", "*.pkl")

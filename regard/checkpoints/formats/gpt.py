@@ -31,8 +31,7 @@ from regard.checkpoints.formats.encoder_layout import (
 from regard.checkpoints.names import NameRow, Names, split, transpose
 from regard.models.config import MOST_LAYERS, AttentionKind, Epsilon, InitScale, Size, TokenId
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.gpt import GPT
-from regard.models.gpt2 import GPT2
+from regard.models.gpt2 import GPT, GPT2
 from regard.models.gpt3 import GPTNeo
 from regard.models.protocols import Encoder
 

@@ -19,8 +19,7 @@ from regard.checkpoints.formats.encoder_layout import (
     packed,
 )
 from regard.models.config import Epsilon, Size, TokenId
-from regard.models.mpnet import Mpnet
-from regard.models.roberta import Roberta, XlmRoberta
+from regard.models.roberta import Mpnet, Roberta, XlmRoberta
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from regard.checkpoints.formats.encoder_decoder_layout import (
 from regard.checkpoints.names import interleave
 from regard.errors import CheckpointError
 from regard.models.config import Size
-from regard.models.transformer import Transformer
-from regard.models.transformer_prenorm import PreNormTransformer
+from regard.models.transformer import PreNormTransformer, Transformer
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 TARGET_SIZE = "decoder_vocab_size"

@@ -1,17 +1,11 @@
-"""Words read by an LSTM from both sides: the encoder of Lample et al. 2016 and Ma and Hovy 2016.
-
-    [word; its characters] -> dropout -> L x bidirectional LSTM -> dropout -> head
-
-A word has a vector of its own and, by choice, one of its characters: where an LSTM over them ends
-(Lample et al.), or the maxima of convolutions (Ma and Hovy). With characters, words outside of the
-vocabulary share one vector and differ by their characters. With the head "crf" it is their tagger.
-"""
+"""Encoders over the vectors of words, trained from random weights: BiLSTM and convolutions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from regard.data.batches import Sequences
 from regard.data.layout import ALL, TokenSubset
@@ -19,13 +13,28 @@ from regard.data.word_characters import with_characters
 from regard.layers.characters import CharacterConvolution, CharacterLSTM, vectors_of_words
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.layers.task_heads import ConcatPooling
-from regard.models.config import RECURRENT, Probability, Size, TokenId
-from regard.models.parts import HEAD_INIT, init_weights, linear_head
+from regard.layers.task_heads import (
+    HEAD_INIT,
+    ConcatPooling,
+    init_weights,
+    linear_head,
+    max_of_tokens,
+)
+from regard.models.config import CONVOLUTIONAL, RECURRENT, Filters, Probability, Size, TokenId
 from regard.models.protocols import Encoder, States
 from regard.text.characters import ELMO_CHARACTERS
 from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
+
+# ------------------------------------------------------------------------------------------- BiLSTM
+#
+#     [word; its characters] -> dropout -> L x bidirectional LSTM -> dropout -> head
+#
+# A word has a vector of its own and, by choice, one of its characters: where an LSTM over them ends
+# (Lample et al.), or the maxima of convolutions (Ma and Hovy). With characters, words outside of
+# the vocabulary share one vector and differ by their characters. With the head "crf" it is their
+# tagger.
+
 
 CHARACTER_WIDTH = 3  # of the convolutions (Ma and Hovy, table 1)
 
@@ -61,7 +70,11 @@ class BiLSTMConfig:
 
 
 class BiLSTM(nn.Module, Encoder):
-    """A bidirectional LSTM over words and their characters, an `Encoder`."""
+    """Words read by an LSTM from both sides: the encoder of Lample et al. 2016 and Ma and Hovy
+    2016.
+
+    A bidirectional LSTM over words and their characters, an `Encoder`.
+    """
 
     Config = BiLSTMConfig
     family = RECURRENT
@@ -131,6 +144,102 @@ class BiLSTM(nn.Module, Encoder):
         pooling, d_pooled = ConcatPooling(), 3 * self.config.d_model
         head = linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
         return init_weights(head, HEAD_INIT)
+
+    @staticmethod
+    def template(tokenizer: Any) -> Template:
+        """A, and A [SEP] B."""
+        return Template.around((), tokenizer.required_ids("sep"), ())
+
+
+# ---------------------------------------------------------------------------------------------- CNN
+#
+#     words -> embed -> convolutions of several widths -> relu -> maximum over the text -> classes
+#
+# Each filter is centred on a word; outside of a text there are zeros. The maximum is what the head
+# for classes reads, so that the features of every word can serve other tasks, too.
+
+
+@dataclass(frozen=True)
+class KimCNNConfig:
+    """The defaults are the paper's (section 3.1).
+
+    d_words: of the vectors of words.
+    filters: (width in words, number of filters).
+    vectors: "non-static": trained; "static": not; "multichannel": a trained table and one that is
+        not, each filter over both.
+    """
+
+    vocab_size: Size
+    d_words: Size = 300
+    filters: Filters = ((3, 100), (4, 100), (5, 100))
+    vectors: Literal["non-static", "static", "multichannel"] = "non-static"
+    dropout: Probability = 0.5
+    max_length: Size | None = None  # any
+    pad: TokenId | None = 0
+
+    @property
+    def d_model(self) -> int:
+        """The features of a word."""
+        return sum(count for _, count in self.filters)
+
+    @property
+    def layers(self) -> int:
+        """One."""
+        return 1
+
+    def __post_init__(self) -> None:
+        if not self.filters:
+            raise ValueError("`filters` must have at least one width, such as [[3, 100]].")
+
+
+class KimCNN(nn.Module, Encoder):
+    """Convolutions over words: "Convolutional Neural Networks for Sentence Classification" (Kim
+    2014).
+
+    One layer of convolutions, an `Encoder`.
+    """
+
+    Config = KimCNNConfig
+    family = CONVOLUTIONAL
+
+    def __init__(self, config: KimCNNConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_words)
+        nn.init.uniform_(self.embedding.weight, -0.25, 0.25)
+        self.embedding.weight.requires_grad_(config.vectors != "static")
+        self.frozen = None
+        if config.vectors == "multichannel":
+            self.frozen = nn.Embedding.from_pretrained(self.embedding.weight.detach().clone())
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(config.d_words, count, width) for width, count in config.filters
+        )
+
+    @property
+    def word_tables(self) -> list[nn.Embedding]:
+        """Both tables of the multichannel model."""
+        return [self.embedding] if self.frozen is None else [self.embedding, self.frozen]
+
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """The vectors of words, and their features."""
+        words = self.embedding(batch.ids)
+        if self.frozen is not None:  # the sum of both convolutions is that of the sum
+            words = words + self.frozen(batch.ids)
+        yield words
+        words = (words * batch.keep[..., None]).mT  # (B, T, D) -> (B, D, T)
+        features = [
+            F.relu(conv(F.pad(words, ((width - 1) // 2, width // 2))))  # (B, F, T)
+            for conv, (width, _) in zip(self.convolutions, self.config.filters, strict=True)
+        ]
+        yield tokens.of(torch.cat(features, 1).mT)
+
+    def new_head(self, kind: str, outputs: int = 1) -> nn.Module:
+        """A new head of a kind in `regard.models.encoder_with_heads.HEADS`.
+
+        Raises:
+            ConfigError: this family has no head of that kind.
+        """
+        return init_weights(linear_head(self, kind, outputs, pooling=max_of_tokens), HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
