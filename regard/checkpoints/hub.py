@@ -20,8 +20,9 @@ NAME = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*
 
 DESCRIPTION = (
     *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"),
-    *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
-    *("encoder.json", "vocab.bpe", "target_vocab.json", "source.spm", "target.spm"),
+    *("chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
+    *("vocab.json", "merges.txt", "encoder.json", "vocab.bpe"),
+    *("target_vocab.json", "source.spm", "target.spm"),
     *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
     *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
     *("1_Pooling/*", "2_Normalize/*"),

@@ -94,10 +94,9 @@ def check_streams(request: Completion | Chat) -> None:
     if not request.stream:
         if request.stream_options is not None:
             raise ConfigError("`stream_options` are for a stream: set `stream`, or leave them out.")
-    elif not request.max_tokens or not request.items():
-        nothing = (
-            f"`{request.ITEMS}` is an empty list" if request.max_tokens else "`max_tokens` is 0"
-        )
+    elif request.limit == 0 or not request.items():
+        empty = f"`{request.ITEMS}` is an empty list"
+        nothing = "`max_tokens` is 0" if request.limit == 0 else empty
         raise ConfigError(f"{nothing}: there is no token to stream. Leave out `stream`.")
     elif request.logprobs is not None or (isinstance(request, Completion) and request.echo):
         raise ConfigError("`logprobs` and `echo` are not streamed. Leave out one of both.")
@@ -109,12 +108,13 @@ def continues_texts(task: Task) -> bool:
 
 
 def decoding_options(request: Sampled) -> dict[str, Any]:
-    """How to decode, by the names of the library; the model's own way where nothing says it.
+    """How to decode, by the names of the library; the model's own way where nothing says it. Of no
+    tokens, a completion's method has one.
 
     Raises:
         ConfigError: several samples of one text are asked for.
     """
-    named: dict[str, Any] = {"max_tokens": request.limit or 1}
+    named: dict[str, Any] = {} if request.limit is None else {"max_tokens": request.limit or 1}
     if request.temperature == 0:
         if request.n > 1:
             raise ConfigError(
@@ -328,17 +328,60 @@ def _name(task: TextGenerator, id: int) -> str:
 # ------------------------------------------------------------------------------------------- chat
 
 
+def replies(task: Task) -> bool:
+    """Whether a task replies to messages."""
+    return task.has("reply") or (continues_texts(task) and bool(task.tokenizer.chat_template))
+
+
 def chat(served: ServedModel, request: Chat) -> Work:
-    """The reply to the turns of a dialogue, of which the model reads as many as it was trained for;
-    a longer history loses its beginning, as in `DialogueModel.reply`.
+    """The reply to messages.
 
     Raises:
-        ConfigError: options of decoding are wrong.
+        ConfigError: options of decoding are wrong, or the model has no place for a message.
     """
-    task, options = cast(DialogueModel, served.task), decoding_options(request)
+    check_streams(request)
+    if isinstance(served.task, DialogueModel):
+        return _reply(served, served.task, request)
+    return _chat_completion(served, cast(TextGenerator, served.task), request)
+
+
+def _chat_completion(served: ServedModel, task: TextGenerator, request: Chat) -> Work:
+    """What continues the prompt that the model's chat template makes of messages."""
+    messages = [{"role": message.role, "content": message.text} for message in request.messages]
+    prompt = task.tokenizer.encode(task.tokenizer.apply_chat_template(messages)).ids
+    try:
+        prompts = task.fitted([prompt], "error", False, {"max_tokens": request.limit})
+    except TextTooLong as error:
+        raise error.without_option() from None
+    options = decoding_options(request)
+    if request.limit is None and task.context is not None:
+        options["max_tokens"] = max(1, task.context - len(prompt))
+    method, stops = decoding.with_options(task.method, **options), stops_of(request)
+    generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
+
+    def run(items: list[Any]) -> list[list[GeneratedText]]:
+        if generation is None:
+            return [texts for _, texts in decoded(task, items, method, stops)]
+        return [item.texts for item in items]
+
+    costs = [len(prompt) + most_generated(task, method, len(prompt))]
+    body = ChatBody(served.name, request, read=len(prompt))
+    key = (served.name, "chat", repr(method), tuple(stops), generation is None)
+    return Work(key, prompts, costs, run, body.whole, generation, body)
+
+
+def _reply(served: ServedModel, task: DialogueModel, request: Chat) -> Work:
+    """The reply to the turns of a dialogue, of which the model reads as many as it was trained for;
+    a longer history loses its beginning, as in `DialogueModel.reply`.
+    """
+    if any(message.role == "system" for message in request.messages):
+        raise ConfigError(
+            f"`messages` has one of the role system, but {served.name} reads the turns of a "
+            "dialogue and has no chat template. Leave it out."
+        )
+    options = {"max_tokens": task.default_limit} | decoding_options(request)
     method, stops = decoding.with_options(task.method, **options), stops_of(request)
     history = task.history_of([message.text for message in request.messages])
-    check_streams(request)
 
     def run(items: list[str]) -> list[list[GeneratedText]]:
         replies = task.hypotheses(items, too_long="truncate", **options)
@@ -354,12 +397,13 @@ def chat(served: ServedModel, request: Chat) -> Work:
 
 @dataclass(frozen=True)
 class ChatBody(Body):
-    """What a chat answers: at once, or each reply in one chunk, since it is decoded as a whole.
+    """What a chat answers: at once, or in chunks; a reply of a dialogue is decoded as a whole.
 
-    read: tokens of the history.
+    read: tokens of the prompt.  started: the choices of which a chunk was sent.
     """
 
     read: int = field(kw_only=True)
+    started: set[int] = field(default_factory=set)
 
     def whole(self, results: list[list[GeneratedText]]) -> dict[str, Any]:
         """With all choices."""
@@ -374,8 +418,10 @@ class ChatBody(Body):
         return self.of("chatcmpl", "chat.completion", choices) | {"usage": self._usage(results)}
 
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
-        """With one reply."""
-        delta = {"role": "assistant", "content": piece}
+        """With what is new of one reply; its first chunk has the role."""
+        role = {} if row in self.started else {"role": "assistant"}
+        self.started.add(row)
+        delta = {**role, "content": piece}
         choice = {"index": row, "delta": delta, "finish_reason": reason}
         return self.of("chatcmpl", "chat.completion.chunk", [choice])
 

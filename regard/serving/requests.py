@@ -3,6 +3,7 @@
 The first line of a class is what the documentation says of its route.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -377,8 +378,6 @@ class OpenAIRequest(Request):
 class Sampled(OpenAIRequest):
     """The fields that OpenAI's completions of prompts and of dialogues have in common."""
 
-    max_tokens: Annotated[int, Field(ge=0)] = 16
-    """The most tokens to generate."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     """0: the most probable token at each step. Not given: the model's own settings."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -406,9 +405,9 @@ class Sampled(OpenAIRequest):
         return self.stream
 
     @property
-    def limit(self) -> int:
-        """The most tokens to generate."""
-        return self.max_tokens
+    @abstractmethod
+    def limit(self) -> int | None:
+        """The most tokens to generate; None: the task's own."""
 
 
 class TextPart(RequestFields):
@@ -419,9 +418,9 @@ class TextPart(RequestFields):
 
 
 class Message(RequestFields):
-    """A turn of a dialogue."""
+    """A turn of a dialogue, or what a chat model is told before it."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["system", "user", "assistant"]
     content: str | Listed[TextPart]
     name: str | None = None
     """Of who speaks; it is not used."""
@@ -434,21 +433,21 @@ class Message(RequestFields):
 
 
 class Chat(Sampled):
-    """OpenAI's chat completions, of models of dialogues."""
+    """OpenAI's chat completions, of models of dialogues and of those with a chat template."""
 
     ITEMS: ClassVar[str] = "messages"
 
     messages: Annotated[Listed[Message], Field(min_length=1)]
     """The turns before the reply."""
-    max_tokens: Annotated[int, Field(ge=1)] = 40
-    """The most tokens to generate."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """The most tokens to generate. Not given: 40 in dialogues, what fits after a chat's prompt."""
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     """Another name of `max_tokens`."""
     logprobs: Literal[False] | None = None
     """Accepted where it changes nothing."""
 
     @property
-    def limit(self) -> int:
+    def limit(self) -> int | None:
         """The most tokens to generate."""
         return self.max_completion_tokens or self.max_tokens
 
@@ -460,6 +459,8 @@ class Completion(Sampled):
 
     prompt: str | Listed[str] | Ids | Listed[Ids]
     """One prompt, or a list of them, as text or as ids of tokens."""
+    max_tokens: Annotated[int, Field(ge=0)] = 16
+    """The most tokens to generate."""
     echo: bool = False
     """Whether the prompt comes back before its completion."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -468,6 +469,11 @@ class Completion(Sampled):
     """Accepted where it changes nothing."""
     suffix: Literal[""] | None = None
     """Accepted where it changes nothing."""
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate."""
+        return self.max_tokens
 
     @property
     def one(self) -> bool:

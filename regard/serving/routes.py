@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 has_attention = on_first_call("regard.visual.attention_maps:has_attention")
 continues_texts = on_first_call("regard.serving.openai:continues_texts")
+replies = on_first_call("regard.serving.openai:replies")
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ ALL = (
         max_tokens=8,
         temperature=0,
     ),
-    openai_route("chat/completions", "reply", R.Chat, "chat", model="dialogue", messages=[TURN]),
+    openai_route("chat/completions", "", R.Chat, "chat", replies, model="chat", messages=[TURN]),
     openai_route(
         "embeddings", "embed", R.OpenAIEmbedding, "embeddings", model="minilm", input=[CAT]
     ),

@@ -78,6 +78,7 @@ class LoadedTokenizer:
     sides: Mapping[str, str]
     clean_up_spaces: bool
     max_length: int | None
+    chat_template: str
 
 
 def load(path: str | PathLike[str]) -> LoadedTokenizer:
@@ -227,6 +228,7 @@ def _loaded(
         sides=settings.sides(fast.padding, fast.truncation),
         clean_up_spaces=bool(config.clean_up_tokenization_spaces) and model != "BPE",
         max_length=settings.max_length,
+        chat_template=settings.chat_template,
     )
 
 

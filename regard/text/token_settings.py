@@ -20,9 +20,10 @@ from tokenizers import AddedToken
 from regard.errors import DataError, RegardError
 from regard.schema import Fields, checked, data_error
 from regard.text.special_tokens import ROLES
-from regard.text.vocab_files import MOST_IDS, read_json, read_vocab_json
+from regard.text.vocab_files import MOST_IDS, read_json, read_text, read_vocab_json
 
 CONFIG, SPECIALS, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+CHAT = "chat_template.jinja"
 MODEL = "config.json"
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -43,8 +44,17 @@ class TokenFields(Fields):
     special: bool | None = None
 
 
+class ChatTemplateFields(Fields):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
 class ConfigFields(Fields):
-    """The fields of tokenizer_config.json that affect ids; `_token` reads the special tokens."""
+    """The fields of tokenizer_config.json that affect ids and prompts; `_token` reads the special
+    tokens.
+    """
 
     tokenizer_class: str | None = None
     regard_kind: str | None = None
@@ -64,6 +74,7 @@ class ConfigFields(Fields):
     model_max_length: Annotated[int | float, Field(ge=1)] | None = None
     added_tokens_decoder: dict[str, TokenFields] | None = None
     extra_ids: int | None = None
+    chat_template: str | list[ChatTemplateFields] | None = None
 
 
 class ModelFields(Fields):
@@ -135,6 +146,16 @@ class TokenSettings:
         """The maximum number of tokens of a text; None for no limit."""
         limit = self.config.model_max_length
         return None if limit is None or limit >= NO_LIMIT else int(limit)
+
+    @property
+    def chat_template(self) -> str:
+        """The template of prompts, of several the default one; "" where there is none."""
+        file, templates = self.path.with_name(CHAT), self.config.chat_template
+        if file.is_file():
+            return read_text(file)
+        if isinstance(templates, list):
+            templates = {fields.name: fields.template for fields in templates}.get("default")
+        return templates or ""
 
     def sides(self, padding: Any, truncation: Any) -> dict[str, str]:
         """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""

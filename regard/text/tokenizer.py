@@ -46,6 +46,7 @@ class Tokenizer:
     clean_up_spaces: whether decoding removes the space before punctuation, as
         tokenizer_config.json asks with `clean_up_tokenization_spaces`
     max_length: the most tokens of a text that tokenizer_config.json allows; None: no limit
+    chat_template: the Jinja template of a chat model's prompts; "": there is none
     targets: the tokenizer of what an encoder-decoder writes, and that decodes its ids, where
         sources have a vocabulary of their own, which is this one
 
@@ -62,6 +63,7 @@ class Tokenizer:
         sides: Mapping[str, str] | None = None,
         clean_up_spaces: bool = False,
         max_length: int | None = None,
+        chat_template: str = "",
         targets: Tokenizer | None = None,
     ):
         fast.no_padding()  # a published tokenizer.json may carry both, and would cut texts silently
@@ -71,7 +73,7 @@ class Tokenizer:
         self.reads_special_tokens = reads_special_tokens
         self.sides = dict(sides or {})
         self.clean_up_spaces, self.max_length = clean_up_spaces, max_length
-        self.targets = targets
+        self.chat_template, self.targets = chat_template, targets
         # It adds special tokens and trims offsets. Only other libraries use it, from saved files.
         self.post_processor = fast.post_processor
         fast.post_processor = None  # type: ignore[assignment]
@@ -95,7 +97,7 @@ class Tokenizer:
 
     def _options(self) -> tuple[Any, ...]:
         options = self.reads_special_tokens, self.sides, self.clean_up_spaces, self.max_length
-        return (*options, self.targets)
+        return (*options, self.chat_template, self.targets)
 
     # ---- the vocabulary
 
@@ -297,11 +299,12 @@ class Tokenizer:
         if limits:
             config["model_max_length"] = min(limits)
         config |= self.sides
+        config |= {"chat_template": self.chat_template} if self.chat_template else {}
         config |= {f"{role}_token": self.roles[role] for role in ROLES if role in self.roles}
         contents = {"tokenizer.json": self.to_json(), "tokenizer_config.json": config}
         for name, content in contents.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False))
-        for name in ("special_tokens_map.json", "added_tokens.json"):
+        for name in ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja"):
             (folder / name).unlink(missing_ok=True)
         self.save_targets(folder, max_length)
 
@@ -402,6 +405,21 @@ class Tokenizer:
         fast = tokenizers.Tokenizer.from_str(self.to_str())
         add(fast, [AddedTokenSpec(name) for name in tokens])
         return fast
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that ends where the reply to the messages begins; it has all special tokens.
+
+        messages: [{"role": "user", "content": "Who sat?"}]; the template knows its roles
+
+        Raises:
+            ConfigError: there is no template, or it refuses the messages.
+        """
+        if not self.chat_template:
+            raise ConfigError("This tokenizer has no chat template: its model does not chat.")
+        prompt_of = imported("regard.text.chat:prompt_of")
+        tokens = {f"{role}_token": token for role, token in self.roles.items()}
+        prompt: str = prompt_of(self.chat_template, messages, tokens)
+        return prompt
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of all that the ids of a text depend on, the same on every machine."""

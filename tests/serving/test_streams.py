@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import time
 
@@ -247,3 +248,44 @@ def test_a_stop_ends_a_text_before_it_wherever_it_lies(text, stops):
         assert any(whole.startswith(generated.text + stop) for stop in stops)
         assert not any(stop in generated.text for stop in stops)
     assert len(generated.parts) == len(generated.tokens) or not ids
+
+
+TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}
+{% endfor %}{% if messages[0].role == 'user' %}{{ raise_exception('system first') }}{% endif %}"""
+TURN = {"role": "user", "content": "the cat sat"}
+
+
+def test_a_chat_template_makes_the_prompt_of_messages(folders, tmp_path):
+    folder = tmp_path / "chat"
+    shutil.copytree(folders["language-modeling-gpt2"], folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    messages = [{"role": "system", "content": "the warm sun"}, TURN]
+    with running(service_of({"chat": folder})) as service:
+        task = service.models.all["chat"].task
+        prompt = task.tokenizer.apply_chat_template(messages)
+        ids = task.tokenizer.encode(prompt).ids
+        body = {"model": "chat", "messages": messages, "temperature": 0}
+        for options in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {}):
+            answered = ask(service, "/v1/chat/completions", {**body, **options}).json()
+            limit = 5 if options else task.context - len(ids)
+            asked = {"model": "chat", "prompt": ids, "max_tokens": limit, "temperature": 0}
+            expected = ask(service, "/v1/completions", asked).json()
+            (choice,), (completed,) = answered["choices"], expected["choices"]
+            assert choice["message"] == {"role": "assistant", "content": completed["text"]}
+            assert choice["finish_reason"] == completed["finish_reason"]
+            assert answered["usage"] == expected["usage"]
+        several = {**body, "temperature": 1, "n": 2, "stream": True, "max_tokens": 5}
+        deltas = [[], []]
+        for part in events(ask(service, "/v1/chat/completions", several)):
+            deltas[part["choices"][0]["index"]].append(part["choices"][0]["delta"])
+        assert [[d.get("role") for d in row][:2] for row in deltas] == [["assistant", None]] * 2
+        whole = ask(service, "/v1/chat/completions", {**several, "stream": False}).json()["choices"]
+        texts = ["".join(delta["content"] for delta in row) for row in deltas]
+        assert texts == [choice["message"]["content"] for choice in whole]
+        for wrong, said in (
+            ({"messages": [TURN]}, "system first"),
+            ({"max_tokens": 10**4}, "context"),
+            ({"messages": [{"role": "system", "content": "the cat " * 400}]}, "Shorten"),
+        ):
+            answered = ask(service, "/v1/chat/completions", {**body, **wrong})
+            assert answered.status_code == 400 and said in message_of(answered)
