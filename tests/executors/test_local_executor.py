@@ -10,12 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from recipe_files import written
+from tiny_folders import folder as model_folder
+from typer.testing import CliRunner
 
+from regard.cli import app
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, JobLost, Json, make_executor, results_of
+from regard.executors import make_executor
 from regard.executors.local import LocalExecutor, available_cpus
+from regard.executors.protocol import Job, JobLost, Json, results_of
 
 HERE = Path(__file__).parent
 
@@ -153,3 +160,81 @@ def test_a_second_interrupt_ends_jobs_that_do_not_stop(waiting, tmp_path):
     waiting.send_signal(signal.SIGINT)
     assert waiting.wait(20) == 99
     ended(tmp_path)
+
+
+# ---- executor errors
+
+RECIPE = dict(
+    task="language-modeling",
+    data=dict(train="train.txt", valid="train.txt"),
+    model=dict(name="lstm-lm", d_model=4),
+    training=dict(max_steps=1),
+)
+RATE = "training.optimizer.learning_rate=0.1,0.2"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("on")
+    model_folder(made / "model", "bert", "Model")
+    (made / "train.txt").write_text("a b c\n" * 9)
+    written(made / "lm.toml", RECIPE)
+    return made
+
+
+def without_a_cluster() -> ModuleType:
+    """What is imported as Ray where no cluster answers."""
+
+    def init(address: str, **options: object) -> None:
+        raise ConnectionError(f"nothing answers at {address}\nand so on")
+
+    made: Any = ModuleType("ray")
+    made.__version__, made.is_initialized, made.init = "2.60.0", lambda: False, init
+    made.shutdown = lambda: None
+    return made
+
+
+CASES = {
+    "no-ray": (("ray",), None, r"pip install 'regard[ray]'"),
+    "no-cluster": (
+        ("ray", "--ray-address", "HOST:10001"),
+        without_a_cluster(),
+        "cannot connect to a Ray cluster (ray://HOST:10001): nothing answers at ray://HOST:10001",
+    ),
+    "no-slurm": (("slurm", "--partition", "gpu"), None, "Slurm was not found on this machine"),
+    "local-partition": (
+        ("local", "--partition", "gpu"),
+        None,
+        "`partition` is an option of the executor slurm",
+    ),
+    "no-executor": (("clouds",), None, "There is no executor 'clouds'"),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request, monkeypatch) -> tuple[tuple[str, ...], str]:
+    """The words after `--executor` and the error."""
+    chosen, ray, told = CASES[request.param]
+    if request.param == "no-slurm":
+        pytest.importorskip("submitit")
+        monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return chosen, told
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare", "embed"])
+def test_a_wrong_executor_is_the_only_thing_that_is_said_and_nothing_is_written(
+    folder, tmp_path, monkeypatch, case, command
+):
+    (chosen, told), out = case, tmp_path / "out"
+    monkeypatch.chdir(tmp_path)
+    words = {
+        "sweep": [folder / "lm.toml", "--param-space", RATE],
+        "compare": [folder / "lm.toml"],
+    }.get(command, [folder / "model", folder / "train.txt", "--workers", "1"])
+    words = [*words, "--executor", *chosen, "--out", out]
+    done = CliRunner().invoke(app, [command, *map(str, words)])
+    assert done.exit_code == 2 and done.stdout == "" and done.stderr.count("error:") == 1
+    assert done.stderr.startswith("error: ") and told in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -15,13 +15,13 @@ import pytest
 
 import regard
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors import Job, make_executor, results_of
+from regard.executors import make_executor
+from regard.executors.protocol import Job, results_of
 from regard.executors.ray import connected
 from regard.experiments.ray_training import train_on_ray
-from regard.training import Interrupted
+from regard.training.interrupt import Interrupted
 
 HERE = str(Path(__file__).parent)
-sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from recipe_files import written
 
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.experiments import runs
@@ -26,32 +27,19 @@ from regard.recipe import read
 TOKENS = 600
 HERE: dict = {"executor": "here", "progress": False}  # runs in this process
 WORDS = "a b c d e f g h".split()
+PAIR = dict(encoder_layers=1, decoder_layers=1)
 MODELS = {
-    "lstm": 'name = "lstm-seq2seq"\nd_model = 8\nlayers = 1\ndropout = 0.0',
-    "transformer": 'name = "transformer"\nd_model = 8\nd_ff = 16\nheads = 2\n'
-    "encoder_layers = 1\ndecoder_layers = 1",
+    "lstm": dict(name="lstm-seq2seq", d_model=8, layers=1, dropout=0.0),
+    "transformer": dict(name="transformer", d_model=8, d_ff=16, heads=2, **PAIR),
 }
-RECIPE = """
-task = "translation"
-name = "{name}"
-[data]
-train = ["train.tsv"]
-valid = ["valid.tsv"]
-test = ["test.tsv"]
-max_tokens_per_batch = 64
-[tokenizer]
-kind = "words"
-vocab_size = 12
-[model]
-{model}
-[training]
-tokens = {tokens}
-threads = 1
-[training.validation]
-eval_steps = 4
-[training.checkpoints]
-save_steps = 2
-"""
+RECIPE = dict(
+    task="translation",
+    data=dict(train=["train.tsv"], valid=["valid.tsv"], test=["test.tsv"], max_tokens_per_batch=64),
+    tokenizer=dict(kind="words", vocab_size=12),
+    training=dict(
+        tokens=TOKENS, threads=1, validation=dict(eval_steps=4), checkpoints=dict(save_steps=2)
+    ),
+)
 
 
 def write_tsv(path: Path, first: int, rows: int) -> None:
@@ -67,7 +55,7 @@ def write_recipes(folder: Path) -> list[Path]:
     for name, first, rows in (("train", 0, 60), ("valid", 60, 4), ("test", 64, 4)):
         write_tsv(folder / f"{name}.tsv", first, rows)
     for name, model in MODELS.items():
-        (folder / f"{name}.toml").write_text(RECIPE.format(name=name, model=model, tokens=TOKENS))
+        written(folder / f"{name}.toml", dict(RECIPE, name=name, model=model))
     return [folder / f"{name}.toml" for name in MODELS]
 
 
@@ -195,23 +183,18 @@ def test_a_failed_run_raises_an_error_that_names_it(recipes, tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("tokens = 600=>tokens = 500", "budget.tokens: 600 in lstm, 500 in transformer"),
-        ("vocab_size = 12=>vocab_size = 11", "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
-        (
-            "max_tokens_per_batch = 64=>max_tokens_per_batch = 32",
-            "data.max_tokens_per_batch: 64 in lstm, 32 in transfor",
-        ),
-        ("eval_steps = 4=>eval_steps = 5", "validation.eval_steps: 4 in lstm, 5 in transformer"),
-        ('test = ["test.tsv"]=>test = ["valid.tsv"]', "data.test: ['sha256:"),
-        ("[training]=>[decoding]\nbeams = 2\n[training]", "decoding.beams: None in lstm, 2 in"),
-        ("[training]=>[evaluation]\nbleu_tokenize = 'none'\n[training]", "evaluation.bleu_tokeni"),
+        (dict(training=dict(tokens=500)), "budget.tokens: 600 in lstm, 500 in transformer"),
+        (dict(tokenizer=dict(vocab_size=11)), "tokenizer.vocab_size: 12 in lstm, 11 in transf"),
+        (dict(data=dict(max_tokens_per_batch=32)), "data.max_tokens_per_batch: 64 in lstm, 32 in"),
+        (dict(training=dict(validation=dict(eval_steps=5))), "validation.eval_steps: 4 in lstm, 5"),
+        (dict(data=dict(test=["valid.tsv"])), "data.test: ['sha256:"),
+        (dict(decoding=dict(beams=2)), "decoding.beams: None in lstm, 2 in"),
+        (dict(evaluation=dict(bleu_tokenize="none")), "evaluation.bleu_tokeni"),
     ],
 )
 def test_each_difference_between_recipes_raises_an_error(recipes, tmp_path, change, told):
-    before, after = change.split("=>")
-    text = recipes[1].read_text()
-    assert before in text
-    recipes[1].write_text(text.replace(before, after))
+    own = dict(RECIPE, name="transformer", model=MODELS["transformer"])
+    written(recipes[1], own, change)
     with pytest.raises(ConfigError, match="cannot be compared fairly") as refused:
         compare(recipes, out=tmp_path / "out", progress=False)
     assert told in str(refused.value) and str(refused.value).count("\n  ") == 1
@@ -263,28 +246,13 @@ def test_mean_spread_and_the_best_model_equal_those_of_known_scores():
     assert "12.00 ± 2.83" in text and "10.00 to 14.00" in text
 
 
-CLASSES = """
-task = "classification"
-[data]
-train = "train.jsonl"
-valid = "train.jsonl"
-test = "train.jsonl"
-columns = ["text", "label"]
-batch_size = 4
-{model}
-[training]
-tokens = 24
-"""
-NEW = """
-[tokenizer]
-kind = "words"
-[model]
-name = "{name}"
-d_model = 8
-d_ff = 16
-heads = 2
-layers = 1
-"""
+CLASSES = dict(
+    task="classification",
+    data=dict.fromkeys(("train", "valid", "test"), "train.jsonl"),
+    training=dict(tokens=24),
+)
+CLASSES["data"] |= dict(columns=["text", "label"], batch_size=4)
+SIZES = dict(d_model=8, d_ff=16, heads=2, layers=1)
 
 
 @pytest.mark.parametrize("begun", ["new", "started"])
@@ -293,13 +261,13 @@ def test_tasks_on_encoders_are_compared_by_examples(tmp_path, begun):
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipes = [tmp_path / f"{name}.toml" for name in ("bert", "distilbert")]
     for path in recipes:
-        model = NEW.format(name=path.stem)
-        path.write_text(CLASSES.format(model=model))
+        model = dict(name=path.stem, **SIZES)
+        written(path, CLASSES, dict(tokenizer=dict(kind="words"), model=model))
         if begun == "started":
             start = runs.train_recipe(
                 read(path, ["training.tokens=4"]), out=tmp_path / path.stem, progress=False
             ).folder
-            path.write_text(CLASSES.format(model=f'[model]\npath = "{start}"\n'))
+            written(path, CLASSES, dict(model=dict(path=start)))
     found = compare(recipes, out=tmp_path / "out", **HERE)
     bert, distilbert = (several[0] for several in found.outcomes.values())
     assert bert.items == "examples" and bert.tokens == distilbert.tokens == 24

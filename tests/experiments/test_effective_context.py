@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from effective_context import losses_by_context, relative_effective_context
 
 from regard.errors import ConfigError, RegardError
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from effective_context import losses_by_context, relative_effective_context  # noqa: E402
 
 CONTEXTS = [1, 2, 4, 8]
 

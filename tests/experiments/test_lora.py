@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipe_files import written
 
 from regard.checkpoints.store import read_tensors
 from regard.errors import ConfigError
@@ -15,50 +16,29 @@ from regard.experiments import runs
 from regard.experiments.estimate import estimate
 from regard.models.conversions import adapted_layers
 from regard.recipe import read
-from regard.training.interrupt import Interrupted
-from regard.training.loop import Loop
 
 LINES = "a good film\tgood\nsimply bad\tbad\nvery good fun\tgood\ndull and bad\tbad\n" * 6
 PAIRS = "a good film\tmilf doog\nsimply bad\tylpmis dab\n" * 6
 TEXTS = ["a good film", "simply dull", "fun", "bad and bad"]
-BASE = """
-task = "classification"
-[data]
-train = "reviews.tsv"
-[tokenizer]
-kind = "wordpiece"
-vocab_size = 60
-[model]
-name = "bert"
-d_model = 16
-d_ff = 32
-heads = 2
-layers = 2
-max_length = 32
-[training]
-max_steps = 2
-"""
-LORA = """
-task = "classification"
-[data]
-train = "other.tsv"
-valid = "other.tsv"
-batch_size = 8
-[model]
-path = "base"
-[model.lora]
-rank = 2
-dropout = 0.1
-[training]
-epochs = 2
-threads = 1
-[training.validation]
-eval_steps = 3
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-2
-"""
+BASE = dict(
+    task="classification",
+    data=dict(train="reviews.tsv"),
+    tokenizer=dict(kind="wordpiece", vocab_size=60),
+    model=dict(name="bert", d_model=16, d_ff=32, heads=2, layers=2, max_length=32),
+    training=dict(max_steps=2),
+)
+LORA = dict(
+    task="classification",
+    data=dict(train="other.tsv", valid="other.tsv", batch_size=8),
+    model=dict(path="base", lora=dict(rank=2, dropout=0.1)),
+    training=dict(
+        epochs=2,
+        threads=1,
+        validation=dict(eval_steps=3),
+        schedule=dict(name="constant"),
+        optimizer=dict(learning_rate=0.01),
+    ),
+)
 
 
 @pytest.fixture
@@ -67,8 +47,8 @@ def place(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("reviews.tsv").write_text(LINES)
     Path("other.tsv").write_text(LINES.replace("\tgood", "\tyes").replace("\tbad", "\tno"))
-    Path("base.toml").write_text(BASE)
-    Path("lora.toml").write_text(LORA)
+    written("base.toml", BASE)
+    written("lora.toml", LORA)
     return tmp_path
 
 
@@ -78,11 +58,6 @@ def base(*overrides: str) -> None:
 
 def tensors(folder: str, name: str) -> dict[str, torch.Tensor]:
     return read_tensors(Path(folder) / f"{name}.safetensors")
-
-
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def same_answers(one, other, texts=TEXTS) -> None:
@@ -137,22 +112,6 @@ def assert_answers(found: torch.Tensor) -> None:
         assert list(ours.probabilities.values()) == pytest.approx(theirs, abs=1e-5)
 
 
-def test_a_resumed_run_ends_as_one_that_never_stopped(place, monkeypatch):
-    base()
-    runs.train("lora.toml", out="whole", progress=False)
-    monkeypatch.setattr("regard.training.loop.Loop.step", stopping_after(4))
-    with pytest.raises(Interrupted):
-        runs.train("lora.toml", out="stopped", progress=False)
-    monkeypatch.undo()
-    monkeypatch.chdir(place)
-    runs.resume("stopped", progress=False)
-    for name in ("model/model", "adapter/adapter_model"):
-        assert_equal(tensors("stopped", name), tensors("whole", name))
-    newest = [sorted(Path(run, "checkpoints").iterdir())[-1] for run in ("stopped", "whole")]
-    for name in ("weights", "frozen", "memory"):
-        assert_equal(tensors(str(newest[0]), name), tensors(str(newest[1]), name))
-
-
 def train_with_checkpoints(run: str, *options: str) -> list[Path]:
     """The checkpoints of a run that writes one every three steps."""
     every = ("training.checkpoints.save_steps=3", "training.checkpoints.save_total_limit=3")
@@ -185,18 +144,6 @@ def test_the_mean_of_checkpoints_has_the_frozen_weights(place):
     assert torch.equal(before[name], after[name])
 
 
-def stopping_after(steps: int):
-    """`Loop.step` that gets a signal."""
-    step = Loop.step
-
-    def stopped(loop) -> None:
-        step(loop)
-        if loop.counters.step == steps:
-            loop.interruption.code = 130
-
-    return stopped
-
-
 def test_only_adapters_and_head_are_in_the_optimizer(place):
     base()
     made = runs.plan(runs.read_recipe("lora.toml"))
@@ -210,9 +157,8 @@ def test_only_adapters_and_head_are_in_the_optimizer(place):
 
 def test_gpt_trains_the_embedding_of_its_new_special_tokens(place):
     """A language model learns to classify: its embedding has new rows, which the adapter holds."""
-    recipe = BASE.replace("classification", "language-modeling").replace('"bert"', '"gpt2"')
-    recipe = recipe.replace("d_ff = 32\n", "")
-    Path("base.toml").write_text(recipe)
+    gpt2 = dict(name="gpt2", d_ff=None)
+    written("base.toml", BASE, dict(task="language-modeling", model=gpt2))
     base("data.valid=reviews.tsv", "data.sequence_length=8", "data.batch_size=2")
     runs.train_recipe(read("lora.toml", ["model.lora.rank=3"]), out="run", progress=False)
     same_answers(runs.load("run"), runs.load("run/adapter"))
@@ -229,42 +175,13 @@ def test_gpt_trains_the_embedding_of_its_new_special_tokens(place):
 
 def test_a_translation_is_adapted(place):
     Path("pairs.tsv").write_text(PAIRS)
-    Path("base.toml").write_text("""
-task = "translation"
-[data]
-train = ["pairs.tsv"]
-valid = ["pairs.tsv"]
-[tokenizer]
-kind = "characters"
-[model]
-name = "transformer"
-d_model = 8
-d_ff = 8
-heads = 2
-encoder_layers = 1
-decoder_layers = 1
-[training]
-max_steps = 2
-""")
-    Path("lora.toml").write_text("""
-task = "translation"
-[data]
-train = ["pairs.tsv"]
-valid = ["pairs.tsv"]
-[tokenizer]
-path = "base/model"
-[model]
-path = "base"
-[model.lora]
-rank = 2
-targets = ["all-linear"]
-[training]
-max_steps = 3
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-1
-""")
+    both = dict(train=["pairs.tsv"], valid=["pairs.tsv"])
+    sizes = dict(d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
+    common = dict(task="translation", data=both, training=dict(max_steps=3))
+    new = dict(tokenizer=dict(kind="characters"), model=dict(name="transformer", **sizes))
+    written("base.toml", common, new)
+    lora = dict(path="base", lora=dict(rank=2, targets=["all-linear"]))
+    written("lora.toml", common, dict(tokenizer=dict(path="base/model"), model=lora))
     base()
     runs.train("lora.toml", out="run", progress=False)
     whole, adapter = runs.load("run"), runs.load("run/adapter")
@@ -299,8 +216,7 @@ def test_an_estimate_counts_what_is_trained(place):
     head = 16 * 16 + 16 + 2 * 16 + 2
     trained = 2 * 2 * 2 * (16 * 2) + head
     assert found.memory["adamw's tables"] == 2 * 4 * trained
-    whole = Path("lora.toml").read_text().replace("[model.lora]\nrank = 2\ndropout = 0.1\n", "")
-    Path("whole.toml").write_text(whole)
+    written("whole.toml", LORA, dict(model=dict(lora=None)))
     assert 0.65 < found.flops / estimate("whole.toml", measure=False).flops < 0.95
 
 

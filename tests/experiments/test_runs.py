@@ -3,70 +3,70 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import signal
 import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from recipe_files import written
+from tiny_folders import folder
+from tiny_runs import CHOICE, DATA, options_of
 
 import regard
-from regard.data import Sequences
-from regard.errors import CheckpointError, ConfigError, DataError
+from regard.data.batches import Sequences
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.experiments.recipe_options import read_recipe
+from regard.experiments.runs import read_recipe
 from regard.recipe import read
+from regard.tasks.classification import TextClassifier
+from regard.training.callbacks import Callback
+from regard.training.interrupt import Interrupted
+from regard.training.metrics_log import read_events
 
 WORDS = "zero one two three four five six seven".split()
-RECIPE = """
-task = "translation"
-[data]
-train = ["train.a", "train.b"]
-valid = ["valid.a", "valid.b"]
-max_tokens_per_batch = 256
-[tokenizer]
-kind = "words"
-vocab_size = 50
-[model]
-name = "transformer"
-d_model = 16
-d_ff = 32
-heads = 2
-encoder_layers = 1
-decoder_layers = 1
-max_length = 12
-dropout = 0.0
-[training]
-max_steps = 1
-"""
-LANGUAGE = """
-task = "language-modeling"
-[data]
-train = "train.a"
-valid = "valid.a"
-batch_size = 4
-sequence_length = 8
-[model]
-name = "lstm-lm"
-d_model = 16
-[training]
-max_steps = 4
-[training.validation]
-eval_steps = 1
-"""
+RECIPE = dict(
+    task="translation",
+    data=dict(train=["train.a", "train.b"], valid=["valid.a", "valid.b"], max_tokens_per_batch=256),
+    tokenizer=dict(kind="words", vocab_size=50),
+    model=dict(
+        name="transformer",
+        d_model=16,
+        d_ff=32,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        max_length=12,
+        dropout=0.0,
+    ),
+    training=dict(max_steps=1),
+)
+LANGUAGE = dict(
+    task="language-modeling",
+    data=dict(train="train.a", valid="valid.a", batch_size=4, sequence_length=8),
+    model=dict(name="lstm-lm", d_model=16),
+    training=dict(max_steps=4, validation=dict(eval_steps=1)),
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def workdir(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path) -> Path:
     """A folder with toy data (a line of words, the same words upper-cased) and two recipes."""
     draw = random.Random(1)
     for name, count in (("train", 60), ("valid", 6)):
         lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 6))) for _ in range(count)]
         (tmp_path / f"{name}.a").write_text("\n".join(lines) + "\n")
         (tmp_path / f"{name}.b").write_text("\n".join(lines).upper() + "\n")
-    (tmp_path / "small.toml").write_text(RECIPE)
-    (tmp_path / "language.toml").write_text(LANGUAGE)
-    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "small.toml", RECIPE)
+    written(tmp_path / "language.toml", LANGUAGE)
     return tmp_path
 
 
@@ -235,14 +235,245 @@ def test_a_cross_validation_of_small_data_goes_on_unless_other_epochs_are_set(wo
 
 
 def test_the_defaults_of_a_run_are_said_and_stand_in_its_folder(workdir, capsys):
-    text = LANGUAGE.replace("[training]\nmax_steps = 4\n", "")
-    (workdir / "silent.toml").write_text(text.replace("eval_steps = 1", "patience = 1"))
+    silent = dict(max_steps=None, validation=dict(eval_steps=None, patience=1))
+    written("silent.toml", LANGUAGE, dict(training=silent))
     run = runs.train("silent.toml", out="run", epochs=1)
     said = "AdamW, learning rate 0.01, linear after a warm-up of 10%, betas 0.9 and 0.999"
     assert said in "".join(capsys.readouterr())
-    written = (run.folder / "recipe.toml").read_text()
+    recipe = (run.folder / "recipe.toml").read_text()
     for line in ("learning_rate = 0.01", "betas = [0.9, 0.999]", "weight_decay = 0.0"):
-        assert line in written
-    assert "warmup = 0.1" in written and "epochs = 1" in written
+        assert line in recipe
+    assert "warmup = 0.1" in recipe and "epochs = 1" in recipe
     assert runs.read_recipe("silent.toml").training.epochs == 10
     assert runs.resume(run.folder, progress=False).scores == run.scores
+
+
+# ---- device
+
+CLASSIFIER = dict(
+    task="classification",
+    data=dict(train="rows.tsv", valid=0.25, batch_size=4),
+    tokenizer=dict(kind="wordpiece"),
+    model=dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1),
+    training=dict(max_steps=2, threads=1),
+)
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A recipe for a small classifier."""
+    rows = [f"{text} {n}\t{text}\n" for n in range(8) for text in ("good", "bad")]
+    Path("rows.tsv").write_text("".join(rows))
+    return written("classifier.toml", CLASSIFIER)
+
+
+VERBS = {
+    "train": lambda device: regard.train("classifier.toml", device=device, progress=False),
+    "cross_validate": lambda device: regard.cross_validate(
+        "classifier.toml", folds=2, device=device, progress=False
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.usefixtures("classifier")
+def test_the_device_that_is_named_computes(monkeypatch, verb):
+    """The default, a GPU on machines that have one, is then not asked for."""
+
+    def default():
+        raise AssertionError("the default")
+
+    monkeypatch.setattr("regard.tasks.folders.device", default)
+    with pytest.raises(AssertionError, match="the default"):
+        VERBS[verb](None)
+    VERBS[verb]("cpu")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.usefixtures("classifier")
+def test_a_device_that_is_not_here_is_an_error_and_nothing_is_written(verb):
+    for device in ("cuda:99", "gpu", "meta", ""):
+        with pytest.raises(ConfigError, match=f"There is no device '{device}' here"):
+            VERBS[verb](device)
+    assert not Path("runs").exists()
+
+
+def test_the_device_is_no_part_of_a_run(classifier):
+    run = regard.train("classifier.toml", device="cpu", out="a", progress=False)
+    assert "device =" not in (run.folder / "recipe.toml").read_text()
+    other = regard.train("classifier.toml", out="b", progress=False)
+    one, two = (Path(f"{name}/model/model.safetensors").read_bytes() for name in "ab")
+    assert other.scores == run.scores
+    if not torch.cuda.is_available():
+        assert one == two
+    assert regard.resume("a", device="cpu", progress=False).result == run.result
+
+
+# ---- runs report
+
+REPORTED = dict(
+    task="translation",
+    data=dict(train=["pairs.tsv"], valid=["pairs.tsv"]),
+    tokenizer=dict(vocab_size=40),
+    model=dict(name="{model}", d_model=16),
+    training=dict(max_steps=2),
+)
+
+
+def test_the_report_of_a_translation_run_has_samples_scores_and_attention(tmp_path):
+    lines = ["one <b>two</b>\teins zwei", "two one\tzwei eins", "one\teins"]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    for model in ("transformer", "lstm-seq2seq"):
+        recipe = tmp_path / f"{model}.toml"
+        more = dict(heads=2, d_ff=16) if model == "transformer" else dict(layers=1)
+        written(recipe, REPORTED, dict(model=dict(name=model, **more)))
+        trained = runs.train(recipe, out=tmp_path / model, progress=False)
+        folder, result = trained.folder, trained.result
+        page = (folder / "report.html").read_text()
+        assert result.step == 2
+        assert "eins zwei" in page and "one &lt;b&gt;two" in page and "<b>two" not in page
+        assert "What it attends to" in page
+        assert (
+            f"{sum(p.numel() for p in runs.load(folder).module.parameters()):,} parameters" in page
+        )
+        assert f"{result.scores['loss']:.4g}" in page
+
+
+TEXTS = ["a dog runs after a red ball .", "the old cat sleeps on a warm mat ."]
+QUESTIONS = ["what runs ?", "who sleeps ?"]
+
+
+# task -> two examples
+ROWS = {
+    "classification": [*zip(TEXTS, QUESTIONS, "10", strict=True)],
+    "regression": [*zip(TEXTS, QUESTIONS, (1.0, 0.0), strict=True)],
+    "tagging": [
+        {"words": text.split(), "tags": [f"B-{len(word)}" for word in text.split()]}
+        for text in TEXTS
+    ],
+    "multiple-choice": [
+        dict(context=text, question=question, choices=["dog", "cat"], answer=0)
+        for text, question in zip(TEXTS, QUESTIONS, strict=True)
+    ],
+    "question-answering": [
+        dict(id=question, context=" ".join(TEXTS), question=question,
+             answers=dict(text=["dog"], answer_start=[2]))
+        for question in QUESTIONS
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory) -> Path:
+    return folder(tmp_path_factory.mktemp("start") / "small", "bert", "Model")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("task", ROWS)
+def test_the_report_of_a_fine_tuned_encoder_has_counts_texts_and_attention(start, tmp_path, task):
+    items = {"tagging": "17 words", "question-answering": "2 windows"}.get(task, "2 examples")
+    folder = runs.train(
+        task=task, train=ROWS[task], model=start, data={"max_length": 60}, epochs=1,
+        out=tmp_path / "run", progress=False,
+    ).folder  # fmt: skip
+    page = (folder / "report.html").read_text()
+    model = runs.load(folder).module
+    parameters = sum(weights.numel() for weights in model.parameters())
+    assert f"bert, 2 layers of 16, started from small, {parameters:,} parameters" in page
+    assert items in page and "tokens a second" not in page and "predicted tokens" not in page
+    assert f"{items.split()[1]} a second" in page
+    assert "nats a token" not in page
+    assert ("who sleeps ?" if task != "tagging" else "the old cat sleeps") in page
+    seen = page.partition("What it attends to")[2]
+    assert '"after"' in seen and '"[SEP]"' in seen
+    event = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert event[items.split()[1]] == int(items.split()[0])
+
+
+# ---- runs tested
+
+NOT_SCORED = ("multi-label-classification", "crf-tagging", "parsing")  # as others are
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("task", [task for task in DATA if task not in NOT_SCORED])
+def test_test_scores_equal_those_of_the_opened_model(task):
+    test = DATA[task][: len(DATA[task]) // 2]
+    run = regard.train(**options_of(task), test=test)
+    data = read_recipe(run.folder / "recipe.toml").data.records("test")
+    scores = regard.load(run.folder).evaluate(data)
+    assert run.test_scores == pytest.approx(dict(scores), rel=1e-5)
+    assert run.result.test_signatures == {one.name: one.signature for one in scores.named}
+    assert json.loads((run.folder / "result.json").read_text())["test_scores"] == run.test_scores
+    *_, last = read_events(run.folder)
+    assert last == {"step": run.result.step} | {
+        f"test/{name}": value for name, value in run.test_scores.items()
+    }
+    page = (run.folder / "report.html").read_text()
+    for name, value in run.test_scores.items():
+        assert f"test {name}" in page and f"{value:.4g}" in page
+    assert f"test {next(iter(run.test_scores))}" in run._repr_html_()
+    assert not run.test_scores.keys() & {f"valid {name}" for name in run.scores}
+
+
+def test_test_data_change_no_weights_and_no_validation_score():
+    options = options_of("classification")
+    without = regard.train(**options, out="without")
+    tested = regard.train(**options, out="tested", test=DATA["classification"])
+    assert without.test_scores == {} and tested.scores == without.scores
+    one, other = (Path(f"{name}/model/model.safetensors") for name in ("without", "tested"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
+    options = options_of("classification") | {"test": DATA["classification"]}
+    whole = regard.train(**options, out="whole")
+    evaluate = TextClassifier.test
+
+    def interrupted(self, recipe):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, recipe)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TextClassifier, "test", interrupted)
+        with pytest.raises(Interrupted, match="regard resume stopped"):
+            regard.train(**options, out="stopped")
+    assert not Path("stopped/result.json").exists()
+    result = regard.resume("stopped", progress=False).result
+    assert result.test_scores == whole.test_scores and result.scores == whole.scores
+    one, other = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+    events, wanted = (read_events(Path(name)) for name in ("stopped", "whole"))
+    assert [e for e in events if "test/accuracy" in e] == wanted[-1:] == events[-1:]
+
+
+@pytest.mark.parametrize(
+    ("task", "test", "said"),
+    [
+        ("classification", [("a good film", "perhaps")], "'perhaps', which is none of: no, yes"),
+        ("regression", [("a good film", "much")], "'much' where a number should be"),
+        ("tagging", [{"words": ["a"], "tags": []}], "tags"),
+        ("multiple-choice", [{**CHOICE, "answer": 7}], "answer"),
+        ("question-answering", [{"id": "1", "question": "who ?"}], "context"),
+    ],
+)
+def test_errors_in_test_data_are_raised_before_the_training(task, test, said):
+    class Never(Callback):
+        def on_step(self, step):
+            raise AssertionError("trained")
+
+    with pytest.raises((DataError, RegardError), match=said):
+        regard.train(**options_of(task), test=test, callbacks=[Never()])
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_a_test_that_fails_leaves_a_finished_run_and_a_warning(monkeypatch, capsys):
+    def fails(self, recipe):
+        raise RegardError("scores are NaN")
+
+    monkeypatch.setattr(TextClassifier, "test", fails)
+    options = options_of("classification") | {"progress": True}
+    run = regard.train(**options, test=DATA["classification"])
+    assert run.test_scores == {} and run.scores
+    assert "the test data were not scored: scores are NaN" in capsys.readouterr().err
+    assert regard.resume(run, progress=False).result == run.result

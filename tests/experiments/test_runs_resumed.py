@@ -12,11 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import every_task
 import pytest
 import torch
 from killing import killed_at
+from recipe_files import written
 from typer.testing import CliRunner
 
+import regard
 from regard.checkpoints.store import read_folder
 from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError
@@ -26,38 +29,37 @@ from regard.experiments.results import Comparison
 from regard.recipe import plain_name
 from regard.training.callbacks import read_result
 from regard.training.checkpointing import checked_checkpoint
+from regard.training.interrupt import Paused
 from regard.training.metrics_log import TIMING, read_events
 
-RECIPE = """
-task = "translation"
-name = "small"
-[data]
-train = ["data/train.a", "data/train.b"]
-valid = ["data/valid.tsv"]
-test = ["data/valid.tsv"]
-max_tokens_per_batch = 64
-[tokenizer]
-kind = "words"
-vocab_size = 50
-[model]
-name = "transformer"
-d_model = 8
-d_ff = 8
-heads = 2
-encoder_layers = 1
-decoder_layers = 1
-max_length = 12
-dropout = 0.1
-[training]
-max_steps = 3
-threads = 1
-logging_steps = 1
-[training.validation]
-eval_steps = 2
-[training.checkpoints]
-save_steps = 1
-save_seconds = 0
-"""
+RECIPE = dict(
+    task="translation",
+    name="small",
+    data=dict(
+        train=["data/train.a", "data/train.b"],
+        valid=["data/valid.tsv"],
+        test=["data/valid.tsv"],
+        max_tokens_per_batch=64,
+    ),
+    tokenizer=dict(kind="words", vocab_size=50),
+    model=dict(
+        name="transformer",
+        d_model=8,
+        d_ff=8,
+        heads=2,
+        encoder_layers=1,
+        decoder_layers=1,
+        max_length=12,
+        dropout=0.1,
+    ),
+    training=dict(
+        max_steps=3,
+        threads=1,
+        logging_steps=1,
+        validation=dict(eval_steps=2),
+        checkpoints=dict(save_steps=1, save_seconds=0),
+    ),
+)
 
 
 def write_data(folder: Path) -> None:
@@ -74,7 +76,7 @@ def whole(tmp_path_factory) -> Path:
     """A folder with data, a recipe, and `run`, a run that was never interrupted."""
     workdir = tmp_path_factory.mktemp("whole")
     write_data(workdir / "data")
-    (workdir / "small.toml").write_text(RECIPE)
+    written(workdir / "small.toml", RECIPE)
     torch.set_num_threads(1)
     runs.train(workdir / "small.toml", out=workdir / "run", progress=False)
     return workdir
@@ -269,9 +271,10 @@ def test_a_name_outside_of_the_folder_of_runs_raises_an_error(
     whole, tmp_path, monkeypatch, name, verb
 ):
     monkeypatch.chdir(tmp_path)
-    text = RECIPE.replace('name = "small"', f"name = {json.dumps(name)}")
-    (tmp_path / "r.toml").write_text(text.replace("data/", f"{whole}/data/"))
-    with pytest.raises(ConfigError, match=r"r\.toml:3: `name` must") as refused:
+    files = dict(train=[f"{whole}/data/train.{side}" for side in "ab"], test=None)
+    data = dict(files, valid=[f"{whole}/data/valid.tsv"])
+    written(tmp_path / "r.toml", RECIPE, dict(name=name, data=data))
+    with pytest.raises(ConfigError, match=r"r\.toml:2: `name` must") as refused:
         runs.train("r.toml") if verb == "train" else compare(["r.toml"], progress=False)
     assert "plain name" in str(refused.value) or "255 bytes" in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == ["r.toml"]
@@ -279,7 +282,7 @@ def test_a_name_outside_of_the_folder_of_runs_raises_an_error(
 
 def test_a_recipe_whose_file_name_is_no_folder_name_raises_an_error(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a\\b.toml").write_text(RECIPE.replace('name = "small"\n', ""))
+    written(tmp_path / "a\\b.toml", RECIPE, dict(name=None))
     with pytest.raises(ConfigError, match="Or set `name` in it"):
         runs.train("a\\b.toml", progress=False)
 
@@ -296,7 +299,7 @@ def test_plain_name_returns_ordinary_names_unchanged():
 def stopped(whole, tmp_path) -> Path:
     """A run with its data beside it, one step from its end, and its data then moved away."""
     shutil.copytree(whole / "data", tmp_path / "old" / "data")
-    (tmp_path / "old" / "small.toml").write_text(RECIPE)
+    written(tmp_path / "old" / "small.toml", RECIPE)
     folder = runs.train(tmp_path / "old/small.toml", out=tmp_path / "run", progress=False).folder
     (folder / "result.json").unlink()
     (folder / "report.html").unlink()
@@ -334,3 +337,108 @@ def test_a_run_does_not_resume_with_other_data(stopped):
     (new / "train.a").write_text((new / "train.a").read_text().upper())
     with pytest.raises(ConfigError, match=r"train\.a"):
         runs.resume(stopped, paths_in(new), progress=False)
+
+
+# ---- start model
+
+OPTIONS = {
+    "task": "classification",
+    "model": "start",
+    "train": "rows.tsv",
+    "valid": "rows.tsv",
+    "batch_size": 4,
+    "max_steps": 6,
+    "precision": "float32",
+}
+
+
+@pytest.fixture
+def workdir(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(1)
+    every_task.encoder("embedding").save(Path("start"))
+    lines = [f"{line}\t{'cat' in line}" for line in every_task.lines(40)]
+    Path("rows.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    return tmp_path
+
+
+def stop_halfway(out: str) -> None:
+    with pytest.raises(Paused):
+        regard.train(out=out, stop_after_fraction=0.5, progress=False, **OPTIONS)
+
+
+def change_heads() -> None:
+    config = json.loads(Path("start/config.json").read_text())
+    Path("start/config.json").write_text(json.dumps({**config, "num_attention_heads": 1}))
+
+
+def test_a_run_is_resumed_exactly_where_its_start_model_is_gone(workdir):
+    whole = regard.train(out="whole", progress=False, **OPTIONS)
+    stop_halfway("stopped")
+    shutil.rmtree("start")
+    resumed = regard.resume("stopped", progress=False)
+    weights = "model/model.safetensors"
+    assert (resumed.folder / weights).read_bytes() == (whole.folder / weights).read_bytes()
+    assert not (resumed.folder / "start").exists()
+    again = regard.resume("stopped", progress=False)
+    assert again.result == resumed.result  # it is finished
+
+
+def test_a_finished_run_that_is_resumed_for_longer_says_what_to_do(workdir):
+    regard.train(out="whole", progress=False, **OPTIONS)
+    recipe = Path("whole/recipe.toml")
+    recipe.write_text(recipe.read_text().replace("max_steps = 6", "max_steps = 9"))
+    told = r"training.max_steps: was 6, is 9\n.*start another run: with \[model\] path"
+    with pytest.raises(ConfigError, match=told):
+        regard.resume("whole", progress=False)
+
+
+def test_a_run_is_not_resumed_where_its_start_model_has_changed(workdir):
+    stop_halfway("stopped")
+    change_heads()
+    with pytest.raises(ConfigError, match=r"start, has changed since:\s+config\.json"):
+        regard.resume("stopped", progress=False)
+
+
+@pytest.mark.parametrize("studied", ["compare", "cross_validate", "sweep", "new trial"])
+def test_a_study_does_not_go_on_where_its_start_model_has_changed(workdir, studied):
+    def study():
+        options = OPTIONS | {"out": "study", "executor": "here", "progress": False}
+        if studied == "compare":
+            return regard.compare([OPTIONS], out="study", executor="here", progress=False)
+        if studied == "cross_validate":
+            del options["valid"]
+            return regard.cross_validate(folds=2, **options)
+        return regard.sweep(param_space={"learning_rate": [0.1, 0.01]}, **options)
+
+    study()
+    change_heads()
+    if studied == "new trial":  # of a sweep that was stopped before it
+        shutil.rmtree("study/trial-02-seed1")
+        rows = Path("study/results.jsonl").read_text().splitlines()
+        Path("study/results.jsonl").write_text(rows[0] + "\n")
+    with pytest.raises(ConfigError, match=r"has changed since:\s+config\.json"):
+        study()
+
+
+def test_a_folder_that_holds_other_files_takes_no_run(workdir):
+    Path("notes").mkdir()
+    Path("notes/a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="notes holds other files, such as a.txt"):
+        regard.train(out="notes", progress=False, **OPTIONS)
+    assert [path.name for path in Path("notes").iterdir()] == ["a.txt"]
+
+
+def test_a_folder_that_holds_a_model_takes_no_run(workdir):
+    before = {path: path.stat().st_mtime_ns for path in Path("start").rglob("*")}
+    with pytest.raises(ConfigError, match="start holds a model"):
+        regard.train(out="start", progress=False, **OPTIONS)
+    assert {path: path.stat().st_mtime_ns for path in Path("start").rglob("*")} == before
+
+
+def test_a_folder_whose_name_is_not_utf8_takes_a_run(workdir):
+    out = os.fsdecode(b"caf\xe9")
+    with pytest.raises(Paused):
+        regard.train(out=out, stop_after_fraction=0.5, progress=False, **OPTIONS)
+    run = regard.resume(out, progress=False)
+    assert regard.load(out).predict("a text") == run.model.predict("a text")

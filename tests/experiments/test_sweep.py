@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pandas
 import pytest
+from recipe_files import written
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
-from regard.executors import Job, Json
 from regard.executors.local import HereExecutor
+from regard.executors.protocol import Job, Json
 from regard.experiments import runs, study, study_worker
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.study import RunOptions
@@ -38,30 +39,23 @@ from regard.experiments.sweep_results import SweepResults
 from regard.file_writing import locked
 from regard.recipe import read
 from regard.toml_text import toml_value
-from regard.training import Interrupted
+from regard.training.interrupt import Interrupted
 
-RECIPE = """
-task = "language-modeling"
-[data]
-batch_size = 4
-sequence_length = 5
-train = "train.txt"
-valid = "valid.txt"
-test = "valid.txt"
-[model]
-name = "lstm-lm"
-d_model = 4
-[training]
-tokens = 320
-threads = 1
-logging_steps = 1000
-[training.optimizer]
-learning_rate = 0.01
-[training.schedule]
-name = "cosine"
-[training.validation]
-eval_steps = 5
-"""
+RECIPE = dict(
+    task="language-modeling",
+    data=dict(
+        batch_size=4, sequence_length=5, train="train.txt", valid="valid.txt", test="valid.txt"
+    ),
+    model=dict(name="lstm-lm", d_model=4),
+    training=dict(
+        tokens=320,
+        threads=1,
+        logging_steps=1000,
+        optimizer=dict(learning_rate=0.01),
+        schedule=dict(name="cosine"),
+        validation=dict(eval_steps=5),
+    ),
+)
 RATE = "training.optimizer.learning_rate"
 OVER = {RATE: [0.003, 0.03], "model.dropout": "0.0,0.5"}
 GRID, QUIET = ("grid", None, 2, 1), RunOptions(executor="here", progress=False)
@@ -76,7 +70,7 @@ def folder(tmp_path_factory) -> Path:
     for part, lines in (("train", 60), ("valid", 12)):
         words = (" ".join(draw.choices("abcdefgh", k=6)) for _ in range(lines))
         (made / f"{part}.txt").write_text("".join(f"{line}\n" for line in words))
-    (made / "lm.toml").write_text(RECIPE)
+    written(made / "lm.toml", RECIPE)
     return made
 
 
@@ -330,27 +324,14 @@ def test_trials_near_good_ones_are_suggested_and_the_table_has_the_columns_of_sc
 
 def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
     over = {RATE: [0.01, 1e38]}
-    found = sweep_file(
-        folder / "lm.toml",
-        ["training.optimizer.name=sgd"],
-        over,
-        GRID,
-        RunOptions(executor="here", progress=True),
-        folder / "failing",
-    )
+    sgd, shown = ["training.optimizer.name=sgd"], RunOptions(executor="here", progress=True)
+    found = sweep_file(folder / "lm.toml", sgd, over, GRID, shown, folder / "failing")
     assert found.best.values == {RATE: 0.01}
     assert "inf" in found.trials[1].error or "nan" in found.trials[1].error
     assert found.facts()["trials"][1]["error"] and "failed" in str(found)
     assert "trial-02-seed1 has failed: " in capsys.readouterr().err
     with pytest.raises(RegardError, match="every trial has failed"):
-        sweep_file(
-            folder / "lm.toml",
-            ["training.optimizer.name=sgd"],
-            {RATE: [1e38]},
-            GRID,
-            QUIET,
-            folder / "all",
-        )
+        sweep_file(folder / "lm.toml", sgd, {RATE: [1e38]}, GRID, QUIET, folder / "all")
 
 
 def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeypatch, capsys):
@@ -394,14 +375,7 @@ def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_pat
 def test_options_that_contradict_each_other_are_found_before_anything_runs(folder, tmp_path):
     given = ['model={name="gpt", d_model=6, layers=1, heads=2, max_length=5}']
     with pytest.raises(ConfigError, match=r"trial-02 \(model.heads=4\).*heads"):
-        sweep_file(
-            folder / "lm.toml",
-            given,
-            {"model.heads": [2, 4]},
-            GRID,
-            QUIET,
-            tmp_path,
-        )
+        sweep_file(folder / "lm.toml", given, {"model.heads": [2, 4]}, GRID, QUIET, tmp_path)
     assert not list(tmp_path.glob("trial*"))
 
 

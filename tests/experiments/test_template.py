@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import every_task
 import pytest
+from test_cli import done, refused
 
 from regard.errors import ConfigError
 from regard.experiments.estimate import estimate
@@ -21,10 +23,6 @@ from regard.tasks import TASKS
 from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-import every_task  # noqa: E402
-from test_cli import done, refused  # noqa: E402
-
 LANGUAGE_MODELS = (
     "language-modeling",
     "permutation-language-modeling",

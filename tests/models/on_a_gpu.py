@@ -34,7 +34,9 @@ from test_registry import (  # noqa: E402
 
 from regard import ops  # noqa: E402
 from regard.data.batches import IGNORE, Sequences  # noqa: E402
-from regard.decoding import Beam, Greedy, Sampling, generate  # noqa: E402
+from regard.decoding import generate
+from regard.decoding.beam import Beam
+from regard.decoding.loop import Greedy, Sampling
 from regard.errors import ConfigError  # noqa: E402
 from regard.models import name_of as models_name  # noqa: E402
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads  # noqa: E402
@@ -123,7 +125,7 @@ def test_losses_and_gradients(model: nn.Module, gpu: torch.device) -> None:
         assert_equal(one.grad, other.grad, close)
 
 
-@pytest.mark.skipif(GPU is None, reason="tests/training/test_waiting.py has it without a GPU")
+@pytest.mark.skipif(GPU is None, reason="tests/training/test_compiling.py has it without a GPU")
 def test_training_mode(model: nn.Module, gpu: torch.device) -> None:
     there = model.to(gpu).train()
     loss = loss_of(there, gpu)
@@ -151,7 +153,7 @@ def test_states_of_encoders(encoder: nn.Module, gpu: torch.device) -> None:
     assert_equal(there.encode(read.to(gpu)), expected)
 
 
-@pytest.mark.skipif(GPU is None, reason="tests/training/test_waiting.py has it without a GPU")
+@pytest.mark.skipif(GPU is None, reason="tests/training/test_compiling.py has it without a GPU")
 def test_heads_of_encoders(encoder: nn.Module, gpu: torch.device) -> None:
     read = read_by(encoder, source(7))
     for kind in sorted(HEADS.keys() - {"span_search"}):  # whose loss has more than its scores

@@ -106,24 +106,17 @@ def test_a_model_that_does_not_predict_in_order_is_not_taken():
         as_encoder_decoder(GPT2(GPT2Config(V, d_model=8, heads=2, layers=1)))
 
 
-@pytest.mark.parametrize("decoder, message", [
-    ("bert", "must be a language model, but is 'bert'"), ("gpt3x", "no model 'gpt3x'"),
-])  # fmt: skip
-def test_the_inner_model_must_be_a_language_model(decoder, message):
-    with pytest.raises(CheckpointError, match=message):
-        DecoderOnly(DecoderOnlyConfig(V, decoder, {}))
-
-
-def test_an_inner_model_that_reads_backward_is_an_error():
-    base_model = dict(d_model=8, d_hidden=8, layers=2, backward=True)
-    with pytest.raises(CheckpointError, match=r"`base_model\.backward` would have no effect"):
-        DecoderOnly(DecoderOnlyConfig(V, "awd-lstm", base_model))
-
-
-@pytest.mark.parametrize("name", ["vocab_size", "pad", "bos", "eos"])
-def test_fields_of_the_whole_model_are_an_error_in_base_model(name):
-    with pytest.raises(CheckpointError, match=rf"`base_model\.{name}` would have no effect"):
-        DecoderOnly(DecoderOnlyConfig(20, base_model={**SIZES, name: 5}))
+def test_the_inner_model_must_be_a_language_model_without_fields_of_the_whole():
+    backward = dict(d_model=8, d_hidden=8, layers=2, backward=True)
+    own = [(f"base_model.{name}", "gpt2", {**SIZES, name: 5}) for name in ("vocab_size", "eos")]
+    for message, decoder, base_model in (
+        ("must be a language model, but is 'bert'", "bert", {}),
+        ("no model 'gpt3x'", "gpt3x", {}),
+        *((f"`{field}` would have no effect", decoder, model) for field, decoder, model in own),
+        ("`base_model.backward` would have no effect", "awd-lstm", backward),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            DecoderOnly(DecoderOnlyConfig(V, decoder, base_model))
 
 
 ROWS = [(text, " ".join(text.split()[::-1])) for text in (

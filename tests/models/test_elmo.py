@@ -246,34 +246,6 @@ def test_both_language_models_equal_the_equations_and_carry_their_state():
 # ---- words
 
 
-def test_characters_beyond_the_longest_word_change_nothing():
-    """A batch holds only as many columns as its words need: the maxima are the same."""
-    model, words = build(), tokenizer()
-    short = batch_of(model, ["the cat"], words)
-    assert short.extras["characters"].size(2) < model.config.word_length
-    padded = torch.full((1, 4, model.config.word_length), 261)
-    padded[..., : short.extras["characters"].size(2)] = short.extras["characters"]
-    whole = replace(short, extras={"characters": padded})
-    torch.testing.assert_close(model.encode(short), model.encode(whole), atol=1e-6, rtol=1e-6)
-
-
-def test_words_are_read_by_their_characters_and_not_by_their_ids():
-    model, words = build(), tokenizer()
-    batch = batch_of(model, ["zebra the cat", "the yak zebra"], words)
-    renamed = replace(batch, ids=torch.tensor([[1, 7, 3, 4, 2], [1, 3, 9, 7, 2]]))
-    assert torch.equal(model.encode(renamed), model.encode(batch))
-    one, other = batch_of(model, ["gnu"], words), batch_of(model, ["gnus"], words)
-    assert not torch.allclose(model.static(one)[0, 1], model.static(other)[0, 1])
-
-
-def test_long_words_are_cut_as_published():
-    model, words = build(), tokenizer()
-    length = model.config.word_length - 2
-    one, other = (batch_of(model, ["x" * (length + n)], words) for n in (0, 9))
-    assert torch.equal(one.extras["characters"][0, 1], other.extras["characters"][0, 1])
-    assert not torch.equal(one.ids, other.ids)
-
-
 # ---- options
 
 

@@ -7,8 +7,18 @@ import math
 import pytest
 import torch
 
+import regard
 from regard.attention.attend import Dot
-from regard.models.gpt2 import GPT2, GPT2Config, score_of
+from regard.checkpoints.formats import to_published
+from regard.data.batches import Sequences
+from regard.decoding import generate
+from regard.decoding.steps import start
+from regard.errors import ConfigError
+from regard.models.adaptive_transformer import AdaptiveTransformer, AdaptiveTransformerConfig
+from regard.models.gpt2 import GPT, GPT2, GPT2Config, score_of
+from regard.models.gpt3 import GPT3, PUBLISHED, GPTNeo
+from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
+from regard.text import train
 
 
 def test_matrices_before_the_residual_sum_have_smaller_initial_weights():
@@ -33,3 +43,224 @@ def test_the_config_decides_the_scale_of_the_scores():
     assert score_of(GPT2Config(**options, scaled_by_layer=True), 2) == Dot(4**-0.5 / 3)
     both = GPT2Config(**options, scaled=False, scaled_by_layer=True)
     assert score_of(both, 2) == Dot(1 / 3)
+
+
+# ---- gpt
+
+TINY = dict(d_model=8, heads=2, layers=2, max_length=6)
+
+
+def tiny(**options):
+    torch.manual_seed(0)
+    return GPT(GPT.Config(vocab_size=11, **(TINY | options))).eval()
+
+
+@pytest.mark.parametrize("kind", [GPT, GPT2])
+@pytest.mark.parametrize("ids, first", [((1, 2), 1), ((None, 2), 2)])
+def test_an_empty_prompt_starts_with_bos_or_eos(kind, ids, first):
+    config = kind.Config(vocab_size=11, bos=ids[0], eos=ids[1], **TINY)
+    model = kind(config).eval()
+    _, tokens = start(model, None)
+    assert tokens.tolist() == [[first]]
+    state, tokens = start(model, Sequences.of([[], [5, 6], []], None))
+    assert tokens.tolist() == [[first], [6], [first]]
+    scores, _ = model.step(tokens, state)
+    whole = model.head.logits(model(torch.tensor([[5, 6]])).hidden)
+    torch.testing.assert_close(scores[1, 0], whole[0, 1])
+    alone = model.head.logits(model(torch.tensor([[first]])).hidden)
+    torch.testing.assert_close(scores[[0, 2], 0], alone[:, 0].repeat(2, 1))
+
+
+def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
+    with pytest.raises(ConfigError, match="An empty prompt needs a token .* of at least one word"):
+        start(tiny(), None)
+    with pytest.raises(ConfigError, match="An empty prompt needs a token"):
+        start(tiny(bos=50256), None)
+    with pytest.raises(ValueError, match="reaches position 7, .* learned only 6 positions"):
+        tiny()(torch.ones(1, 7, dtype=torch.long))
+    with pytest.raises(ConfigError, match="prompt of row 1 has 7 tokens, .* at most 6"):
+        generate(tiny(), Sequences.of([[3], [3] * 7], None))
+
+
+def test_templates_add_the_special_tokens_that_the_tokenizer_has():
+    plain = train("words", ["a b"], 20)
+    assert GPT.template(plain).apply([[7], [8, 9]]).ids == [7, 8, 9]
+    marked = train("words", ["a b"], 20, special_tokens=["<unk>", "<s>", "<sep>", "<cls>"])
+    bos, sep, cls = marked.bos_id, marked.sep_id, marked.cls_id
+    assert GPT2.template(marked).apply([[7]]).ids == [bos, 7, cls]
+    assert GPT2.template(marked).apply([[7], [8, 9]]).ids == [bos, 7, sep, 8, 9, cls]
+
+
+# ---- gpt3
+
+V, POSITIONS = 50_257, 2048
+# Table 2.1: d_model, layers, and the printed count; table D.1: the count in millions.
+TABLE = {
+    "125M": (768, 12, 125e6, 125),
+    "350M": (1024, 24, 350e6, 356),
+    "760M": (1536, 24, 760e6, 760),
+    "1.3B": (2048, 24, 1.3e9, 1320),
+    "2.7B": (2560, 32, 2.7e9, 2650),
+    "6.7B": (4096, 32, 6.7e9, 6660),
+    "13B": (5120, 40, 13.0e9, 12850),
+    "175B": (12288, 96, 175.0e9, 174600),
+}
+
+
+def by_formula(width: int, layers: int, *, projection_bias: bool = True) -> int:
+    """Embeddings of tokens and positions; 12 D^2 of matrices and 13 D of vectors a layer."""
+    vectors = 13 if projection_bias else 10
+    return (V + POSITIONS) * width + layers * (12 * width**2 + vectors * width) + 2 * width
+
+
+def on_meta(kind, size):
+    with torch.device("meta"):
+        return kind(kind.Config(vocab_size=V, **kind.SIZES[size]))
+
+
+def count(model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("size", TABLE)
+def test_the_sizes_have_the_parameters_of_table_d1(size):
+    width, layers, printed, millions = TABLE[size]
+    model = on_meta(GPT3, size)
+    exact = count(model)
+    assert exact == by_formula(width, layers)
+    # Printed with three digits, and with four from 10,000 on.
+    digits = 10 ** max(0, len(str(millions)) - (4 if millions > 9_999 else 3))
+    assert round(exact / 1e6 / digits) * digits == millions
+    figure, source = PUBLISHED[size]["parameters"]
+    assert figure == printed and f"{exact:,}" in source and f"{millions:,} million" in source
+    assert model.config.d_model % model.config.heads == 0
+
+
+def model_of(kind=GPT3, **options):
+    torch.manual_seed(0)
+    sizes = dict(d_model=8, heads=2, layers=4, max_length=80, window=4) | options
+    model = kind(kind.Config(19, bos=1, eos=2, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.double().eval()
+
+
+def ids(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(3, 19, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_window_as_long_as_the_text_is_gpt2():
+    wide = model_of(window=70)
+    torch.manual_seed(0)
+    plain = GPT2(GPT2Config(19, d_model=8, heads=2, layers=4, max_length=80)).double().eval()
+    plain.load_state_dict(wide.state_dict())
+    texts = ids(2, 70)
+    with torch.no_grad():
+        assert torch.equal(wide(texts).hidden, plain(texts).hidden)
+        assert not torch.allclose(model_of(window=69)(texts).hidden, plain(texts).hidden)
+
+
+@pytest.mark.parametrize("kind", [GPT3, GPTNeo])
+@pytest.mark.parametrize("length", [9, 70])
+def test_captured_weights_are_those_of_dense_and_of_local_layers_in_turn(kind, length):
+    model = model_of(kind)
+    texts = Sequences.full(ids(2, length))
+    with torch.no_grad(), regard.look(model) as attention:
+        shown = model.encode(texts)
+    with torch.no_grad():
+        torch.testing.assert_close(shown, model.encode(texts), atol=1e-10, rtol=0)
+    rows = torch.arange(length)
+    causal = rows <= rows[:, None]
+    local = causal & (rows > rows[:, None] - 4)
+    layers = list(attention.passes[-1].attentions.values())
+    assert len(layers) == 4
+    for layer, allowed in zip(layers, (causal, local, causal, local), strict=True):
+        (weights,) = layer.parts
+        assert torch.equal(weights > 0, allowed.expand(2, 2, length, length))
+
+
+@pytest.mark.parametrize("kinds", [("local",), ("global", "local"), ("local", "local", "global")])
+@pytest.mark.parametrize("kind", [GPT3, GPTNeo])
+def test_steps_far_beyond_the_window_equal_one_pass_by_blocks(kind, kinds):
+    model, texts = model_of(kind, attention_kinds=kinds), ids(3, 60)
+    with torch.no_grad():
+        state, first = start(model, None)
+        rows = torch.cat([first.expand(3, 1), texts], 1)
+        state, found = model.empty(3), []
+        for part in rows.split([20, 1, 1, 7, 1, 31], dim=1):
+            scores, state = model.step(part, state)
+            found.append(scores)
+        whole = model.head.logits(model(rows).hidden)
+    torch.testing.assert_close(torch.cat(found, 1), whole, atol=1e-10, rtol=0)
+
+
+# ---- adaptive transformer
+
+SIZES = dict(vocab_size=30, d_model=16, heads=2, layers=2, d_ff=24, max_length=20)
+
+
+def test_with_one_cluster_it_is_gpt2_with_a_scaled_embedding():
+    torch.manual_seed(0)
+    model = AdaptiveTransformer(AdaptiveTransformerConfig(**SIZES, divisor=1)).double().eval()
+    plain = GPT2(GPT2Config(**SIZES, positions="sinusoidal", activation="relu", output="own"))
+    plain = plain.double().eval()
+    weights = model.state_dict()
+    words = weights.pop("embedding.tables.0.weight")
+    others = {name: one for name, one in weights.items() if not name.startswith("head.")}
+    plain.load_state_dict({**others, "embedding.weight": words * 4, "head.weight": words})
+    ids = torch.randint(0, 30, (3, 11))
+    found, expected = (one.head.logits(one(ids).hidden) for one in (model, plain))
+    torch.testing.assert_close(found, expected.log_softmax(-1))
+
+
+def test_inputs_and_outputs_share_matrices_and_projections():
+    config = AdaptiveTransformerConfig(**SIZES, cutoffs=(5, 12), divisor=2)
+    model = AdaptiveTransformer(config)
+    assert [table.weight.shape for table in model.embedding.tables] == [(5, 16), (7, 8), (18, 4)]
+    for mine, theirs in (
+        (model.head.weights, [table.weight for table in model.embedding.tables]),
+        (model.head.projections, model.embedding.projections),
+    ):
+        assert all(one is other for one, other in zip(mine, theirs, strict=True))
+    assert to_published(model) is None
+
+
+def test_the_printed_size_is_that_of_the_papers_cut_offs():
+    with torch.device("meta"):
+        config = AdaptiveTransformerConfig(267_744, cutoffs=(20_000, 60_000))
+        model = AdaptiveTransformer(config)
+    assert sum(one.numel() for one in model.parameters()) == 247_203_298  # 247M
+
+
+# ---- recurrent
+
+WORDS = 13
+
+
+def recurrent(cell="lstm", **options):
+    torch.manual_seed(0)
+    config = RecurrentConfig(WORDS, cell=cell, d_model=8, layers=2, init_range=0.5, **options)
+    return RecurrentLanguageModel(config).eval()
+
+
+def test_a_tied_output_layer_is_the_embedding():
+    model = recurrent(tied=True)
+    assert model.head.weight is model.embedding.weight
+    found = sum(p.numel() for p in recurrent().parameters()) - sum(
+        p.numel() for p in model.parameters()
+    )
+    assert found == WORDS * 8
+
+
+def test_initial_parameters_are_within_the_range_of_the_config():
+    for parameter in recurrent().parameters():
+        assert 0.2 < parameter.abs().max() <= 0.5
+
+
+@pytest.mark.parametrize("prompt", [None, Sequences.of([[]], pad=0)])
+def test_an_empty_prompt_starts_with_eos_and_a_zero_state(prompt):
+    model = recurrent()
+    state, tokens = start(model, prompt)
+    assert tokens.tolist() == [[model.config.eos]]
+    assert state.rows == 1 and not state.hidden.any() and not state.cell.any()

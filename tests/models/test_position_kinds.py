@@ -18,7 +18,7 @@ from regard.attention.relative import (
 )
 from regard.checkpoints.model_folder import ModelFolder, exported, model_section
 from regard.checkpoints.store import write_tensors
-from regard.data import Sequences
+from regard.data.batches import Sequences
 from regard.data.dependency_trees import with_trees
 from regard.decoding import generate
 from regard.errors import ConfigError, RegardError

@@ -3,11 +3,9 @@ are added by hand: no other library has the model."""
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
-import safetensors.torch
 import torch
 from their_encoders import transformers
 
@@ -113,27 +111,6 @@ def test_every_head_equals_bert_with_the_sums_added_by_hand(ending):
         torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0)
 
 
-def test_gradients_equal_those_of_bert_with_the_sums_added_by_hand():
-    theirs, config, tensors, prefix = released()
-    batch = drawn()
-    ours = from_published(config, tensors).double()
-    ours.encoder.encode(batch)[batch.keep].square().sum().backward()
-    tables = {n: tensors[f"embeddings.{n}.weight"].double().requires_grad_() for n in TABLES}
-    theirs = theirs.double()
-    torch.nn.init.zeros_(theirs.embeddings.position_embeddings.weight)
-    embedded = theirs.embeddings.word_embeddings(batch.ids)
-    for name, extra in zip(TABLES, EXTRAS, strict=True):
-        embedded = embedded + tables[name][batch.extras[extra].clamp(max=len(tables[name]) - 1)]
-    hidden = theirs(
-        inputs_embeds=embedded, attention_mask=batch.keep.long(), token_type_ids=batch.segments
-    )[0]
-    hidden[batch.keep].square().sum().backward()
-    positions = ours.encoder.positions
-    parts = (positions.paragraph, positions.sentence, positions.token)
-    for part, name in zip(parts, TABLES, strict=True):
-        torch.testing.assert_close(part.weight.grad, tables[name].grad, atol=1e-8, rtol=1e-8)
-
-
 def test_a_folder_is_recognized_by_its_tensors_and_written_as_it_was():
     theirs, config, tensors, _ = released("ForPreTraining")
     ours = from_published(config, tensors)
@@ -222,19 +199,3 @@ def test_indices_of_a_batch_survive_unpadding_and_are_not_replaced(tokenizer):
     for number, row in enumerate(rows):  # padding changes nothing
         alone = model.encode(model.complete(Sequences.of([row], 0), tokenizer))
         torch.testing.assert_close(alone[0], whole[number, : len(row)], atol=1e-5, rtol=0)
-
-
-@pytest.fixture
-def folder(tokenizer, tmp_path):
-    """A published folder with a classifier of three classes."""
-    _, config, tensors, _ = released("ForSequenceClassification")
-    width = torch.randn(tokenizer.vocab_size, 12) * 0.3
-    tensors["bert.embeddings.word_embeddings.weight"] = width
-    config["vocab_size"] = tokenizer.vocab_size
-    config["max_position_embeddings"] = 64
-    tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(64, 12)
-    path = tmp_path / "segabert"
-    tokenizer.save(path)
-    (path / "config.json").write_text(json.dumps(config))
-    safetensors.torch.save_file(tensors, path / "model.safetensors")
-    return path

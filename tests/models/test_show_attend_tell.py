@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from regard import decoding
 from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
 from regard.data.regions import RegionTable
@@ -118,26 +115,6 @@ def test_drawn_regions_depend_on_the_image_and_not_on_its_batch():
             alone = RegionTable(table.features[row : row + 1])
             found = model(alone.select([0]), Sequences.full(words)).hidden[0]
             torch.testing.assert_close(found, both[row])
-
-
-def test_beam_search_finds_the_best_caption_of_all():
-    """Of captions of two words or fewer, by enumeration."""
-    model, table = made().eval(), images(1)
-    naive = Naive(made())
-    best, found = -math.inf, None
-    image = table.features[0].astype(np.float64)
-    for first in range(V):
-        for second in range(V) if first != 2 else [None]:
-            words = [1, first] if second is None else [1, first, second]
-            scores, _ = naive.scores(image, words[:-1])
-            log_probs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
-            total = sum(line[word] for line, word in zip(log_probs, words[1:], strict=True))
-            if total > best:
-                best, found = total, [word for word in words[1:] if word != 2]
-    method = decoding.options(max_tokens=2, beams=V * V, length_penalty=0.0)
-    ((hypothesis, *_),) = decoding.generate(model, table.select([0]), method)
-    assert hypothesis.tokens == found
-    assert hypothesis.log_prob == pytest.approx(best, abs=1e-4)
 
 
 def test_wrong_options_and_sources_are_errors():

@@ -7,22 +7,30 @@ import shutil
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from their_encoder_decoders import (
+    assert_opens_there_and_here,
+    assert_same_logits_and_gradients,
+    batch,
+    our_logits,
+    ours_of,
+    their_logits,
+    transformers,
+    weights,
+)
+from torch import nn
 
 import regard
 from regard.attention.pruning import prune_heads
 from regard.attention.relative import causal_bucket, two_sided_bucket
-from regard.checkpoints.formats import from_published, layout_of, to_published
+from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.decoding import Beam, Greedy
+from regard.decoding.beam import Beam
+from regard.decoding.loop import Greedy
 from regard.models.roberta import Mpnet, MpnetConfig
 from regard.models.t5 import T5, T5Config, T5Encoder
 from regard.tasks.infer_task import source_prefix
 from regard.tasks.text_to_text import TextToText
-
-transformers = pytest.importorskip("transformers")
 
 SMALL = dict(
     vocab_size=61, d_model=12, d_kv=5, d_ff=20, num_layers=3, num_decoder_layers=2, num_heads=3,
@@ -45,29 +53,7 @@ def theirs(kind: str = "t5", untied: bool = False, head: str = "", **options) ->
     return model
 
 
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
-
-
-def ours_of(model: nn.Module) -> nn.Module:
-    return from_published(model.config.to_dict(), weights(model)).eval()
-
-
-def batch() -> tuple[Sequences, Tensor, Tensor]:
-    source = Sequences.of([[4, 5, 6, 7, 8, 30, 31, 32, 5, 1], [9, 1], [1], [3, 3, 8, 1]], pad=0)
-    target = torch.tensor([[0, 5, 6, 7], [0, 9, 0, 0], [0, 3, 0, 0], [0, 20, 22, 4]])
-    labels = torch.tensor([[5, 6, 7, 1], [9, 1, -100, -100], [3, -100, -100, -100], [20, 22, 4, 1]])
-    return source, target, labels
-
-
-def their_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
-    return model(
-        input_ids=source.ids, attention_mask=source.keep.long(), decoder_input_ids=target
-    ).logits
-
-
-def our_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
-    return model.head.logits(model(source, Sequences.full(target)).hidden)
+ROWS = batch(pad=0, start=0, eos=1)
 
 
 VARIANTS = {
@@ -95,56 +81,15 @@ def test_logits_and_gradients_equal_those_of_transformers(variant):
     model = theirs(kind, untied, **options)
     ours = ours_of(model)
     assert type(ours) is T5 and ours.config.tied == (not untied)
-    source, target, labels = batch()
-    expected, found = their_logits(model, source, target), our_logits(ours, source, target)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert expected.std() > 0.1
-
-    F.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum").backward()
-    hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
-    ours.head.loss(hidden, labels.flatten())[0].backward()
-    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    converted = layout_of(kind).names_of(ours).read(grads, weights(ours))
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
+    assert_same_logits_and_gradients(model, ours, kind, ROWS)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_exported_models_open_in_transformers_and_are_read_again_unchanged(variant, tmp_path):
     kind, untied, options = VARIANTS[variant]
     ours = ours_of(theirs(kind, untied, **options))
-    config, tensors = to_published(ours)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    write_tensors(tmp_path / "model.safetensors", tensors)
-    opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        tmp_path, output_loading_info=True
-    )
-    assert not any(report[f"{what}_keys"] for what in ("missing", "unexpected", "mismatched"))
-    source, target, _ = batch()
-    expected = our_logits(ours, source, target)
-    found = their_logits(opened.eval(), source, target)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-    back = from_published(
-        json.loads((tmp_path / "config.json").read_text()),
-        read_tensors(tmp_path / "model.safetensors"),
-    )
-    assert back.config == ours.config
-    assert weights(back).keys() == weights(ours).keys()
-    for name, tensor in weights(back).items():
-        assert torch.equal(tensor, weights(ours)[name]), name
-
-
-@pytest.mark.parametrize("variant", ["t5", "t5-1.1", "umt5"])
-def test_folders_of_transformers_are_read(variant, tmp_path):
-    kind, untied, options = VARIANTS[variant]
-    model = theirs(kind, untied, **options)
-    model.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
-    source, target, _ = batch()
-    expected = their_logits(model, source, target)
-    torch.testing.assert_close(our_logits(read, source, target), expected, atol=1e-5, rtol=1e-5)
+    name = f"{'UMT5' if kind == 'umt5' else 'T5'}ForConditionalGeneration"
+    assert_opens_there_and_here(ours, tmp_path, name, ROWS)
 
 
 @torch.no_grad()
@@ -153,7 +98,7 @@ def test_greedy_and_beam_search_find_the_texts_of_transformers(variant):
     kind, untied, options = VARIANTS[variant]
     model = theirs(kind, untied, **options)
     ours = ours_of(model)
-    source, _, _ = batch()
+    source, _, _ = ROWS
     for beams in (1, 4):
         out = model.generate(
             source.ids, attention_mask=source.keep.long(), num_beams=beams, max_new_tokens=12,
@@ -175,7 +120,7 @@ def test_training_mode_without_dropout_is_that_of_transformers_and_with_it_diffe
     model = theirs(dropout_rate=dropout).train()
     ours = ours_of(model).train()
     assert ours.config.dropout == dropout
-    source, target, _ = batch()
+    source, target, _ = ROWS
     found, expected = our_logits(ours, source, target), their_logits(model, source, target)
     assert torch.allclose(found, expected, atol=1e-5) == (not dropout)
 
@@ -204,7 +149,7 @@ def test_hidden_states_of_the_encoder_alone_equal_those_of_transformers(kind, tm
     config = json.loads((tmp_path / "config.json").read_text())
     read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
     assert type(read.encoder) is T5Encoder
-    source, _, _ = batch()
+    source, _, _ = ROWS
     expected = model(source.ids, attention_mask=source.keep.long(), output_hidden_states=True)
     for one, other in zip(read.encoder.states(source), expected.hidden_states, strict=True):
         torch.testing.assert_close(one[source.keep], other[source.keep], atol=1e-5, rtol=1e-5)
@@ -225,7 +170,7 @@ def test_tags_equal_those_of_transformers_both_ways(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     read = from_published(config, read_tensors(tmp_path / "model.safetensors")).eval()
     assert list(read.heads) == ["tags"]
-    source, _, _ = batch()
+    source, _, _ = ROWS
     expected = model(source.ids, attention_mask=source.keep.long()).logits
     torch.testing.assert_close(
         read.scores("tags", source)[source.keep], expected[source.keep], atol=1e-5, rtol=1e-5
@@ -240,7 +185,7 @@ def test_the_encoder_of_a_whole_folder_is_read_where_its_architecture_is_named()
     config = model.config.to_dict() | {"architectures": ["T5EncoderModel"]}
     read = from_published(config, weights(model)).eval()
     assert type(read.encoder) is T5Encoder
-    source, _, _ = batch()
+    source, _, _ = ROWS
     whole = ours_of(model).encode(source)
     torch.testing.assert_close(read.encoder.encode(source), whole)
 
@@ -254,7 +199,7 @@ def test_half_precision_with_float32_wo_is_read(dtype):
     tensors = {n: t if ".wo." in n else t.to(dtype) for n, t in weights(model).items()}
     read = from_published(model.config.to_dict(), tensors)
     assert all(parameter.dtype == torch.float32 for parameter in read.parameters())
-    source, target, _ = batch()
+    source, target, _ = ROWS
     rounded = theirs()
     rounded.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     torch.testing.assert_close(
@@ -321,24 +266,6 @@ def test_pruned_heads_lose_their_biases():
             expected = outputs()
             prune_heads(model, {2: [1, 3]}, kind)
             torch.testing.assert_close(outputs(), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_pruned_models_are_published_and_read_again():
-    torch.manual_seed(0)
-    sizes = dict(vocab_size=61, d_model=8, d_ff=12, heads=4, head_dim=3)
-    ours = T5(T5Config(**sizes, layers=2, decoder_layers=2)).eval()
-    for kind in ("encoder", "decoder", "cross"):
-        prune_heads(ours, {1: [2]}, kind)
-    source, target, _ = batch()
-    config, tensors = to_published(ours)
-    read = from_published(config, tensors).eval()
-    assert weights(read).keys() == weights(ours).keys()
-    torch.testing.assert_close(
-        our_logits(read, source, target), our_logits(ours, source, target), atol=1e-6, rtol=1e-5
-    )
-
-
-# ----------------------------------------------------------------------------------- sizes
 
 
 # ----------------------------------------------------------------------------------- the folder

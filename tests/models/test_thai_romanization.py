@@ -4,20 +4,13 @@ out in float64, on weights drawn in the form of its files.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+import thai_romanization as example
 import torch
 from torch import Tensor, nn
 
-import regard
 from regard.data.batches import Sequences
-from regard.models import MODELS
 from regard.tasks.translation import Translator
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import thai_romanization as example
 
 SOURCE = ["<PAD>", "<UNK>", "<start>", "<end>", *"กขคง 1"]  # as the published file has them
 TARGET = ["<PAD>", "<start>", "<end>", *"kgn 1-"]
@@ -103,22 +96,3 @@ def test_converted_weights_give_the_log_probabilities_of_the_program(seed):
         assert found[:, [4, 5, 6, 7]].max() < -1000  # letters of the source are not written
         wanted, _ = Published(seed).decode(text, target)
         torch.testing.assert_close(found[:, letters].double(), wanted, atol=1e-5, rtol=0)
-
-
-def test_a_model_outside_of_the_package_is_saved_batched_searched_and_looked_into(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setitem(MODELS, "thai-romanizer", example.Romanizer)  # until the test's end
-    task = Published(1).task()
-    texts = ["กข", "ค 1ง", "", "ง" * 9]
-    regard.save(task, tmp_path / "saved")
-    again = regard.load(tmp_path / "saved")
-    for beams in (1, 3):
-        found = again.translate(texts, beams=beams, max_tokens=5)
-        assert found == [task.translate(text, beams=beams, max_tokens=5) for text in texts]
-    with regard.look(again) as attention:
-        (best,) = again.hypotheses(["ค 1ง"], beams=1, max_tokens=5)
-    written = [TARGET.index(task.tokenizer.token(id)) for id in best[0].tokens]
-    _, wanted = Published(1).decode("ค 1ง", [1, *written][: len(written)])
-    found = torch.as_tensor(attention.plot(kind="cross").panels[0].head(None))
-    torch.testing.assert_close(found[: len(written)].double(), wanted, atol=1e-6, rtol=0)

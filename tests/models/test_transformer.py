@@ -1,162 +1,152 @@
-"""The Transformers against those of `transformers`, through the real tables, in both directions."""
+"""The published encoder-decoders against `transformers`, both ways, and their generation."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from their_encoder_decoders import (
+    CLOSE,
+    assert_opens_there_and_here,
+    assert_same_logits_and_gradients,
+    batch,
+    our_logits,
+    ours_of,
+    their_logits,
+    transformers,
+    weights,
+)
+from torch import nn
 
-from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.transformer import MARIAN, PEGASUS
-from regard.checkpoints.store import read_tensors, write_tensors
-from regard.data.batches import Sequences
-from regard.decoding.steps import start
+from regard import decoding
+from regard.checkpoints.formats import from_published, layout_for, layout_of, to_published
+from regard.checkpoints.model_folder import open_folder
 from regard.errors import CheckpointError, ConfigError
 from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 
-transformers = pytest.importorskip("transformers")
-
-CONFIG = TransformerConfig(
-    vocab_size=23, d_model=12, d_ff=20, heads=3, encoder_layers=2, decoder_layers=3, dropout=0.1,
-    attention_dropout=0.2, activation_dropout=0.3, max_length=40,
+SIZES = dict(
+    vocab_size=31, d_model=12, encoder_ffn_dim=20, decoder_ffn_dim=20, encoder_attention_heads=3,
+    decoder_attention_heads=3, encoder_layers=2, decoder_layers=2, max_position_embeddings=24,
+    pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, dropout=0.1,
+    attention_dropout=0.2, activation_dropout=0.3, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
 )  # fmt: skip
-PAIRS = {
-    "marian": (Transformer, "MarianMTModel", "MarianConfig", MARIAN),
-    "pegasus": (
-        PreNormTransformer, "PegasusForConditionalGeneration", "PegasusConfig", PEGASUS,
+CLASSES = {
+    "marian": ("MarianMTModel", "MarianConfig", Transformer),
+    "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", PreNormTransformer),
+    "bart": ("BartForConditionalGeneration", "BartConfig", Transformer),
+    "mbart": ("MBartForConditionalGeneration", "MBartConfig", Transformer),
+    "m2m_100": ("M2M100ForConditionalGeneration", "M2M100Config", PreNormTransformer),
+}
+VARIANTS = {
+    "usual": {},
+    "unequal": dict(
+        decoder_ffn_dim=8, encoder_attention_heads=2, decoder_attention_heads=6, encoder_layers=1,
+        decoder_layers=3,
     ),
+    "scaled": dict(scale_embedding=True, activation_function="swish"),
+    "not-scaled": dict(scale_embedding=False, activation_function="gelu_new"),
+    "untied": dict(tie_word_embeddings=False, activation_function="silu"),
 }  # fmt: skip
+CASES = [(kind, variant) for kind in CLASSES for variant in VARIANTS]
+ROWS = batch(pad=1, start=2, eos=2)
 
 
-def randomize(model: nn.Module) -> nn.Module:
-    """Every parameter away from its start: biases and norms would hide a mistake otherwise."""
+def theirs(kind: str, **options: Any) -> nn.Module:
+    model, config, _ = CLASSES[kind]
     torch.manual_seed(0)
+    made = getattr(transformers, model)(getattr(transformers, config)(**(SIZES | options)))
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in made.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    return model.eval()
+        if kind != "m2m_100":
+            made.final_logits_bias.add_(torch.randn_like(made.final_logits_bias))
+    return made.eval()
 
 
-def theirs(kind: str, **options) -> nn.Module:
-    _, model, config, layout = PAIRS[kind]
-    values = layout.config.write(CONFIG) | {"forced_eos_token_id": None} | options
-    made = getattr(transformers, config)(**values)
-    return randomize(getattr(transformers, model)(made))
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind, variant", CASES)
+def test_logits_and_gradients_are_those_of_transformers(kind, variant):
+    model = theirs(kind, **VARIANTS[variant])
+    ours = ours_of(model)
+    assert isinstance(ours, CLASSES[kind][2])
+    assert_same_logits_and_gradients(model, ours, kind, ROWS)
 
 
-def batch() -> tuple[Sequences, Tensor, Tensor]:
-    source = Sequences.of([[4, 5, 6, 7, 2], [9, 2], [3, 3, 8, 2]], pad=0)
-    target = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 20, 22, 4]])
-    labels = torch.tensor([[5, 6, 7, 2], [9, 2, -100, -100], [20, 22, 4, 2]])
-    return source, target, labels
-
-
-def their_logits(model: nn.Module, source: Sequences, target: Tensor) -> Tensor:
-    mask = source.keep.long()
-    return model(input_ids=source.ids, attention_mask=mask, decoder_input_ids=target).logits
-
-
-def our_logits(model: Transformer, source: Sequences, target: Tensor) -> Tensor:
-    return model.head.logits(model(source, Sequences.full(target)).hidden)
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: t.detach() for name, t in model.state_dict().items()}
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu", "swish", "silu"])
-@pytest.mark.parametrize("kind", PAIRS)
-def test_logits_and_gradients_equal_those_of_transformers(kind, activation):
-    model = theirs(kind, activation_function=activation)
-    ours = from_published(model.config.to_dict(), weights(model)).eval()
-    assert type(ours) is PAIRS[kind][0]
-    source, target, labels = batch()
-    expected, found = their_logits(model, source, target), our_logits(ours, source, target)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert expected.std() > 0.1  # there was something to compare
-
-    F.cross_entropy(expected.flatten(0, 1), labels.flatten(), reduction="sum").backward()
-    hidden = ours(source, Sequences.full(target)).hidden.flatten(0, 1)
-    ours.head.loss(hidden, labels.flatten())[0].backward()
-    grads = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    converted = PAIRS[kind][3].names_of(ours).read(grads, weights(ours))
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
-
-
-@pytest.mark.parametrize("kind", PAIRS)
-def test_exported_models_open_in_transformers_and_are_read_again_unchanged(kind, tmp_path):
-    ours = randomize(PAIRS[kind][0](CONFIG))
-    config, tensors = to_published(ours)
-    # What a run's folder adds must not disturb them.
-    (tmp_path / "config.json").write_text(json.dumps(config | {"regard": {"task": "translation"}}))
-    ids = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
-    (tmp_path / "generation_config.json").write_text(json.dumps({n: config[n] for n in ids}))
-    write_tensors(tmp_path / "model.safetensors", tensors)
-    opened, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        tmp_path, output_loading_info=True
-    )
-    assert type(opened).__name__ == PAIRS[kind][1]
-    computed = {"final_logits_bias"}  # zeros, and positions
-    assert {n for n in report["missing_keys"] if "embed_positions" not in n} <= computed
-    assert not report["unexpected_keys"] and not report["mismatched_keys"]
-    source, target, _ = batch()
-    expected = our_logits(ours, source, target)
-    torch.testing.assert_close(
-        their_logits(opened.eval(), source, target), expected, atol=1e-5, rtol=0
-    )
-
-    config = json.loads((tmp_path / "config.json").read_text())
-    back = from_published(config, read_tensors(tmp_path / "model.safetensors"))
-    assert back.config == CONFIG
-    assert weights(back).keys() == weights(ours).keys()
-    for name, tensor in weights(back).items():
-        assert torch.equal(tensor, weights(ours)[name]), name
+@pytest.mark.parametrize("kind, variant", CASES)
+def test_a_saved_model_opens_in_transformers_and_is_read_again_unchanged(kind, variant, tmp_path):
+    ours = ours_of(theirs(kind, **VARIANTS[variant]))
+    assert layout_for(ours) is layout_of(kind)
+    assert_opens_there_and_here(ours, tmp_path, CLASSES[kind][0], ROWS)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", PAIRS)
-def test_greedy_steps_give_the_tokens_of_transformers(kind):
-    model = theirs(kind)
-    model.generation_config.update(
-        decoder_start_token_id=1, pad_token_id=0, eos_token_id=2, forced_eos_token_id=None
+@pytest.mark.parametrize("kind", CLASSES)
+def test_untied_folders_of_release_4_have_one_embedding_and_an_output(kind):
+    """There the embeddings of source and target are `shared`, also where the output is untied."""
+    model = theirs(kind, tie_word_embeddings=False)
+    for part in (model.model.encoder, model.model.decoder):
+        part.embed_tokens.weight.copy_(model.model.shared.weight)
+    absent = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    tensors = {k: v for k, v in weights(model).items() if not k.endswith(absent)}
+    ours = from_published(model.config.to_dict(), tensors).eval()
+    expected = their_logits(model, *ROWS[:2])
+    torch.testing.assert_close(our_logits(ours, *ROWS[:2]), expected, **CLOSE)
+    del tensors["lm_head.weight"]
+    with pytest.raises(CheckpointError, match="missing: lm_head.weight"):
+        from_published(model.config.to_dict(), tensors)
+
+
+GENERATION = {
+    "greedy": dict(max_new_tokens=9),
+    "beams": dict(num_beams=4, length_penalty=0.6, early_stopping=True, max_new_tokens=9),
+    "summary": dict(
+        num_beams=4, length_penalty=2.0, no_repeat_ngram_size=2, min_length=5, max_length=10,
+        early_stopping=True, forced_bos_token_id=0, forced_eos_token_id=2,
+    ),
+    "language": dict(num_beams=3, forced_bos_token_id=17, max_length=8),
+    "no-padding": dict(num_beams=4, bad_words_ids=[[1]], max_length=9, forced_eos_token_id=2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("method", GENERATION)
+def test_generation_is_that_of_transformers(kind, method, tmp_path):
+    model, source = theirs(kind), ROWS[0]
+    model.generation_config = transformers.GenerationConfig(
+        decoder_start_token_id=2, pad_token_id=1, eos_token_id=2, **GENERATION[method]
     )
-    ours = from_published(model.config.to_dict(), weights(model)).eval()
-    source, _, _ = batch()
-    expected = model.generate(
-        input_ids=source.ids, attention_mask=source.keep.long(), do_sample=False, num_beams=1,
-        min_new_tokens=8, max_new_tokens=8,
-    )  # fmt: skip
-    state, tokens = start(ours, source)
-    said = [tokens]
-    for _ in range(8):
-        scores, state = ours.step(said[-1], state)
-        scores[..., 2] = -torch.inf
-        said.append(scores[:, -1:].argmax(-1))
-    assert torch.equal(torch.cat(said, 1), expected)
+    model.save_pretrained(tmp_path)
+    ours = open_folder(tmp_path).model().eval()
+    with torch.no_grad():
+        wanted = model.generate(input_ids=source.ids, attention_mask=source.keep.long())
+        found = decoding.generate(ours, source, decoding.load(tmp_path, ours))
+    for row, hypotheses in zip(wanted.tolist(), found, strict=True):
+        ids = row[1:]
+        ids = ids[: ids.index(2)] if 2 in ids else [i for i in ids if i != 1]
+        assert [i for i in hypotheses[0].tokens if i != 2] == ids
 
 
-# ---- what cannot be honoured is refused by name --------------------------------------------------
+# ---- what cannot be honoured is refused by name
+
+CONFIG = TransformerConfig(23, d_model=12, d_ff=20, heads=3, encoder_layers=2, decoder_layers=3)
 
 
 @pytest.mark.parametrize(
-    "kind, name, value",
+    "name, value",
     [
-        ("marian", "share_encoder_decoder_embeddings", "no"),
-        ("marian", "decoder_vocab_size", 24),
-        ("marian", "activation_function", "gelu_newer"),
-        ("marian", "decoder_ffn_dim", 2100),
-        ("marian", "eos_token_id", "2"),
-        ("marian", "num_hidden_layers", 9),
-        ("marian", "quantization_config", {"bits": 4}),
+        ("share_encoder_decoder_embeddings", "no"),
+        ("decoder_vocab_size", 24),
+        ("activation_function", "gelu_newer"),
+        ("decoder_ffn_dim", 2100),
+        ("eos_token_id", "2"),
+        ("num_hidden_layers", 9),
+        ("quantization_config", {"bits": 4}),
     ],
 )
-def test_unsupported_config_values_raise_an_error_that_names_the_field(kind, name, value):
-    config, tensors = to_published(PAIRS[kind][0](CONFIG))
+def test_unsupported_config_values_raise_an_error_that_names_the_field(name, value):
+    config, tensors = to_published(Transformer(CONFIG))
     with pytest.raises(ConfigError, match=rf"config.json: `{name}` must be .*but is "):
         from_published(config | {name: value}, tensors)
 
@@ -189,6 +179,3 @@ def test_tensors_that_do_not_fit_raise_an_error_that_names_them():
     del tensors["model.decoder.layers.2.encoder_attn.k_proj.bias"]
     with pytest.raises(CheckpointError, match="missing: model.decoder.layers.2.encoder_attn.k_pro"):
         from_published(config, tensors)
-
-
-# ---- sizes ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 
 import regard
 from regard.attention.pruning import heads_masked
-from regard.data import IGNORE, Sequences
+from regard.data.batches import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import assembled
 from regard.models.roberta import Roberta, RobertaConfig
@@ -167,38 +167,6 @@ def test_only_batches_with_padding_on_a_cpu_are_unpadded():
     assert not is_unpadded()
 
 
-def test_dropout_has_the_same_mean_without_padding():
-    """Other numbers are drawn: the mean over many passes is that of padded rows."""
-    model, given = encoder("bert", dropout=0.2), texts([5, 33, 2])
-    keep = given.keep[..., None]
-
-    def mean(batch):
-        with torch.no_grad():
-            many = torch.stack([batch.pad(model.encode(batch)) * keep for _ in range(400)])
-        return many.mean(0), many.std(0)
-
-    found, spread = mean(given.unpadded())
-    wanted, other = mean(given)
-    error = ((found - wanted).abs() / (spread + 1e-3)).max()
-    assert error < 6 / 400**0.5
-    assert abs(float(spread.mean() / other.mean()) - 1) < 0.03
-
-
-@BOTH
-def test_the_states_of_a_row_do_not_depend_on_the_rows_beside_it(low_precision):
-    model, given = encoder("bert"), texts(LENGTHS["some"])
-
-    def states(rows):
-        batch = rows.unpadded()
-        return passed(model, lambda: batch.pad(model.encode(batch)), low_precision)[0]
-
-    together = states(given)
-    for row, length in enumerate(given.lengths.tolist()):
-        alone = states(given.select(torch.tensor([row])))
-        close = dict(atol=2e-2 if low_precision else 2e-6, rtol=0)
-        torch.testing.assert_close(together[row, :length], alone[0, :length], **close)
-
-
 @BOTH
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_activation_checkpointing_gives_the_same_bits(low_precision, unpadded):
@@ -241,19 +209,3 @@ def test_a_decoder_computes_the_same_without_padding(name, sources, low_precisio
     found = passed(model, lambda: run(source.unpadded(), target.unpadded()), low_precision)
     wanted = passed(model, lambda: run(source, target), low_precision)
     assert_close(found, wanted, low_precision)
-
-
-@BOTH
-def test_activation_checkpointing_of_a_decoder_gives_the_same_bits(low_precision):
-    model = Transformer(TransformerConfig(**PAIR, attention_dropout=0.2)).train()
-    source, target = texts([5, 33, 2]), targets(3)
-
-    def run():
-        return model(source, target).hidden
-
-    before = passed(model, run, low_precision)
-    grads = {name: grad.clone() for name, grad in before[1].items()}
-    with activation_checkpointing(blocks_of(model)):
-        after = passed(model, run, low_precision)
-    assert torch.equal(before[0], after[0])
-    assert all(torch.equal(grad, grads[name]) for name, grad in after[1].items())

@@ -18,19 +18,22 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
+from tiny_folders import folder
+from typer.testing import CliRunner
 
 import regard
+from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
-from regard.sharded import iter_results, worker
+from regard.sharded import worker
 from regard.sharded.driver import predict_files as compute
 from regard.sharded.manifest import read_manifest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
+from regard.sharded.reading import iter_results
 
 WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat".split()
 ROOT = Path(__file__).parents[2]
@@ -38,23 +41,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> Path:
-    from tiny_folders import folder
-
     return folder(tmp_path_factory.mktemp("encoder") / "model", "bert", "Model")
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> Path:
-    from tiny_folders import folder
-
-    path = tmp_path_factory.mktemp("classifier") / "model"
-    return folder(path, "bert", "ForSequenceClassification")
+    ending = "ForSequenceClassification"
+    return folder(tmp_path_factory.mktemp("classifier") / "model", "bert", ending)
 
 
 @pytest.fixture(scope="module")
 def language_model(tmp_path_factory) -> Path:
-    from tiny_folders import folder
-
     return folder(tmp_path_factory.mktemp("gpt2") / "model", "gpt2", "LMHeadModel")
 
 
@@ -68,14 +65,12 @@ def written(path: Path, rows: Iterable[str]) -> Path:
     return path
 
 
-def embed(model: Path, data: object, out: Path, **options: object):
+def computed(method: str, model: Path, data: object, out: Path, **options: object):
     given = {"executor": "here", "rows_per_part": 10, "progress": False, **options}
-    return compute(model, data, "embed", out=out, **given)  # type: ignore[arg-type]
+    return compute(model, data, method, out=out, **given)  # type: ignore[arg-type]
 
 
-def predict(model: Path, data: object, out: Path, **options: object):
-    given = {"executor": "here", "rows_per_part": 10, "progress": False, **options}
-    return compute(model, data, "predict", out=out, **given)  # type: ignore[arg-type]
+embed, predict = partial(computed, "embed"), partial(computed, "predict")
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -162,10 +157,9 @@ def test_parquet_goes_in_and_out_with_its_types(classifier, encoder, tmp_path):
 def test_a_language_model_continues_prompts_and_texts_are_lines(language_model, tmp_path):
     prompts = sentences(20)
     options = {"max_tokens": 3, "temperature": 1.0, "seed": 4}
-    found = compute(
-        language_model, written(tmp_path / "in.txt", prompts), "generate", out=tmp_path / "out",
-        executor="here", format="txt", rows_per_part=5, progress=False, workers=2, **options,
-    )  # fmt: skip
+    source = written(tmp_path / "in.txt", prompts)
+    given = dict(format="txt", rows_per_part=5, workers=2, **options)
+    found = computed("generate", language_model, source, tmp_path / "out", **given)
     model = regard.load(language_model)
     known = model.spelled(prompts, model.hypotheses(prompts, **options))
     assert list(found) == [" ".join(one[0].splitlines()) for one in known]
@@ -249,13 +243,7 @@ def test_a_shard_without_a_single_result_does_not_end_the_others(
     lines = [f'{{"text": "{one}"}}' for one in (text, text, "a cat")]
     source = written(tmp_path / "in.jsonl", lines)
     options = {"max_tokens": 2} if verb == "generate" else {}
-    given: dict[str, object] = {
-        "executor": "here",
-        "rows_per_part": 1,
-        "progress": False,
-        **options,
-    }
-    found = compute(model, source, verb, out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    found = computed(verb, model, source, tmp_path / "out", rows_per_part=1, **options)
     if verb == "embed":
         there = np.isfinite(found.vectors()).all(1).tolist()
         assert there == [text == "", text == "", True]
@@ -376,17 +364,6 @@ def test_parts_whose_manifest_was_removed_are_never_taken_for_results(encoder, t
         embed(encoder, other, tmp_path / "out")
 
 
-def test_a_file_system_without_links_is_enough(encoder, tmp_path, monkeypatch):
-    def no_link(*paths: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    source = written(tmp_path / "in.txt", sentences(20))
-    embed(encoder, source, tmp_path / "calm")
-    monkeypatch.setattr(os, "link", no_link)
-    embed(encoder, source, tmp_path / "out", workers=2)
-    assert contents(tmp_path / "out") == contents(tmp_path / "calm")
-
-
 def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
     source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
     wrong: list[tuple[str, Path, dict[str, object]]] = [
@@ -397,9 +374,9 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
         ("decodes nothing, so beams", classifier, {"beams": 3}),
     ]
     for number, (match, model, options) in enumerate(wrong):
+        verb = str(options.pop("method", "predict"))
         with pytest.raises(RegardError, match=match):
-            predict_or = {"method": "predict", "executor": "here", "progress": False, **options}
-            compute(model, source, out=tmp_path / str(number), **predict_or)  # type: ignore[arg-type]
+            computed(verb, model, source, tmp_path / str(number), **options)
 
 
 def test_values_that_a_parquet_column_cannot_hold_and_columns_of_results_are_named(
@@ -506,10 +483,6 @@ def test_the_jobs_of_an_array_write_a_share_each(encoder, tmp_path):
 
 
 def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_path):
-    from typer.testing import CliRunner
-
-    from regard.cli import app
-
     def call(*words: object):
         return CliRunner().invoke(app, list(map(str, words)))
 
@@ -541,35 +514,13 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
 LONG = "dog " * 200
 
 
-@pytest.mark.parametrize(
-    ("table", "rows", "code"),
-    [
-        (False, ("a cat", LONG), 0),
-        (False, (LONG, LONG), 2),
-        (False, (), 0),
-        (True, ("a cat", LONG), 0),
-        (True, (LONG, LONG), 2),
-    ],
-)
-def test_the_exit_code_tells_that_no_row_has_a_result(classifier, tmp_path, table, rows, code):
-    from typer.testing import CliRunner
-
-    from regard.cli import app
-
+@pytest.mark.parametrize(("rows", "code"), [(("a cat", LONG), 0), ((LONG, LONG), 2), ((), 0)])
+def test_the_exit_code_tells_that_no_row_has_a_result(classifier, tmp_path, rows, code):
+    source, out = written(tmp_path / "in.txt", rows), tmp_path / "out"
     sharding = ("--workers", "1", "--executor", "here")
-    if table:
-        source, out = tmp_path / "in.csv", tmp_path / "out.jsonl"
-        source.write_text("text\n" + "".join(f"{row}\n" for row in rows))
-        words = ("predict", classifier, "--file", source, "--out", out, *sharding)
-        reasons = tmp_path / "out.jsonl.failed.jsonl"
-    else:
-        source, out = written(tmp_path / "in.txt", list(rows)), tmp_path / "out"
-        words, reasons = (
-            ("embed", classifier, source, "--out", out, *sharding),
-            out / "failed.jsonl",
-        )
+    words = ("embed", classifier, source, "--out", out, *sharding)
     done = CliRunner().invoke(app, list(map(str, words)))
     assert done.exit_code == code, done.stderr
-    told = f"error: No row has a result. The reasons are in {reasons}.\n"
+    told = f"error: No row has a result. The reasons are in {out / 'failed.jsonl'}.\n"
     assert done.stderr.endswith(told) is (code == 2) and out.exists()
-    assert not code or len(reasons.read_text().splitlines()) == len(rows)
+    assert not code or len((out / "failed.jsonl").read_text().splitlines()) == len(rows)

@@ -11,53 +11,28 @@ import torch
 from torch.nn import functional as F
 
 from regard import load
-from regard import recipe as recipes
-from regard.data import read
 from regard.data.batches import StreamBatch
+from regard.data.readers import read
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.language_modeling_recipe import LMObjective
-from regard.training import Interrupted
-from regard.training.interrupt import Stopped
-from regard.training.loop import Loop
 
 LINES = "the cat sat on the mat and the dog ran\nto the old house by the sea\n" * 12
+OPTIONS = dict(
+    task="language-modeling", batch_size=3, sequence_length=12, epochs=2, logging_steps=1,
+    tokenizer=dict(kind="words", vocab_size=40), schedule=dict(name="constant"), progress=False,
+    optimizer=dict(name="sgd", learning_rate=2.0, max_grad_norm=0.25),
+)  # fmt: skip
+SIZES = dict(name="awd-lstm", d_model=8, d_hidden=12, layers=2)
 DROPS = [f"{kind}_dropout" for kind in ("embedding", "input", "weight", "hidden", "output")]
 
 
-def recipe(folder: Path, *lines: str) -> Path:
-    (folder / "text.txt").write_text(LINES)
-    path = folder / "awd.toml"
-    path.write_text(
-        f"""
-task = "language-modeling"
-[data]
-train = "{folder}/text.txt"
-valid = "{folder}/text.txt"
-batch_size = 3
-sequence_length = 12
-[tokenizer]
-kind = "words"
-vocab_size = 40
-[model]
-name = "awd-lstm"
-d_model = 8
-d_hidden = 12
-layers = 2
-[training]
-epochs = 2
-logging_steps = 1
-[training.schedule]
-name = "constant"
-[training.optimizer]
-name = "sgd"
-learning_rate = 2.0
-max_grad_norm = 0.25
-"""
-    )
-    return path
+def train(folder: Path, text: str, **options) -> runs.Run:
+    (folder / "text.txt").write_text(text)
+    files = dict.fromkeys(("train", "valid"), folder / "text.txt")
+    return runs.train(**OPTIONS | files | options)
 
 
 def test_the_objective_is_the_published_one_and_its_gradient_too():
@@ -98,17 +73,11 @@ def test_the_objective_is_the_published_one_and_its_gradient_too():
 
 
 def test_the_rate_of_each_batch_is_in_proportion_to_its_length(tmp_path):
-    overrides = [
-        "objective.variable_length=true", "objective.activation_regularization=2",
-        "objective.temporal_activation_regularization=1",
-    ]  # fmt: skip
     seen = []
-    run = runs.train_recipe(
-        recipes.read(recipe(tmp_path), overrides),
-        out=tmp_path / "run",
-        progress=False,
-        callbacks=[Rates(seen)],
-    )
+    penalties = dict(activation_regularization=2, temporal_activation_regularization=1)
+    objective = dict(variable_length=True, **penalties)
+    options = dict(model=SIZES, objective=objective, out=tmp_path / "run")
+    run = train(tmp_path, LINES, callbacks=[Rates(seen)], **options)
     task = runs.plan(runs.read_recipe(tmp_path / "run" / "recipe.toml")).task
     sampler, expected = task.train_batches(), []
     for _ in seen:
@@ -130,26 +99,19 @@ class Rates(runs.Callback):
 
 def test_a_backward_model_predicts_what_comes_before(tmp_path):
     """It overfits a text that is easy from its end and impossible from its beginning."""
-    path = recipe(tmp_path)
     torch.manual_seed(0)
     words = [f"w{number}" for number in torch.randint(6, (400,)).tolist()]
     pairs = zip(words, words[1:], strict=False)
     text = " ".join(f"{word} {word}{after}" for word, after in pairs)  # the second tells both
-    (tmp_path / "text.txt").write_text(text + "\n")
-    nothing = [f"model.{name}=0" for name in DROPS]
+    model = SIZES | dict.fromkeys(DROPS, 0.0) | dict(d_model=16)
+    options = dict(
+        epochs=30, validation=dict(eval_steps=1000), tokenizer=dict(kind="words", vocab_size=60),
+        optimizer=dict(name="adam", learning_rate=0.01, betas=[0.9, 0.98]),
+    )  # fmt: skip
     losses = []
-    for backward in ("false", "true"):
-        run = runs.train_recipe(
-            recipes.read(path,
-            [
-                *nothing, f"model.backward={backward}", "training.epochs=30",
-                "training.validation.eval_steps=1000",
-                "tokenizer.vocab_size=60", "training.optimizer.name=adam",
-                "training.optimizer.learning_rate=0.01", "model.d_model=16",
-                "training.optimizer.betas=[0.9, 0.98]",
-            ]),
-            out=tmp_path / backward, progress=False,
-        )  # fmt: skip
+    for backward in (False, True):
+        own = dict(model=model | dict(backward=backward), out=tmp_path / str(backward))
+        run = train(tmp_path, text + "\n", **options, **own)
         task = load(run.folder)
         found = task.evaluate(read(tmp_path / "text.txt", format="lines")).named[0]
         assert found.value == pytest.approx(run.scores["perplexity"], rel=0.05)
@@ -163,39 +125,3 @@ def test_a_backward_model_predicts_what_comes_before(tmp_path):
         with pytest.raises(ConfigError, match="reads texts from their end"):
             call()
     assert math.isfinite(task.evaluate(["w1 w1w2"], neural_cache=5).named[0].value)
-
-
-def test_a_run_stopped_between_trigger_and_end_ends_with_the_same_bits(tmp_path, monkeypatch):
-    """Dropouts, variable length, penalties and a mean of weights; stopped after every 7 steps."""
-    path = recipe(tmp_path)
-    options = [
-        "objective.variable_length=true", "objective.activation_regularization=2",
-        "objective.temporal_activation_regularization=1", "training.epochs=6",
-        "training.averaging.nonmono=1", "training.validation.eval_steps=3", "training.threads=1",
-        "training.optimizer.learning_rate=12.0",
-    ]  # fmt: skip
-    whole = runs.train_recipe(recipes.read(path, options), out=tmp_path / "whole", progress=False)
-    last = sorted((whole.folder / "checkpoints").iterdir())[-1]
-    facts = json.loads((last / "facts.json").read_text())["counters"]
-    assert 7 < facts["averaged"] < facts["step"]  # it was stopped before and after the trigger
-    step, done = Loop.step, [0]
-
-    def one(self):
-        done[0] += 1
-        if done[0] % 8 == 0:
-            self.interruption.code = 130
-            raise Stopped
-        step(self)
-
-    monkeypatch.setattr(Loop, "step", one)
-    folder = tmp_path / "stopped"
-    start = lambda: runs.train_recipe(recipes.read(path, options), out=folder, progress=False)  # noqa: E731
-    for _ in range(100):
-        try:
-            start()
-            break
-        except Interrupted:
-            start = lambda: runs.resume(folder, progress=False).result  # noqa: E731
-    for name in ("model.safetensors", "config.json"):
-        files = [one / "model" / name for one in (whole.folder, folder)]
-        assert files[0].read_bytes() == files[1].read_bytes()

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import random
+import re
+import threading
+from contextlib import contextmanager
+from typing import Any
+
+import every_task
 import numpy as np
 import pytest
 import torch
+from tiny_folders import folder
 
 from regard import decoding
 from regard.attention.capture import muted
-from regard.data import Sequences, TokenArray
+from regard.data.batches import Sequences
+from regard.data.encoder_inputs import EncodedInputs
+from regard.data.token_arrays import TokenArray
+from regard.errors import RegardError
+from regard.experiments import runs
 from regard.models.conversions import prepare
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks import batching
+from regard.tasks import batching, concurrent_batches
 from regard.tasks.batching import decode_in_order, watched, watching
+from regard.tasks.concurrent_batches import computed, even_batches
+from regard.text.templates import EncoderInput
+from regard.visual.attention_record import look
 
 ROWS = [[3 + (7 * i + j) % 90 for j in range(1 + i % 9)] + [2] for i in range(40)]
 
@@ -26,14 +42,6 @@ def model():
     model = Transformer(config).eval()
     model.embedding.weight.data.normal_(std=0.5)
     return model
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def alone(model, method):
@@ -114,3 +122,162 @@ def test_watching_passes_each_iteration_to_the_watcher_once():
     with watching(watcher):
         assert list(watched([1, 2])) == [1, 2]
     assert list(watched([3])) == [3] and seen == [2]
+
+
+# ---- concurrent batches
+
+# tasks of an encoder whose answers are made of the scores of one pass
+BY_SCORES = (
+    *("classification", "regression", "multi-label-classification"),
+    *("tagging", "crf-tagging", "classification-gpt2", "classification-xlnet"),
+    *("classification-transformer-xl", "classification-elmo", "tagging-elmo"),
+)
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    """Two threads of torch, and batches at the same time also of few tokens."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@contextmanager
+def one_thread():
+    """For a text alone, on which two threads mostly wait for each other."""
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(2)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """The threads in which batches were computed."""
+    seen: set[threading.Thread] = set()
+    barrier = threading.Barrier(2)  # passes when two batches are computed at the same time
+    run = concurrent_batches.computed
+
+    def noted(compute, batches, concurrent):
+        def at(batch):
+            current = threading.current_thread()
+            if current is not threading.main_thread() and current not in seen:
+                seen.add(current)
+                barrier.wait(20)
+            return compute(batch)
+
+        return run(at, batches, concurrent)
+
+    for module in ("embedder", "encoding"):
+        monkeypatch.setattr(f"regard.tasks.{module}.computed", noted)
+    return seen
+
+
+def drawn(count: int, words: list[str], most: int = 12) -> list[str]:
+    draw = random.Random(count)
+    return [" ".join(draw.choices(words, k=draw.randint(1, most))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_vectors_of_many_texts_equal_those_of_each(two_threads, threads, family, tmp_path):
+    task = runs.load(folder(tmp_path / family, family, "Model"))
+    texts = drawn(60, "a dog runs in the old park who sleeps".split())
+    for per in ("sentence", "word"):
+        together = task.embed(texts, granularity=per)
+        assert len(threads) == 2
+        threads.clear()
+        with one_thread():
+            for text, found in zip(texts, together, strict=True):
+                np.testing.assert_allclose(found, task.embed(text, granularity=per), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BY_SCORES)
+def test_answers_to_many_texts_equal_those_to_each(two_threads, threads, name):
+    torch.manual_seed(1)
+    task = every_task.MAKERS[name]()
+    texts = drawn(60, every_task.WORDS, 3)
+    together = task.predict(texts, return_proba=True)
+    assert len(threads) == 2
+    with one_thread():
+        for text, found in zip(texts, together, strict=True):
+            (alone,) = task.predict([text], return_proba=True)
+            assert str(alone.result) == str(found.result) or name.endswith("regression")
+            assert scores_in(alone) == pytest.approx(scores_in(found), abs=1e-5)
+
+
+def scores_in(one: Any) -> list[float]:
+    """The numbers of an answer."""
+    return [float(word) for word in re.findall(r"-?\d+\.\d+(?:e-\d+)?", repr(one))]
+
+
+def test_captured_attention_is_computed_batch_by_batch(two_threads, threads):
+    task = every_task.MAKERS["classification"]()
+    with look(task.module) as maps:
+        task.predict(drawn(60, every_task.WORDS, 3))
+    assert not threads and maps.passes
+
+
+@pytest.mark.parametrize("number", [0, 41, 59])
+def test_the_text_whose_scores_are_not_finite_is_named(two_threads, number):
+    task = every_task.MAKERS["classification"]()
+    texts = drawn(60, [word for word in every_task.WORDS if word != "sun"], 3)
+    assert len(task.predict(texts)) == 60
+    (sun,) = task.tokenizer.encode("sun").ids
+    task.encoder.embedding.weight.data[sun] = torch.nan
+    texts[number] = "the sun"
+    with pytest.raises(RegardError, match=rf"[Tt]ext {number + 1}\b"):
+        task.predict(texts)
+
+
+def test_no_more_batches_than_needed_are_computed_ahead(two_threads):
+    begun: list[int] = []
+
+    def compute(batch: int) -> int:
+        begun.append(batch)
+        return batch
+
+    results = computed(compute, range(1000), 2)
+    assert next(results) == 0
+    threading.Event().wait(0.2)
+    assert len(begun) <= 2 + 2 * concurrent_batches.AHEAD
+    results.close()
+    assert [*computed(compute, range(100), 2)] == [*range(100)]
+
+
+def test_threads_are_kept_and_another_process_has_its_own(two_threads):
+    def threads_of(batches: int) -> set[int]:
+        barrier = threading.Barrier(2)
+
+        def compute(batch: int) -> int:
+            barrier.wait(20)
+            return threading.get_ident()
+
+        return {*computed(compute, range(batches), 2)}
+
+    assert threads_of(2) == threads_of(4)
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=lambda: found.put(len(threads_of(4))))
+    child.start()
+    assert found.get(timeout=60) == 2
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def inputs_of(sizes: list[int]) -> EncodedInputs:
+    return EncodedInputs.of([EncoderInput([1] * n, [0] * n, (0,), (n,)) for n in sizes])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
+    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    draw = random.Random(seed)
+    sizes = [draw.randint(1, 30) for _ in range(draw.randint(2, 200))]
+    limit = draw.choice([1, 40, 200, 5000])
+    batches = even_batches(inputs_of(sizes), 0, limit, 2)
+    numbers = sorted(int(n) for batch in batches for n in batch.numbers)
+    assert numbers == [*range(len(sizes))]
+    assert all(batch.texts.ids.numel() <= max(limit, 30) for batch in batches)
+    assert len(batches) > 1 or sum(sizes) < 16

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from recipe_files import written
 
 import regard
 from regard.data.batches import Sequences
@@ -18,33 +19,26 @@ from regard.tasks.bidirectional_language_modeling import BidirectionalLanguageMo
 from regard.text import train as train_tokenizer
 
 LINES = ["the cat sat on the mat .", "a dog ran in the park .", "the dog saw a cat ."]
-RECIPE = """
-task = "bidirectional-language-modeling"
-seed = 1
-[data]
-train = ["train.txt"]
-valid = ["valid.txt"]
-batch_size = 4
-sequence_length = 5
-[tokenizer]
-kind = "words"
-vocab_size = 16
-[model]
-name = "elmo"
-d_model = 16
-d_cell = 12
-filters = [[1, 4], [3, 8]]
-dropout = 0.1
-negative_samples = 8
-[training]
-max_steps = 12
-checkpoints.save_steps = 6
-[training.schedule]
-name = "constant"
-[training.optimizer]
-name = "adam"
-learning_rate = 1e-2
-"""
+RECIPE = dict(
+    task="bidirectional-language-modeling",
+    seed=1,
+    data=dict(train="train.txt", valid="valid.txt", batch_size=4, sequence_length=5),
+    tokenizer=dict(kind="words", vocab_size=16),
+    model=dict(
+        name="elmo",
+        d_model=16,
+        d_cell=12,
+        filters=[[1, 4], [3, 8]],
+        dropout=0.1,
+        negative_samples=8,
+    ),
+    training=dict(
+        max_steps=12,
+        checkpoints=dict(save_steps=6),
+        schedule=dict(name="constant"),
+        optimizer=dict(name="adam", learning_rate=0.01),
+    ),
+)
 
 
 @pytest.fixture
@@ -52,8 +46,7 @@ def recipe(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.txt").write_text("\n".join(LINES * 20) + "\n\n")
     (tmp_path / "valid.txt").write_text("the cat ran .\nthe zebra sat on a mat .\n")
-    (tmp_path / "recipe.toml").write_text(RECIPE.replace('["', '"').replace('"]', '"'))
-    return tmp_path / "recipe.toml"
+    return written("recipe.toml", RECIPE)
 
 
 def tiny(**options) -> BidirectionalLanguageModel:
@@ -125,35 +118,20 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
     train(recipe, max_steps=4, progress=False, out=tmp_path / "lm")
     rows = ["the cat sat\tcat", "a dog ran\tdog", "the zebra cat\tcat", "my dog\tdog"] * 6
     (tmp_path / "rows.tsv").write_text("\n".join(rows) + "\n")
-    text = f"""
-    task = "classification"
-    [data]
-    train = "{tmp_path}/rows.tsv"
-    valid = "{tmp_path}/rows.tsv"
-    [model]
-    path = "{tmp_path}/lm"
-    [training]
-    max_steps = 40
-    validation.eval_steps = 40
-    [training.schedule]
-    name = "constant"
-    [training.optimizer]
-    name = "adam"
-    learning_rate = 1e-2
-    """
-    (tmp_path / "tune.toml").write_text(text)
+    start, rows = str(tmp_path / "lm"), str(tmp_path / "rows.tsv")
+    training = dict(max_steps=40, validation=dict(eval_steps=40), schedule=dict(name="constant"))
+    training["optimizer"] = dict(name="adam", learning_rate=1e-2)
+    model, data = dict(path=start), dict(train=rows, valid=rows)
+    tune = dict(task="classification", data=data, model=model, training=training)
+    written("tune.toml", tune)
     tuned = train(tmp_path / "tune.toml", progress=False, out=tmp_path / "tuned")
     task = regard.load(tmp_path / "tuned")
     assert task.predict(["the cat sat", "my dog"]) == ["cat", "dog"]
     start = regard.load(tmp_path / "lm").module
     assert not torch.equal(tuned.model.module.encoder.mix.scalars, start.mix.scalars)
     assert not torch.equal(tuned.model.module.encoder.embedding.weight, start.embedding.weight)
-    features = text.replace(
-        "[training]\n",
-        '[model.features]\n    combine = "mix"\n    d_model = 16\n    lstm_layers = 1\n'
-        "    d_words = 6\n    [training]\n",
-    )
-    (tmp_path / "features.toml").write_text(features)
+    features = dict(combine="mix", d_model=16, lstm_layers=1, d_words=6)
+    written("features.toml", tune, dict(model=dict(features=features)))
     frozen = train(tmp_path / "features.toml", progress=False, out=tmp_path / "frozen")
     assert torch.equal(frozen.model.module.encoder.encoder.embedding.weight, start.embedding.weight)
     assert not torch.equal(frozen.model.module.encoder.choice.scalars, start.mix.scalars)
@@ -165,9 +143,7 @@ def test_its_encoder_is_fine_tuned_and_its_features_are_read_by_other_tasks(reci
 def test_a_published_model_without_a_softmax_is_not_trained_further(recipe, tmp_path):
     task = tiny(output="none")
     regard.save(task, tmp_path / "none")
-    text = recipe.read_text()
-    start, rest = text.index("[tokenizer]"), text.index("[training]")
-    (tmp_path / "more.toml").write_text(f'{text[:start]}[model]\npath = "none"\n{text[rest:]}')
+    written("more.toml", {**RECIPE, "tokenizer": None, "model": dict(path="none")})
     assert read_recipe(tmp_path / "more.toml").model.path
     with pytest.raises(ConfigError, match="no output over words"):
         train(tmp_path / "more.toml", progress=False)

@@ -176,21 +176,6 @@ def test_a_stream_tokenizes_the_next_texts_in_another_thread(tasks, monkeypatch)
         np.testing.assert_allclose(found[i], tasks["bert"].embed(texts[i]), atol=1e-5)
 
 
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-@pytest.mark.parametrize("family", ENCODERS)
-def test_quantized_weights_give_close_vectors(folders, tasks, family, weights, some_kernels):
-    task = runs.load(folders[family], quantize=weights)
-    for per in ("sentence", "word", "token"):
-        wide = np.concatenate(
-            [np.atleast_2d(v) for v in tasks[family].embed(TEXTS, granularity=per)]
-        )
-        quantized = np.concatenate([np.atleast_2d(v) for v in task.embed(TEXTS, granularity=per)])
-        assert np.abs(wide - quantized).max() < 0.1 * wide.std()
-    together = task.embed(TEXTS)
-    for text, vector in zip(TEXTS, together, strict=True):
-        np.testing.assert_array_equal(task.embed(text), vector)
-
-
 def test_vectors_computed_in_bfloat16_are_close_and_of_type_float32(tasks):
     full, half = (tasks["bert"].embed(TEXTS, precision=p) for p in ("float32", "bfloat16"))
     assert half.dtype == np.float32 and not np.array_equal(full, half)

@@ -14,7 +14,7 @@ from test_cli import done, refused
 from tiny_folders import folder
 
 import regard
-from regard.data import Sequences
+from regard.data.batches import Sequences
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError
 from regard.models.gpt2 import GPT2
@@ -49,19 +49,22 @@ def model(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("gpt2"), "gpt2", "LMHeadModel")
 
 
-def their_choices(path, prompt: str, endings: list[str]) -> list[tuple[float, int]]:
-    """log p of each ending behind a prompt, and its tokens."""
+def their_sum(theirs, ids: list[int], count: int) -> float:
+    """log p of the last tokens, by a model of `transformers` in float64."""
+    with torch.no_grad():
+        log_probs = theirs(torch.tensor([ids[:-1]])).logits[0].log_softmax(-1)
+    return float(log_probs.gather(1, torch.tensor(ids[1:])[:, None])[-count:].sum())
+
+
+def their_choices(path, prompt: str, endings: list[str], limit: int = 65):
+    """log p of each ending behind the end of a prompt, and its tokens."""
     theirs = transformers.GPT2LMHeadModel.from_pretrained(path).eval().double()
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     found = []
     for ending in endings:
         whole = tokenizer(prompt + ending, return_offsets_mapping=True)
         count = sum(end > len(prompt) for _, end in whole["offset_mapping"])
-        ids = torch.tensor([whole["input_ids"]])
-        with torch.no_grad():
-            log_probs = theirs(ids[:, :-1]).logits[0].log_softmax(-1)
-        sums = log_probs.gather(1, ids[0, 1:, None])[-count:, 0]
-        found.append((float(sums.sum()), count))
+        found.append((their_sum(theirs, whole["input_ids"][-limit:], count), count))
     return found
 
 
@@ -161,11 +164,8 @@ def test_choices_behind_a_common_prompt_may_fill_the_context(model, width):
     rows = [torch.cat([prompt, torch.randint(5, 90, (n,), generator=draw)]) for n in (3, 1, 2)]
     counts = torch.tensor([3, 1, 2])
     theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval().double()
-    wanted = []
-    for ids, count in zip(rows, counts.tolist(), strict=True):
-        with torch.no_grad():
-            log_probs = theirs(ids[None, :-1]).logits[0].log_softmax(-1)
-        wanted.append(float(log_probs.gather(1, ids[1:, None])[-count:].sum()))
+    pairs = zip(rows, counts.tolist(), strict=True)
+    wanted = [their_sum(theirs, ids.tolist(), count) for ids, count in pairs]
     texts = Sequences.of([ids.tolist() for ids in rows], 0)
     with evaluating(task.module):
         found, _ = ending_log_likelihoods(task.generator, texts, counts)
@@ -179,16 +179,9 @@ def test_questions_longer_than_the_context_lose_their_beginning(model):
         few_shot_scores(task, rows, LABELS)
     found = few_shot_scores(task, rows, LABELS, too_long="truncate")
     assert found[0].signature.endswith("|count:2|truncated:1")
-    theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval().double()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    question, values = LABELS.question(rows[0], ("rows", 1)), []
-    for choice in question.choices:
-        whole = tokenizer(f"{question.prompt} {choice}", return_offsets_mapping=True)
-        count = sum(end > len(question.prompt) for _, end in whole["offset_mapping"])
-        ids = torch.tensor([whole["input_ids"][-65:]])
-        with torch.no_grad():
-            log_probs = theirs(ids[:, :-1]).logits[0].log_softmax(-1)
-        values.append(float(log_probs.gather(1, ids[0, 1:, None])[-count:].sum()))
+    question = LABELS.question(rows[0], ("rows", 1))
+    endings = [f" {choice}" for choice in question.choices]
+    values = [total for total, _ in their_choices(model, question.prompt, endings)]
     alone = few_shot_scores(task, rows[:1], LABELS, too_long="truncate")
     right = question.choices[values.index(max(values))] == question.answer
     assert alone[0].value == float(right)
@@ -293,14 +286,14 @@ def test_wrong_templates_and_pools_are_errors(model):
     for choices in ({}, {"0": "bad"}, {"0": "a", "1": "b", "2": "a"}):
         with pytest.raises(ConfigError, match="`choices` must be at least two labels with a text"):
             PromptTemplate("{text}", "label", choices)
-    with pytest.raises(ConfigError, match="`shots` is 9, but the pool has 5 examples other than"):
-        few_shot_scores(task, ROWS, LABELS, shots=9, pool=POOL)
-    with pytest.raises(ConfigError, match="`shots` is 3, but the pool has 3 examples|has 2"):
-        few_shot_scores(task, POOL[:3], LABELS, shots=3, pool=POOL[:3])
-    with pytest.raises(ConfigError, match="`shots` is 1, but the pool has 0 examples"):
-        few_shot_scores(task, ROWS, LABELS, shots=1)
-    with pytest.raises(ConfigError, match="`shots` must be at least 0"):
-        few_shot_scores(task, ROWS, LABELS, shots=-1, pool=POOL)
+    for rows, shots, pool, message in (
+        (ROWS, 9, POOL, "is 9, but the pool has 5 examples other than"),
+        (POOL[:3], 3, POOL[:3], "is 3, but the pool has 3 examples|has 2"),
+        (ROWS, 1, (), "is 1, but the pool has 0 examples"),
+        (ROWS, -1, POOL, "must be at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=f"`shots` {message}"):
+            few_shot_scores(task, rows, LABELS, shots=shots, pool=pool)
     with pytest.raises(TextError, match="Question 2 has .* tokens, but 65 fit"):
         few_shot_scores(task, [ROWS[0], {"text": "ball " * 90, "label": 0}], LABELS)
     with pytest.raises(TextError, match="Question 1 has no tokens of the prompt"):
@@ -312,16 +305,8 @@ def test_questions_are_answered_from_the_command_line(model, tmp_path):
     rows, pool = tmp_path / "rows.jsonl", tmp_path / "pool.csv"
     rows.write_text("\n".join(map(json.dumps, ROWS)))
     pool.write_text("text,label\n" + "\n".join(f"{p['text']},{p['label']}" for p in POOL))
-    asked = [
-        "evaluate",
-        model,
-        "--data",
-        rows,
-        "--template",
-        r"{text}\nIt was",
-        "--answer",
-        "label",
-    ]
+    template = ["--template", r"{text}\nIt was", "--answer", "label"]
+    asked = ["evaluate", model, "--data", rows, *template]
     choices = ["--choices", "0=bad,1=good and cheap"]
     found = json.loads(done(*asked, *choices, "--json"))["scores"]
     template = PromptTemplate("{text}\nIt was", "label", {"0": "bad", "1": "good and cheap"})

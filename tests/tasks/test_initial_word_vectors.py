@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from killing import killed_at
 
 import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments.runs import read_recipe
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-from killing import killed_at  # noqa: E402
 
 ROWS = [("a good film", "yes"), ("dull and bad", "no"), ("Good fun", "yes"), ("very bad", "no")] * 6
 VECTORS = {"good": [1.0, 2, -3, 4], "bad": [-1.0, 0, 0.5, 2], "film": [0.1, 0.2, 0.3, 0.4]}

@@ -16,11 +16,15 @@ import every_task
 import pytest
 import tokenizers
 import torch
+from recipe_files import written
 from torch.nn import functional as F
 
 from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
-from regard.data import Sequences, build_corpus, read, read_documents
+from regard.data.batches import Sequences
+from regard.data.corpus_folder import build_corpus
+from regard.data.documents import read_documents
+from regard.data.readers import read
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
@@ -114,16 +118,6 @@ def test_a_file_a_text_and_its_lines_have_one_perplexity(task, tokenizer, tmp_pa
         assert scores[0] == scores[1] == scores[2]
     with pytest.raises(ConfigError, match="or on a file of them, but 'a cat sat' is a text"):
         rows_of(SimpleNamespace(name="tagging"), [Path("a cat sat")], ())
-
-
-def test_a_recurrent_model_evaluates_with_a_carried_state_or_in_windows(tokenizer, text):
-    torch.manual_seed(0)
-    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    task = TextGenerator(model, tokenizer, format="text")
-    rows = read(text, format="text")
-    whole, windows = task.evaluate(rows).named[0], task.evaluate(rows, window=5).named[0]
-    assert "window:carried" in whole.signature and "window:5|stride:5" in windows.signature
-    assert whole.count == windows.count and whole.nats != windows.nats
 
 
 def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text):
@@ -222,16 +216,6 @@ def test_a_prompt_starts_with_the_special_token_of_the_template(task, tokenizer)
     assert other.prompt_ids(["the"]) == [fast.encode("the").ids]
 
 
-def test_streamed_parts_are_the_generated_text(task):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for prompt in ("", "the cat", "by the"):
-            pieces = list(task.stream(prompt, max_tokens=6))
-            whole = task.generate(prompt, max_tokens=6)
-            assert prompt + "".join(pieces) == whole
-            assert len(pieces) > 1
-
-
 def test_prompts_with_a_common_beginning_compute_it_once(tokenizer):
     task = made(tokenizer, max_length=100)
     prompts = [TEXT[:60] + end for end in ("", "e house", "he dog by")]
@@ -295,48 +279,22 @@ def test_lambada_scores_of_characters_and_words_equal_a_plain_loop():
         assert perplexity.value == pytest.approx(math.exp(-sum(wanted)), rel=1e-4)
 
 
-def test_the_published_lambada_file_is_scored(shared, tokenizer):
-    path = shared("lambada/lambada_test.jsonl")
-    passages = [row[0] for row in read(path, ("text",))]
-    assert len(passages) == 5153
-    accuracy, perplexity = made(tokenizer, max_length=512).lambada(passages[:40])
-    assert accuracy.count == 40 and perplexity.value > 1
-
-
 # ---- training -----------------------------------------------------------------------------------
 
-RECIPE = """
-task = "language-modeling"
-[data]
-train = "train.txt"
-valid = "valid.txt"
-format = "text"
-batch_size = 4
-sequence_length = 8
-[tokenizer]
-kind = "characters"
-vocab_size = 60
-[model]
-name = "gpt2"
-d_model = 16
-heads = 2
-layers = 1
-max_length = 8
-dropout = 0.1
-[training]
-max_steps = 20
-[training.checkpoints]
-save_steps = 5
-[training.validation]
-eval_steps = 10
-"""
+RECIPE = dict(
+    task="language-modeling",
+    data=dict(train="train.txt", valid="valid.txt", format="text", batch_size=4, sequence_length=8),
+    tokenizer=dict(kind="characters", vocab_size=60),
+    model=dict(name="gpt2", d_model=16, heads=2, layers=1, max_length=8, dropout=0.1),
+    training=dict(max_steps=20, checkpoints=dict(save_steps=5), validation=dict(eval_steps=10)),
+)
 
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch) -> Path:
     (tmp_path / "train.txt").write_text(TEXT)
     (tmp_path / "valid.txt").write_text(TEXT[:150])
-    (tmp_path / "small.toml").write_text(RECIPE)
+    written(tmp_path / "small.toml", RECIPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -345,28 +303,6 @@ def run(out: str, *overrides: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return runs.train_recipe(recipes.read("small.toml", overrides), out=out, progress=False)
-
-
-def test_a_stopped_run_resumes_and_ends_with_the_same_weights(workdir, monkeypatch):
-    whole = run("whole")
-    losses, calls = TextGenerator.losses, []
-
-    def breaking(task, batch, carry):
-        calls.append(batch)
-        if task.module.training and len(calls) > 13:
-            raise RuntimeError("the power went")
-        return losses(task, batch, carry)
-
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="the power went"):
-        patched.setattr(TextGenerator, "losses", breaking)
-        run("parts")
-    assert 0 < len(list(Path("parts/checkpoints").iterdir()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        again = runs.resume("parts", progress=False).result
-    assert again.scores == whole.scores
-    one, other = (runs.load(name).module.state_dict() for name in ("whole", "parts"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
@@ -449,22 +385,14 @@ def mapped_recipe(tmp_path, model, **data):
         lines = [" ".join(draw.choices(words, k=draw.randrange(9))) for _ in range(count)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
     train("byte-bpe", [TEXT], 290).save(tmp_path / "tokenizer")
-    options = {"d_model": 16, "layers": 1}
-    if model == "gpt2":
-        options |= {"heads": 2, "max_length": 16}
-    return {
-        "task": "language-modeling",
-        "data": {
-            "train": str(tmp_path / "train.txt"),
-            "valid": str(tmp_path / "valid.txt"),
-            "batch_size": 4,
-            "sequence_length": 16,
-            **data,
-        },
-        "tokenizer": {"path": str(tmp_path / "tokenizer")},
-        "model": {"name": model, **options},
-        "training": {"max_steps": 6, "validation": {"eval_steps": 3}},
-    }
+    options = dict(d_model=16, layers=1)
+    options |= dict(heads=2, max_length=16) if model == "gpt2" else {}
+    files = {part: str(tmp_path / f"{part}.txt") for part in ("train", "valid")}
+    return dict(
+        task="language-modeling", data=files | dict(batch_size=4, sequence_length=16) | data,
+        tokenizer=dict(path=str(tmp_path / "tokenizer")), model=dict(name=model, **options),
+        training=dict(max_steps=6, validation=dict(eval_steps=3)),
+    )  # fmt: skip
 
 
 def trained(recipe, out):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import every_task
 import numpy as np
 import pytest
 import torch
-import transformers
 
 import regard
 from regard import habit_names
@@ -19,10 +18,6 @@ from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.tasks import TASKS
 from regard.tasks.embedding import Embedder
 from regard.tasks.methods import METHODS, DecodingOptions, EmbedOptions
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import every_task
-from tiny_folders import folder
 
 TEXT, IMAGE = "the cat sat", str(Path(__file__).parents[1] / "stripes.png")
 PAIR, QUESTION = ("who sat", "the old cat sat"), {"question": "who", "choices": ["a cat", "a mat"]}
@@ -164,26 +159,6 @@ def test_several_hypotheses_of_a_text_are_a_list_and_limits_take_effect(tasks):
             call(text, max_tokenz=3)
         with pytest.raises(NotSupportedError, match="return_proba"):
             model.predict(text, return_proba=True)
-
-
-def test_the_probabilities_of_a_classifier_are_those_of_transformers(tmp_path):
-    path = folder(tmp_path, "bert", "ForSequenceClassification")
-    model = regard.load(path, device="cpu")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(path).eval()
-    texts = ["the cat sat", "a mat"]
-    rows = []
-    for text in texts:
-        with torch.no_grad():
-            logits = theirs(**tokenizer(text, return_tensors="pt")).logits[0]
-        rows.append(logits.softmax(-1).numpy())
-    np.testing.assert_allclose(model.predict_proba(texts), rows, atol=1e-5)
-    alone = model.predict_proba(texts[0])
-    assert (
-        list(alone) == list(model.labels) == [theirs.config.id2label[i] for i in range(len(alone))]
-    )
-    assert max(alone, key=alone.__getitem__) == model.predict(texts[0])
-    assert model.predict_proba([]).shape == (0, len(alone))
 
 
 def test_an_object_is_saved_moved_and_shown(tasks, tmp_path):

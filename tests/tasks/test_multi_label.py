@@ -123,25 +123,6 @@ def test_an_order_of_columns_is_the_order_of_the_labels(start):
     ]
 
 
-def test_pairs_of_texts_have_labels(start):
-    pairs = INDICATORS.assign(sentence1=TEXTS, sentence2=TEXTS[::-1]).drop(columns=["id", "text"])
-    run = train(train=pairs, target_columns=list(LABELS), both_orders=True)
-    assert set(run.predict(("a dog", "a cat"))) <= {*LABELS}
-    assert run.evaluate(pairs).named[0].value >= 0
-
-
-@pytest.mark.parametrize("kind", ["list", "column"])
-def test_one_label_alone_is_learned(start, kind):
-    if kind == "list":
-        run = train(train=LISTS.assign(labels=[["x"] if i % 2 else [] for i in range(24)]))
-    else:
-        run = train(train=INDICATORS, columns=["text"], target_columns=["good"])
-    config = json.loads((run.folder / "model/config.json").read_text())
-    assert config["problem_type"] == "multi_label_classification" and len(config["id2label"]) == 1
-    assert regard.load(run.folder).name == "multi-label-classification"
-    assert run.predict(["a good film"])[0] in ([], list(run.model.labels))
-
-
 def test_rows_without_labels_have_the_target_zero(start):
     run = train(valid=LISTS[3:4])
     assert planned(run).task.parts.valid.targets.tolist() == [[0.0] * 5]
@@ -244,23 +225,6 @@ def test_the_loss_is_the_naive_binary_cross_entropy(start, weights):
     assert count == len(batch) and float(total) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_is_that_of_transformers(start):
-    run = train()
-    task = planned(run).task
-    runs.save(task, "saved")
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained("saved").eval()
-    batch = next(task.train_batches())
-    task.module.eval()
-    with torch.no_grad():
-        total, count = task.losses(batch)[0]["loss"]
-        loss = theirs(
-            input_ids=batch.texts.ids,
-            attention_mask=batch.texts.keep.long(),
-            labels=task.parts.train.targets[batch.numbers],
-        ).loss
-    assert float(total) / count == pytest.approx(float(loss), rel=1e-5)
-
-
 def test_validation_scores_are_those_of_the_predictions(start):
     run = train(valid=LISTS, epochs=8)
     found, exact, pairs = run.predict(TEXTS), 0, 0
@@ -314,17 +278,6 @@ def test_transformers_gives_the_same_logits_from_a_saved_folder(tmp_path, monkey
     assert torch.allclose(theirs, logits, atol=1e-4)
 
 
-def test_a_head_with_the_same_labels_is_trained_on(start):
-    first = train(out="first", epochs=4)
-    again = train(model="first", learning_rate=1e-9, out="again")
-    ours, before = (
-        again.model.predict(TEXTS[:6], return_proba=True),
-        first.model.predict(TEXTS[:6], return_proba=True),
-    )
-    for new, old in zip(ours, before, strict=True):
-        assert new.probabilities == pytest.approx(old.probabilities, abs=1e-4)
-
-
 def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
     run = train(valid=0.5, epochs=4)
     page = (run.folder / "report.html").read_text()
@@ -336,13 +289,3 @@ def test_the_report_of_a_run_and_the_json_have_the_scores_of_each_label(start):
     facts = json.loads(json.dumps(run.evaluate(data.records("valid")).named[0].facts()))
     assert [one["label"] for one in facts["classes"]] == list(LABELS)
     assert facts["micro"]["f1"] == facts["value"] == run.result.best
-
-
-def test_a_table_with_columns_of_some_labels_only_is_an_error_on_the_command_line(start):
-    task = train().model
-    INDICATORS.to_csv("rows.csv", index=False)
-    columns = ["text", *LABELS[::-1]]
-    found = task.evaluate(task.rows_to_evaluate(["rows.csv"], columns)).named
-    assert found == task.evaluate(LISTS).named
-    with pytest.raises(ConfigError, match="must name texts, and the labels all or none"):
-        task.rows_to_evaluate(["rows.csv"], ["text", *LABELS[1:]])

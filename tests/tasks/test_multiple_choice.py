@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import warnings
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
 from torch.nn import functional as F
 
-from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
+from regard.data.datasets.multiple_choice import ChoiceQuestion
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
-from regard.recipe import read
 
 QUESTIONS = [
     ChoiceQuestion("A dog runs after a red ball.", "What runs?", ("a dog", "the old cat"), 0),
@@ -26,27 +25,19 @@ QUESTIONS = [
     ChoiceQuestion("", "Where is the ball?", ("in the park", "on the mat", "good", "bad"), 0),
     ChoiceQuestion("I liked the film", "", ("a lot.", "the mat."), 0),
 ]
-RECIPE = """
-task = "multiple-choice"
-[model]
-path = "start"
-[data]
-train = "train.jsonl"
-valid = "train.jsonl"
-[training]
-epochs = 1
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-3
-"""
+RECIPE = dict(
+    task="multiple-choice",
+    model=dict(path="start"),
+    data=dict(train="train.jsonl", valid="train.jsonl"),
+    training=dict(epochs=1, schedule=dict(name="constant"), optimizer=dict(learning_rate=0.001)),
+)
 
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(QUESTIONS)
-    Path("small.toml").write_text(RECIPE)
+    written("small.toml", RECIPE)
     return tmp_path
 
 
@@ -54,13 +45,7 @@ def write(questions: list[ChoiceQuestion], name: str = "train.jsonl") -> None:
     Path(name).write_text("".join(json.dumps(vars(one)) + "\n" for one in questions))
 
 
-def train(*overrides: str, out: str = "run", quiet: bool = True):
-    with warnings.catch_warnings():
-        if quiet:
-            warnings.simplefilter("ignore")
-        trained = runs.train_recipe(read("small.toml", overrides), out=out, progress=False)
-        made, result = trained.folder, trained.result
-    return runs.load(made), result
+train = partial(trained, "small.toml")
 
 
 def start(workdir: Path, family: str, *, head: bool = False, **options) -> Path:
@@ -188,15 +173,6 @@ def test_questions_are_given_as_json_or_objects_and_others_raise_errors(workdir)
     with pytest.raises(DataError, match="choices"):
         task.predict([{"question": "a"}])
     assert task.checked([]) == [] == task.predict([], return_proba=True)
-
-
-def test_the_published_dream_file_is_evaluated(workdir, shared):
-    file = shared("dream/data/dev.json")
-    task = runs.load(start(workdir, "bert", head=True))
-    part = list(islice(read_choices(file), 20))
-    with pytest.warns(UserWarning, match="examples were cut to 64 tokens"):
-        (score,) = task.evaluate(part).named
-    assert score.count == 20 and 0 <= score.value <= 1
 
 
 def test_the_auxiliary_lm_loss_counts_the_tokens_of_all_choices(workdir):

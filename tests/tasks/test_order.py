@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from recipe_files import planned as planned_recipe
+from recipe_files import written
 from tiny_folders import ENCODERS, folder
 
 from regard.data.encoder_inputs import BATCHES_PER_POOL
@@ -21,17 +24,9 @@ from regard.recipe import read
 SIZES = np.random.default_rng(3).integers(1, 20, 32)
 ROWS = 4  # of a batch
 OVERRIDES = (f"data.batch_size={ROWS}", "training.checkpoints.save_steps=1")
-RECIPE = """
-task = "{task}"
-[model]
-path = "start"
-[data]
-train = "train.{kind}"
-[training]
-epochs = 2
-[training.checkpoints]
-save_total_limit = 99
-"""
+RECIPE = dict(
+    model=dict(path="start"), training=dict(epochs=2, checkpoints=dict(save_total_limit=99))
+)
 
 
 @pytest.fixture
@@ -54,10 +49,9 @@ def workdir(tmp_path, monkeypatch) -> Path:
 
 def write_recipe(task: str) -> None:
     kinds = {"tagging": "txt", "multiple-choice": "jsonl"}
-    text = RECIPE.format(task=task, kind=kinds.get(task, "tsv"))
-    Path("small.toml").write_text(
-        text.replace("[training]", 'scheme = "none"\n[training]', task == "tagging")
-    )
+    data = dict(train=f"train.{kinds.get(task, 'tsv')}")
+    data |= dict(scheme="none") if task == "tagging" else {}
+    written("small.toml", RECIPE, dict(task=task, data=data))
 
 
 def planned(task: str, *overrides: str):
@@ -120,3 +114,46 @@ def test_a_resumed_run_keeps_the_order_of_its_start(workdir, monkeypatch):
         shutil.rmtree("part")
     runs.train_recipe(read("small.toml", OVERRIDES), out="anew", progress=False)
     assert Path("anew/model/model.safetensors").read_bytes() != weights
+
+
+# ---- validation data
+
+WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
+ENCODER = dict(d_model=16, d_ff=16, heads=2, layers=1)
+MASKED = dict(
+    task="masked-language-modeling", model=dict(name="bert"),
+    data=dict(train=["text.txt"], valid=0.2, max_length=16), tokenizer=dict(kind="words"),
+    training=dict(max_steps=1),
+)  # fmt: skip
+T5, XLNET = dict(name="t5", head_dim=8), dict(name="xlnet")
+PRETRAINING = {
+    "masked words": {},
+    "masked words and pairs": dict(data=dict(sentence_pairs=True)),
+    "replaced tokens": dict(
+        task="replaced-tokens", model=dict(name="electra", d_embedding=8),
+        objective=dict(generator_size=0.5),
+    ),
+    "corrupted spans": dict(
+        task="span-corruption", model=T5,
+        data=dict(max_length=None, source_length=60, batch_size=3),
+    ),
+    "orders": dict(
+        task="permutation-language-modeling", model=XLNET,
+        data=dict(train="text.txt", max_length=None, sequence_length=24, batch_size=4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PRETRAINING)
+def test_equal_weights_have_equal_scores_whatever_the_seed(kind, tmp_path, monkeypatch):
+    draw = random.Random(1)
+    texts = ["\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(4)) for _ in range(40)]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n\n".join(texts))
+    changes = [dict(model=ENCODER), PRETRAINING[kind]]
+    first, second = (
+        planned_recipe("one.toml", MASKED, *changes, dict(seed=seed)).task for seed in (1, 2)
+    )
+    assert first.validate() != second.validate()
+    second.module.load_state_dict(first.module.state_dict())
+    assert first.validate() == pytest.approx(second.validate(), rel=1e-6)

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 import regard
-from regard.data import read_treebank
+from regard.data.datasets.treebank import read_treebank
 from regard.errors import DataError, RegardError, TextError
-from regard.experiments.runs import save
-from regard.metrics import BracketF1
+from regard.metrics.brackets import BracketF1
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import parsing
@@ -36,45 +35,24 @@ def files(tmp_path):
     return path
 
 
-def recipe(tmp_path, path, **more):
-    text = f"""
-task = "parsing"
-[data]
-train = "{path}"
-valid = "{path}"
-test = "{path}"
-batch_size = 2
-{more.pop("data", "")}
-[tokenizer]
-kind = "words"
-vocab_size = 60
-[model]
-name = "bert"
-d_model = 32
-d_ff = 32
-heads = 2
-layers = 1
-dropout = 0.0
-[training]
-epochs = {more.pop("epochs", 60)}
-validation.eval_steps = 120
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 3e-3
-"""
-    (tmp_path / "recipe.toml").write_text(text)
-    return tmp_path / "recipe.toml"
+OPTIONS = dict(
+    task="parsing", batch_size=2, epochs=60, learning_rate=3e-3, schedule=dict(name="constant"),
+    model=dict(name="bert", d_model=32, d_ff=32, heads=2, layers=1, dropout=0.0), progress=False,
+    tokenizer=dict(kind="words", vocab_size=60), validation=dict(eval_steps=120),
+)  # fmt: skip
+
+
+def trained_on(path, **options):
+    files = dict.fromkeys(("train", "valid", "test"), str(path))
+    return regard.train(**OPTIONS | files | dict(out=path.with_name("run")) | options)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run that knows its trees by heart."""
-    tmp_path = tmp_path_factory.mktemp("parsing")
-    (tmp_path / "trees.mrg").write_text(TREES)
-    return regard.train(
-        recipe(tmp_path, tmp_path / "trees.mrg"), progress=False, out=tmp_path / "run"
-    )
+    path = tmp_path_factory.mktemp("parsing") / "trees.mrg"
+    path.write_text(TREES)
+    return trained_on(path)
 
 
 def tiny(labels=("NP", "S", "S VP"), tags=("D", "N"), **options) -> Parser:
@@ -109,22 +87,8 @@ def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
     assert score.value == tagged.value == 1 and score.errors == 0
 
 
-def test_saved_and_loaded_trees_and_scores_are_equal(trained, tmp_path):
-    task = regard.load(trained.folder)
-    save(task, tmp_path / "copy")
-    again = regard.load(tmp_path / "copy")
-    texts = ["the cat slept.", "up", "a mat sat on it on the cat (on a mat) ."]
-    assert [one.values() for one in again.predict(texts, n_best=3, return_proba=True)] == [
-        one.values() for one in task.predict(texts, n_best=3, return_proba=True)
-    ]
-    assert again.settings() == task.settings()
-
-
-def test_a_model_that_reads_tags_gives_the_words_of_the_trees(tmp_path, files):
-    folder = regard.train(
-        recipe(tmp_path, files, data='inputs = "tags"'), progress=False, out=tmp_path / "run"
-    ).folder
-    task = regard.load(folder)
+def test_a_model_that_reads_tags_gives_the_words_of_the_trees(files):
+    task = regard.load(trained_on(files, inputs="tags").folder)
     assert "tags" not in task.module.heads and task.inputs == "tags"
     gold = list(read_treebank(files))
     tree = str(gold[0])
@@ -183,16 +147,10 @@ def test_sentences_longer_than_the_model_reads_are_one_tree():
 
 def test_a_training_sentence_that_is_too_long_is_left_out_with_a_note(tmp_path, files):
     with pytest.warns(UserWarning, match="longer than 7 tokens, tree left out: 1"):
-        regard.train(
-            recipe(tmp_path, files, data="max_length = 7", epochs=1),
-            progress=False,
-            out=tmp_path / "run",
-        )
+        trained_on(files, data=dict(max_length=7), epochs=1)
     with pytest.raises(DataError, match="every sentence is longer than 5 tokens"):
         files.write_text("(S (A a) (A b) (A c) (A d))")
-        regard.train(
-            recipe(tmp_path, files, data="max_length = 5"), progress=False, out=tmp_path / "other"
-        )
+        trained_on(files, data=dict(max_length=5), out=tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -225,20 +183,6 @@ def test_errors_name_the_text_or_the_line(tmp_path, files):
         list(read_treebank(["(S (NN a))", 3]))
     with pytest.raises(DataError, match="must be one tree, but is 2"):
         list(read_treebank(["(S (NN a)) (S (NN b))"]))
-
-
-def test_training_takes_trees_that_python_holds_and_a_share_for_validation():
-    trees = [{"tree": str(tree)} for tree in read_trees(TREES)] * 4
-    run = regard.train(
-        task="parsing",
-        train=trees,
-        valid=0.25,
-        model={"name": "bert", "d_model": 16, "d_ff": 16, "heads": 2, "layers": 1},
-        tokenizer={"kind": "words", "vocab_size": 40},
-        training={"epochs": 1},
-        progress=False,
-    )
-    assert 0 <= run.result.scores["f1"] <= 1
 
 
 def test_the_score_of_evaluate_is_that_of_the_predicted_trees():

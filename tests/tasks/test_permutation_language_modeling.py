@@ -37,11 +37,6 @@ def uniform(seed: int = 0):
     return iter(drawn.random, None)
 
 
-def spans_of(targets: list[int]) -> list[int]:
-    edges = [0, *(i for i, (a, b) in enumerate(pairwise(targets), 1) if b != a + 1), len(targets)]
-    return [end - first for first, end in pairwise(edges)]
-
-
 # ------------------------------------------------------------------------ the sampler
 
 
@@ -233,20 +228,6 @@ RECIPE = dict(
 def trained(folder, steps: int, **more):
     lines = [SENTENCES[i % 3] for i in range(90)]
     return regard.train(train=lines, out=folder, max_steps=steps, **(RECIPE | more))
-
-
-def test_a_model_is_trained_continues_texts_and_is_fine_tuned(tmp_path):
-    run = trained(tmp_path / "run", 60, learning_rate=0.01, schedule={"name": "constant"})
-    assert run.scores["loss"] < 2.9  # a uniform guess of 20 words has 3.0
-    assert len(regard.load(tmp_path / "run").generate("the cat", max_tokens=3).split()) == 5
-    loaded = regard.load(tmp_path / "run")
-    assert isinstance(loaded.module, Xlnet) and loaded.embed(["the cat"]).shape == (1, 16)
-    rows = [{"text": text, "label": str(i % 2)} for i, text in enumerate(SENTENCES * 4)]
-    classifier = regard.train(
-        task="classification", train=rows, model=str(tmp_path / "run"), out=tmp_path / "fine",
-        progress=False, max_steps=2,
-    )  # fmt: skip
-    assert classifier.predict(["the cat"])[0] in ("0", "1")
 
 
 def test_perplexity_is_that_of_the_text_in_its_order_read_in_windows(tmp_path):

@@ -88,15 +88,6 @@ def test_a_registered_model_is_trained_saved_and_opened(tables, tmp_path, monkey
     assert type(model.module) is Bigram and model.generate("the", max_tokens=2)
     assert json.loads((run.folder / "model/config.json").read_text())["regard"]["model"] == "bigram"
     assert repr(model).startswith("<TextGenerator: bigram, ")
-
-
-def test_a_folder_of_a_model_that_is_not_registered_is_an_error(tables, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    register("bigram", Bigram)
-    run = train(
-        task="language-modeling", model={"name": "bigram"}, train=TEXTS, valid=0.2,
-        batch_size=2, sequence_length=6, epochs=1,
-    )  # fmt: skip
     del MODELS["bigram"]
     with pytest.raises(CheckpointError, match="`regard.model` is 'bigram'"):
         regard.load(run.folder)

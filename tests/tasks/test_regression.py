@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
 import scipy.stats
 import torch
+from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, folder, their_scores
 
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.recipe import read
 
 ROWS = [
     ("a good film", "i liked it", "4.5"), ("the ball is red", "where is it ?", "0"),
@@ -22,28 +22,19 @@ ROWS = [
 ]  # fmt: skip
 FIRST, SECOND = [row[0] for row in ROWS], [row[1] for row in ROWS]
 PAIRS = [row[:2] for row in ROWS]
-RECIPE = """
-task = "regression"
-[model]
-path = "start"
-[data]
-columns = [0, 1, 2]
-train = "train.tsv"
-valid = "train.tsv"
-[training]
-epochs = 2
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-3
-"""
+RECIPE = dict(
+    task="regression",
+    model=dict(path="start"),
+    data=dict(columns=[0, 1, 2], train="train.tsv", valid="train.tsv"),
+    training=dict(epochs=2, schedule=dict(name="constant"), optimizer=dict(learning_rate=0.001)),
+)
 
 
 @pytest.fixture
 def workdir(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(ROWS)
-    Path("small.toml").write_text(RECIPE)
+    written("small.toml", RECIPE)
     return tmp_path
 
 
@@ -51,12 +42,7 @@ def write(rows: list[tuple[str, ...]], name: str = "train.tsv") -> None:
     Path(name).write_text("".join("\t".join(row) + "\n" for row in rows))
 
 
-def train(*overrides: str, out: str = "run"):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trained = runs.train_recipe(read("small.toml", overrides), out=out, progress=False)
-        folder, result = trained.folder, trained.result
-    return runs.load(folder), result
+train = partial(trained, "small.toml")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

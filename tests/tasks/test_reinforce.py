@@ -7,7 +7,9 @@ import math
 
 import pytest
 import torch
+from tiny_runs import options_of
 
+import regard
 from regard.attention import selection
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.errors import ConfigError
@@ -137,3 +139,12 @@ def test_options_of_reinforce_belong_to_models_that_draw():
     with pytest.raises(ConfigError, match=r"\[objective\] `reinforce_weight`.*draws choices"):
         Reinforce.of(soft, given)
     assert isinstance(text_to_text_output(soft, pairs())[0], Output)
+
+
+def test_options_of_reinforce_reach_the_training(tmp_path):
+    hard = dict(name="lstm-seq2seq", d_model=8, layers=1, attention="general", selection="hard")
+    for weights in ({}, dict(reinforce_weight=0.0, choice_entropy_weight=0.0)):
+        options = options_of("translation") | dict(model=hard, logging_steps=1, **weights)
+        run = regard.train(out=tmp_path / str(len(weights)), **options)
+        logged = [event["train/reinforce"] for event in run.history if "train/reinforce" in event]
+        assert logged and any(logged) == (not weights)

@@ -7,42 +7,29 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipe_files import planned, written
+from tiny_runs import assert_resumes
 from torch.nn import functional as F
 
 import regard
 from regard.data.batches import IGNORE
 from regard.errors import ConfigError
 from regard.experiments import runs
-from regard.recipe import read
 from regard.tasks.masked_language_modeling import MaskedLanguageModel
 from regard.tasks.replaced_tokens import ReplacedTokenDetector
-from regard.training.callbacks import Callback
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
-RECIPE = """
-task = "replaced-tokens"
-[data]
-train = ["text.txt"]
-valid = 0.1
-max_length = 32
-batch_size = 4
-[tokenizer]
-kind = "wordpiece"
-vocab_size = 90
-[model]
-name = "electra"
-d_model = 16
-d_embedding = 12
-d_ff = 32
-heads = 4
-layers = 2
-max_length = 40
-[objective]
-generator_size = 0.5
-[training]
-max_steps = 4
-"""
-DROPOUT = ("[model]\n", "[model]\ndropout = 0.0\nattention_dropout = 0.0\n")
+RECIPE = dict(
+    task="replaced-tokens",
+    data=dict(train=["text.txt"], valid=0.1, max_length=32, batch_size=4),
+    tokenizer=dict(kind="wordpiece", vocab_size=90),
+    model=dict(
+        name="electra", d_model=16, d_embedding=12, d_ff=32, heads=4, layers=2, max_length=40
+    ),
+    objective=dict(generator_size=0.5),
+    training=dict(max_steps=4),
+)
+NO_DROPOUT = dict(model=dict(dropout=0.0, attention_dropout=0.0))
 
 
 @pytest.fixture
@@ -54,18 +41,9 @@ def here(tmp_path, monkeypatch):
         for count in [4, 1, 3] * 15
     ]
     (tmp_path / "text.txt").write_text("\n\n".join(documents))
-    (tmp_path / "electra.toml").write_text(RECIPE)
+    written(tmp_path / "electra.toml", RECIPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def planned(path: Path, *changes: tuple[str, str]):
-    text = path.read_text()
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    path.write_text(text)
-    return runs.plan(runs.read_recipe(path))
 
 
 def published(task, folder: Path):
@@ -86,7 +64,7 @@ def published(task, folder: Path):
 
 @pytest.mark.parametrize("training", [False, True])
 def test_losses_and_gradients_are_those_of_transformers(here, training):
-    task = planned(here / "electra.toml", DROPOUT).task
+    task = planned("r.toml", RECIPE, NO_DROPOUT).task
     other, generator = published(task, here / "saved")
     for model in (task.module, other, generator):
         model.train(training)
@@ -119,7 +97,7 @@ def test_losses_and_gradients_are_those_of_transformers(here, training):
 
 
 def test_only_chosen_tokens_change_and_a_drawn_original_is_not_replaced(here):
-    task, drawn, kept = planned(here / "electra.toml").task, 0, 0
+    task, drawn, kept = planned("r.toml", RECIPE).task, 0, 0
     with torch.no_grad():  # the generator becomes good enough to draw originals
         head = task.module.generator.heads["masked_lm"].softmax
         head.bias[torch.tensor(task.tokenizer.encode("the").ids)] = 6.0
@@ -136,7 +114,7 @@ def test_only_chosen_tokens_change_and_a_drawn_original_is_not_replaced(here):
 
 
 def test_tokens_are_drawn_by_the_probabilities_of_the_generator(here):
-    model = planned(here / "electra.toml").task.module.eval()
+    model = planned("r.toml", RECIPE).task.module.eval()
     states = torch.randn(3, model.generator.config.d_model) * 3
     with torch.no_grad():
         head = model.generator.heads["masked_lm"]
@@ -151,7 +129,7 @@ def test_tokens_are_drawn_by_the_probabilities_of_the_generator(here):
 
 
 def test_scores_of_validation_are_those_of_the_definition(here):
-    task = planned(here / "electra.toml").task
+    task = planned("r.toml", RECIPE).task
     scores = task.validate()
     assert scores == task.validate()
     task.module.eval()
@@ -174,7 +152,7 @@ def test_scores_of_validation_are_those_of_the_definition(here):
     assert scores["precision"] == pytest.approx(precision)
 
 
-def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
+def test_a_run_has_both_models_with_common_embeddings_and_is_trained_further(here):
     folder = regard.train("electra.toml", progress=False).folder
     task, generator = (regard.load(Path(folder) / name) for name in ("model", "generator"))
     assert isinstance(task, ReplacedTokenDetector) and isinstance(generator, MaskedLanguageModel)
@@ -185,12 +163,6 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
     assert task.predict(["the cat sat"], return_proba=True)[0].words == ("the", "cat", "sat")
     assert task.companions() == {}
-    (here / "classes.tsv").write_text("the cat\tyes\nthe sun\tno\n" * 8)
-    run = regard.train(
-        task="classification", model=str(Path(folder) / "model"), train="classes.tsv",
-        valid="classes.tsv", max_steps=2, progress=False,
-    )  # fmt: skip
-    assert run.model.predict("the cat") in ("yes", "no")
     again = regard.train(
         task="replaced-tokens", model=str(Path(folder) / "model"), train=["text.txt"],
         valid=0.1, max_steps=1, max_length=16, progress=False, out="again",
@@ -203,59 +175,21 @@ def test_a_run_has_both_models_with_common_embeddings_and_is_fine_tuned(here):
         )  # fmt: skip
 
 
-class Stop(Callback):
-    """Stops a training after three steps."""
-
-    def on_step(self, step) -> None:
-        if step.number == 3:
-            raise KeyboardInterrupt
-
-
 def test_a_resumed_run_equals_one_that_never_stopped(here):
-    changes = [
-        "training.max_steps=6",
-        "training.validation.eval_steps=2",
-        "training.checkpoints.save_steps=1",
-    ]
-    trained = runs.train_recipe(read("electra.toml", changes), out="whole", progress=False)
-    whole, result = trained.folder, trained.result
-    with pytest.raises(KeyboardInterrupt):
-        runs.train_recipe(
-            read("electra.toml", changes), out="cut", progress=False, callbacks=[Stop()]
-        )
-    resumed = regard.resume("cut", progress=False).result
-    assert resumed.scores == result.scores
-    for name in ("model", "generator"):
-        ours, theirs = (regard.load(Path(run) / name).module.state_dict() for run in (whole, "cut"))
-        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-
-
-def test_training_learns_which_tokens_do_not_belong(here):
-    draw = random.Random(2)
-    documents = [f"{draw.choice('abcdefgh')} " * 40 for _ in range(60)]
-    (here / "text.txt").write_text("\n\n".join(documents))
-    optimizer = (
-        'max_steps = 300\nvalidation.eval_steps = 300\n[training.schedule]\nname = "constant"\n'
-        '[training.optimizer]\nname = "adam"\nlearning_rate = 0.004'
-    )
-    changed = RECIPE.replace("max_steps = 4", optimizer).replace("batch_size = 4", "batch_size = 8")
-    changed = changed.replace("generator_size = 0.5", "generator_size = 0.25")
-    (here / "electra.toml").write_text(changed.replace(*DROPOUT))
-    result = regard.train("electra.toml", progress=False).result
-    # Who knows nothing calls no token replaced, and has the entropy of their share, about 0.35.
-    scores = result.scores
-    assert scores["recall"] > 0.2 and scores["precision"] > 0.7 and scores["discriminator"] < 0.25
+    every = dict(validation={"eval_steps": 2}, checkpoints={"save_steps": 1})
+    run = assert_resumes(3, recipe="electra.toml", max_steps=6, progress=False, **every)
+    assert (run.folder / "generator" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("generator_size = 0.5", "generator_size = 0.7"), "do not divide it"),
-        (('name = "electra"\n', 'name = "bert"\n'), "cannot train this model"),
-        (("max_length = 32\n", "max_length = 32\nsentence_pairs = true\n"), "sentence_pairs"),
-        (("generator_size = 0.5", "weight = 0.0"), "weight"),
+        (dict(objective=dict(generator_size=0.7)), "do not divide it"),
+        (dict(model=dict(name="bert")), "cannot train this model"),
+        (dict(data=dict(sentence_pairs=True)), "sentence_pairs"),
+        (dict(objective=dict(weight=0.0)), "weight"),
     ],
 )
 def test_recipes_that_cannot_be_trained_raise_errors(here, change, message):
     with pytest.raises(ConfigError, match=message):
-        planned(here / "electra.toml", change)
+        planned("r.toml", RECIPE, change)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_registry import TINY
 from torch import nn
 
 import regard
@@ -19,9 +18,6 @@ from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import TASKS, task_class
 from regard.tasks.infer_task import HEAD_OF, tasks_for
 from regard.text import Tokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-from test_registry import TINY  # noqa: E402
 
 LINES = ["the old cat sat on a warm mat", "a dog runs in the sun who where"]
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]

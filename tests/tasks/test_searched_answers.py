@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from letter_folders import LETTERS, transformers
+from recipe_files import planned, written
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 import regard
@@ -129,32 +130,16 @@ def questions(file: Path) -> Path:
     return file
 
 
-def recipe(folder: str, data: Path, out: Path, more: str = "") -> Path:
-    out.write_text(
-        f"""
-task = "question-answering"
-[data]
-train = ["{data}"]
-valid = ["{data}"]
-max_length = {LIMIT}
-doc_stride = {OVERLAP}
-batch_size = 4
-[model]
-{folder}
-[training]
-max_steps = 2
-{more}
-""".replace(f'["{data}"]', f'"{data}"')
-    )
-    return out
+RECIPE = dict(
+    task="question-answering", training=dict(max_steps=2),
+    data=dict(max_length=LIMIT, doc_stride=OVERLAP, batch_size=4),
+)  # fmt: skip
 
 
 def test_the_loss_of_training_equals_that_of_transformers(folder, tmp_path):
-    from regard.experiments.runs import plan, read_recipe
-
     data = questions(tmp_path / "asked.jsonl")
-    file = recipe(f'path = "{folder}"', data, tmp_path / "r.toml")
-    task = plan(read_recipe(file)).task
+    files = dict(data=dict(train=data, valid=data))
+    task = planned(tmp_path / "r.toml", RECIPE, files, dict(model=dict(path=folder))).task
     task.module.eval()
     _, tokenizer, model = opened(folder)
     ours = theirs = 0.0
@@ -183,9 +168,10 @@ def test_the_loss_of_training_equals_that_of_transformers(folder, tmp_path):
 
 def test_a_new_head_is_trained_kept_in_its_folder_and_opened_by_transformers(folder, tmp_path):
     data = questions(tmp_path / "asked.jsonl")
-    new = 'name = "xlnet"\nd_model = 16\nd_ff = 24\nheads = 2\nlayers = 1'
-    tokenizer = f'[tokenizer]\npath = "{folder / "tokenizer.json"}"\n[answers]\nstart_n_top = 3'
-    file = recipe(new, data, tmp_path / "r.toml", tokenizer)
+    new = dict(name="xlnet", d_model=16, d_ff=24, heads=2, layers=1)
+    options = dict(data=dict(train=data, valid=data), answers=dict(start_n_top=3), model=new)
+    options["tokenizer"] = dict(path=folder / "tokenizer.json")
+    file = written(tmp_path / "r.toml", RECIPE, options)
     trained = regard.train(file, progress=False, out=tmp_path / "run")
     run, result = trained.folder, trained.result
     task = regard.load(run)
@@ -201,5 +187,5 @@ def test_a_new_head_is_trained_kept_in_its_folder_and_opened_by_transformers(fol
     )
     assert model.start_n_top == 3 and not report["missing_keys"]
     with pytest.raises(RegardError, match="Bert has no head 'span_search'"):
-        bert = new.replace("xlnet", "bert")
-        regard.train(recipe(bert, data, tmp_path / "b.toml", tokenizer), out=tmp_path / "none")
+        bert = written(tmp_path / "b.toml", RECIPE, options, dict(model=dict(name="bert")))
+        regard.train(bert, out=tmp_path / "none")

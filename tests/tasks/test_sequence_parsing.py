@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import every_task
 import pytest
 import torch
 
 import regard
-from regard.data import read_treebank
+from regard.data.datasets.treebank import read_treebank
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer
 from regard.tasks.sequence_parsing import SequenceParser, TreeTokens
 from regard.text import train
 from regard.text.trees import linearized, read_trees
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import every_task  # noqa: E402
 
 TREES = """
 ( (S (NP-SBJ (DT the) (NN cat)) (VP (VBD sat) (PP-LOC (IN on) (NP (DT a) (NN mat)))) (. .)) )
@@ -47,33 +42,13 @@ def trained(tmp_path_factory):
     """A run that knows its trees by heart."""
     tmp_path = tmp_path_factory.mktemp("sequence")
     (tmp_path / "trees.mrg").write_text(TREES)
-    (tmp_path / "recipe.toml").write_text(f"""
-task = "sequence-parsing"
-[data]
-train = ["{tmp_path}/trees.mrg"]
-valid = ["{tmp_path}/trees.mrg"]
-test = ["{tmp_path}/trees.mrg"]
-[tokenizer]
-kind = "words"
-[model]
-name = "lstm-seq2seq"
-d_model = 32
-attention = "general"
-dropout = 0.0
-[objective]
-label_smoothing = 0.0
-[training]
-epochs = 120
-[training.validation]
-eval_steps = 120
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-2
-[decoding]
-beams = 5
-""")
-    return regard.train(tmp_path / "recipe.toml", progress=False, out=tmp_path / "run")
+    model = dict(name="lstm-seq2seq", d_model=32, attention="general", dropout=0.0)
+    return regard.train(
+        task="sequence-parsing", tokenizer=dict(kind="words"), model=model, label_smoothing=0.0,
+        epochs=120, validation=dict(eval_steps=120), schedule=dict(name="constant"), beams=5,
+        learning_rate=1e-2, progress=False, out=tmp_path / "run",
+        **dict.fromkeys(("train", "valid", "test"), [str(tmp_path / "trees.mrg")]),
+    )  # fmt: skip
 
 
 def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):

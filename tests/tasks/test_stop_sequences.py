@@ -12,7 +12,8 @@ import torch
 
 import regard
 from regard.checkpoints.formats import to_published
-from regard.decoding import Greedy, save
+from regard.decoding.generation_config import save
+from regard.decoding.loop import Greedy
 from regard.decoding.streaming import StopSequences
 from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2

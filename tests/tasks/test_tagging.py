@@ -5,15 +5,20 @@ from __future__ import annotations
 import warnings
 from functools import cache
 
+import every_task
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
+from recipe_files import written
 
 import regard
+from regard.data.windows import WordWindows
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import plan, read_recipe, train
+from regard.layers.chart import CRF
+from regard.metrics.entities import spans
 
 TAGS = ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]
 NAMED = dict(id2label=dict(enumerate(TAGS)), label2id={tag: i for i, tag in enumerate(TAGS)})
@@ -204,13 +209,6 @@ def test_each_word_of_any_text_has_a_tag(folder, texts):
             assert text[entity.start : entity.end] == entity.text
 
 
-def test_the_batch_does_not_change_probabilities(folder):
-    task = both(folder)[0]
-    together = our_probabilities(task, [*SENTENCES, [], SENTENCES[1] * 9])
-    for words, found in zip([*SENTENCES, [], SENTENCES[1] * 9], together, strict=True):
-        assert found == pytest.approx(our_probabilities(task, [words])[0], abs=1e-6)
-
-
 def test_predict_takes_texts_and_lists_of_words(folder):
     task = both(folder)[0]
     words = SENTENCES[0]
@@ -279,31 +277,23 @@ def started(folder, file, **changes):
         return plan(read_recipe(recipe, lines))
 
 
-RECIPE = """
-task = "tagging"
-[data]
-train = "train.txt"
-valid = "train.txt"
-test = "train.txt"
-[model]
-path = "{model}"
-dropout = 0.0
-attention_dropout = 0.0
-[training]
-max_steps = 60
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 0.02
-[training.validation]
-eval_steps = 60
-"""
+RECIPE = dict(
+    task="tagging",
+    data=dict(train="train.txt", valid="train.txt", test="train.txt"),
+    model=dict(dropout=0.0, attention_dropout=0.0),
+    training=dict(
+        max_steps=60,
+        schedule=dict(name="constant"),
+        optimizer=dict(learning_rate=0.02),
+        validation=dict(eval_steps=60),
+    ),
+)
 
 
 def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tmp_path):
     start = bert(tmp_path / "start", "MaskedLM")
     (tmp_path / "train.txt").write_text(TRAINING * 4)
-    (tmp_path / "recipe.toml").write_text(RECIPE.format(model=start))
+    written(tmp_path / "recipe.toml", RECIPE, dict(model=dict(path=start)))
     trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
     run, result = trained.folder, trained.result
     assert result.scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0}
@@ -353,3 +343,56 @@ def test_validation_tags_unknown_in_training_are_counted(folder, tmp_path):
     made = started(folder, file, **{"data.valid": f'"{tmp_path / "valid.txt"}"'})
     assert any("tag 'B-MISC', which the training data lacks: 1" in n for n in made.task.notes())
     assert made.task.validate() == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+
+
+# ---- crf tagging
+
+LINES = [line.split() for line in every_task.lines(12)]
+
+
+@pytest.fixture
+def task():
+    torch.manual_seed(1)
+    made = every_task.encoder("crf-tagging")
+    with torch.no_grad():
+        made.module.head("crf").output.weight.mul_(20)  # many of the best tags would be ill-formed
+        for parameter in made.crf.parameters():
+            parameter.normal_()
+    return made
+
+
+def test_predicted_entities_are_well_formed_and_tags_have_their_probability(task):
+    for one in task.predict(LINES, return_proba=True):
+        assert len(spans(one.tags)) == len(one.entities)
+        before = "O"
+        for tag in one.tags:
+            assert not tag.startswith("I-") or before[2:] == tag[2:]
+            before = tag
+        assert all(0 < share <= 1 + 1e-4 for share in one.probabilities)
+
+
+def test_the_tags_of_a_sentence_are_the_best_sequence_of_its_scores(task):
+    """With the scores of the encoder, by enumeration of four words."""
+    crf: CRF = task.crf
+    words = "the old cat sat".split()
+    (found,) = task.predict([words], return_proba=True)
+    windows = WordWindows.of([words], task.input_format)
+    ((_, read),) = task.passes(windows.inputs, [0])
+    scores = read[0, windows.positions.ids].double()  # (4, O)
+    best, labels = None, task.labels
+    for path in torch.cartesian_prod(*[torch.arange(3)] * 4).tolist():
+        tags = [labels[n] for n in path]
+        steps = zip(["O", *tags], tags, strict=False)
+        if any(tag.startswith("I-") and before[2:] != tag[2:] for before, tag in steps):
+            continue
+        value = (crf.start[path[0]] + crf.end[path[-1]]).item()
+        value += sum(float(scores[n, tag]) for n, tag in enumerate(path))
+        value += sum(crf.transitions[a, b].item() for a, b in zip(path, path[1:], strict=False))
+        best = max(best or (value, tags), (value, tags))
+    assert best is not None and list(found.tags) == best[1]
+
+
+def test_a_sentence_longer_than_the_model_reads_is_tagged_in_windows(task):
+    words = (every_task.WORDS * 4)[:60]
+    (found,) = task.predict([words], return_proba=True)
+    assert len(found.tags) == len(found.probabilities) == 60

@@ -6,6 +6,7 @@ import json
 import warnings
 
 import pytest
+from recipe_files import planned, written
 
 import regard
 from regard.data.token_arrays import encode
@@ -24,6 +25,11 @@ from regard.text.templates import Template
 TEXTS = ["the cat sat on a mat", "a cat sat", "the old mat", "on the mat sat a cat"]
 PAIRS = [(text, " ".join(text.split()[:2])) for text in TEXTS]
 SMALL = dict(d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1)
+RECIPE = dict(
+    task="translation", data=dict(train=["train.tsv"], valid=["valid.tsv"], columns=[0, 1]),
+    tokenizer=dict(kind="words"), evaluation=dict(valid_sentences=2), training=dict(max_steps=1),
+    model=dict(name="transformer", **SMALL),
+)  # fmt: skip
 
 
 def model_of(tokenizer, **more):
@@ -177,13 +183,7 @@ def test_a_text_that_the_limit_ends_is_captured_as_far_as_it_was_read(kind):
 def test_no_row_behind_valid_sentences_is_read(tmp_path):
     (tmp_path / "train.tsv").write_text("a b\tb a\n" * 3)
     (tmp_path / "valid.tsv").write_text("a b\tb a\n" * 2 + "one column\n")
-    (tmp_path / "recipe.toml").write_text(
-        'task = "translation"\n[data]\ntrain = ["train.tsv"]\nvalid = ["valid.tsv"]\n'
-        'columns = [0, 1]\n[tokenizer]\nkind = "words"\n[evaluation]\nvalid_sentences = 2\n'
-        '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
-        "decoder_layers = 1\n[training]\nmax_steps = 1\n"
-    )
-    recipe = runs.read_recipe(tmp_path / "recipe.toml")
+    recipe = runs.read_recipe(written(tmp_path / "recipe.toml", RECIPE))
     assert runs.plan(recipe).task.data.references == ["b a"] * 2
     with pytest.raises(DataError, match="valid.tsv:3"):
         list(recipe.data.records("valid"))
@@ -209,14 +209,10 @@ def test_a_text_that_reaches_the_limit_of_the_model_stops_with_a_warning():
 def test_remarks_on_validation_pairs_name_their_file_and_line(tmp_path, valid_sentences):
     rows = ["a b\tb a", "b\tb", "\tno source", "no target\t"]
     (tmp_path / "pairs.tsv").write_text("\n".join(["source\ttarget", *rows, ""]))
-    (tmp_path / "recipe.toml").write_text(
-        'task = "translation"\n[data]\ntrain = ["pairs.tsv"]\nvalid = ["pairs.tsv"]\n'
-        'columns = ["source", "target"]\n[tokenizer]\nkind = "words"\n'
-        f"[evaluation]\nvalid_sentences = {valid_sentences}\n"
-        '[model]\nname = "transformer"\nd_model = 8\nd_ff = 8\nheads = 2\nencoder_layers = 1\n'
-        "decoder_layers = 1\n[training]\nmax_steps = 1\n"
-    )
-    task = runs.plan(runs.read_recipe(tmp_path / "recipe.toml")).task
+    files = dict.fromkeys(("train", "valid"), ["pairs.tsv"])
+    own = dict(data=dict(files, columns=["source", "target"]))
+    own["evaluation"] = dict(valid_sentences=valid_sentences)
+    task = planned(tmp_path / "recipe.toml", RECIPE, own).task
     (note,) = [note for note in task.notes() if note.startswith("validation data")]
     assert f"{tmp_path / 'pairs.tsv'}: {valid_sentences or 4} examples read" in note
     assert "source: empty, example kept: 1 (first at line 4)" in note

@@ -14,7 +14,7 @@ import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments.runs import read_recipe, train_recipe
 from regard.recipe import read
-from regard.training import Callback
+from regard.training.callbacks import Callback
 
 pandas = pytest.importorskip("pandas")
 
@@ -84,38 +84,6 @@ def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
     assert run.evaluate(table[["stars", "review"]]).named == run.evaluate(FRAME).named == expected
     with pytest.raises(DataError, match="<DataFrame>:3"):
         run.evaluate(table.assign(review=[*TEXTS[:2], None, *TEXTS[3:]]))
-
-
-def test_a_translator_is_scored_on_the_columns_that_its_training_was_told(start):
-    pairs = pandas.DataFrame({"english": ["a b", "c d"] * 8, "french": ["x y", "z w"] * 8, "id": 1})
-    run = train(
-        task="translation",
-        model={"name": "transformer", "size": "tiny", "d_model": 16},
-        tokenizer={"kind": "characters"},
-        columns=["english", "french"],
-        train=pairs,
-        valid=pairs,
-    )
-    rows = list(zip(pairs["english"], pairs["french"], strict=True))
-    assert run.evaluate(pairs).named == run.model.evaluate(rows).named
-
-
-def test_a_run_on_data_in_memory_resumes_to_the_same_weights(start):
-    options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
-    train(**options, epochs=2, out="whole")
-
-    class Stop(Callback):
-        def on_step(self, step):
-            if step.number == 4:
-                raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        train(**options, epochs=2, out="stopped", checkpoints={"save_steps": 3}, callbacks=[Stop()])
-    recipe = Path("whole/recipe.toml").read_text()
-    assert "eval_steps = 0" in recipe
-    regard.resume("stopped", progress=False)
-    ours, whole = (Path(f"{name}/model/model.safetensors") for name in ("stopped", "whole"))
-    assert ours.read_bytes() == whole.read_bytes()
 
 
 def test_rows_of_every_kind_train_the_same_model(start):
@@ -208,43 +176,7 @@ def test_a_recipe_is_changed_by_keywords(start):
     assert again.folder != run.folder and again.folder.parent == run.folder.parent
 
 
-TAGGED = [
-    {"words": text.split(), "tags": ["B-A", *["O"] * (len(text.split()) - 1)]} for text in TEXTS
-]
-TASKS: dict[str, list[dict]] = {
-    "regression": [{"text": text, "score": len(text)} for text in TEXTS],
-    "tagging": TAGGED,
-    "crf-tagging": TAGGED,
-    "question-answering": [
-        {
-            "id": str(n), "context": "the cat sleeps on a mat", "question": "who sleeps ?",
-            "answers": {"text": ["the cat"], "answer_start": [0]},
-        }
-        for n in range(8)
-    ],
-    "multiple-choice": [
-        {"context": "the cat sleeps", "question": "who ?", "choices": ["cat", "dog"], "answer": 0}
-    ] * 8,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_task_on_an_encoder_trains_from_records_in_memory(start, task):
-    run = train(task=task, model=start, train=TASKS[task], valid=0.25)
-    assert run.scores and run.model.name == task
-
-
 SMALL = dict(name="lstm-lm", d_model=8, layers=1)
-
-
-def test_a_language_model_trains_from_texts_in_memory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    texts = [f"{text} ." for text in TEXTS * 5]
-    run = train(
-        task="language-modeling", model=SMALL, train=texts, valid=0.2, kind="words", batch_size=2,
-        sequence_length=8,
-    )  # fmt: skip
-    assert run.scores and run.model.generate("a good", max_tokens=2)
 
 
 WORDS = "the cat sat on a mat and the dog ran after the red ball in the old park".split()

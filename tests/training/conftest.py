@@ -1,14 +1,9 @@
-"""One thread, as bit-exact comparisons need, and the toy task on the path."""
+"""One thread, as bit-exact comparisons need."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,13 @@ import regard
 from regard.data.batches import PairBatch, Sequences, StreamBatch
 from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.training import Callback, Interrupted, OptimizerOptions, resume, train
+from regard.training.callbacks import Callback
 from regard.training.distributed.fsdp_model import FSDPModel, WholeModel, layers_of
 from regard.training.distributed.processes import connected, processes
+from regard.training.interrupt import Interrupted
 from regard.training.optimizers import trained
+from regard.training.options import OptimizerOptions
+from regard.training.run import resume, train
 from regard.training.task import Trainable
 
 KILLED = 40  # the batch in which a process dies: after 22 steps, of which 20 are saved
@@ -88,62 +91,42 @@ def stopped(folder: Path) -> None:
     raise AssertionError("not stopped")
 
 
-RECIPE = """
-task = "classification"
-seed = 3
-[data]
-train = "train.tsv"
-valid = "valid.tsv"
-batch_size = 4
-[tokenizer]
-kind = "words"
-[model]
-name = "bert"
-layers = 2
-d_model = 12
-heads = 3
-dropout = 0
-attention_dropout = 0
-head_dropout = 0
-[training]
-precision = "float32"
-max_steps = 12
-logging_steps = 1
-[training.schedule]
-name = "constant"
-[training.optimizer]
-name = "adam"
-betas = [0.9, 0.98]
-eps = 1e-9
-learning_rate = 1e-3
-"""
+RECIPE = dict(
+    task="classification",
+    seed=3,
+    data=dict(train="train.tsv", valid="valid.tsv", batch_size=4),
+    tokenizer=dict(kind="words"),
+    model=dict(
+        name="bert", layers=2, d_model=12, heads=3, dropout=0, attention_dropout=0, head_dropout=0
+    ),
+    training=dict(
+        precision="float32",
+        max_steps=12,
+        logging_steps=1,
+        schedule=dict(name="constant"),
+        optimizer=dict(name="adam", betas=[0.9, 0.98], eps=1e-09, learning_rate=0.001),
+    ),
+)
 
 
-COMPRESSIVE = """
-task = "language-modeling"
-[data]
-train = "train.tsv"
-valid = "valid.tsv"
-format = "text"
-batch_size = 4
-sequence_length = 8
-[tokenizer]
-kind = "characters"
-[model]
-name = "compressive-transformer"
-layers = 2
-d_model = 12
-d_ff = 12
-heads = 3
-memory_length = 4
-compressed_length = 3
-compression_rate = 2
-dropout = 0
-attention_dropout = 0
-[training]
-max_steps = 8
-logging_steps = 1
-"""
+COMPRESSIVE = dict(
+    task="language-modeling",
+    data=dict(train="train.tsv", valid="valid.tsv", format="text", batch_size=4, sequence_length=8),
+    tokenizer=dict(kind="characters"),
+    model=dict(
+        name="compressive-transformer",
+        layers=2,
+        d_model=12,
+        d_ff=12,
+        heads=3,
+        memory_length=4,
+        compressed_length=3,
+        compression_rate=2,
+        dropout=0,
+        attention_dropout=0,
+    ),
+    training=dict(max_steps=8, logging_steps=1),
+)
 
 
 class Tiny(Trainable):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +12,10 @@ import pytest
 from toy import Toy, options
 
 from regard.errors import MissingExtra
-from regard.training import Callback, MLflowLogger, WandbLogger, resume, train
+from regard.progress import Bar, Lines, Silent
+from regard.training.callbacks import Callback, Status, display_of
+from regard.training.metrics_log import MLflowLogger, WandbLogger
+from regard.training.run import resume, train
 
 
 class Recorder(Callback):
@@ -139,3 +144,40 @@ def test_a_logger_whose_package_is_missing_names_the_install_line(logger, module
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"regard\[{module}\]"):
         logger()
+
+
+# ---- progress
+
+STATUS = Status(1200, 2.5, 0.41, 4812.3, 3.21456, 7.1e-4, 751)
+
+
+def test_a_line_has_update_epoch_loss_rate_and_time_left():
+    out = io.StringIO()
+    Lines(out=out).show(STATUS)
+    assert out.getvalue()[9:] == (
+        "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
+        "12:31 left\n"
+    )
+
+
+@pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
+def test_the_time_left_has_minutes_or_hours(left, told):
+    status = Status(1, 0.1, 0.1, 1, 1, 1, left)
+    assert str(status).endswith(f"{told} left")
+
+
+def test_without_a_terminal_lines_are_printed(capsys):
+    assert isinstance(display_of(True), Lines)
+    Silent().warn("the disk is full")
+    assert "Warning: the disk is full" in capsys.readouterr().err
+
+
+def test_the_bar_shows_rate_and_time_left(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    bar = Bar()
+    bar.show(STATUS)
+    bar.say("validation [x]")
+    bar.close()
+    told = capsys.readouterr().err
+    assert "4,812 tokens/s · 12:31 left" in told
+    assert "validation [x]" in told

@@ -11,10 +11,10 @@ import torch
 from toy import KINDS, Toy
 
 from regard.checkpoints.store import write_folder
-from regard.errors import ConfigError, MissingExtra
-from regard.training import resume, train
+from regard.errors import CheckpointError, ConfigError, MissingExtra
 from regard.training.checkpointing import RunFolder
-from regard.training.metrics_log import MetricsLog
+from regard.training.metrics_log import METRICS, MetricsLog, read_events
+from regard.training.run import resume, train
 
 
 def filled(folder, *names: str) -> RunFolder:
@@ -106,3 +106,25 @@ def test_a_missing_tensorboard_is_an_error_that_names_the_extra(tmp_path, monkey
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[track\]'"):
         MetricsLog(tmp_path, tensorboard=True)
+
+
+# ---- metrics log
+
+
+def test_events_are_read_as_they_are_written(tmp_path):
+    log = MetricsLog(tmp_path)
+    for step in range(1, 4):
+        log.write(step, {"train/loss": 1 / step})
+        assert read_events(tmp_path)[-1] == {"step": step, "train/loss": 1 / step}
+    log.close()
+    with (tmp_path / METRICS).open("ab") as file:
+        file.write(b'{"step": 4, "tr')
+    assert [event["step"] for event in read_events(tmp_path)] == [1, 2, 3]
+
+
+def test_a_damaged_line_and_a_missing_file_raise_an_error_that_names_them(tmp_path):
+    with pytest.raises(CheckpointError, match=METRICS):
+        read_events(tmp_path)
+    (tmp_path / METRICS).write_bytes(b'{"step": 1}\n{"step": "x"}\n')
+    with pytest.raises(CheckpointError, match=f"{METRICS}:2"):
+        read_events(tmp_path)

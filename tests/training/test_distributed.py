@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from ranks_program import COMPRESSIVE, RECIPE, Exact, chosen, stopped
+from recipe_files import written
 from toy import averaged
 
 import regard
@@ -25,8 +26,8 @@ from regard.data.grouped_inputs import GroupBatch
 from regard.data.masking import MaskedBatch
 from regard.data.permutations import PermutationBatch
 from regard.errors import CheckpointError
-from regard.training import resume, train
 from regard.training.metrics_log import read_events
+from regard.training.run import resume, train
 
 PROGRAM = Path(__file__).with_name("ranks_program.py")
 CLOCK = ("seconds", "tokens_per_s", "examples_per_s")
@@ -38,8 +39,8 @@ def write_rows(folder: Path) -> None:
     rows = [" ".join(WORDS[i : i + 2 + i % 4]) + f"\t{'ab'[i % 3 == 0]}" for i in range(13)]
     (folder / "train.tsv").write_text("\n".join(rows) + "\n")
     (folder / "valid.tsv").write_text("\n".join(rows[:5]) + "\n")
-    (folder / "recipe.toml").write_text(RECIPE)
-    (folder / "compressive.toml").write_text(COMPRESSIVE)
+    written(folder / "recipe.toml", RECIPE)
+    written(folder / "compressive.toml", COMPRESSIVE)
 
 
 def environment() -> dict[str, str]:

@@ -15,18 +15,18 @@ from toy import D, Toy, V, early_stopping, options
 from regard.data.batches import PairBatch, Sequences
 from regard.data.sampler import EpochSampler
 from regard.errors import CheckpointError, ConfigError
-from regard.training import (
+from regard.training.compiling import resolve
+from regard.training.options import (
     CheckpointOptions,
-    NonFiniteError,
     OptimizerOptions,
     ScheduleOptions,
     TrainingOptions,
     ValidationOptions,
-    average,
-    train,
 )
-from regard.training.compiling import resolve
+from regard.training.run import train
+from regard.training.steps import NonFiniteError
 from regard.training.task import Trainable
+from regard.training.weight_average import average
 
 
 def events(folder) -> list[dict]:

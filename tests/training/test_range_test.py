@@ -8,15 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from recipe_files import written
 from torch import nn
 from toy import Toy, options
 from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.recipe import parse
-from regard.training import OptimizerOptions, Trainable, range_test, train
+from regard.training import range_test
 from regard.training.metrics_log import read_events
+from regard.training.options import OptimizerOptions
 from regard.training.range_test import smoothed, suggested_rate
+from regard.training.run import train
+from regard.training.task import Trainable
 
 
 def curve(task, chosen):
@@ -49,7 +53,7 @@ class Line(Trainable):
         nn.init.constant_(self.module.weight, 3.0)
 
     def train_batches(self):
-        from regard.data import EpochSampler
+        from regard.data.sampler import EpochSampler
 
         return EpochSampler(self)
 
@@ -107,32 +111,20 @@ def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
     assert suggested_rate(np.geomspace(1e-7, 1, 40).tolist()[: len(losses)], losses) is None
 
 
-RECIPE = """
-task = "classification"
-[data]
-train = "rows.tsv"
-valid = 0.25
-batch_size = 4
-[tokenizer]
-kind = "wordpiece"
-vocab_size = 60
-[model]
-name = "bert"
-d_model = 8
-d_ff = 8
-heads = 2
-layers = 1
-[training]
-epochs = 3
-threads = 1
-"""
+RECIPE = dict(
+    task="classification",
+    data=dict(train="rows.tsv", valid=0.25, batch_size=4),
+    tokenizer=dict(kind="wordpiece", vocab_size=60),
+    model=dict(name="bert", d_model=8, d_ff=8, heads=2, layers=1),
+    training=dict(epochs=3, threads=1),
+)
 
 
 def test_the_command_prints_the_lines_of_a_recipe_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [f"{text} {n}\t{text}\n" for n in range(8) for text in ("good", "bad")]
     Path("rows.tsv").write_text("".join(rows))
-    Path("small.toml").write_text(RECIPE)
+    written("small.toml", RECIPE)
 
     def ran(*words):
         done = CliRunner().invoke(app, ["find-lr", "small.toml", *words])

@@ -19,18 +19,12 @@ from toy import KINDS, Toy, options
 
 from regard.checkpoints import store as checkpoints
 from regard.errors import CheckpointError, ConfigError
-from regard.training import (
-    CheckpointOptions,
-    Interrupted,
-    Paused,
-    ValidationOptions,
-    resume,
-    train,
-)
 from regard.training.checkpointing import Checkpointer
-from regard.training.interrupt import Stopped
+from regard.training.interrupt import Interrupted, Paused, Stopped
 from regard.training.loop import Loop
 from regard.training.metrics_log import TIMING
+from regard.training.options import CheckpointOptions, ValidationOptions
+from regard.training.run import resume, train
 
 
 def outcome(folder: Path):

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+from toy import Toy
 
 from regard.errors import ConfigError
-from regard.training import ScheduleOptions
+from regard.experiments.recipe_options import read_recipe
+from regard.models import model_class
+from regard.models.config import TRANSFORMER
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.training.optimizers import clip, gradients, optimizer, set_rate
+from regard.training.options import (
+    OptimizerOptions,
+    ScheduleOptions,
+    TrainingOptions,
+    defaults_of,
+    description,
+    with_defaults,
+)
 from regard.training.schedules import (
     ScheduleStep,
     cosine,
@@ -99,3 +116,82 @@ def test_wrong_options_are_errors(wrong, message):
     with pytest.raises(ConfigError, match="must be one of constant"):
         object.__setattr__(options := ScheduleOptions(), "name", "zigzag")
         schedule(options)
+
+
+# ---- defaults
+
+# Table 2.1 of Brown et al. 2020: width and learning rate of GPT-3 Small to 175B.
+GPT3 = {
+    768: 6e-4, 1024: 3e-4, 1536: 2.5e-4, 2048: 2e-4, 2560: 1.6e-4, 4096: 1.2e-4, 5140: 1e-4,
+}  # fmt: skip
+RECIPES = Path(__file__).parents[2] / "recipes"
+BERT = dict(vocab_size=40, d_model=32, d_ff=64, heads=4, layers=2, max_length=16)
+
+
+def bert() -> EncoderWithHeads:
+    kind = model_class("bert")
+    torch.manual_seed(0)
+    return EncoderWithHeads(kind(kind.Config(**BERT)), {})
+
+
+def test_steps_of_fine_tuning_are_those_of_torch_with_two_groups():
+    """AdamW, 0.9 and 0.999, eps 1e-8, decay 0.01 of matrices alone, clipped at 1."""
+    model = bert()
+    theirs = copy.deepcopy(model)
+    options = with_defaults(TrainingOptions(), defaults_of(model, trained_before=True))
+    assert options.epochs == 3 and options.optimizer.learning_rate == 2e-4  # it is narrow
+    ours = optimizer(model, options.optimizer)
+    kinds = dict(theirs.named_parameters())
+    decayed = [p for n, p in kinds.items() if p.dim() > 1 and "embedding" not in n]
+    others = [p for n, p in kinds.items() if p.dim() < 2 or "embedding" in n]
+    expected = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}],
+        lr=2e-4, betas=(0.9, 0.999), eps=1e-8,
+    )  # fmt: skip
+    for _ in range(3):
+        for one, other in zip(model.parameters(), theirs.parameters(), strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        norm = math.sqrt(sum(float(g.double().square().sum()) for g in gradients(ours)))
+        set_rate(ours, 2e-4)
+        clip(ours, norm, options.optimizer.max_grad_norm)
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        ours.step(), expected.step()
+    for one, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("width", "rate"), GPT3.items())
+def test_rates_of_random_weights_fall_with_the_width_as_those_of_gpt3(width, rate):
+    found = TRANSFORMER.of_random_weights(width).learning_rate
+    assert rate / 1.6 < found < 1.6 * rate
+
+
+def test_what_is_set_stays_and_the_line_says_all_of_it():
+    given = TrainingOptions(
+        tokens=9000,
+        optimizer=OptimizerOptions("sgd", 0.5),
+        schedule=ScheduleOptions("constant"),
+    )
+    whole = with_defaults(given, defaults_of(Toy().module))
+    assert with_defaults(whole, defaults_of(bert(), trained_before=True)) == whole
+    assert (whole.epochs, whole.tokens, whole.optimizer.betas) == (None, 9000, (0.9, 0.999))
+    said = "SGD, learning rate 0.5, constant, gradient norm at most 1; 9,000 tokens; float32"
+    assert description(whole, "float32") == said
+    usual = with_defaults(TrainingOptions(), TRANSFORMER.of_trained_weights(384))
+    assert description(usual, "bfloat16") == (
+        "AdamW, learning rate 5e-05, linear after a warm-up of 10%, betas 0.9 and 0.999, "
+        "weight decay 0.01, gradient norm at most 1; 3 epochs; bfloat16"
+    )
+
+
+@pytest.mark.parametrize("name", ["minilm-mrpc", "minilm-stsb", "minilm-conll2003"])
+def test_a_published_small_encoder_is_fine_tuned_as_its_recipe_says(name):
+    """The recipes whose scores are in docs/reports/results.md set what is the default."""
+    recipe = read_recipe(RECIPES / f"{name}.toml", keep_unset=True)
+    ours = with_defaults(TrainingOptions(), TRANSFORMER.of_trained_weights(384))
+    assert (ours.epochs, ours.optimizer) == (recipe.training.epochs, recipe.training.optimizer)
+    assert ours.schedule == replace(recipe.training.schedule, warmup=0.1)
+    rows = {"minilm-mrpc": 4_076, "minilm-stsb": 5_749, "minilm-conll2003": 14_041}[name]
+    total = math.ceil(rows / recipe.data.batch_size) * ours.epochs
+    assert abs(math.ceil(0.1 * total) - recipe.training.schedule.warmup) <= 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 
 import pytest
 import torch
@@ -11,14 +10,14 @@ from toy import Toy, averaged, options
 
 from regard.checkpoints.store import read_tensors
 from regard.errors import ConfigError
-from regard.training import (
+from regard.training.callbacks import Callback
+from regard.training.options import (
     AveragingOptions,
     CheckpointOptions,
     OptimizerOptions,
     ValidationOptions,
-    train,
 )
-from regard.training.callbacks import Callback
+from regard.training.run import train
 
 
 class Naive:
@@ -143,22 +142,6 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
     for n, (name, _) in enumerate(task.module.named_parameters()):
         expected = torch.stack([one[n] for one in seen[3:]]).mean(0)
         torch.testing.assert_close(published[name].double(), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_nothing_is_averaged_while_validations_improve_and_the_start_is_recorded(tmp_path):
-    chosen = averaged(optimizer=OptimizerOptions("adam", 1e-3), max_steps=24)
-    train(Toy(), chosen, tmp_path / "run", progress=False)
-    for folder in (tmp_path / "run" / "checkpoints").iterdir():
-        assert not (folder / "averaged.safetensors").exists()
-        facts = json.loads((folder / "facts.json").read_text())
-        assert facts["counters"]["averaged"] == 0
-
-
-def test_the_run_that_is_killed_at_random_has_a_mean_from_the_middle_on(tmp_path):
-    """See "averaged" in test_resume.py: kills come before and after the trigger."""
-    train(Toy(), averaged(), tmp_path / "run", progress=False)
-    last = sorted((tmp_path / "run" / "checkpoints").iterdir())[-1]
-    assert 10 <= json.loads((last / "facts.json").read_text())["counters"]["averaged"] <= 50
 
 
 def test_two_means_at_once_are_an_error():

@@ -22,16 +22,16 @@ from torch import nn
 from regard.data.batches import StreamBatch
 from regard.data.sampler import EpochSampler
 from regard.state import Cells
-from regard.training import (
+from regard.training.optimizers import optimizer
+from regard.training.options import (
     AveragingOptions,
     CheckpointOptions,
     OptimizerOptions,
     ScheduleOptions,
     TrainingOptions,
     ValidationOptions,
-    resume,
 )
-from regard.training.optimizers import optimizer
+from regard.training.run import resume
 from regard.training.task import Trainable
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window

@@ -1,0 +1,55 @@
+"""Trainings of every task, and of what has a state of its own: resumed, they end as others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tiny_folders import folder
+from tiny_runs import DATA, OPTIONS, TEXTS, assert_resumes, options_of
+
+ATTENTION = dict(name="lstm-seq2seq", d_model=8, layers=1, dropout=0.1, max_length=40)
+PENALTIES = dict(
+    variable_length=True, activation_regularization=2, temporal_activation_regularization=1
+)
+# name -> a task, and options that change what is stored
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{task: (task, {}) for task in DATA},
+    "averaged weights": ("language-modeling", dict(
+        model=dict(name="awd-lstm", d_model=8, d_hidden=12, layers=2), objective=PENALTIES,
+        averaging=dict(start=4), optimizer=dict(name="sgd", max_grad_norm=0.25),
+    )),
+    "added tokens": ("classification", dict(
+        model="gpt2", tokenizer=None, aux_lm_weight=0.5, both_orders=True,
+        train=list(zip(TEXTS, TEXTS[::-1], "yn" * 12, strict=True)),
+    )),
+    "a student": ("embedding", dict(
+        model=dict(path="bert", layers=[1]), teacher=dict(path="bert"), tokenizer=None,
+        train=[(text,) for text in TEXTS],
+    )),
+    "adapters": ("classification", dict(
+        model=dict(path="bert", lora=dict(rank=2, dropout=0.1)), tokenizer=None,
+    )),
+    **{name: ("translation", dict(model=ATTENTION | form)) for name, form in {
+        "location": dict(attention="location"),
+        "local-m": dict(attention="content-based", window="local-m", half_width=1),
+        "local-p": dict(attention="additive", window="local-p", half_width=2),
+        "hard": dict(attention="general", selection="hard"),
+        "hard-drawn": dict(attention="bilinear", selection="hard-expected", choice_seed=4),
+    }.items()},
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_stopped_run_ends_with_the_bits_of_one_that_never_stopped(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task, changes = CASES[name]
+    for family, ending in (("bert", "Model"), ("gpt2", "LMHeadModel")):
+        if family in str(changes.get("model")):
+            folder(tmp_path / family, family, ending)
+    options = options_of(task if task in DATA else "classification") | {"task": task}
+    options |= dict(epochs=None, max_steps=7) | changes
+    options |= {} if task in OPTIONS else {"batch_size": 4}
+    options |= dict(checkpoints={"save_steps": 3}, validation={"eval_steps": 2})
+    assert_resumes(5, **options)
