@@ -10,7 +10,16 @@ import torch
 from drawn_numbers import TOP, key_of, number_of
 
 from regard import ops
-from regard.attention.attend import COSINE, PLAIN, SCALED, ContentBased, Location, attend
+from regard.attention.attend import (
+    COSINE,
+    PLAIN,
+    SCALED,
+    Additive,
+    ContentBased,
+    General,
+    Location,
+    attend,
+)
 from regard.attention.cache import SourceMemory
 from regard.attention.capture import CapturePoint
 from regard.attention.masks import padding
@@ -43,6 +52,13 @@ def formula(name: str, score, query, key, position):
     product = sum(q * k for q, k in pairs)
     if name == "scaled-dot":
         return product / math.sqrt(len(query))
+    if name == "general":
+        return float(query @ score.key.weight @ key)
+    if name == "additive":
+        inner = score.query.weight @ query + score.key.weight @ key + score.key.bias
+        return float(score.weigh.weight[0] @ inner.tanh())
+    if name == "plain":
+        return product
     if name == "location":
         row = score.weigh.weight[position].tolist()
         return sum(w * q for w, q in zip(row, query.tolist(), strict=True))
@@ -56,7 +72,10 @@ def formula(name: str, score, query, key, position):
 
 
 SCORES = {
+    "plain": lambda: PLAIN,
     "scaled-dot": lambda: SCALED,
+    "general": lambda: General(4, 4).double(),
+    "additive": lambda: Additive(4, 4, 7).double(),
     "location": lambda: Location(4, 9).double(),
     "cosine": lambda: COSINE,
     "content-based": lambda: ContentBased(4).double(),

@@ -60,7 +60,7 @@ def heads(length: int, dtype=torch.float64) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dropout", [False, True], ids=["", "dropout"])
-@pytest.mark.parametrize(("length", "size"), [(23, 3), (24, 4), (5, 8), (1, 4), (13, 1)])
+@pytest.mark.parametrize(("length", "size"), [(23, 3), (5, 8), (1, 4), (13, 1)])
 @pytest.mark.parametrize("name", NAMES)
 def test_block_by_block_equals_dense_attention_forward_and_backward(
     name, length, size, dropout, monkeypatch

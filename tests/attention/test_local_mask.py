@@ -11,7 +11,7 @@ from regard.attention.selection import BLOCKS, LONG, SMALLEST_BLOCK, local_mask
 from regard.data.batches import Sequences
 from regard.ops import KeyMask
 
-LENGTHS = [1, 2, 7, 33, 64, 65, 130]
+LENGTHS = [1, 7, 64, 65, 130]
 
 
 def formula(count: int, window: int | None) -> torch.Tensor:

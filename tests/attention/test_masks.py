@@ -107,15 +107,10 @@ BY_HAND = [
 def test_the_grid_of_a_mask_equals_the_one_written_by_hand(mask: Mask, text: str):
     assert torch.equal(mask.grid(6, 6)[0, 0], grid(text))
     assert mask.grid(6, 6).shape == (1, 1, 6, 6) and mask.grid(6, 6).dtype == torch.bool
-
-
-@pytest.mark.parametrize("mask, text", BY_HAND)
-def test_a_resolved_mask_equals_the_grid_written_by_hand(mask: Mask, text: str):
     allowed = mask.resolve(6, 6)
     found = torch.ones(6, 6).bool() if allowed.grid is None else allowed.grid.expand(1, 1, 6, 6)
     assert torch.equal(found.reshape(6, 6), grid(text))
-    if allowed.is_causal:
-        assert torch.equal(grid(text), grid(CAUSAL))
+    assert not allowed.is_causal or torch.equal(grid(text), grid(CAUSAL))
 
 
 def test_masks_that_allow_all_need_no_grid_and_causal_masks_set_is_causal():
@@ -139,12 +134,8 @@ def test_padding_masks_each_sequence_by_its_length():
     for row, line in enumerate(("000", "110", "111")):
         assert torch.equal(found[row, 0], grid(f"{line} {line}"))
     assert torch.equal(found[:, 0], found[:, 1])
-    assert padding(torch.zeros(0, dtype=torch.long)).resolve(2, 3, sequences=0).grid.shape == (
-        0,
-        1,
-        1,
-        3,
-    )
+    none = padding(torch.zeros(0, dtype=torch.long))
+    assert none.resolve(2, 3, sequences=0).grid.shape == (0, 1, 1, 3)
 
 
 def test_causal_masks_follow_the_positions_of_the_queries():
@@ -181,9 +172,7 @@ def test_given_takes_grids_of_2_to_4_dimensions():
     "ask, message",
     [
         (lambda: padding(torch.tensor([[3]])), r"`lengths` must be a vector of integers"),
-        (lambda: padding(torch.tensor([3.0])), r"`lengths` must be .*but is torch.float32"),
         (lambda: window(-1), r"`before` and `after` must not be negative, but are -1, -1"),
-        (lambda: window(2, -3), r"must not be negative, but are 2, -3"),
         (lambda: global_(-2), r"`first` must not be negative, but is -2"),
         (lambda: given(torch.zeros(3, 3)), r"`grid` must be boolean .*but is torch.float32.*bias"),
         (lambda: given(torch.ones(3).bool()), r"`grid` must have 2 to 4 dimensions, but has 1"),
@@ -197,16 +186,8 @@ def test_given_takes_grids_of_2_to_4_dimensions():
             r"`grid` must cover all coordinates \(4, .*, but is \(2, ",
         ),
         (
-            lambda: given(torch.ones(1, 2, 3, 3).bool()).resolve(3, 3, heads=4),
-            r"`grid` must cover all coordinates \(1, 4, .*, but is \(1, 2, ",
-        ),
-        (
             lambda: given(torch.ones(3, 3).bool()).resolve(3, 5),
             r"`grid` must cover .* \(1, 1, 3, 5\)",
-        ),
-        (
-            lambda: given(torch.ones(3, 3).bool()).resolve(5, 3),
-            r"`grid` must cover .* \(1, 1, 5, 3\)",
         ),
         (
             lambda: causal().resolve(torch.zeros(2, 1).long(), 3, sequences=3),

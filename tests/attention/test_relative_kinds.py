@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard.attention.attend import attend
 from regard.attention.cache import KeyValueCache
-from regard.attention.capture import listening
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, heads_masked, prune_heads
 from regard.attention.relative import (
@@ -160,32 +159,6 @@ def test_pruned_heads_leave_the_others_as_masked_ones(name):
     torch.testing.assert_close(model(hidden), expected)
     prune_heads(model, {1: [1, 3]})
     assert torch.allclose(model(hidden), model.layer.output.bias)
-
-
-def test_capture_shows_the_weights_with_relations():
-    layer, made = attention(), positions("shaw")
-    hidden, taken = torch.randn(1, 5, D, dtype=torch.float64), []
-    batch = Sequences.full(torch.zeros(1, 5, dtype=torch.long))
-
-    class Listener:
-        def wants(self, point):
-            return True
-
-        def take(self, point, weights):
-            taken.append(weights)
-
-        def label(self, source, target): ...
-
-    token = listening.set(Listener())
-    try:
-        layer(hidden, relation=made.of(batch)[0])
-    finally:
-        listening.reset(token)
-    query = layer.query_key_value(hidden).unflatten(-1, (3, HEADS, K))[0, 1, 0, 2]
-    key = layer.query_key_value(hidden).unflatten(-1, (3, HEADS, K))[0, :, 1, 2]
-    vectors = made.layers[0].keys[(torch.arange(5) - 1).clamp(-CLIP, CLIP) + CLIP]
-    expected = ((key + vectors) @ query / K**0.5).softmax(0)
-    torch.testing.assert_close(taken[0][0, 2, 1], expected)
 
 
 def test_a_subset_of_tokens_equals_those_of_all():

@@ -126,13 +126,6 @@ def test_vectors_of_words_are_rows_of_their_clusters_matrix_projected(clusters):
     assert {int(i) for i in used.nonzero()} == wanted
 
 
-def test_tied_matrices_are_one_parameter():
-    embedding, head = made(Clusters(V, D, D, (7, 15), 2))
-    assert all(w is t.weight for w, t in zip(head.weights, embedding.tables, strict=True))
-    tied = [a is b for a, b in zip(head.projections, embedding.projections, strict=True)]
-    assert tied == [False, True, False]
-
-
 def test_training_stores_no_logits_of_the_whole_vocabulary():
     words, count = 5000, 64
     head = AdaptiveSoftmax(Clusters(words, D, D, (100, 1000), 2))

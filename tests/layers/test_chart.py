@@ -61,14 +61,6 @@ def drawn(seed: int, lengths: list[int], labels: int) -> torch.Tensor:
     return scores.masked_fill(beyond[..., None], math.nan)
 
 
-def test_the_number_of_trees_is_that_of_schroeder():
-    """Trees without unary chains over n words are the little Schröder numbers, times 2 for each
-    word that may have a constituent of its own."""
-    counts = [sum(1 for _ in trees(0, n)) for n in (2, 3, 4, 5)]
-    assert counts == [1 * 4, 3 * 8, 11 * 16, 45 * 32]
-    assert len({tree for tree in trees(0, 4)}) == counts[2]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_best_trees_equal_the_best_of_all_trees(seed):
     lengths = [1, 2, 4, 5, 3]
@@ -100,12 +92,6 @@ def test_k_best_trees_equal_all_trees_sorted(k):
             assert one.score == pytest.approx(score(tree, own), abs=1e-12)
             assert {(start, stop): label + 1 for start, stop, label in one.spans} == tree
             assert len(one.spans) == len(tree)
-
-
-def test_k_best_with_more_than_there_are_gives_all():
-    scores = drawn(1, [2], 1)
-    (found,) = k_best_trees(scores, torch.tensor([2]), 10)
-    assert len(found) == 4 == len(list(labelled(2, 1)))
 
 
 def test_the_best_trees_of_a_long_sentence_may_be_as_deep_as_it_is_long():
@@ -197,17 +183,3 @@ def test_a_sentence_alone_has_the_tree_that_it_has_in_a_batch():
         assert torch.equal(value[0], values[row])
         assert torch.equal(alone[0], charts[row, :length, :length])
         assert int(charts[row].sum()) == int(alone.sum())
-
-
-def test_spans_are_all_of_each_sentence_and_charts_convert_both_ways():
-    spans = Spans.of(torch.tensor([2, 3]), 4)
-    columns = (spans.row, spans.starts, spans.stops)
-    found = set(zip(*(column.tolist() for column in columns), strict=True))
-    expected = {(0, i, j) for i, j in itertools.combinations(range(3), 2)}
-    assert found == expected | {(1, i, j) for i, j in itertools.combinations(range(4), 2)}
-    values = torch.randn(9, 3)
-    chart = spans.chart(values, 4)
-    assert torch.equal(spans.values(chart), values)
-    assert int((chart != 0).sum()) == 27
-    sums = spans.sums(values[:, 0])
-    assert torch.allclose(sums[0], values[spans.row == 0, 0].sum())

@@ -31,8 +31,8 @@ def test_a_restored_generator_repeats_dropout():
     assert torch.equal(dropout(x, 0.5), first) and torch.equal(dropout(x, 0.5), second)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 5), (2, 0, 3), (0,), (2, 3, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (7, 5), (2, 0, 3)])
 def test_the_gradient_of_dropout_has_the_same_mask(dtype, shape):
     x = torch.ones(shape, dtype=dtype, requires_grad=True)
     out = dropout(x, 0.4)

@@ -195,9 +195,8 @@ assert x.grad.isfinite().all()
 """
 
 
-@pytest.mark.parametrize("processor", ["AVX2", "AVX512_CORE"])
-def test_recurrent_layers_run_in_bfloat16_on_older_processors(processor):
-    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": processor}
+def test_recurrent_layers_run_in_bfloat16_on_older_processors():
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     command = [sys.executable, "-c", UNDER_AUTOCAST]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""Scores of each class, confusion and calibration, beside scikit-learn and the formula."""
+"""Scores of each class and of sets of labels, beside scikit-learn and the formulas."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ import json
 import numpy as np
 import pandas
 import pytest
+import sklearn.metrics
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from regard.errors import RegardError
-from regard.metrics.class_report import ClassReport, calibration_error
+from regard.metrics.class_report import (
+    ClassReport,
+    MultiLabelReport,
+    best_threshold,
+    calibration_error,
+)
 
 LABELS = ["no", "maybe", "yes", "never seen"]
 
@@ -68,3 +74,84 @@ def test_a_report_is_a_table_in_a_notebook_and_in_text():
         np.testing.assert_allclose(table["F1"], [one.f1 for one in report.classes], atol=5e-4)
         assert list(table["predicted"]) == [one.predicted for one in report.classes]
     assert str(report).endswith(f"expected calibration error {report.calibration_error:.3f}")
+
+
+SETS = ["old", "warm", "never", "always", "rare"]
+
+
+def drawn_sets(count: int = 60, seed: int = 0, digits: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, rounded so that some are equal, and targets; one label never occurs."""
+    generator = np.random.default_rng(seed)
+    shares = np.array([0.4, 0.5, 0.0, 1.0, 0.05])
+    targets = generator.random((count, 5)) < shares
+    probabilities = generator.random((count, 5)) * 0.6 + 0.4 * targets
+    return probabilities.round(digits), targets
+
+
+def naive_f1(right: int, found: int, wanted: int) -> float:
+    """From precision and recall."""
+    precision = right / found if found else 0.0
+    recall = right / wanted if wanted else 0.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 0.9])
+def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
+    probabilities, targets = drawn_sets()
+    report = MultiLabelReport.of(probabilities, targets, SETS, threshold)
+    found = probabilities >= threshold
+    each = sklearn.metrics.precision_recall_fscore_support(targets, found, zero_division=0)
+    ours = [(*one.precision_recall_f1(), one.targets) for one in report.labels.classes]
+    np.testing.assert_allclose(np.array(ours).T, np.array(each), atol=1e-12)
+    for name, one in (("micro", report.labels.micro), ("macro", report.labels.macro)):
+        theirs = sklearn.metrics.precision_recall_fscore_support(
+            targets, found, average=name, zero_division=0
+        )
+        assert one.precision_recall_f1() == pytest.approx(theirs[:3], abs=1e-12)
+    assert report.subset_accuracy == sklearn.metrics.accuracy_score(targets, found)
+
+
+def test_the_calibration_error_of_each_label_is_the_formula():
+    probabilities, targets = drawn_sets(300, 2, 9)
+    report = MultiLabelReport.of(probabilities, targets, SETS, 0.5)
+    for label, error in enumerate(report.calibration_errors):
+        expected = 0.0
+        for low in range(15):
+            shares = probabilities[:, label]
+            inside = (shares > low / 15) & (shares <= (low + 1) / 15)
+            if inside.any():
+                gap = targets[inside, label].mean() - shares[inside].mean()
+                expected += inside.mean() * abs(gap)
+        assert error == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_best_threshold_has_the_largest_micro_f1_of_all(seed, dtype):
+    probabilities, targets = drawn_sets(8, seed, 1)
+    probabilities = probabilities.astype(dtype)
+    tries = [*np.unique(probabilities).tolist(), 1.1]
+    values = [
+        MultiLabelReport.of(probabilities, targets, SETS, one).values()["micro-f1"] for one in tries
+    ]
+    best = best_threshold(probabilities, targets)
+    found = MultiLabelReport.of(probabilities, targets, SETS, best).values()["micro-f1"]
+    assert found == max(values)
+
+
+def test_the_best_threshold_without_any_target_is_a_half():
+    probabilities, targets = drawn_sets()
+    assert best_threshold(probabilities, np.zeros_like(targets)) == 0.5
+    assert best_threshold(np.zeros((0, 3)), np.zeros((0, 3), bool)) == 0.5
+    neighbours = np.array([[0.5, np.nextafter(np.float32(0.5), np.float32(1))]], np.float32)
+    best = best_threshold(neighbours, np.array([[False, True]]))
+    assert MultiLabelReport.of(
+        neighbours, np.array([[False, True]]), ["a", "b"], best
+    ).subset_accuracy
+
+
+def test_no_examples_and_unequal_lengths_raise_an_error():
+    with pytest.raises(RegardError, match="nothing was added"):
+        MultiLabelReport.of(np.zeros((0, 2)), np.zeros((0, 2), bool), ["x", "y"], 0.5)
+    with pytest.raises(RegardError, match="as many predictions as targets"):
+        MultiLabelReport.of(np.zeros((3, 2)), np.zeros((2, 2), bool), ["x", "y"], 0.5)

@@ -1,4 +1,6 @@
-"""Accuracy, F1, macro-F1 and Matthews correlation against scikit-learn and by hand."""
+"""Scores of labels against scikit-learn and by hand, and GLUE's average of them."""
+
+from __future__ import annotations
 
 import numpy as np
 import pytest
@@ -7,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-from regard.errors import RegardError
-from regard.metrics import F1, Accuracy, MacroF1, Matthews
+from regard.errors import ConfigError, RegardError
+from regard.metrics import F1, Accuracy, MacroF1, Matthews, glue
 
 pairs = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe"])] * 2), min_size=1)
 
@@ -94,3 +96,53 @@ def test_unknown_labels_raise_errors():
     for labels in (None, ["no", "yes"]):
         with pytest.raises(RegardError, match="the label 'yse' is not defined.*mean 'yes'?"):
             fed(F1("yse", labels), ["yes"], ["no"])
+
+
+# The rows that BERT's authors submitted, with WNLI as the majority class: the benchmark's average,
+# and the scores behind it. F1 stands before accuracy there; the mean does not mind.
+LEADERBOARD = {
+    80.5: {
+        "cola": [60.5],
+        "sst2": [94.9],
+        "mrpc": [85.4, 89.3],
+        "stsb": [87.6, 86.5],
+        "qqp": [89.3, 72.1],
+        "mnli-matched": [86.7],
+        "mnli-mismatched": [85.9],
+        "qnli": [92.7],
+        "rte": [70.1],
+        "wnli": [65.1],
+    },
+}
+
+
+@pytest.mark.parametrize("expected", LEADERBOARD)
+def test_averages_equal_those_of_the_leaderboard(expected):
+    score = glue.average(LEADERBOARD[expected])
+    assert round(score.value, 1) == expected
+    assert score.signature == "tasks:cola,sst2,mrpc,stsb,qqp,mnli,qnli,rte,wnli"
+    assert score.count == 9
+
+
+def test_scores_of_a_task_are_averaged():
+    results = []
+    for metric in glue.metrics("mrpc"):
+        metric.add(list("1100"), list("1011"))
+        results.append(metric.result())
+    assert [str(score) for score in results] == [
+        "accuracy = 0.2500 count:4",
+        "F1 = 0.4000 positive:1|count:4",
+    ]
+    average = glue.average({"mrpc": results, "mnli-matched": [0.5]})
+    assert str(average) == "GLUE average = 0.4125 tasks:mrpc,mnli-matched"
+
+
+def test_unknown_tasks_and_missing_scores_raise_errors():
+    with pytest.raises(ConfigError, match="GLUE has no task 'sst-2'. Did you mean 'sst2'?"):
+        glue.metrics("sst-2")
+    with pytest.raises(
+        ConfigError, match="GLUE has no task 'mnli'. Known are: mnli-matched, mnli-mis"
+    ):
+        glue.average({"mnli": [0.5]})
+    with pytest.raises(RegardError, match="mrpc has 2 metrics, but 1 scores are given"):
+        glue.average({"mrpc": [0.5]})

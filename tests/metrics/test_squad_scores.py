@@ -21,8 +21,6 @@ SCORES_1 = {
         67.63481551561021,
         76.75556184979696,
     ),
-    "SLQA+ (ensemble) (Alibaba iDST NLP)": (81.94891201513718, 88.38386312172172),
-    "r-net+ (ensemble) (Microsoft Research Asia)": (82.46925260170293, 88.47785965423243),
 }
 PAPERS = {"BERT": (86.2, 92.2), "Match-LSTM": (67.6, 76.8)}
 SCORES_2 = {
@@ -47,17 +45,6 @@ SCORES_2 = {
         "HasAns_total": 5928,
         "NoAns_exact": 69.97476871320437,
         "NoAns_f1": 69.97476871320437,
-        "NoAns_total": 5945,
-    },
-    "nlnet (single model) (Microsoft Research Asia)": {
-        "exact": 75.82750779078582,
-        "f1": 78.77776770381455,
-        "total": 11873,
-        "HasAns_exact": 69.61875843454791,
-        "HasAns_f1": 75.52773885752195,
-        "HasAns_total": 5928,
-        "NoAns_exact": 82.01850294365012,
-        "NoAns_f1": 82.01850294365012,
         "NoAns_total": 5945,
     },
 }

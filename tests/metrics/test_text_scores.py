@@ -1,12 +1,17 @@
-"""BLEU and chrF, fed in any portions, against sacreBLEU's own corpus functions."""
+"""BLEU, chrF, ROUGE and CIDEr-D against sacreBLEU, rouge-score and the formula."""
 
+from __future__ import annotations
+
+import math
 import random
+from functools import cache
 
 import pytest
 import sacrebleu
 
 from regard.errors import ConfigError, RegardError
-from regard.metrics import BLEU, CHRF, METRICS, bleu, chrf, metric_class
+from regard.metrics import BLEU, CHRF, METRICS, ROUGE, bleu, chrf, metric_class
+from regard.metrics.text import KINDS, longest_common
 
 WORDS = "the a cat dog sat on mat, saw? (run) über 猫 can't U.S. 3.14 -- & .".split()
 
@@ -94,3 +99,127 @@ def test_metrics_are_found_by_name_and_an_unknown_name_raises_an_error():
     assert all(metric_class(name) for name in METRICS)
     with pytest.raises(ConfigError, match="Did you mean 'bleu'"):
         metric_class("blue")
+
+
+# hypothesis, reference, and the F1 of ROUGE-1, ROUGE-2 and ROUGE-L that rouge-score 0.1.2 gives
+PUBLISHED = [
+    ("The cat sat.", "the CAT sat on a mat", 0.666667, 0.571429, 0.666667),
+    ("", "a", 0.000000, 0.000000, 0.000000),
+    ("a b", "", 0.000000, 0.000000, 0.000000),
+    ("é é", "é", 0.000000, 0.000000, 0.000000),
+    ("a", "a", 1.000000, 0.000000, 1.000000),
+    ("Re: FY-2002 budget, don't!", "FY 2002 budget", 0.666667, 0.571429, 0.666667),
+    ("42 cat sun,", "42 the the été on on The Mat", 0.181818, 0.000000, 0.181818),
+    ("It's a", "sun, don't It's sat été 42 on the été", 0.285714, 0.166667, 0.285714),
+    ("cat été mat sat a x-ray sun,", "42", 0.000000, 0.000000, 0.000000),
+    ("", "x-ray a sun, The don't The a", 0.000000, 0.000000, 0.000000),
+    ("a été 42", "a été cat 42 42", 0.750000, 0.333333, 0.750000),
+    ("a été on a mat mat", "the mat sat Mat été 42 don't", 0.428571, 0.000000, 0.285714),
+    (
+        "The sun, on x-ray été It's don't a",
+        "sun, sun, sun, The cat on",
+        0.352941,
+        0.000000,
+        0.235294,
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_scores_are_those_of_rouge_score(number):
+    whole = ROUGE(KINDS[number])
+    for hypothesis, reference, *wanted in PUBLISHED:
+        one = ROUGE(KINDS[number])
+        for metric in (one, whole):
+            metric.add([hypothesis], [reference])
+        assert one.result().value == pytest.approx(100 * wanted[number], abs=1e-3)
+    mean = sum(row[2 + number] for row in PUBLISHED) / len(PUBLISHED)
+    found = whole.result()
+    assert found.value == pytest.approx(100 * mean, abs=1e-3)
+    assert found.name == ("ROUGE-1", "ROUGE-2", "ROUGE-L")[number]
+
+
+def test_the_longest_common_subsequence_is_that_of_the_recursion():
+    def recursive(first: str, second: str) -> int:
+        @cache
+        def of(i: int, j: int) -> int:
+            if not i or not j:
+                return 0
+            same = first[i - 1] == second[j - 1]
+            return of(i - 1, j - 1) + 1 if same else max(of(i - 1, j), of(i, j - 1))
+
+        return of(len(first), len(second))
+
+    draw = random.Random(1)
+    for _ in range(300):
+        first, second = ("".join(draw.choices("abcd", k=draw.randint(0, 12))) for _ in range(2))
+        assert longest_common(first, second) == recursive(first, second)
+
+
+def test_wrong_input_is_an_error():
+    with pytest.raises(RegardError, match="rouge1, rouge2, rougeL"):
+        ROUGE("rouge3")
+    with pytest.raises(RegardError, match="ROUGE of nothing"):
+        ROUGE().result()
+
+
+def test_texts_without_a_word_that_counts_are_a_warning():
+    with pytest.warns(UserWarning, match="words of a-z and 0-9 alone.*has none"):
+        ROUGE().add(["แมวนั่ง"], ["แมวนั่ง"])
+
+
+CAPTIONS = ["a dog runs on the grass", "two men talk", "", "A man's well-known dog , a dog !"]
+REFERENCES = [
+    ["a dog runs through the grass", "the dog is running on grass ."],
+    ["two men talk", "men talk on a street", "two old men"],
+    ["a child sleeps", "a boy"],
+    ["a man and a dog", "a man's well-known dog", "a dog", "dog"],
+]
+
+
+def words_of(text):
+    kept = "".join(c if c.isalnum() or c in "'-" else " " for c in text.lower())
+    return kept.split()
+
+
+def grams(words, n):
+    return [tuple(words[i : i + n]) for i in range(len(words)) if i + n <= len(words)]
+
+
+def naive(captions, references):
+    """The formula, gram by gram over the whole set of n-grams."""
+    count = len(captions)
+    total = 0.0
+    for caption, several in zip(captions, references, strict=True):
+        for one in several:
+            h_words, r_words = words_of(caption), words_of(one)
+            for n in (1, 2, 3, 4):
+                every = sorted({*grams(h_words, n), *grams(r_words, n)})
+
+                def vector(words, every=every, n=n):
+                    found = []
+                    for gram in every:
+                        df = sum(
+                            any(gram in grams(words_of(text), n) for text in texts)
+                            for texts in references
+                        )
+                        found.append(grams(words, n).count(gram) * math.log(count / max(1, df)))
+                    return found
+
+                h, r = vector(h_words), vector(r_words)
+                norm = math.sqrt(sum(x * x for x in h)) * math.sqrt(sum(x * x for x in r))
+                if norm == 0:
+                    continue
+                cosine = sum(min(x, y) * y for x, y in zip(h, r, strict=True)) / norm
+                distance = len(grams(h_words, 2)) - len(grams(r_words, 2))
+                total += 10 / 4 * cosine * math.exp(-(distance**2) / 72) / len(several)
+    return 100 * total / count
+
+
+def test_the_score_is_the_formula():
+    metric = metric_class("cider")()
+    metric.add(CAPTIONS[:1], REFERENCES[:1])
+    metric.add(CAPTIONS[1:], REFERENCES[1:])
+    found = metric.result()
+    assert found.value == pytest.approx(naive(CAPTIONS, REFERENCES), rel=1e-12)
+    assert found.value > 10 and found.count == 4 and "sigma:6" in found.signature

@@ -1,16 +1,20 @@
-"""The softmax head against torch's cross-entropy in float64: values, gradients, memory."""
+"""The softmax head against torch's cross-entropy in float64, and a softmax over a sample."""
 
 from __future__ import annotations
 
+import math
+from itertools import permutations
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard.layers.softmax as output
-from regard.layers.softmax import Softmax
+from regard.layers.softmax import SampledSoftmax, Softmax, expected_counts, zipfian
 
-D, V = 6, 11
+D, V, N = 6, 12, 9
 
 
 def case(n: int, *, bias: bool, tied: bool = False, dtype=torch.float64) -> tuple:
@@ -42,7 +46,7 @@ def assert_equals_judge(head: Softmax, hidden: Tensor, targets: Tensor, smoothin
     torch.testing.assert_close(ours, torch.autograd.grad(expected * 0.3, wanted))
 
 
-@pytest.mark.parametrize("rows_a_slice", [1, 3, 7, 1000])
+@pytest.mark.parametrize("rows_a_slice", [1, 3, 1000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 def test_the_sliced_loss_and_its_gradients_equal_cross_entropy(
@@ -172,3 +176,82 @@ def test_gradients_that_are_not_needed_are_not_computed(monkeypatch, rows_a_slic
             torch.testing.assert_close(tensor.grad, gradient)
     assert ((V, D) in shapes) == (frozen != "weight")
     assert any(shape[1] == D and shape[0] != V for shape in shapes) == (frozen != "hidden")
+
+
+def sampled_head(samples: int, seed: int = 0) -> SampledSoftmax:
+    torch.manual_seed(seed)
+    made = SampledSoftmax(D, V, samples)
+    torch.nn.init.normal_(made.bias)
+    return made
+
+
+def sampled_data() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(N, D), torch.randint(0, V, (N,))
+
+
+def test_probabilities_are_those_of_a_zipfian_text():
+    found = zipfian(V)
+    assert math.isclose(found.sum(), 1.0) and (np.diff(found) < 0).all()
+    assert math.isclose(found[0], math.log(2) / math.log(V + 1))
+
+
+def test_a_sample_of_all_words_gives_the_full_softmax_and_its_gradients():
+    head, (hidden, targets) = sampled_head(V), sampled_data()
+    results = []
+    for mode in (True, False):
+        head.train(mode)
+        head.zero_grad()
+        read = hidden.clone().requires_grad_()
+        loss, count = head.loss(read, targets)
+        loss.backward()
+        assert count == N
+        results.append([loss.detach(), read.grad, head.weight.grad.clone(), head.bias.grad.clone()])
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_equals_its_formula_in_float64():
+    head, (hidden, targets) = sampled_head(5), sampled_data()
+    sampled = torch.tensor([0, 3, 4, 7, 11])
+    q = expected_counts(zipfian(V), 5)
+    scores = (hidden.double() @ head.weight.double().T + head.bias.double()).detach().numpy()
+    expected = 0.0
+    for row, target in enumerate(targets.tolist()):
+        corrected = scores[row] - np.log(q)
+        others = [corrected[k] for k in sampled.tolist() if k != target]
+        expected -= corrected[target] - np.logaddexp.reduce([corrected[target], *others])
+    found = head.sampled_loss(hidden, targets, sampled)
+    assert math.isclose(float(found.detach()), expected, rel_tol=1e-5)
+
+
+def test_expected_counts_are_near_those_of_all_samples_in_every_order():
+    """Words are drawn one after the other, and those drawn before are left out."""
+    p, samples = zipfian(7), 3
+    exact = np.zeros(7)
+    for drawn in permutations(range(7), samples):
+        chance, left = 1.0, 1.0
+        for word in drawn:
+            chance, left = chance * p[word] / left, left - p[word]
+        exact[list(drawn)] += chance
+    assert math.isclose(exact.sum(), samples)
+    found = expected_counts(p, samples)
+    assert math.isclose(found.sum(), samples, rel_tol=1e-9)
+    np.testing.assert_allclose(found, exact, atol=0.03)
+
+
+def test_a_seed_repeats_the_sample_and_targets_may_be_ignored():
+    head, (hidden, targets) = sampled_head(4).train(), sampled_data()
+    targets[2] = -100
+    found = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        loss, count = head.loss(hidden, targets)
+        found.append(float(loss))
+        assert count == N - 1
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("samples", [0, V + 1])
+def test_samples_must_fit_the_vocabulary(samples):
+    with pytest.raises(ValueError, match="`negative_samples` must be"):
+        SampledSoftmax(D, V, samples)

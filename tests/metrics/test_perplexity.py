@@ -1,4 +1,6 @@
-"""Perplexity, entropies and distances against float64 formulas and scipy."""
+"""Perplexity, entropies and distances against float64 formulas; which scores are better."""
+
+from __future__ import annotations
 
 import math
 
@@ -17,10 +19,13 @@ from regard.metrics import (
     jensen_shannon,
     kl_divergence,
 )
+from regard.metrics.perplexity import UNITS, Perplexity
+from regard.metrics.score import better_direction
+from regard.tasks.bidirectional_language_modeling import DIRECTIONS
 
 
 @pytest.fixture
-def pairs():
+def distributions():
     draw = np.random.default_rng(0)
     p, q = draw.dirichlet(np.ones(30), 5), draw.dirichlet(np.full(30, 0.1), 5)
     p[0, :10] = 0
@@ -30,8 +35,8 @@ def pairs():
 
 
 @pytest.mark.parametrize("bits", [False, True])
-def test_entropies_and_divergences_equal_those_of_scipy(pairs, bits):
-    p, q = pairs
+def test_entropies_and_divergences_equal_those_of_scipy(distributions, bits):
+    p, q = distributions
     base = 2 if bits else math.e
     close = lambda found, wanted: np.testing.assert_allclose(  # noqa: E731
         found.numpy(), wanted, rtol=1e-12, atol=1e-14
@@ -89,19 +94,6 @@ def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
     assert str(found["character"]).startswith("bits per character = 1.5000 unit:character|")
 
 
-def test_perplexity_is_the_exponential_of_the_mean_cross_entropy():
-    torch.manual_seed(0)
-    logits, targets = torch.randn(50, 11), torch.randint(0, 11, (50,))
-    meter = PerplexityMeter(Protocol("token", "words"))
-    for part in range(0, 50, 7):
-        rows = slice(part, part + 7)
-        loss = torch.nn.functional.cross_entropy(logits[rows], targets[rows], reduction="sum")
-        meter.add(loss, len(targets[rows]))
-    log_probs = logits.double().log_softmax(-1)[torch.arange(50), targets]
-    assert meter.result().value == pytest.approx(float((-log_probs.mean()).exp()), rel=1e-6)
-    assert meter.result().signature == "unit:token|tok:words|window:carried|count:50"
-
-
 def test_protocols_have_signatures_and_invalid_ones_raise_errors():
     assert Protocol("byte", "bytes", window=64).signature == (
         "unit:byte|tok:bytes|window:64|stride:64"
@@ -132,3 +124,67 @@ def test_perplexity_is_the_exponential_of_the_mean_whatever_it_is(nats):
     meter.add(nats, 2)
     with np.errstate(over="ignore"):
         assert meter.result().value == pytest.approx(np.exp(nats / 2), nan_ok=True)
+
+
+HIGHER = (
+    "accuracy",
+    "accuracy per byte",
+    "accuracy per token",
+    "BLEU",
+    "bracket F1",
+    "chrF2",
+    "chrF2++",
+    "CIDEr-D",
+    "entity F1",
+    "exact match",
+    "F1",
+    "GLUE average",
+    "last-word accuracy",
+    "macro-F1",
+    "masked accuracy",
+    "Matthews correlation",
+    "micro-F1",
+    "minimal-pair accuracy",
+    "Pearson correlation",
+    "ROUGE-L",
+    "Spearman correlation",
+    "SQuAD F1",
+    "subset accuracy",
+)
+LOWER = (
+    "last-word perplexity",
+    "masked perplexity",
+    "reply perplexity",
+    "reply perplexity without history",
+    *(Perplexity(1.0, 1, Protocol(unit, "words")).name for unit in UNITS),
+    *(Perplexity(1.0, 1, Protocol("word", "words", direction=way)).name for way in DIRECTIONS),
+)
+DIRECTION_OF = {
+    **dict.fromkeys(HIGHER, "max"),
+    **dict.fromkeys(LOWER, "min"),
+}
+
+
+@pytest.mark.parametrize("goal", [("a goal of another name", "min"), ("another goal", "max")])
+def test_every_score_of_the_library_has_its_direction(goal):
+    assert {name: better_direction(name, goal) for name in DIRECTION_OF} == DIRECTION_OF
+
+
+@pytest.mark.parametrize(
+    ("name", "goal", "better"),
+    [
+        ("WER", ("loss", "min"), "min"),
+        ("CER", ("accuracy", "max"), "min"),
+        ("word error rate", ("accuracy", "max"), "min"),
+        ("edit distance", ("accuracy", "max"), "min"),
+        ("log-loss", ("accuracy", "max"), "min"),
+        ("valid losses", ("accuracy", "max"), "min"),
+        ("nats per token", ("accuracy", "max"), "min"),
+        ("mean rank", ("rank", "min"), "min"),
+        ("distance", ("distance", "max"), "max"),  # the goal says it
+        ("error-free sentences", ("error", "min"), "max"),
+        ("lossless sentences", ("loss", "min"), "max"),
+    ],
+)
+def test_scores_of_ones_own_have_the_direction_of_the_goal_or_of_their_words(name, goal, better):
+    assert better_direction(name, goal) == better
