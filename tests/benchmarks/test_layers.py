@@ -46,14 +46,6 @@ def test_attention_by_blocks_equals_attention_with_a_window(length):
     torch.testing.assert_close(layers.RestrictedAttention(4)(x), expected)
 
 
-def test_steps_of_all_positions_at_once_end_in_the_states_of_the_recurrent_layer():
-    layer, x = layers.Recurrent(4), torch.randn(1, 7, 4)
-    hidden = torch.zeros_like(x)
-    for _ in range(7):
-        hidden = layer.step(x, hidden)
-    torch.testing.assert_close(hidden, layer(x))
-
-
 def test_the_quick_measurement_writes_its_table_and_its_plot(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(layers, "QUICK_LENGTHS", (8, 16))
     monkeypatch.setattr(layers, "QUICK_WIDTHS", (4,))
@@ -68,22 +60,6 @@ def test_the_quick_measurement_writes_its_table_and_its_plot(tmp_path, monkeypat
     lines = (tmp_path / "layers.md").read_text().splitlines()
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(NAMES)
     assert "| 3 n + " in lines[3] and capsys.readouterr().out.startswith("| layer")
-
-
-def test_the_page_gets_the_table_and_the_plots(tmp_path, monkeypatch):
-    page = tmp_path / "layer-costs.md"
-    page.write_text(layers.PAGE.read_text())
-    monkeypatch.setattr(layers, "PAGE", page)
-    rows = [layers.measured(kind, (8, 16), (4,), 0.0) for kind in layers.KINDS]
-    about = {"machine": {"processor": "a core"}, "lengths": (8, 16), "widths": (4,)}
-    layers.document(about | {"rows": rows})
-    assert "one core of a core." in page.read_text() and "ms, n = 16" in page.read_text()
-    assert {file.name for file in tmp_path.iterdir()} == {
-        "layer-costs.md", "layer-costs.svg", "score-variance.svg",
-    }  # fmt: skip
-    rows = [layers.measured(kind, (8, 16), (4,), None) for kind in layers.KINDS]
-    layers.document(about | {"rows": rows})  # counts alone
-    assert "layer-costs.svg" not in page.read_text() and "ms, n" not in page.read_text()
 
 
 def test_the_variance_of_scores_grows_like_the_width_of_a_head():

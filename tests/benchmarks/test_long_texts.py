@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks import long_texts
 
 
@@ -27,11 +25,3 @@ def test_training_is_measured_with_the_backward_pass():
     for what in ("attention", "dense attention", "model", "dense model"):
         one = long_texts.Setting(what, 100, 1, True, sizes, threads=1)
         assert long_texts.measured(one).seconds > 0
-
-
-@pytest.mark.slow("benchmarks")
-def test_a_measurement_has_a_process_of_its_own():
-    sizes = dict(d_model=16, d_ff=16, heads=2, layers=1, block_size=8, random_blocks=1)
-    one = long_texts.Setting("attention", 40, 1, False, sizes, threads=1)
-    found = long_texts._in_a_process(one)
-    assert found.setting == one and found.seconds > 0
