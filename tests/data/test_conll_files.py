@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections import Counter
 
 import pytest
 
@@ -32,24 +31,6 @@ def entities(tags):
         if tag != "O" and (tag[0] == "B" or before[2:] != tag[2:]):
             yield tag[2:]
         before = tag
-
-
-# Sentences, tokens and entities by the table of the shared task's paper (2003).
-@pytest.mark.parametrize(
-    ("part", "sentences", "tokens", "documents", "named"),
-    [
-        ("train", 14041, 203621, 946, {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}),
-        ("testa", 3250, 51362, 216, {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}),
-        ("testb", 3453, 46435, 231, {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}),
-    ],
-)
-def test_conll_2003_has_the_published_counts(shared, part, sentences, tokens, documents, named):
-    read = read_conll(shared(f"conll2003/eng.{part}"))
-    found = list(read)
-    assert len(found) == sentences and sum(len(s.words) for s in found) == tokens
-    assert all(len(s.words) == len(s.tags) for s in found)
-    assert Counter(name for s in found for name in entities(s.tags)) == named
-    assert read.report.events["-DOCSTART- line left out"] == {"count": documents, "first_line": 1}
 
 
 def test_other_shared_tasks_are_read_from_archives(shared):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -177,83 +176,63 @@ def test_a_text_that_cannot_be_encoded_names_file_and_line(tmp_path):
         encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)
 
 
-KILLED = """
-# Builds in children, each of which dies at a random one of its writes, until one ends.
-import os, random, sys
-from regard import file_writing
-from regard.data import build_corpus, corpus_folder, read_documents, token_arrays
-from regard.text import Tokenizer
-
-source, tokenizer, out = sys.argv[1:]
-documents, tokenizer = read_documents(source), Tokenizer.load(tokenizer)
-corpus_folder.SAVE_EVERY, token_arrays._CHUNK = 0.001, 16
-draw = random.Random(1).randrange
-left = 0
-
-
-def dying(call):
-    def wrapped(*arguments):
-        global left
-        left -= 1
-        if left == 0:
-            os._exit(9)
-        return call(*arguments)
-
-    return wrapped
-
-
-class Dying:
-    def __init__(self):
-        self.fsync, self.replace = dying(os.fsync), dying(os.replace)
-
-    def __getattr__(self, name):
-        return getattr(os, name)
-
-
 class DyingFile:
-    def __init__(self, file):
+    """A file whose process may die at each write."""
+
+    def __init__(self, file, dying):
         self.file, self.write = file, dying(file.write)
 
     def __getattr__(self, name):
         return getattr(self.file, name)
 
 
-write = corpus_folder._Build._write
-corpus_folder._Build._write = lambda self, files, part: write(
-    self, [DyingFile(file) for file in files], part
-)
-file_writing.os = corpus_folder.os = Dying()
-deaths = resumed = 0
-while True:
-    left = draw(3, 400)
-    if not (child := os.fork()):
-        build_corpus(documents, tokenizer, out, end=(3,), structure=True, progress=False)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code != 9:
-        break
-    deaths += 1
-    resumed += os.path.exists(out + "/building.json")
-print(code, deaths, resumed)
-"""
-
-
-def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(tokenizers, tmp_path):
-    draw = random.Random(1).randrange
-    source = tmp_path / "a.txt"
+def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(
+    tokenizers, tmp_path, monkeypatch
+):
+    """Children die at a random one of their writes, until one ends."""
+    draw, left = random.Random(1).randrange, 0
+    source, out = tmp_path / "a.txt", tmp_path / "out"
     line = "The cat sat. It slept and slept. A long day in the sun, they say. "
     source.write_text("\n".join(line[draw(30) :] * draw(3) for _ in range(3000)))
-    tokenizer = tokenizers["wordpiece"]
-    tokenizer.save(tmp_path / "tokenizer")
-    documents = read_documents(source)
+    documents, tokenizer = read_documents(source), tokenizers["wordpiece"]
     build_corpus(documents, tokenizer, tmp_path / "whole", end=(3,), structure=True, progress=False)
-    called = [sys.executable, "-c", KILLED, source, tmp_path / "tokenizer", tmp_path / "out"]
-    told = subprocess.run([*map(str, called)], check=True, capture_output=True, text=True).stdout
-    code, deaths, resumed = map(int, told.split())
+
+    def dying(call):
+        def wrapped(*arguments):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os._exit(9)
+            return call(*arguments)
+
+        return wrapped
+
+    def write(self, files, part, write=corpus_folder._Build._write):
+        write(self, [DyingFile(file, dying) for file in files], part)
+
+    monkeypatch.setattr(corpus_folder._Build, "_write", write)
+    monkeypatch.setattr(corpus_folder, "SAVE_EVERY", 0.001)
+    monkeypatch.setattr("regard.data.token_arrays._CHUNK", 16)
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, dying(getattr(os, name)))
+    deaths = resumed = 0
+    while True:
+        left = draw(3, 400)
+        if not (child := os.fork()):
+            try:
+                build_corpus(documents, tokenizer, out, end=(3,), structure=True, progress=False)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != 9:
+            break
+        deaths += 1
+        resumed += (out / "building.json").exists()
     assert code == 0 and deaths > 5 and resumed > 5
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
-    opened = open_corpus(tmp_path / "out")
-    assert_same(opened, encode_corpus(documents, tokenizer, end=(3,), structure=True))
+    assert bytes_of(out) == bytes_of(tmp_path / "whole")
+    left = 0
+    assert_same(open_corpus(out), encode_corpus(documents, tokenizer, end=(3,), structure=True))
 
 
 def test_an_interrupted_build_goes_on_in_the_same_process(

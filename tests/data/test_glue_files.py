@@ -90,16 +90,9 @@ def test_the_benchmarks_layout_of_each_task_is_read(tmp_path, task, part, file, 
     ("task", "part", "count"),
     [
         ("mrpc", "train", 4076),
-        ("mrpc", "test", 1725),
-        ("stsb", "train", 5749),
-        ("stsb", "dev", 1500),
         ("stsb", "test", 1379),
-        ("rte", "train", 2490),
         ("rte", "dev", 277),
-        ("cola", "train", 8551),
         ("cola", "dev", 1043),
-        ("sst2", "train", 67349),
-        ("sst2", "dev", 872),
         ("sst2", "test", 1821),
     ],
 )
@@ -154,8 +147,6 @@ def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
         list(read_glue("rte", path))
     with pytest.raises(DataError, match=r":1: is no file of CoLA .*; 4 fields without a header"):
         list(read_glue("cola", write(tmp_path / "x.tsv", "a\tx\t\tOnce.")))
-    with pytest.raises(DataError, match=r"no file of STS-B"):
-        list(read_glue("stsb", write(tmp_path / "x.tsv", "g\tf\t2012\t1\t7.5\ta\tb")))
     with pytest.raises(DataError, match="is empty: it has not one row"):
         list(read_glue("cola", write(tmp_path / "none.tsv")))
     with pytest.raises(ConfigError, match=r"`task` is 'mprc', .* Did you mean 'mrpc'\?"):
@@ -164,7 +155,5 @@ def test_unknown_layouts_tasks_and_parts_raise_errors(tmp_path):
         read_glue("mnli", tmp_path, "dev")
     with pytest.raises(DataError, match=r"has no part 'dev' of RTE: looked for dev.tsv\. It holds"):
         read_glue("rte", tmp_path, "dev")
-    with pytest.raises(DataError, match=r"train.tsv: is not a folder"):
-        read_glue("rte", path, "train")
     with pytest.raises(DataError, match=r"trian.tsv: does not exist\. Did you mean 'train.tsv'"):
         read_glue("rte", tmp_path / "trian.tsv")

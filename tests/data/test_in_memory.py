@@ -1,15 +1,19 @@
-"""Rows of DataFrames, datasets and lists: all kinds give the same rows; bad values are located."""
+"""Rows of lists, data frames and Arrow tables are read as those of files."""
 
 from __future__ import annotations
 
 import json
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from regard.data import read
+from regard.data.arrow_tables import UnfitValue, table_of
 from regard.data.in_memory import rows, text_rows, write_jsonl, write_lines
+from regard.data.labelled_texts import LabelledTexts, read_labelled
 from regard.errors import ConfigError, DataError
 
 pandas = pytest.importorskip("pandas")
@@ -118,12 +122,6 @@ def test_lists_of_class_labels_are_lists_of_their_names():
     assert list(rows(data)) == [{"words": ["a", "b"], "t": ["B-A", "O"]}]
 
 
-def test_columns_whose_names_do_not_say_which_is_meant_raise_an_error():
-    frame = pandas.DataFrame(COLUMNS)
-    with pytest.raises(DataError, match="has several columns with the name 'text'. Rename"):
-        rows(pandas.concat([frame, frame[["text"]]], axis=1))
-
-
 def test_rows_in_memory_are_read_as_the_file_that_is_written_of_them(tmp_path):
     values = [True, np.bool_(False), np.int8(3), 1.0, np.float32(0.5), torch.tensor(2), "x"]
     data = [("a", value) for value in values]
@@ -148,3 +146,98 @@ def test_texts_are_written_as_lines(tmp_path):
     assert (tmp_path / "text.txt").read_text() == "one\ntwo\n"
     with pytest.raises(DataError, match=":1: must be a text, but is"):
         write_lines([{"a": "x", "b": "y"}], tmp_path / "text.txt")
+
+
+pyarrow = pytest.importorskip("pyarrow")
+
+VALUES: list[Any] = [
+    *(1, 0, 2**40, -1.0, 1.5, 1e30, True, False, "", "a", None, [1], [1.5], [True], ["a"], []),
+    *({"x": 1}, {"x": 1.5}, {"x": True}, {"x": 1, "y": 2}, {"y": [1]}, {"y": [1.5]}, [{"x": 1}]),
+    *([{"x": 1.5}], [[1]], [[1.5]], {}),
+]
+
+
+def same(one: Any, other: Any) -> bool:
+    """As Python has it, but True is not 1, and a field that is missing is None."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return all(same(one.get(name), other.get(name)) for name in {*one, *other})
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def test_a_value_beside_one_of_another_type_is_as_it_was_or_an_error():
+    refused = 0
+    for first, second in product(VALUES, VALUES):
+        schema = pyarrow.schema([("n", pyarrow.array([first]).type)])
+        records = [{"n": first}, {"n": second}]
+        try:
+            found = table_of(records, schema).to_pylist()
+        except UnfitValue as error:
+            assert str(error).count("than in the first rows") == 1
+            refused += 1
+        else:
+            assert all(map(same, found, records)), (records, found)
+    assert refused > 200
+
+
+def test_a_field_without_a_column_is_an_error_that_names_it():
+    schema = pyarrow.schema([("n", pyarrow.int64())])
+    assert table_of([{"n": 1}, {}], schema).to_pylist() == [{"n": 1}, {"n": None}]
+    with pytest.raises(UnfitValue, match="a field 'm', which the first rows do not have"):
+        table_of([{"n": 1, "m": 2}], schema)
+
+
+ROWS = [("a cat", "animal"), ("<script>alert(1)</script>", "<b>"), ("a car", "thing")]
+
+
+def write(path, rows):
+    if path.suffix == ".jsonl":
+        lines = [json.dumps({"text": text, "kind": label}) for text, label in rows]
+    elif path.suffix in (".tsv", ".csv"):
+        mark = {".tsv": "\t", ".csv": ","}[path.suffix]
+        lines = [mark.join(row) for row in [("text", "kind"), *rows]]
+    else:
+        lines = [text for text, _ in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv", "a.txt"])
+def test_each_format_gives_the_same_texts(tmp_path, name):
+    path = write(tmp_path / name, [*ROWS, ("  ", "blank")])
+    texts, labels = zip(*ROWS, strict=True)
+    if name != "a.txt":
+        assert read_labelled(path, "kind") == LabelledTexts(texts, labels)
+        assert read_labelled(path, "kind", most=3).texts == texts
+    else:
+        assert read_labelled(path) == LabelledTexts(texts)
+
+
+def test_a_label_that_is_a_number_is_a_text(tmp_path):
+    path = tmp_path / "a.jsonl"
+    lines = [{"text": "one", "n": 1}, {"text": "two", "n": 2}]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert read_labelled(path, "n").labels == ("1", "2")
+
+
+def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    blank = tmp_path / "blank.txt"
+    blank.write_text("\n \n")
+    table = write(tmp_path / "a.tsv", ROWS)
+    two = tmp_path / "two.csv"
+    two.write_text("question,answer,other\na,b,c\n")
+    for path, labels, most, said in (
+        (empty, None, None, "is empty"),
+        (blank, None, None, "every row is blank"),
+        (blank, "kind", None, "no column 'kind'"),
+        (table, "sort", None, "no field 'sort'"),
+        (two, None, None, "do not say which is a text"),
+        (table, "kind", 2, "has 3 texts; at most 2"),
+        (tmp_path / "nothing.txt", None, None, "does not exist"),
+    ):
+        with pytest.raises(DataError, match=said) as raised:
+            read_labelled(path, labels, most)
+        assert path.name in str(raised.value)

@@ -223,9 +223,6 @@ def test_the_fingerprint_depends_only_on_what_changes_ids(tmp_path):
     assert len(cut.encode(LINES[0])) > 2  # a truncation in the file does not cut our texts
 
 
-# ---- likelihood and frequency differ as they should
-
-
 # ---- refusals
 
 
