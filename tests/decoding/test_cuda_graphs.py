@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import sys
 import warnings
 from contextlib import contextmanager
@@ -198,18 +197,6 @@ def test_replayed_steps_take_selected_states(model, replays, monkeypatch, orders
     assert len(replays) > 6
 
 
-@pytest.mark.parametrize("name", ["conv-seq2seq", "bytenet"])
-def test_beams_of_convolutions_are_the_same_with_replayed_steps(name, replays, monkeypatch):
-    model, source = build(next(case for case in CASES if case[0] == name)), Sequences.of(PROMPTS, 0)
-    model = decided(model)
-    found = [METHODS["beam"].run(generator(model), source) for _ in range(2)]
-    with plain_steps(monkeypatch):
-        wanted = METHODS["beam"].run(generator(model), source)
-    for one in found:
-        assert [[h.tokens for h in each] for each in one] == [[h.tokens for h in w] for w in wanted]
-    assert len(replays) > 5
-
-
 # ---- methods of decoding -----------------------------------------------------------------------
 
 PROMPTS = [[3, 4, 5, 6, 3, 4], [7], [8, 9, 10]]
@@ -269,49 +256,12 @@ def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
 # ---- buffers -----------------------------------------------------------------------------------
 
 
-def test_texts_generated_in_turn_have_a_buffer_each(replays, monkeypatch):
-    """Each text has its own buffer; the buffer of a deleted text is used again."""
-    model, tokens = gpt2(), [ids(2, 9, seed) for seed in range(3)]
-    source = Sequences.of([[3, 4], [5]], 0)
-
-    def beside():
-        states, found = [start(model, source)[0] for _ in tokens], [[] for _ in tokens]
-        for at in range(9):
-            for text, fed in enumerate(tokens):
-                column, state = fed[:, at : at + 1], states[text]
-                scores, states[text] = cuda_graphs.Graphed(model).step(column, state)
-                found[text].append(scores)
-        return [torch.cat(one, 1) for one in found]
-
-    found = beside()
-    buffers = cuda_graphs._replays[model].buffers
-    gc.collect()
-    assert len(buffers) == 3 and all(buffer.free for buffer in buffers)
-    again = beside()
-    assert len(buffers) == 3
-    with plain_steps(monkeypatch):
-        wanted = beside()
-    for one, other, own in zip(found, again, wanted, strict=True):
-        torch.testing.assert_close(one, own, **CLOSE)
-        torch.testing.assert_close(other, own, **CLOSE)
-
-
 def test_the_buffers_of_a_training_model_are_freed_after_decoding(replays):
     model, source = gpt2().train(), Sequences.of(PROMPTS, 0)
     with evaluating(generator(model)):
         METHODS["greedy"].run(generator(model), source)
         assert cuda_graphs._replays[model].buffers
     assert model.training and not cuda_graphs._replays[model].buffers
-
-
-def test_the_first_steps_are_not_recorded(replays, monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "OWN", 4)
-    model, source = gpt2(), Sequences.of([[3, 4], [5]], 0)
-    for _ in range(3):
-        stepped(model, start(model, source)[0], ids(2, 1))
-    assert not replays
-    stepped(model, start(model, source)[0], ids(2, 3))
-    assert replays == ["recorded", (2, 1), (2, 1)]
 
 
 def test_changed_weights_are_replayed_and_moved_ones_recorded_again(replays, monkeypatch):
@@ -358,16 +308,6 @@ def test_capture_gating_gradients_autocast_and_training_use_the_plain_step(repla
     assert not replays
     steps()
     assert replays
-
-
-def test_a_model_with_hooks_uses_the_plain_step(replays):
-    model, heard = gpt2(), []
-    model.norm.register_forward_hook(lambda *call: heard.append(1))
-    state = start(model, Sequences.of([[3, 4], [5]], 0))[0]
-    heard.clear()
-    with pytest.warns(UserWarning, match="hooks on its parts"):
-        stepped(model, state, ids(2, 6))
-    assert len(heard) == 6
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")

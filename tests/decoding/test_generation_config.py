@@ -183,22 +183,6 @@ def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path)
     assert with_options(Greedy(), samples=1) == Sampling()  # a user's own word
 
 
-def test_the_pad_of_a_marian_file_is_forbidden_without_a_warning(tmp_path):
-    values = {
-        "bad_words_ids": [[61]], "bos_token_id": 0, "decoder_start_token_id": 61, "eos_token_id": 0,
-        "forced_eos_token_id": 0, "max_length": 512, "num_beams": 4, "pad_token_id": 61,
-        "renormalize_logits": True, "transformers_version": "4.32.0",
-    }  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        method = load(written(tmp_path, values))
-    save(method, tmp_path)
-    assert load(tmp_path) == method
-    assert [type(part).__name__ for part in method.filters] == [
-        "BadWords", "ForcedEnd", "Renormalize"
-    ]  # fmt: skip
-
-
 # ------------------------------------------------------------------------------ all fields
 
 

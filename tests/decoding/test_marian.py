@@ -1,13 +1,12 @@
 """The same model decoded by `transformers` and by us: the same tokens, the same scores."""
 
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+import json
 
 import pytest
 import torch
 from decoding_mocks import batch, sources
-from torch import Tensor
 
+from regard.checkpoints.formats import from_published
 from regard.decoding import (
     Beam,
     BeamFinished,
@@ -18,67 +17,26 @@ from regard.decoding import (
     NoRepeatNGram,
     Power,
 )
-from regard.models.protocols import Generator
-from regard.state import State
 
 VOCABULARY, PAD, EOS = 61, 0, 2
 STOPPING = {True: BeamFinished(), False: CurrentLength(), "never": ExactBound()}
 
 
 @pytest.fixture(scope="module")
-def marian():
+def models():
+    """Theirs, and ours with its weights."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(4)
     config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        max_position_embeddings=64,
-        init_std=0.7,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=1,
-        forced_eos_token_id=None,
-        num_beams=1,
-    )
+        vocab_size=VOCABULARY, d_model=16, encoder_layers=1, decoder_layers=2, init_std=0.7,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32,
+        decoder_ffn_dim=32, max_position_embeddings=64, pad_token_id=PAD, eos_token_id=EOS,
+        decoder_start_token_id=1, forced_eos_token_id=None, num_beams=1,
+    )  # fmt: skip
     model = transformers.MarianMTModel(config).eval()
     model.final_logits_bias[0, EOS] = 6.0  # random weights would hardly ever end a sentence
-    return model
-
-
-@dataclass
-class Read(State):
-    memory: Tensor
-    keep: Tensor
-    tokens: Tensor
-
-
-class Wrapped(Generator):
-    """A transformers model as a `Generator`; it reads its prefix again at each step."""
-
-    def __init__(self, model):
-        self.model = model
-        self.config = SimpleNamespace(vocab_size=VOCABULARY, pad=0, bos=1, eos=EOS, max_length=64)
-
-    def read(self, source):
-        keep = source.keep.long()
-        memory = self.model.get_encoder()(source.ids, attention_mask=keep).last_hidden_state
-        return Read(memory, keep, source.ids[:, :0])
-
-    def step(self, tokens, state):
-        state = replace(state, tokens=torch.cat([state.tokens, tokens], 1))
-        logits = self.model(
-            encoder_outputs=(state.memory,),
-            attention_mask=state.keep,
-            decoder_input_ids=state.tokens,
-            use_cache=False,
-        ).logits
-        return logits[:, -1:], state
+    named = json.loads(config.to_json_string()) | {"architectures": ["MarianMTModel"]}
+    return model, from_published(named, model.state_dict()).eval()
 
 
 def theirs(model, source, beams, n_best, **options):
@@ -114,22 +72,25 @@ def assert_same(ours, expected):
 @pytest.mark.parametrize("beams, n_best", [(4, 1), (5, 5)])
 @pytest.mark.parametrize("alpha", [0.6, 1.0, 2.0])
 def test_beam_search_finds_the_tokens_and_scores_of_transformers(
-    marian, beams, n_best, alpha, early
+    models, beams, n_best, alpha, early
 ):
+    marian, ours = models
     source = batch(sources(6, VOCABULARY, seed=beams), PAD)
     expected = theirs(marian, source, beams, n_best, length_penalty=alpha, early_stopping=early)
     beam = Beam(beams, n_best, Power(alpha), STOPPING[early], max_tokens=20)
-    assert_same(beam.run(Wrapped(marian), source), expected)
+    assert_same(beam.run(ours, source), expected)
 
 
-def test_greedy_search_finds_the_tokens_of_transformers(marian):
+def test_greedy_search_finds_the_tokens_of_transformers(models):
+    marian, model = models
     source = batch(sources(12, VOCABULARY, seed=8), PAD)
-    ours = Greedy(max_tokens=20).run(Wrapped(marian), source)
+    ours = Greedy(max_tokens=20).run(model, source)
     assert_same(ours, theirs(marian, source, 1, 1))
     assert any(h.finished for (h,) in ours)
 
 
-def test_constraints_give_the_tokens_of_transformers(marian):
+def test_constraints_give_the_tokens_of_transformers(models):
+    marian, model = models
     source = batch(sources(8, VOCABULARY, seed=9), PAD)
     filters = (MinTokens(7), NoRepeatNGram(2))
     named = {"min_new_tokens": 7, "no_repeat_ngram_size": 2}
@@ -138,4 +99,4 @@ def test_constraints_give_the_tokens_of_transformers(marian):
         (4, Beam(4, 4, filters=filters, max_tokens=20)),
     ]:
         expected = theirs(marian, source, beams, beams, **named)
-        assert_same(method.run(Wrapped(marian), source), expected)
+        assert_same(method.run(model, source), expected)

@@ -1,14 +1,11 @@
 """The prefix cache changes how long a start takes, and nothing else."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from decoding_mocks import EOS, Recurrent, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.capture import listening
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding import (
@@ -185,33 +182,6 @@ def test_the_cache_is_bypassed_while_heads_are_masked():
     assert generate(model, prompt, max_tokens=5) != found
 
 
-class Listener:
-    """Counts the captured weights."""
-
-    def __init__(self):
-        self.taken = 0
-
-    def wants(self, point):
-        return True
-
-    def take(self, point, weights):
-        self.taken += 1
-
-    def label(self, source, target): ...
-
-
-def test_the_cache_is_bypassed_while_attention_is_captured():
-    model, prompt, taken = build(6), batch([text(30, 1)]), []
-    cache = PrefixCache(model)
-    for _ in range(2):
-        listener = Listener()
-        token = listening.set(listener)
-        generate(cache, prompt, max_tokens=5)
-        listening.reset(token)
-        taken.append(listener.taken)
-    assert taken[0] == taken[1] and cache.bypassed == 2 and not cache.bytes
-
-
 def test_the_cache_is_bypassed_in_training_and_where_gradients_are_wanted():
     model, (ids,) = build(6), batch([text(30, 1)]).ids.split(1)
     cache = PrefixCache(model)
@@ -222,18 +192,6 @@ def test_the_cache_is_bypassed_in_training_and_where_gradients_are_wanted():
         state = cache.eval().prefill(ids, model.empty(1))
         cache.prefill(ids, state)  # behind other tokens
     assert not model.training and (cache.bypassed, cache.bytes) == (3, 30 * TOKEN)
-
-
-def test_threads_share_a_cache():
-    model, beginning = build(1), text(40, 0)
-    prompts = [batch([[*beginning, *text(n, n)]]) for n in range(1, 9)]
-    expected = [generate(model, prompt, max_tokens=3)[0][0].tokens for prompt in prompts]
-    cache = PrefixCache(model, 60 * TOKEN)  # prefixes are evicted, too
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda one: generate(cache, one, max_tokens=3), prompts * 3))
-    assert [one[0][0].tokens for one in found] == expected * 3
-    assert cache.prompts == 24 and cache.tokens == 3 * sum(40 + n - 1 for n in range(1, 9))
-    assert cache.bytes == TOKEN * sum(len(node.tokens) for node in cache._tree.nodes())
 
 
 def test_models_without_a_key_value_cache_raise_an_error():

@@ -34,7 +34,6 @@ from regard.decoding import (
 from regard.decoding.option_types import NAMES
 from regard.decoding.settings import OWNERS
 from regard.errors import ConfigError, DataError
-from regard.tasks.sections import DecodingSection
 
 
 def test_option_names_decide_the_method():
@@ -257,16 +256,6 @@ def write(folder, values=None, text=None):
     return load(folder)
 
 
-def test_filters_of_a_user_cannot_be_stored(tmp_path):
-    class Shout:
-        def __call__(self, scores, prefix):
-            return scores
-
-    with pytest.raises(ConfigError, match="cannot be stored"):
-        save(Greedy(filters=(Shout(),)), tmp_path)
-    assert not (tmp_path / "generation_config.json").exists()
-
-
 @pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"prompt_lookup_num_tokens": 3}])
 def test_the_least_tokens_are_at_most_the_most(more):
     message = r"`min_tokens` must be at most `max_tokens`, {}, but is {}\."
@@ -282,17 +271,3 @@ def test_the_least_tokens_are_at_most_the_most(more):
     options(min_tokens=5, max_tokens=5, **more)
     shorter = with_options(Greedy(filters=(MinTokens(5),)), max_tokens=3)
     assert shorter == Greedy(filters=(MinTokens(5),), max_tokens=3)
-
-
-@pytest.mark.parametrize(
-    ("section", "count"),
-    [
-        ({"min_tokens": 5, "max_tokens": 3}, 1),
-        ({"min_tokens": 300}, 0),  # where the limit of the task may be above 300
-        ({"min_tokens": 5, "max_length_a": 1.5, "max_length_b": 1}, 0),
-    ],
-)
-def test_a_recipe_whose_least_tokens_are_above_the_most_has_a_problem(section, count):
-    problems = list(DecodingSection(**section).problems())
-    assert len(problems) == count
-    assert all("`min_tokens` must be at most `max_tokens`" in said for _, said in problems)

@@ -1,7 +1,8 @@
-"""The parts of an incrementally decoded text are what decoding all tokens together gives."""
+"""Texts as they are generated: parts that join to the whole, and stops wherever they lie."""
 
 from __future__ import annotations
 
+import time
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from regard import text
-from regard.decoding.streaming import IncrementalDetokenizer
+from regard.decoding.streaming import GeneratedText, IncrementalDetokenizer
 from regard.text import Tokenizer
 
 LINES = [
@@ -85,15 +86,6 @@ def test_the_joined_parts_are_the_decoded_text(kind, data):
     assert_parts_join(tokenizer, before, tokens)
 
 
-@pytest.mark.parametrize("kind", [*text.KINDS, *OTHERS])
-@given(st.data())
-@settings(max_examples=20, deadline=None)
-def test_an_encoded_text_is_detokenized_to_itself(kind, data):
-    tokenizer = tokenizer_of(kind)
-    lines = data.draw(st.lists(st.sampled_from(LINES), max_size=4))
-    assert_parts_join(tokenizer, [], tokenizer.encode(" ".join(lines)).ids)
-
-
 @pytest.mark.parametrize("kind", text.KINDS)
 def test_text_is_returned_as_soon_as_it_is_certain(kind):
     tokenizer = tokenizer_of(kind)
@@ -109,3 +101,45 @@ def test_characters_of_several_tokens_are_returned_whole():
     assert assert_parts_join(tokenizer, [], ids) == ["", "", "", "𝔘", ""]
     assert assert_parts_join(tokenizer, [], ids[:3]) == ["", "", "", "\ufffd"]
     assert assert_parts_join(tokenizer, [], [*ids[:2], *ids]) == ["", "", "\ufffd", "", "", "𝔘", ""]
+
+
+def test_long_stops_cost_no_more_than_short_ones():
+    """Their time is the engine's, for which all requests wait."""
+    ids = BYTES.encode("the cat sat " * 300).ids
+    stops = [f"{number}" * 500_000 for number in range(14)]
+    stops += ["the cat sat " * 50_000, "the cat sat " * 40_000 + "!"]
+    generated, began, written = GeneratedText(BYTES, [], stops), time.process_time(), ""
+    for token in ids[:1500]:
+        generated.add(token)
+        written += generated.ready()
+    assert written == "" and time.process_time() - began < 5
+    generated.end()
+    assert generated.ready() == BYTES.decode(ids[:1500])
+
+
+BYTES = text.train("byte-bpe", ["naïve café 日本語 😀 the cat sat " * 3], 290)
+STOPPED = st.text(alphabet="ab é日😀", max_size=12)
+
+
+@given(STOPPED, st.lists(st.text(alphabet="ab é日😀", min_size=1, max_size=3), max_size=3))
+def test_a_stop_ends_a_text_before_it_wherever_it_lies(line, stops):
+    ids = BYTES.encode(line).ids
+    whole = "".join(
+        [*map((detokenizer := IncrementalDetokenizer(BYTES, [])).add, ids), detokenizer.rest()]
+    )
+    generated, pieces = GeneratedText(BYTES, [], stops), []
+    for token in ids:
+        generated.add(token)
+        pieces.append(generated.ready())
+        assert not any(stop in "".join(pieces) for stop in stops)
+    generated.end()
+    pieces.append(generated.ready())
+    found = [at for stop in stops if (at := whole.find(stop)) >= 0]
+    assert "".join(pieces) == generated.text
+    assert generated.reason == ("stop" if found else "length")
+    if not found:
+        assert generated.text == whole
+    else:  # before a stop that no other one precedes completely
+        assert any(whole.startswith(generated.text + stop) for stop in stops)
+        assert not any(stop in generated.text for stop in stops)
+    assert len(generated.parts) == len(generated.tokens) or not ids
