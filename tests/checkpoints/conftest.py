@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "models"))
-sys.path.append(str(Path(__file__).parents[1] / "text"))
+HERE = Path(__file__).parent
+sys.path += [str(HERE / "formats"), str(HERE.parent / "models"), str(HERE.parent / "text")]

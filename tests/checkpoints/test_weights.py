@@ -186,16 +186,6 @@ def test_a_pickle_with_calls_raises_an_error_and_runs_nothing(tmp_path, form, mo
         assert re.search(rf"it would run .*{os.system.__module__}\.system", str(raised.value))
 
 
-def test_a_pickle_that_calls_torch_hub_raises_an_error(tmp_path):
-    class Loads:
-        def __reduce__(self):
-            return torch.hub.load, ("somebody/code", "entry")
-
-    torch.save({"a": Loads()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="it would run torch.hub.load"):
-        read_weights(tmp_path)
-
-
 @pytest.mark.parametrize(
     "content",
     [[torch.zeros(1)], {"state_dict": {"a": torch.zeros(1)}}, {7: torch.zeros(1)}],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import small_models as small
 
@@ -88,16 +86,6 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
     with pytest.raises(ConfigError, match=said):
         regard.export(folder, "ctranslate2", tmp_path / "new")
     assert [one.name for one in tmp_path.iterdir()] == ["model"]
-
-
-def test_the_prefix_of_sources_is_left_to_the_caller_who_is_told(tmp_path):
-    folder = small.t5(tmp_path / "model", decoder_layers=1)
-    assert regard.export(folder, "ctranslate2", check=False).notes == ()
-    config = json.loads((folder / "config.json").read_text())
-    config["regard"]["source_prefix"] = "summarize: "
-    (folder / "config.json").write_text(json.dumps(config))
-    made = regard.export(folder, "ctranslate2", tmp_path / "new", check=False)
-    assert made.notes == ("before each source its caller puts 'summarize: '",)
 
 
 def test_an_existing_folder_is_not_overwritten_and_an_unknown_runtime_is_an_error(tmp_path):

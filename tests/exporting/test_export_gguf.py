@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app
-from regard.errors import ConfigError, MissingExtra
-from regard.exporting import runtime
+from regard.errors import ConfigError
 from regard.text.templates import Template
 
 gguf = pytest.importorskip("gguf")
@@ -45,18 +44,6 @@ def test_llama_cpp_gives_the_outputs_of_the_exported_model_up_to_its_gelu(name, 
     assert all(one.relative < limit for one in made.differences), made.differences
     assert made.differences[0].magnitude > 0.5
     assert "7 of 7 texts get our ids from its own tokenizer" in made.notes
-
-
-def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
-    """The runtime's own, or one that it needs."""
-
-    def fails(name):
-        raise ModuleNotFoundError("No module named 'diskcache'", name="diskcache")
-
-    monkeypatch.setattr(runtime, "import_module", fails)
-    said = "`llama_cpp` needs `diskcache`, .* with: pip install llama-cpp-python"
-    with pytest.raises(MissingExtra, match=said):
-        runtime.package("llama_cpp", "llama-cpp-python")
 
 
 def test_eight_bit_weights_shrink_the_file_and_keep_the_outputs_close(tmp_path):

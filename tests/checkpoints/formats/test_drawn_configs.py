@@ -88,6 +88,12 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
     ours = open_folder(tmp_path).model().double().eval()
     texts = batch(one.drawn(seed).get("type_vocab_size", 0))
     assert_same_outputs(model.double(), ours, texts)
+    rates = [
+        {getattr(part, "p", None) for part in model.modules()},
+        {getattr(part, "probability", getattr(part, "dropout", 0)) for part in ours.modules()},
+    ]
+    for name, value in one.drawn(seed).items():  # in evaluation nothing drops
+        assert "drop" not in name or (value in rates[0]) == (value in rates[1]), name
     assert_same_outputs(written(ours, tmp_path / "again", type(model)), ours, texts)
 
 
@@ -148,10 +154,13 @@ BART_HEADS = {"ForSequenceClassification": "classes", "ForQuestionAnswering": "s
 
 @torch.no_grad()
 @pytest.mark.parametrize("seed", range(len(FORMS)))
+@pytest.mark.parametrize("family", ["bart", "mbart"])
 @pytest.mark.parametrize("ending", BART_HEADS)
-def test_drawn_barts_under_heads_are_those_of_transformers_both_ways(ending, seed, tmp_path):
+def test_drawn_barts_under_heads_are_those_of_transformers_both_ways(
+    ending, family, seed, tmp_path
+):
     """Row by row: theirs wants as many ends of a text in each row of a batch."""
-    one, kind = DRAWN_ENCODER_DECODERS["bart"], BART_HEADS[ending]
+    one, kind = DRAWN_ENCODER_DECODERS[family], BART_HEADS[ending]
     model = one.model(ending, seed, tie_word_embeddings=True)
     end, pad = model.config.eos_token_id, model.config.pad_token_id
     save(model, tmp_path, FORMS[seed])

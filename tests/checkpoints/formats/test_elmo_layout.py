@@ -114,15 +114,11 @@ def test_the_character_layers_equal_the_published_equations(tmp_path):
     [
         ([("char_cnn", None)], "char_cnn"),
         ([("bidirectional", False)], "bidirectional"),
-        ([("char_cnn.n_characters", 300)], "char_cnn.n_characters"),
         ([("char_cnn.activation", "gelu")], "char_cnn.activation"),
         ([("char_cnn.dilation", 2)], "char_cnn.dilation"),
         ([("lstm.peepholes", True)], "lstm.peepholes"),
-        ([("attention", True)], "attention"),
         ([("lstm.dim", 0)], "lstm.dim"),
-        ([("lstm.cell_clip", -1)], "lstm.cell_clip"),
         ([("char_cnn.filters", [[1, 4, 2]])], "char_cnn.filters"),
-        ([("char_cnn.filters", [[60, 4]])], "filters"),
         ([("lstm.projection_dim", None)], "lstm.projection_dim"),
     ],
 )
@@ -138,14 +134,9 @@ def test_options_that_are_not_computed_are_named(changes, field, tmp_path):
         ([("lstm.dim", 9)], "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"),
         ([("lstm.projection_dim", 12)], "CNN_proj/W_proj"),
         ([("lstm.n_layers", 1)], "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"),
-        ([("lstm.n_layers", 4)], "RNN_1/RNN/MultiRNNCell/Cell3/LSTMCell/W_0"),
         ([("char_cnn.embedding.dim", 5)], "char_embed"),
-        ([("char_cnn.filters", [[1, 4], [2, 9]])], "CNN/W_cnn_1"),
-        ([("char_cnn.filters", [[1, 4], [3, 8]])], "CNN/W_cnn_1"),
-        ([("char_cnn.n_highway", 0)], "CNN_high_0/W_carry"),
         ([("lstm.n_layers", 10**7)], "`lstm.n_layers` is 10,000,000"),
         ([("lstm.dim", 10**7)], "asks for a tensor of shape"),
-        ([("char_cnn.n_highway", 10**7)], "asks for a tensor of shape"),
         ([("lstm.projection_dim", 10**7)], "`lstm.projection_dim, twice` must be at most 261"),
     ],
 )  # fmt: skip
@@ -159,9 +150,7 @@ def test_sizes_that_the_weights_do_not_have_name_the_options_file(changes, field
 @pytest.mark.parametrize(
     "path",
     [
-        *("lstm", "lstm.dim", "lstm.projection_dim", "char_cnn.embedding"),
-        *("char_cnn.embedding.dim", "char_cnn.filters", "char_cnn.n_characters"),
-        *("char_cnn.max_characters_per_token", "char_cnn.activation"),
+        *("lstm", "lstm.dim", "char_cnn.filters", "char_cnn.activation"),
     ],
 )
 def test_missing_options_and_wrong_types_are_named_with_their_file(path, tmp_path):
@@ -172,39 +161,6 @@ def test_missing_options_and_wrong_types_are_named_with_their_file(path, tmp_pat
         with pytest.raises(ConfigError, match=re.escape(path.split(".")[-1])) as error:
             elmo.read(folder)
         assert "elmo_options.json" in str(error.value), (path, value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"lstm": 1}', "null", '{"lstm": {}, "lstm": {}}'])
-def test_an_options_file_that_is_no_object_is_named(text, tmp_path):
-    folder = written(tmp_path / "elmo")
-    (folder / "elmo_options.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"elmo_options\.json"):
-        elmo.read(folder)
-
-
-def test_odd_sentences_have_finite_vectors_that_equal_those_of_each_alone(tmp_path):
-    task = regard.load(written(tmp_path / "elmo"))
-    odd = "\U0001f600 \x00 \ufeff \u200b 日本語 e\u0301 \ud83d\ude00".encode(
-        "utf-16", "surrogatepass"
-    )
-    texts = [
-        *("", " ", "one", "word " * 200, "x" * 5000, odd.decode("utf-16"), "a\u00a0b \u2028 c"),
-        *("\x01\x02 \x7f", "the cat sat"),
-    ]  # fmt: skip
-    found = task.embed(texts, granularity="word")
-    assert [len(one) for one in found[:5]] == [0, 0, 1, 200, 1]
-    for text, vectors in zip(texts, found, strict=True):
-        assert np.isfinite(vectors).all() and vectors.shape[1] == 10
-        np.testing.assert_allclose(task.embed([text], granularity="word")[0], vectors, atol=1e-6)
-    # Of a word only the first 48 bytes are read.
-    np.testing.assert_allclose(task.embed(["x" * 48], granularity="word")[0], found[4], atol=1e-6)
-
-
-def test_options_of_training_are_ignored_and_261_characters_are_the_same(tmp_path):
-    changes = [("char_cnn.n_characters", 261), ("n_train_tokens", 7), ("dropout", 0.1)]
-    model = elmo.read(written(tmp_path / "elmo", changes=changes))
-    other = elmo.read(written(tmp_path / "other"))
-    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +189,7 @@ def test_weights_that_do_not_fit_are_named(changes, said, tmp_path):
         assert name in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["<f8", ">f4", ">f8", "<f2", ">f2"])
-@pytest.mark.parametrize("which", ["", "CNN/", "RNN_1", "char_embed"])
+@pytest.mark.parametrize(("kind", "which"), [("<f8", ""), (">f4", "CNN/"), (">f2", "RNN_1")])
 def test_weights_of_any_type_and_byte_order_are_read_as_float32(kind, which, tmp_path):
     stored = {
         name: tensor.astype(kind) if name.startswith(which) else tensor

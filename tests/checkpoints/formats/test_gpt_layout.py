@@ -13,16 +13,13 @@ from their_gpts import (
     SAME,
     T,
     V,
-    answers,
     ask,
     assert_same_outputs,
     batch,
     config_of,
-    encoder_of,
     ours_of,
     weights,
 )
-from torch.nn import functional as F
 
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import write_tensors
@@ -35,6 +32,7 @@ UNUSUAL = {
     "gpt": [
         dict(tie_word_embeddings=False, afn="relu", layer_norm_epsilon=0.1),
         dict(afn="silu", summary_activation="tanh", pad_token_id=None),
+        dict(embd_pdrop=0.2, attn_pdrop=0.3, resid_pdrop=0.4, summary_first_dropout=0.5),
     ],
     "gpt2": [
         dict(n_inner=7, activation_function="gelu", tie_word_embeddings=False),
@@ -42,6 +40,7 @@ UNUSUAL = {
         dict(scale_attn_by_inverse_layer_idx=True, summary_activation="tanh"),
         dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False),
         dict(reorder_and_upcast_attn=True, activation_function="quick_gelu", pad_token_id=None),
+        dict(embd_pdrop=0.2, attn_pdrop=0.3, resid_pdrop=0.4, summary_first_dropout=0.5),
     ],
 }
 VARIANTS = [
@@ -58,33 +57,10 @@ def test_layers_and_heads_equal_those_of_transformers(family, ending, options, l
         theirs.config.pad_token_id = 30  # else theirs takes no batch
     predicts = ending in ("LMHeadModel", "DoubleHeadsModel")
     assert_same_outputs(theirs, ours, texts, kind, predicts=predicts, left=left)
-
-
-@pytest.mark.parametrize("family, ending", CASES, ids=str)
-def test_gradients_equal_those_of_transformers(family, ending):
-    theirs = FAMILIES[family].model(ending)
-    ours, texts, kind = ours_of(theirs), batch(segments=True), ENDINGS[ending]
-    texts = Sequences(texts.ids, torch.full_like(texts.lengths, T), texts.segments)
-    expected = ask(theirs, texts)
-    hidden = encoder_of(ours).encode(texts)
-    objectives = [hidden.square().sum() if kind is None else ours.scores(kind, texts).sum()]
-    wanted = expected.hidden_states[-1].square().sum() if kind is None else None
-    wanted = answers(expected, kind).sum() if wanted is None else wanted
-    if "logits" in expected and expected.logits.size(-1) == V:
-        targets = texts.ids[:, 1:].flatten()
-        objectives.append(encoder_of(ours).head.loss(hidden[:, :-1].flatten(0, 1), targets)[0])
-        wanted = wanted + F.cross_entropy(
-            expected.logits[:, :-1].flatten(0, 1), targets, reduction="sum"
-        )
-    sum(objectives).backward()
-    wanted.backward()
-    headed = ours if isinstance(ours, EncoderWithHeads) else EncoderWithHeads(ours, {})
-    table = FAMILIES[family].layout.names(tuple(headed.heads), headed.config)
-    gradients = {name: p.grad for name, p in headed.named_parameters(remove_duplicate=False)}
-    found = table.write(gradients)
-    for name, parameter in theirs.named_parameters():
-        name = name if name in found else f"transformer.{name}"
-        torch.testing.assert_close(found[name], parameter.grad, atol=1e-4, rtol=1e-4)
+    rates = sorted(m.p for m in theirs.modules() if isinstance(m, torch.nn.Dropout))
+    mine = [m.probability for m in ours.modules() if hasattr(m, "probability")]
+    mine += [m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)]
+    assert {round(p, 6) for p in rates} - {0.0} == {round(p, 6) for p in mine} - {0.0}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -188,84 +164,6 @@ def test_a_missing_untied_output_layer_raises_an_error():
     del tensors["lm_head.weight"]
     with pytest.raises(CheckpointError, match="missing: lm_head.weight"):
         from_published(config_of(theirs), tensors)
-
-
-# ---- every field of the configuration -----------------------------------------------------------
-
-OTHER = {
-    "activation_function": "mish", "afn": "swish", "summary_activation": "gelu",
-    "summary_type": "mean", "id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0},
-    "problem_type": "regression", "dtype": "float64",
-    "transformers_version": "4.0.0", "n_inner": 6, "n_layer": 2, "n_head": 2, "n_embd": 24,
-    "n_positions": 20, "vocab_size": 40, "classifier_dropout": 0.7, "tie_last_hidden_states": True,
-    "per_layer_config": {"0": {"n_head": 2}}, "pruned_heads": {"0": [1]}, "bos_token_id": 3,
-    "eos_token_id": 4, "pad_token_id": 5, "torch_dtype": "float64", "sep_token_id": 1,
-    "hidden_dropout": 0.6, "summary_last_dropout": 0.4, "is_decoder": True, "_name_or_path": "x",
-    "chunk_size_feed_forward": 4, "_output_attentions": True, "output_attentions": True,
-}  # fmt: skip
-
-
-def other(name, value):
-    """Another value of the same kind."""
-    if name in OTHER:
-        return OTHER[name]
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, float | int):
-        return value + 0.25
-    raise AssertionError(f"give {name} = {value!r} another value")
-
-
-def fields_of(family):
-    config = FAMILIES[family].config().to_dict()
-    further = {"classifier_dropout", "hidden_dropout", "summary_last_dropout", "per_layer_config",
-               "pruned_heads", "is_decoder"}  # fmt: skip
-    return sorted({*config, *further} - {"model_type", "architectures"})
-
-
-FIELDS = [(family, name) for family in FAMILIES for name in fields_of(family)]
-
-
-@pytest.mark.parametrize("family, name", FIELDS, ids=str)
-def test_every_config_field_is_used_or_raises_an_error(family, name):
-    """`transformers` reads the same field; in training mode, so that dropout has an effect."""
-    one = FAMILIES[family]
-    value = other(name, one.config().to_dict().get(name))
-    base = config_of(one.model("DoubleHeadsModel"))
-    try:
-        theirs = one.model("DoubleHeadsModel", **{name: value})
-    except Exception:
-        theirs = one.model("DoubleHeadsModel")  # they refuse it, so must we, or it means nothing
-    try:
-        ours = from_published(base | {name: value}, weights(theirs)).eval()
-    except ConfigError as error:
-        assert f"`{name}`" in str(error)
-        return
-    theirs.config.return_dict, texts = True, batch()
-    with torch.no_grad():
-        expected = ask(theirs, texts)
-        hidden = ours.encoder.encode(texts)
-    wanted = expected.hidden_states[-1]
-    torch.testing.assert_close(hidden[texts.keep], wanted[texts.keep], **SAME)
-    torch.testing.assert_close(
-        ours.scores("multiple_choice", texts), expected.mc_logits[:, None], **SAME
-    )
-    rates = sorted(m.p for m in theirs.modules() if isinstance(m, torch.nn.Dropout))
-    mine = [m.probability for m in ours.modules() if hasattr(m, "probability")]
-    mine += [m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)]
-    assert {round(p, 6) for p in rates} - {0.0} == {round(p, 6) for p in mine} - {0.0}
-    written = to_published(ours)[0]
-    neutral = {"output_attentions", "output_hidden_states", "return_dict", "dtype", "torch_dtype",
-               "problem_type", "id2label", "label2id", "use_cache", "chunk_size_feed_forward",
-               "transformers_version", "_name_or_path", "reorder_and_upcast_attn", "num_labels",
-               "_output_attentions"}  # fmt: skip
-    unknown = {"classifier_dropout", "hidden_dropout"} if family == "gpt" else set()
-    if name not in neutral | unknown:
-        name = "classifier_dropout" if name == "hidden_dropout" else name
-        assert written[name] == value or OURS_BACK.get(value) == written[name]
-
-
-OURS_BACK = {"swish": "silu"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from functools import cache
 
 import pytest
-import torch
 from their_encoders import (
     FAMILIES,
     V,
@@ -23,89 +20,6 @@ from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.config_table import ACTIVATIONS as KNOWN
 from regard.errors import ConfigError
 from regard.layers.feedforward import ACTIVATIONS
-
-
-def another(name: str, value: object) -> object:
-    """A value that the field has not had, of the same kind."""
-    special = {
-        "id2label": {"0": "bad", "1": "good"},
-        "label2id": {"LABEL_1": 1}, "problem_type": "regression", "dtype": "bfloat16",
-        "transformers_version": "4.0.0", "hidden_act": "relu", "activation": "relu",
-        "pad_token_id": 3, "hidden_size": 24, "dim": 24, "initializer_range": 0.04,
-        "layer_norm_eps": 0.05, "eos_token_id": 5, "bos_token_id": 5, "chunk_size_feed_forward": 5,
-        "classifier_dropout": 0.3, "summary_activation": "relu", "summary_type": "last",
-        "attention_type": "original_full",
-    }  # fmt: skip
-    if name in special:
-        return special[name]
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int):
-        return value + 3
-    assert isinstance(value, float), name
-    return value + 0.25
-
-
-def fields() -> list[tuple[str, str]]:
-    kinds = [
-        (family, getattr(transformers, f"{one.name}Config")) for family, one in FAMILIES.items()
-    ]
-    names = [(family, field.name) for family, kind in kinds for field in dataclasses.fields(kind)]
-    # Theirs fails without `return_dict`; where `architectures` is not known, the tensors decide.
-    left_out = {("big_bird", "return_dict"), *((family, "architectures") for family, _ in kinds)}
-    return [name for name in names if name not in left_out]
-
-
-@cache
-def plain_model(family: str, ending: str) -> torch.nn.Module:
-    """With the default of every field; nobody changes it."""
-    return FAMILIES[family].model(ending)
-
-
-# Those that make other weights, or another model altogether: `transformers` computes again.
-@pytest.mark.parametrize("ending", ["ForSequenceClassification", "ForMaskedLM"])
-@pytest.mark.parametrize(("family", "name"), fields())
-def test_every_config_field_is_used_or_raises_an_error(family, name, ending):
-    one = FAMILIES[family]
-    plain = plain_model(family, ending)
-    saved = json.loads(plain.config.to_json_string(use_diff=False))
-    value = another(name, saved.get(name))
-    assert value != saved.get(name)
-    try:
-        model = one.model(ending, **{name: value})
-    except Exception:  # nor does `transformers` make this model; ours must say so in its own words
-        model = plain
-    theirs = json.loads(model.config.to_json_string(use_diff=False))
-    config = theirs | {"architectures": [one.name + ending]} | {name: value}
-    try:
-        ours = from_published(config, weights(model)).eval()
-    except ConfigError as error:
-        assert f"`{name}`" in str(error) and name in REFUSED | OWN_REFUSED.get(family, set())
-    else:
-        assert name not in REFUSED | OWN_REFUSED.get(family, set())
-        assert_same_outputs(model, ours, batch(one.segments))
-        dropouts = {m.probability for m in ours.modules() if hasattr(m, "probability")}
-        dropouts |= {
-            m.dropout for m in ours.modules() if isinstance(getattr(m, "dropout", 0), float)
-        }
-        if "drop" in name:  # in evaluation nothing drops: it must have come to some layer
-            assert (value in dropouts) == (value in theirs_drop(model)), (
-                dropouts,
-                theirs_drop(model),
-            )
-
-
-REFUSED = {"is_encoder_decoder", "is_decoder", "add_cross_attention"}
-# Their MPNet takes 1 and 32 whatever these fields say.
-OWN_REFUSED = {
-    "mpnet": {"pad_token_id", "relative_attention_num_buckets"},
-    "electra": {"summary_type", "summary_use_proj"},  # another head for choices
-    "albert": {"inner_group_num"},  # 1 in all published files
-}
-
-
-def theirs_drop(model) -> set[float]:
-    return {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
 
 
 @pytest.mark.parametrize("name", sorted(transformers.activations.ACT2FN))

@@ -304,20 +304,6 @@ def test_an_untied_output_is_read_with_either_bias(family):
         from_published(config, {k: t for k, t in held.items() if not k.endswith("coder.weight")})
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_tensors_of_other_types_become_float32(kind):
-    model = FAMILIES["bert"].model("ForTokenClassification").to(kind)
-    ours = ours_of(model)
-    assert {p.dtype for p in ours.parameters()} == {torch.float32}
-    assert torch.equal(ours.heads["tags"].output.weight, model.classifier.weight.float())
-
-
-@pytest.mark.parametrize("segments", [1, 2, 5])
-def test_encoders_with_any_number_of_segments_equal_transformers(segments):
-    model = FAMILIES["bert"].model("Model", type_vocab_size=segments)
-    assert_same_outputs(model, ours_of(model), batch(segments))
-
-
 def test_the_rows_of_its_weight_decide_the_outputs_of_a_head():
     for family in FAMILIES:
         for ending, kind in (
