@@ -18,9 +18,9 @@ from regard.attention.cache import PagedCache
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
 from regard.errors import RegardError
-from regard.kernels import signatures, tensors
+from regard.kernels import signatures
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator, Flat, TextProgram
-from regard.kernels.program import Program, search
+from regard.kernels.program import Program
 from regard.layers import quantized
 from regard.layers.quantized import Panels
 from regard.models.bert import Bert, BertConfig
@@ -42,17 +42,6 @@ def test_random_arguments_give_the_right_result_or_an_error(libraries, kind, thr
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     last = (done.stdout.splitlines() or ["nothing"])[-1]
     assert done.returncode == 0, f"{done.stderr[-3000:]}\nthe last call was {last}"
-
-
-def test_only_the_module_of_tensors_takes_addresses_of_tensors():
-    folder = Path(tensors.__file__).parent
-    taking = {
-        path.name
-        for path in folder.glob("*.py")
-        if re.search(r"data_ptr\(|ctypes\.data\b", path.read_text())
-    }
-    # Those compare where tensors lie, or hand over arrays that they have made.
-    assert taking - {"training.py"} == {"tensors.py"}
 
 
 def test_every_exported_function_has_a_signature():
@@ -152,32 +141,6 @@ def test_a_malformed_state_causes_no_read_out_of_bounds(use, part, malformed):
     assert model.step(tokens, fresh)[0].isfinite().all()
 
 
-def test_kernels_raise_an_error_for_a_malformed_state(use, monkeypatch):
-    """Where no code before the kernels checks the numbers of the state."""
-    use("fast")
-    model = decoder("gpt2")
-    state, tokens = started(model)
-    program = model._program(tokens, state)
-    from regard.kernels import build
-
-    for change, told in [
-        ("lengths below 0", "lengths of the cache must be from 0"),
-        ("huge lengths", "lengths of the cache must be from 0"),
-        ("fewer lengths", "cache must have 3 rows, but has 1"),
-        ("negative longest", "cache must have a capacity"),
-        ("fewer lines", "cache must have 3 slots, but has 1"),
-        ("fewer positions", "cache must have a capacity of"),
-        ("fewer layers", "cache must have layer 1"),
-        ("fewer heads", "with 2 heads of width 32, but has 2 layers with 1 heads"),
-        ("narrower heads", "of width 32, but has 2 layers with 2 heads of width 8"),
-        ("an origin out of range", "origins of the cache must be from 0 to 2"),
-        ("an origin below 0", "origins of the cache must be from 0 to 2"),
-    ]:
-        worse = MALFORMED_CACHES[change](state)
-        with pytest.raises(RegardError, match=told):
-            Program.step(program, build.kernels(), tokens, worse, None)
-
-
 def test_kernels_raise_an_error_for_pages_that_are_not_there(use):
     use("fast")
     model = decoder("gpt2")
@@ -209,41 +172,6 @@ def test_tokens_of_another_batch_size_cause_no_read_out_of_bounds(use):
                 pass
         state, tokens = started(model)
         assert model.step(tokens, state)[0].isfinite().all()
-
-
-def test_a_search_with_invalid_options_has_no_result_or_raises_an_error(use):
-    use("fast")
-    model = decoder("transformer")
-    source = Sequences.of([[3, 4, 5], [1]], 0)
-    from regard.decoding.beam import Beam
-
-    wanted = Beam(size=3, n_best=2, max_tokens=6).run(model, source)
-    plans = []
-    from regard.kernels import program
-
-    def seen(plan, *rest):
-        plans.append(plan)
-        return search(plan, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "search", seen)
-        assert Beam(size=3, n_best=2, max_tokens=6).run(model, source) == wanted
-    (plan,) = plans
-    for change in (
-        dict(n_best=0),
-        dict(n_best=9),
-        dict(size=0),
-        dict(limits=plan.limits - 100),
-        dict(limits=plan.limits.int()),
-        dict(bits=lambda *given: 63),
-        dict(bits=lambda *given: -1),
-        dict(penalty=lambda n: 1.0 if isinstance(n, int | float) else n[:1]),
-    ):
-        state, first = start(model, source)
-        try:
-            assert model.search(first, state, replace(plan, **change)) is None
-        except RegardError:
-            pass
 
 
 # ---- texts
@@ -287,48 +215,3 @@ def test_kernels_raise_an_error_for_invalid_starts_of_texts(use, monkeypatch):
 
 
 # ---- what kernels throw
-
-
-NO_MEMORY = """
-import resource, sys
-import torch
-from regard import ops
-from regard.layers.quantized import Panels, pack
-from regard.kernels import build, products, training
-
-library = build.load(build.build())
-build.kernels = lambda: library
-threads = int(sys.argv[1])
-torch.set_num_threads(threads)
-products.threads_for = lambda *work: threads
-matrix = Panels(pack(torch.zeros(16, 64, dtype=torch.int8)), torch.ones(16), (16, 64))
-x = torch.zeros(1_500_000, 64)
-heads = [torch.zeros(1, 1, t, 32, dtype=torch.bfloat16) for t in (64, 600_000, 600_000)]
-few = torch.zeros(2, 64)
-products.quantized_linear(few, matrix)
-asked = training.AttentionCall(None, False, 1.0, ops.NO_DROP)
-calls = [lambda: products.quantized_linear(x, matrix)]
-if library.regard_attention_is_fast():
-    calls.append(lambda: training.attend(*heads, asked))
-pages = int(open("/proc/self/statm").read().split()[0])
-room = pages * resource.getpagesize() + (150 << 20)  # what comes out takes 96 MB of it
-resource.setrlimit(resource.RLIMIT_AS, (room, room))
-for call in calls:
-    try:
-        call()
-    except MemoryError as error:
-        print("MemoryError:", error)
-assert products.quantized_linear(few, matrix).abs().sum() == 0
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of memory are Linux's")
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_failed_allocation_in_a_kernel_raises_memory_error(libraries, threads):
-    command = [sys.executable, "-c", NO_MEMORY, str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = done.stdout.splitlines()
-    assert told and set(told) == {
-        "MemoryError: there is not enough memory for the compiled kernels"
-    }

@@ -1,8 +1,9 @@
-"""Building and loading the kernels: files of other users, compilers that hang."""
+"""Kernels are compiled where they run, or come as wheels."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from pathlib import Path
 
@@ -106,20 +107,6 @@ def test_invalid_values_of_cxx_give_kernels_or_one_warning(
     assert found == (len(warned) == 0)
 
 
-@pytest.mark.parametrize("where", ["chmod", "replace", "TemporaryDirectory"])
-def test_a_full_disk_while_building_gives_one_warning(
-    small_library, monkeypatch, not_set_up, where
-):
-    def full(*given, **more):
-        raise OSError(28, "No space left on device")
-
-    owner = {"chmod": Path, "replace": os}.get(where, build.tempfile)
-    monkeypatch.setattr(owner, where, full)
-    with pytest.warns(UserWarning, match="No space left on device") as warned:
-        assert not build.setup() and not build.setup()
-    assert len(warned) == 1
-
-
 def test_flags_that_the_compiler_does_not_know_are_replaced_by_the_next_ones(small_library):
     kinds = (("-mno-such-processor",), ("-O0",))
     path = build.build(kinds)
@@ -132,17 +119,6 @@ def test_a_library_that_does_not_run_here_is_not_cached(small_library, monkeypat
     with pytest.raises(build.BuildError, match="exit code -4"):
         build.build(NO_FLAGS)
     assert not list(small_library.iterdir())
-
-
-@pytest.mark.parametrize("keep", [0, 9000, -1])
-def test_a_damaged_library_is_compiled_again(small_library, keep):
-    path = build.build(NO_FLAGS)
-    whole = path.read_bytes()
-    assert len(whole) > 9000
-    for damaged in (whole[:keep], bytes(100) + whole[100:]):  # which nobody may load
-        path.write_bytes(damaged)
-        assert build.build(NO_FLAGS) == path
-        assert path.read_bytes() == whole
 
 
 def test_without_a_usable_cache_kernels_are_built_for_the_process(
@@ -162,7 +138,111 @@ def test_a_library_in_a_read_only_cache_is_used(small_library, monkeypatch, caps
     assert build.build(NO_FLAGS) == path and not capsys.readouterr().err
 
 
-def test_the_message_of_an_invalid_source_is_the_line_that_explains_it(small_library, tmp_path):
-    (tmp_path / "small.c++").write_text("int main() {\n  return none;\n}\n")
-    with pytest.raises(build.BuildError, match="‘?none’? was not declared|undeclared identifier"):
-        build.build(NO_FLAGS)
+ROOT = Path(__file__).parents[2]
+
+# What Linux prints of these processors, less the features that play no role.
+AVX2 = "fpu sse2 fma movbe xsave avx f16c abm bmi1 avx2 bmi2"
+AVX512 = f"{AVX2} avx512f avx512dq avx512cd avx512bw avx512vl"
+PROCESSORS = {
+    "Sapphire Rapids": (f"{AVX512} avx512_bf16 avx512_vnni amx_tile", "avx512-bf16"),
+    "Ice Lake": (f"{AVX512} avx512_vnni", "avx512"),
+    "Skylake-X": (AVX512, "avx2"),  # the kernels need AVX-512's products of bytes
+    "Zen 3": (AVX2, "avx2"),
+    "Ivy Bridge": ("fpu sse2 avx f16c xsave", "sse2"),
+}
+
+
+def cpuinfo(folder: Path, *flags: str, name: str = "flags\t\t") -> Path:
+    path = folder / "cpuinfo"
+    path.write_text(
+        "".join(f"processor\t: {i}\n{name}: {line}\n\n" for i, line in enumerate(flags))
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_the_fastest_level_that_a_processor_has_comes_first(tmp_path, name):
+    flags, level = PROCESSORS[name]
+    known = build.features(cpuinfo(tmp_path, flags, flags))
+    found = [one.name for one in build.levels_of("x86_64", known)]
+    assert found[0] == level and found[-1] == "sse2"
+
+
+def test_features_are_those_that_all_processors_have(tmp_path):
+    assert build.features(cpuinfo(tmp_path, AVX512, AVX2)) == {*AVX2.split()}
+    assert build.features(tmp_path / "none") == frozenset()
+    arm = cpuinfo(tmp_path, "fp asimd", name="Features\t")
+    assert build.features(arm) == {"fp", "asimd"}
+    assert [level.name for level in build.levels_of("aarch64", frozenset())] == ["armv8"]
+    assert not build.levels_of("riscv64", frozenset())
+
+
+@pytest.fixture
+def wheel_folder(libraries, tmp_path, monkeypatch):
+    """The folder of a wheel's kernels, where only the lowest level is; nothing is set up yet."""
+    compiled = build.build((("-DPORTABLE", "-O1"),))  # which `libraries` has put into the cache
+    level = build.LEVELS["x86_64"][-1]
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    monkeypatch.setattr(build, "WHEEL", folder)
+    monkeypatch.setattr(build, "levels_here", lambda: [build.LEVELS["x86_64"][0], level])
+    code = compiled.read_bytes()[: -build.SUM().digest_size]
+    path = folder / build.prebuilt_name(level)
+    path.write_bytes(code + build._checksum(path.name, code))
+    for name in ("CXX", build.MORE_FLAGS):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("_loaded", "_failure", "_path"):
+        monkeypatch.setattr(build, name, None if name == "_loaded" else "")
+    return folder
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """The calls of the compiler, which fails."""
+    calls = []
+
+    def fail(*given):
+        calls.append(given)
+        raise build.BuildError("no compiler")
+
+    monkeypatch.setattr(build, "build", fail)
+    return calls
+
+
+def test_kernels_of_the_wheel_are_loaded_without_a_compiler(wheel_folder, compiles):
+    assert build.setup() and not compiles
+    (path,) = wheel_folder.iterdir()
+    assert build.status() == f"loaded from {path}"
+
+
+def test_kernels_of_other_sources_are_not_loaded(wheel_folder, compiles, tmp_path, monkeypatch):
+    sources = shutil.copytree(build.SOURCES, tmp_path / "cpp")
+    with (sources / "kernels.cpp").open("a") as file:
+        file.write("// changed\n")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert not build.setup()
+    assert len(compiles) == 1
+
+
+def test_damaged_kernels_of_the_wheel_are_not_loaded(wheel_folder, compiles, capsys):
+    (path,) = wheel_folder.iterdir()
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert not build.setup()
+    assert f"{path} is damaged" in capsys.readouterr().err and len(compiles) == 1
+
+
+@pytest.mark.parametrize("variable", ["CXX", "REGARD_CXXFLAGS"])
+def test_a_variable_that_says_how_to_compile_comes_before_the_wheel(
+    wheel_folder, compiles, monkeypatch, variable
+):
+    monkeypatch.setenv(variable, "-O1")
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert not build.setup()
+    assert len(compiles) == 1
+
+
+def test_a_checkout_has_no_prebuilt_kernels_and_packs_none():
+    assert not build.WHEEL.exists()
+    assert ".so" not in (ROOT / "pyproject.toml").read_text()

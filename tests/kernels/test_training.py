@@ -1,9 +1,10 @@
-"""The kernels of training against the same formulas in float64, forward and backward."""
+"""Kernels of training against their definitions: LSTM, top-k."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from regard import ops
 from regard.attention.attend import attend
 from regard.attention.masks import causal, given, padding
 from regard.attention.multihead import SelfAttention
+from regard.kernels import training
 from regard.kernels import training as compiled
 from regard.layers.dropout import AddNorm
 from regard.layers.feedforward import FeedForward
 from regard.layers.linear import Linear
+from regard.layers.recurrent import LSTM
 from regard.ops import Drop, KeyMask, WeightCopies, cast, weight_copies
 
 KINDS = ["fast", "older", "plain"]
@@ -72,12 +75,6 @@ def test_dropout_uses_the_published_numbers_of_its_generator():
         assert kept == [number >= threshold for number in bits]
 
 
-# ---- norm(hidden + drop(update))
-
-
-# ---- gelu
-
-
 # ---- products under autocast
 
 
@@ -120,9 +117,6 @@ def test_nan_or_infinite_logits_give_a_nan_loss(use, column):
     scores[1, column], scores[2] = torch.nan, -torch.inf
     found = compiled.cross_entropy(scores, torch.tensor([1, 2, 3]), 0.0)
     assert found.isnan().tolist() == scores.isnan().any(1).tolist() == [False, True, True]
-
-
-# ---- a step of an LSTM
 
 
 # ---- attention
@@ -207,3 +201,181 @@ def test_unsupported_types_and_empty_tensors_do_not_use_kernels(use):
     assert norm(empty, empty).shape == (0, 8)
     heads = torch.zeros(1, 0, 3, 8, dtype=torch.bfloat16)
     assert attend(heads, heads, heads).shape == heads.shape
+
+
+CELL_SHAPES = [  # rows, steps, width: blocks that are whole and broken, of rows and of units
+    (1, 2, 1),
+    (2, 3, 16),
+    (3, 5, 33),
+    (13, 4, 47),
+    (25, 3, 64),
+    (40, 2, 97),
+]
+ERROR = 0.015  # of results and gradients, beside the largest: bfloat16 has 8 bits
+
+
+def naive(x, hidden, cell, below, own, bias):
+    """i f g o; c = f * c + i * g, h = o * tanh(c)"""
+    hiddens = []
+    for step in x.unbind(1):
+        i, f, g, o = (step @ below.T + hidden @ own.T + bias).chunk(4, 1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        hidden = o.sigmoid() * cell.tanh()
+        hiddens.append(hidden)
+    return torch.stack(hiddens, 1), hidden, cell
+
+
+def drawn_cells(rows, steps, width, inner=5):
+    """Inputs and parameters in float64; the numbers are those of float32."""
+    torch.manual_seed(rows)
+    shapes = [(rows, steps, inner), (rows, width), (rows, width)]
+    shapes += [(4 * width, inner), (4 * width, width), (4 * width,)]
+    scales = [1.0, 0.5, 1.0, 0.5, 2.0 * width**-0.5, 0.5]
+    pairs = zip(shapes, scales, strict=True)
+    return [(torch.randn(shape) * scale).double().requires_grad_() for shape, scale in pairs]
+
+
+def layer_of(tensors):
+    """Our layer with these parameters, in float32, and its inputs."""
+    x, hidden, cell, below, own, bias = (t.detach().float() for t in tensors)
+    layer = LSTM(x.size(2), hidden.size(1))
+    with torch.no_grad():
+        layer.input.weight.copy_(below)
+        layer.recurrent.weight.copy_(own)
+        layer.input.bias.copy_(bias)
+    return layer, [t.requires_grad_() for t in (x, hidden, cell)]
+
+
+def run(layer, read):
+    """Hidden states, the last one and the last cell, with products of bfloat16."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hiddens, ends = layer(*read)
+    return [hiddens, *ends]
+
+
+def cell_gradients(found, weights, leaves, **options):
+    """Gradients of a weighted sum of all results."""
+    total = sum((one * weight).sum() for one, weight in zip(found, weights, strict=True))
+    return torch.autograd.grad(total, leaves, **options)
+
+
+def leaves_of(layer, read):
+    return [*read, layer.input.weight, layer.recurrent.weight, layer.input.bias]
+
+
+def error(found, wanted):
+    return ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
+
+
+@pytest.fixture
+def calls(use, monkeypatch):
+    """The kernels that ran; a skip where this processor has none."""
+    use("fast")
+    if not training.lstm_available():
+        pytest.skip("these kernels are for processors that multiply bfloat16")
+    names, call = [], training._call_lstm
+
+    def noted(name, *rest, **tensors):
+        names.append(name)
+        call(name, *rest, **tensors)
+
+    monkeypatch.setattr(training, "_call_lstm", noted)
+    return names
+
+
+@pytest.mark.parametrize("shape", CELL_SHAPES)
+def test_states_and_gradients_equal_those_of_the_equations(calls, shape):
+    tensors = drawn_cells(*shape)
+    wanted = naive(*tensors)
+    weights = [torch.randn_like(one) for one in wanted]
+    layer, read = layer_of(tensors)
+    found = run(layer, read)
+    grads = cell_gradients(found, [w.float() for w in weights], leaves_of(layer, read))
+    assert calls == ["regard_lstm_forward", "regard_lstm_backward"]
+    everything = zip(
+        [*found, *grads], [*wanted, *cell_gradients(wanted, weights, tensors)], strict=True
+    )
+    for one, other in everything:
+        assert one.dtype == torch.float32
+        assert error(one, other) < ERROR
+
+
+def test_outside_of_autocast_the_kernel_does_not_run(calls):
+    layer, read = layer_of(drawn_cells(3, 5, 33))
+    layer(*read)[0].sum().backward()
+    assert not calls
+
+
+def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
+    """The sums of a row are added in one order, by any number of threads and in any batch."""
+    layer, (x, hidden, cell) = layer_of(drawn_cells(30, 4, 97))
+    inputs = (x @ layer.input.weight.T).detach().bfloat16()
+    hidden, cell = hidden.detach(), cell.detach()
+    before = torch.get_num_threads()
+
+    def states(rows, threads):
+        torch.set_num_threads(threads)
+        try:
+            return training.lstm_forward(
+                *(layer.recurrent.weight, inputs[rows], layer.input.bias),
+                *(hidden[rows], cell[rows]),
+                keep=False,
+            ).hiddens
+        finally:
+            torch.set_num_threads(before)
+
+    whole = states(slice(None), 1)
+    assert torch.equal(states(slice(None), 3), whole)
+    for rows in (slice(0, 1), slice(7, 20)):
+        assert torch.equal(states(rows, 2), whole[rows])
+
+
+def test_libraries_for_older_processors_have_no_lstm_kernels(libraries):
+    for kind in ("older", "plain"):
+        assert not libraries[kind].regard_lstm_available()
+
+
+def by_sorting(scores, count):
+    """In float32, as both sides round; of equally probable words the first."""
+    log_probs = scores.log_softmax(-1)
+    order = log_probs.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    return order, scores.double().log_softmax(-1).gather(1, order).float()
+
+
+@pytest.mark.parametrize(
+    "words, count", [(512, 1), (10, 8), (101, 8), (600, 8), (4097, 8), (32_000, 8), (9_000, 600)]
+)
+@pytest.mark.parametrize("grain", [None, 1.0])
+def test_topk_equals_a_full_sort(use, words, count, grain):
+    scores = torch.randn(7, words, generator=torch.Generator().manual_seed(words)) * 4
+    if grain is not None:  # few values, so that many are equal
+        scores = (scores * grain).round()
+    scores[1] -= 100
+    scores[2, : words // 2] = -math.inf
+    scores[3, 1:] = -math.inf  # fewer words than are looked for
+    scores[4] = 0.25
+    wanted, log_prob = by_sorting(scores, count)
+    for kind in KINDS:
+        use(kind)
+        found = ops.topk(scores, count)
+        assert torch.equal(found[0], wanted)
+        torch.testing.assert_close(found[1], log_prob, rtol=1e-6, atol=1e-6)
+        assert [part.shape for part in ops.topk(scores[:0], count)] == [(0, count), (0, count)]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_nan_and_infinity_give_nan_probabilities_in_their_row(use, wrong):
+    scores = torch.zeros(3, 5000)
+    scores[1, 4000] = wrong
+    for kind in KINDS:
+        use(kind)
+        assert ops.topk(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
+
+
+def test_the_kernel_is_used_only_for_float32_scores_of_enough_tokens(use):
+    use("fast")
+    assert ops.topk.has_implementation(torch.zeros(2, 9000), 3)
+    assert not ops.topk.has_implementation(torch.zeros(2, 2), 3)
+    assert not ops.topk.has_implementation(torch.zeros(2, 9000, dtype=torch.float64), 3)
+    use(None)
+    assert not ops.topk.has_implementation(torch.zeros(2, 9000), 3)
