@@ -1,9 +1,15 @@
-"""OpenAI's completions against generation and log-likelihoods in Python."""
+"""Completions over HTTP, by their clients and by the evaluation harness."""
 
 from __future__ import annotations
 
 import pytest
-from served import ask, message_of
+import torch
+from served import ask, listening, message_of, running, service_of
+
+from regard.models.gpt2 import GPT2, GPT2Config
+from regard.serving.models import ServedModels, served_model
+from regard.tasks.language_modeling import TextGenerator
+from regard.text import train
 
 MODELS = ("language-modeling", "language-modeling-gpt2")
 PROMPTS = ["the cat", "a warm mat in"]
@@ -192,12 +198,174 @@ def test_replies_in_a_chat_equal_those_of_the_dialogue_task(service):
     assert stopped["choices"][0]["finish_reason"] == "stop"
 
 
-@pytest.mark.parametrize(
-    "messages", [[], [{"role": "system", "content": "a"}], [{"role": "user"}], "the cat"]
+MODEL = "language-modeling-gpt2"
+PROMPT = {"model": MODEL, "prompt": "the cat", "max_tokens": 6}
+HELLO = {"model": "dialogue", "messages": [{"role": "user", "content": "the cat"}]}
+NEUTRAL = (
+    *({"user": "u1"}, {"best_of": 1}, {"suffix": None}, {"logit_bias": {}}, {"logit_bias": None}),
+    *({"presence_penalty": 0}, {"frequency_penalty": 0.0}, {"n": None}, {"stream": False}),
 )
-def test_messages_that_are_no_turns_are_errors(service, messages):
-    body = {"model": "dialogue", "messages": messages}
-    answered = ask(service, "/v1/chat/completions", body)
-    assert answered.status_code == 400 and "`messages" in message_of(answered)
-    wrong = ask(service, "/v1/chat/completions", {**body, "model": "language-modeling"})
-    assert wrong.status_code in (400, 404)
+
+
+@pytest.fixture(scope="module")
+def address(service):
+    with listening(service) as found:
+        yield f"{found}v1"
+
+
+def test_openais_client_receives_what_the_tasks_compute(service, address):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=address, api_key="x", max_retries=0)
+    assert MODEL in [model.id for model in client.models.list()]
+    assert client.models.retrieve(MODEL).id == MODEL
+    task = service.models.all[MODEL].task
+    whole = client.completions.create(**PROMPT, temperature=0)
+    assert "the cat" + whole.choices[0].text == task.generate("the cat", max_tokens=6)
+    assert whole.usage.prompt_tokens == len(task.prompt_ids(["the cat"])[0])
+    counted = {"include_usage": True}
+    *parts, last = client.completions.create(
+        **PROMPT, temperature=0, stream=True, stream_options=counted
+    )
+    assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
+    assert last.usage == whole.usage and len(parts) > 3
+    vectors = client.embeddings.create(model="embedding", input=["the cat", "a mat"]).data
+    expected = service.models.all["embedding"].task.embed(["the cat", "a mat"])
+    for item, row in zip(vectors, expected.tolist(), strict=True):
+        assert item.embedding == pytest.approx(row, abs=1e-6)
+    reply = client.chat.completions.create(**HELLO).choices[0].message.content
+    assert reply == service.models.all["dialogue"].task.reply(["the cat"])
+    streamed = client.chat.completions.create(**HELLO, stream=True)
+    assert "".join(part.choices[0].delta.content or "" for part in streamed) == reply
+    with pytest.raises(openai.NotFoundError, match="Its models: "):
+        client.completions.create(**{**PROMPT, "model": "no"})
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        client.completions.create(**PROMPT, best_of=2)
+
+
+def test_langchains_client_receives_what_the_tasks_compute(service, address):
+    langchain = pytest.importorskip("langchain_openai")
+    options = {"base_url": address, "api_key": "x"}
+    written = langchain.OpenAI(model=MODEL, max_tokens=6, temperature=0, **options)
+    expected = service.models.all[MODEL].task.generate("the cat", max_tokens=6)
+    assert "the cat" + written.invoke("the cat") == expected
+    assert "the cat" + "".join(written.stream("the cat")) == expected
+    chat = langchain.ChatOpenAI(model="dialogue", **options)
+    reply = service.models.all["dialogue"].task.reply(["the cat"])
+    assert chat.invoke("the cat").content == reply
+    assert "".join(part.content for part in chat.stream("the cat")) == reply
+
+
+def test_fields_that_change_nothing_are_accepted_and_others_are_errors(service):
+    alone = ask(service, "/v1/completions", PROMPT).json()["choices"]
+    for field in NEUTRAL:
+        assert ask(service, "/v1/completions", {**PROMPT, **field}).json()["choices"] == alone
+    reply = ask(service, "/v1/chat/completions", HELLO).json()["choices"]
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
+    turn = {"role": "user", "content": parts, "name": None, "tool_calls": None}
+    for field in (*NEUTRAL[3:], {"messages": [turn]}, {"max_completion_tokens": 40}):
+        asked = {**HELLO, "max_tokens": 40, **field}
+        assert ask(service, "/v1/chat/completions", asked).json()["choices"] == reply
+    for path, field, value in (
+        ("/v1/completions", "best_of", 2),
+        ("/v1/completions", "presence_penalty", 0.5),
+        ("/v1/completions", "logit_bias", {"5": 1.0}),
+        ("/v1/chat/completions", "tools", []),
+        ("/v1/chat/completions", "messages", [{"role": "system", "content": "a"}]),
+        ("/v1/chat/completions", "messages", [{"role": "user", "content": [{"type": "image"}]}]),
+        ("/v1/embeddings", "dimensions", 3),
+        ("/v1/embeddings", "input", [5, 10**6]),
+    ):
+        fields = {"model": "embedding", "input": "a"} if "embed" in path else HELLO
+        fields = PROMPT if path == "/v1/completions" else fields
+        answered = ask(service, path, {**fields, field: value})
+        assert answered.status_code == 400
+        assert field in message_of(answered) or "has the id 1000000" in message_of(answered)
+
+
+TEXTS = ["the old cat sat on a warm mat", "who was sleeping in the sun ?"] * 4
+REQUESTS = [
+    ("the old cat", " sat on a warm mat"), ("who was", " sleeping"), ("", "the cat sat"),
+    ("the sun ", "was warm"), ("who", " in"), ("the old ca", "t sat"),
+]  # fmt: skip
+
+
+def small_task(eos: int | None = None) -> TextGenerator:
+    """A GPT-2 that has more tokens than its tokenizer."""
+    tokenizer = train("byte-bpe", TEXTS, 270)
+    ids = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id if eos is None else eos}
+    torch.manual_seed(4)
+    config = GPT2Config(
+        tokenizer.vocab_size + 20, d_model=16, heads=2, layers=1, max_length=48, **ids
+    )
+    model = GPT2(config).eval()
+    with torch.no_grad():
+        model.embedding.weight.mul_(20)
+    return TextGenerator(model, tokenizer)
+
+
+@pytest.fixture(params=["ends by its length", "ends by its end-of-text token"])
+def served(request):
+    """A running service with one model, which in one case ends each text at once."""
+    task = small_task()
+    if "token" in request.param:
+        ids = task.prompt_ids([REQUESTS[0][0] + REQUESTS[0][1]])
+        with torch.no_grad():
+            best = task.module.head.logits(task.module(torch.tensor(ids)).hidden)[0, -1].argmax()
+        task = small_task(int(best))
+    service = service_of({})
+    made = served_model("gpt", task, service.counters)
+    service.models = ServedModels({"gpt": made})
+    with running(service):
+        yield service
+
+
+def answer(service, path, body=None):
+    answered = ask(service, path, body)
+    assert answered.status_code == 200, message_of(answered)
+    return answered.json()
+
+
+def asked_of_tokenizer(service, text):
+    return answer(service, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+
+
+def test_continuations_have_the_numbers_of_the_model_in_the_requests_of_the_harness(served):
+    """Rows of ids, echoed with one token more, whose log-probabilities are left out again."""
+    info = answer(served, "/tokenizer_info")
+    first = asked_of_tokenizer(served, info["bos_token"] or info["eos_token"])
+    rows, counts = [], []
+    for context, continuation in REQUESTS:
+        before = asked_of_tokenizer(served, context.rstrip()) or first
+        whole = asked_of_tokenizer(served, context + continuation)
+        rows.append([*before, *whole[len(before) if context else 0 :]])
+        counts.append(len(before))
+    body = {"model": "gpt", "prompt": rows, "temperature": 0, "max_tokens": 1}
+    found = answer(served, "/v1/completions", {**body, "logprobs": 1, "seed": 1234, "echo": True})
+    model = served.models.all["gpt"].task.module
+    for choice, count, row in zip(found["choices"], counts, rows, strict=True):
+        with torch.no_grad():
+            log_probs = model.head.logits(model(torch.tensor([row])).hidden)[0].log_softmax(-1)
+        expected = [float(log_probs[i - 1, row[i]]) for i in range(count, len(row))]
+        nats, greedy = (
+            sum(expected),
+            all(row[i] == int(log_probs[i - 1].argmax()) for i in range(count, len(row))),
+        )
+        numbers = choice["logprobs"]
+        assert len(numbers["token_logprobs"]) == len(row) + 1
+        own, best = (numbers[name][count:-1] for name in ("token_logprobs", "top_logprobs"))
+        assert sum(own) == pytest.approx(nats, rel=1e-6)
+        assert all(one == max(top.values()) for one, top in zip(own, best, strict=True)) == greedy
+    assert {len(v) for v in numbers.values()} == {len(row) + 1}
+
+
+def test_every_token_of_a_model_has_a_name_also_beyond_its_tokenizer(served):
+    body = {"prompt": TEXTS[0], "max_tokens": 0, "echo": True, "logprobs": 20}
+    (choice,) = answer(served, "/v1/completions", body)["choices"]
+    names = {name for top in choice["logprobs"]["top_logprobs"][1:] for name in top}
+    assert any(name.startswith("<") and name[1:-1].isdigit() for name in names)
+
+
+@pytest.mark.parametrize("fields", [{}, {"texts": "a", "prompt": "a"}])
+def test_texts_or_a_prompt_are_tokenized(served, fields):
+    answered = ask(served, "/tokenize", fields)
+    assert answered.status_code == 400 and "one of `texts` and `prompt`" in message_of(answered)

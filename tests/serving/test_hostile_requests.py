@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import tracemalloc
 
 import pytest
@@ -27,17 +26,13 @@ def sent(value):
         ("", "The body must be a JSON object"),
         ('{"model": "tagging", "tex', "is not JSON"),
         ("[1]", "must be a JSON object"),
-        ("null", "must be a JSON object"),
         (b'{"texts": "\xff"}', "There was an error parsing the body"),
         ("[" * 100_000, "There was an error parsing the body"),
         ('{"texts": ' + "[" * 500 + "]" * 500 + "}", "`texts` must be"),
-        ('{"model": "tagging", "texts": NaN}', "`texts` must be"),
         ('{"model": "tagging", "texts": "\\ud800"}', "surrogate"),
         ({**TAG, "texts": None}, "`texts` is missing"),
-        ({**TAG, "texts": {"a": 1}}, "`texts` must be"),
         ({**TAG, "texts": ["a", 3]}, "`texts.1` must be"),
         ({**TAG, "textes": "a"}, "`textes` is an unknown field. Did you mean 'texts'?"),
-        ({"model": "tagging", "text": "a"}, "`text` is an unknown field. Did you mean 'texts'?"),
         ({**TAG, "model": 3}, "`model` must be a string"),
         ({**TAG, "x" * 10_000: 3}, "xxx` is an unknown field"),
         ({"texts": "a"}, "`model` must name one of the models that are served: classification,"),
@@ -57,9 +52,7 @@ def test_a_body_that_is_wrong_is_an_error_that_says_where(service, body, said):
     [
         ("/embed", {"layers": "9223372036854775808"}, "layers"),
         ("/embed", {"layers": 2**63}, None),
-        ("/embed", {"layers": [-(2**70)]}, None),
         ("/embed", {"granularity": "x" * 10**5}, "granularity"),
-        ("/embed", {"pooling": "x" * 10**5}, None),
         ("/generate", {"model": "translation", "seed": 2**63}, "seed"),
         ("/generate", {"model": "translation", "temperature": float("inf")}, "temperature"),
         ("/generate", {"model": "translation", "length_penalty": f"{'x' * 10**5}:1"}, None),
@@ -114,15 +107,6 @@ def test_an_error_for_a_long_text_advises_fields_that_its_route_has(service):
         assert ("too_long=" in message_of(answered)) is advised
 
 
-def test_ten_thousand_texts_in_one_request_are_embedded_in_order(service):
-    texts = ["the cat", "a warm mat"] * 5_000
-    body = {"model": "embedding", "input": texts, "encoding_format": "base64"}
-    data = ask(service, "/v1/embeddings", body).json()["data"]
-    assert [item["index"] for item in data] == [*range(10_000)]
-    assert data[0]["embedding"] != data[1]["embedding"]
-    assert len({item["embedding"] for item in data}) < 50  # rounding alone differs
-
-
 def test_a_request_larger_than_the_queue_is_rejected_before_memory_is_allocated(folders):
     """More texts are asked for than would fit into memory."""
     small = service_of({"gpt": folders["language-modeling-gpt2"]}, most=1000)
@@ -171,33 +155,6 @@ def test_empty_lists_have_empty_answers(service):
 def many(value):
     """A list of a quarter of a megabyte of one value."""
     return b"[" + b",".join([value] * (2**18 // (len(value) + 1))) + b"]"
-
-
-@pytest.mark.parametrize(
-    "path, body, said",
-    [
-        ("/tag", b'{"texts": ' + many(b"1") + b"}", "`texts.0` must be"),
-        ("/v1/completions", b'{"prompt": ' + many(b"null") + b"}", "`prompt.0` must be"),
-        ("/choose", b'{"questions": ' + many(b"{}") + b"}", "`questions.0.choices` is missing"),
-        (
-            "/tag",
-            b'{"texts": "a", ' + b",".join(b'"%06d": 0' % n for n in range(60_000)) + b"}",
-            "`000000` is an unknown field",
-        ),
-    ],
-)
-def test_many_mistakes_cost_no_more_than_a_few(service, path, body, said):
-    """Each of many errors of pydantic would take a kilobyte, and a line of the answer."""
-    tracemalloc.start()
-    began = time.process_time()
-    try:
-        answered = ask(service, path, body)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert answered.status_code == 400 and said in message_of(answered)
-    assert len(answered.content) < 5_000 and most < 60 * 2**20
-    assert time.process_time() - began < 20
 
 
 @pytest.fixture(scope="module")

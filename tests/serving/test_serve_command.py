@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,19 +63,6 @@ def test_a_process_serves_and_answers_what_it_took_before_it_ends(folders, tmp_p
         process.stderr.close()
 
 
-# What requests import when they need it, and what training, pictures and other models use.
-NOT_AT_START = (
-    *("regard.decoding.continuous", "regard.decoding.speculative"),
-    *("regard.serving.openai", "regard.serving.chat", "regard.serving.generation"),
-    *("regard.serving.ui", "regard.visual", "regard.training.loop", "regard.experiments"),
-    *("regard.tasks.language_modeling", "regard.tasks.text_to_text", "regard.tasks.dialogue"),
-    *("regard.checkpoints.formats.elmo", "regard.checkpoints.formats.fastai", "regard.models.elmo"),
-    *("regard.executors.local", "regard.exporting", "regard.sharded", "regard.models.gpt2"),
-    *("torch._dynamo", "torch._inductor", "torch.onnx", "sympy", "scipy", "pandas", "matplotlib"),
-    *("transformers", "datasets", "huggingface_hub", "PIL", "rich", "jinja2", "openai"),
-)
-
-
 def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_path):
     folder = str(folders["tagging"])
     (tmp_path / "key").write_bytes(b"\xff\xfe")
@@ -102,21 +88,6 @@ def test_a_port_in_use_is_an_error_that_asks_for_another(folders):
         port = other.getsockname()[1]
         run = CliRunner().invoke(app, ["serve", str(folders["tagging"]), "--port", str(port)])
     assert run.exit_code == 2 and "choose another --port" in run.stderr
-
-
-def has_ipv6() -> bool:
-    with suppress(OSError), socket.socket(socket.AF_INET6) as one:
-        one.bind(("::1", 0))
-        return True
-    return False
-
-
-def test_a_folder_without_a_model_ends_the_process_with_an_error(tmp_path):
-    (tmp_path / "empty").mkdir()
-    command = [*REGARD, str(tmp_path / "empty"), "--port", str(free_port())]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2, ended.stderr
-    assert "empty" in ended.stderr and "Traceback" not in ended.stderr
 
 
 def test_without_the_packages_an_error_names_the_extra(folders, monkeypatch):

@@ -10,12 +10,7 @@ import time
 
 import httpx2
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from served import ask, ask_together, listening, message_of, opened, running, service_of
-
-from regard.decoding.streaming import GeneratedText, IncrementalDetokenizer
-from regard.text import train
+from served import ask, ask_together, listening, message_of, running, service_of
 
 MODELS = ("language-modeling", "language-modeling-gpt2")
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun who where".split()
@@ -194,60 +189,6 @@ def test_a_request_with_many_prompts_does_not_keep_the_others_waiting(folders):
     assert max(ended, key=lambda queued: len(queued.results)) is ended[-1]
     count = float(sum(len(queued.results) for queued in ended))
     assert f'path="/v1/completions"}} {count}' in ask(service, "/metrics").text
-
-
-def test_prompts_that_begin_alike_are_read_once(folders):
-    service = service_of({"lm": folders["language-modeling-gpt2"]}, prefix_bytes=2**20)
-    task, alone = service.models.all["lm"].task, opened(folders["language-modeling-gpt2"])
-    with running(service):
-        for end in "was", "sat":
-            text = f"the old cat sat on a warm mat and {end}"
-            body = {"prompt": text, "max_tokens": 4, "temperature": 0}
-            written = ask(service, "/v1/completions", body).json()["choices"][0]["text"]
-            assert text + written == alone.generate(text, max_tokens=4, beams=1)
-    assert task.prefix_cache.reused >= 8 and task.prefix_cache.bytes <= 2**20
-
-
-def test_long_stops_cost_no_more_than_short_ones():
-    """Their time is the engine's, for which all requests wait."""
-    ids = BYTES.encode("the cat sat " * 300).ids
-    stops = [f"{number}" * 500_000 for number in range(14)]
-    stops += ["the cat sat " * 50_000, "the cat sat " * 40_000 + "!"]
-    generated, began, text = GeneratedText(BYTES, [], stops), time.process_time(), ""
-    for token in ids[:1500]:
-        generated.add(token)
-        text += generated.ready()
-    assert text == "" and time.process_time() - began < 5
-    generated.end()
-    assert generated.ready() == BYTES.decode(ids[:1500])
-
-
-BYTES = train("byte-bpe", ["naïve café 日本語 😀 the cat sat " * 3], 290)
-TEXT = st.text(alphabet="ab é日😀", max_size=12)
-
-
-@given(TEXT, st.lists(st.text(alphabet="ab é日😀", min_size=1, max_size=3), max_size=3))
-def test_a_stop_ends_a_text_before_it_wherever_it_lies(text, stops):
-    ids = BYTES.encode(text).ids
-    whole = "".join(
-        [*map((detokenizer := IncrementalDetokenizer(BYTES, [])).add, ids), detokenizer.rest()]
-    )
-    generated, pieces = GeneratedText(BYTES, [], stops), []
-    for token in ids:
-        generated.add(token)
-        pieces.append(generated.ready())
-        assert not any(stop in "".join(pieces) for stop in stops)
-    generated.end()
-    pieces.append(generated.ready())
-    found = [at for stop in stops if (at := whole.find(stop)) >= 0]
-    assert "".join(pieces) == generated.text
-    assert generated.reason == ("stop" if found else "length")
-    if not found:
-        assert generated.text == whole
-    else:  # before a stop that no other one precedes completely
-        assert any(whole.startswith(generated.text + stop) for stop in stops)
-        assert not any(stop in generated.text for stop in stops)
-    assert len(generated.parts) == len(generated.tokens) or not ids
 
 
 TEMPLATE = """{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}

@@ -17,7 +17,6 @@ from served import listening, running, service_of
 
 from regard.serving.ui.lessons import LESSONS
 from regard.serving.ui.sources import UISources
-from regard.visual.image_regions import attended_regions
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("uvicorn")
@@ -34,7 +33,6 @@ NAMED = {
     SCRIPT.replace("/", "|"): "language-modeling",
     "captioning": "captioning",
 }
-STRIPES = Path(__file__).parents[1] / "stripes.png"
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +119,6 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
             assert page.screenshot(full_page=True, path=path)
 
 
-FRAME = """() => ["header", "#views a", "h1", "button.save", ".question select[name=model]",
-    ".question textarea", ".question > button"].map(name => {
-        const box = document.querySelector(name)?.getBoundingClientRect();
-        return box && [box.y, box.height];
-    })"""
-SHIFTS = """window.shifts = [];
-    const note = list => window.shifts.push(...list.getEntries().map(one => one.value));
-    new PerformanceObserver(note).observe({ type: "layout-shift", buffered: true });"""
-
-
-def test_the_home_page_has_a_picture_of_what_the_models_show(page, address):
-    open_view(page, address, "")
-    cards = page.eval_on_selector_all(
-        ".card",
-        "all => all.map(one => [one.querySelector('h2').textContent, "
-        "one.querySelectorAll('.preview :is(canvas, svg, .piece, .bar, .two, pre)').length])",
-    )
-    assert {"Attention", "Beam search", "Map", "Runs"} <= {name for name, _ in cards}
-    assert [name for name, pictures in cards if not pictures] == ["Captions"]
-    page.click(".card >> text=Beam search")
-    page.wait_for_selector(".tree .node")
-
-
 def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, address):
     models, service.models = service.models, None
     opened = browser.new_page()
@@ -193,68 +168,6 @@ def test_every_view_has_names_for_its_controls_and_works_by_keyboard(page, addre
     assert before == "layer 1, head 1" and "layer=1&head=2" in page.url
 
 
-def test_an_image_is_drawn_once_for_each_word_of_its_description(page, address, service):
-    task = service.models.all["captioning"].task
-    open_view(page, address, "#captions?model=captioning")
-    page.set_input_files("input[type=file]", STRIPES)
-    page.wait_for_selector(".view svg image")
-    drawn(page)
-    words = attended_regions(task, STRIPES).words
-    assert len(page.query_selector_all(".view svg image")) == 1 + len(words)
-    assert "stripes.png" in page.inner_text(".view h2") and "stripes" not in page.url
-
-
-ARABIC, HEBREW = "مرحبا", "שלום"
-PLACES = """texts => texts.map(text => {
-    const nodes = document.createTreeWalker(document.querySelector("#main"), NodeFilter.SHOW_TEXT);
-    for (let node; node = nodes.nextNode(); ) {
-        const start = node.data.indexOf(text);
-        const line = node.parentElement.closest(".readout, .neighbours li:first-child");
-        if (start < 0 || !line) continue;
-        const range = document.createRange();
-        range.setStart(node, start), range.setEnd(node, start + text.length);
-        return range.getBoundingClientRect().left;
-    }
-})"""
-
-
-def in_other_words(page, path, change):
-    """Let a route answer with other words, as another model would."""
-
-    def answer(route):
-        response = route.fetch()
-        content = response.json()
-        change(content)
-        route.fulfill(response=response, json=content)
-
-    page.route(f"**/ui/{path}", answer)
-
-
-def test_every_choice_of_a_view_is_in_its_address(page, address):
-    open_view(page, address, "#map")
-    page.click(".label >> nth=0")
-    open_again(page, ".map .point.off")
-    assert page.url.endswith("#map?hidden=0")
-    assert page.get_attribute(".label >> nth=0", "aria-pressed") == "false"
-    page.click(".label >> nth=0")
-    assert page.url.endswith("#map")
-
-    open_view(page, address, "#side_by_side?model=translation&right=translation&text=the+old+cat")
-    page.click("section.half >> nth=1 >> canvas.heat", position={"x": 5, "y": 100})
-    said = page.inner_text("section.half >> nth=1 >> p.note")
-    assert "attends most to" in said and "right_row=" in page.url
-    open_again(page, "section.half >> nth=1 >> p.note >> text=attends most to")
-    assert page.inner_text("section.half >> nth=1 >> p.note") == said
-
-
-def open_again(page, selector):
-    """Open the address of a page, and wait for what it shows."""
-    address = page.url
-    page.goto("about:blank")
-    page.goto(address)
-    page.wait_for_selector(selector, state="attached")
-
-
 def test_every_view_saves_as_one_file_that_needs_no_script(page, browser, address, tmp_path):
     context = browser.new_context(java_script_enabled=False, offline=True)
     for view in views_of(page, address):
@@ -294,28 +207,3 @@ def test_every_lesson_is_drawn_and_its_numbers_change_the_picture_and_the_addres
     open_view(page, address, "#lessons?lesson=masks&length=5")
     assert page.input_value("input[name=length]") == "5"
     assert "The text has 3 tokens" in page.inner_text(".pictures")
-
-
-def test_points_of_a_map_are_chosen_by_mouse_and_keyboard(page, address):
-    open_view(page, address, "#map")
-    assert len(page.query_selector_all(".map .point")) == 9
-    assert [label.inner_text().strip() for label in page.query_selector_all(".legend .label")] == [
-        f"{SCRIPT[:39]}… (4)",
-        "cat (5)",
-    ]
-    page.click(".map", position={"x": 100, "y": 100})
-    page.wait_for_selector(".neighbours")
-    chosen = page.url
-    assert SCRIPT in page.inner_text(".neighbours") and "point=" in chosen
-    page.focus(".map")
-    addresses = {chosen}
-    for key in ("ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown"):
-        page.keyboard.press(key)
-        addresses.add(page.url)
-    assert len(addresses) > 1
-    page.click(".label >> nth=0")
-    assert len(page.query_selector_all(".map .point:not(.off)")) == 5
-
-
-def focus(page):
-    return page.evaluate("document.activeElement.name || document.activeElement.textContent")

@@ -12,9 +12,8 @@ import pytest
 from served import ask, message_of, near, running, service_of
 
 import regard
-from regard.errors import DataError
 from regard.serving.ui.lessons import LESSONS
-from regard.serving.ui.sources import NEUTRAL, SHOWN, TextMaps, UISources
+from regard.serving.ui.sources import NEUTRAL, UISources
 from regard.serving.ui.views import of_page, plain_picture
 from regard.visual import (
     CellText,
@@ -182,22 +181,6 @@ def test_wrong_questions_about_maps_are_errors(server):
     assert bad.status_code == 400
 
 
-def test_one_text_is_a_map_and_none_is_an_error(folders, tmp_path):
-    one, none = tmp_path / "one.txt", tmp_path / "none.txt"
-    one.write_text("the cat " + "sat " * 300)
-    none.write_text("")
-    with pytest.raises(DataError, match=r"none\.txt: is empty"):
-        TextMaps(none)
-    sources = UISources.of({}, texts=one)
-    service = service_of({"embedding": folders["embedding"]}, ui=sources)
-    assert ask(service, "/ui/map", {}).status_code == 404
-    sources.prepare(service.models, lambda message: None)
-    found = answer(service, "/ui/map")
-    assert found["points"] == [[0, 0]] and found["labels"] == []
-    assert len(found["texts"][0]) == SHOWN
-    assert answer(service, "/ui/neighbours", text=0)["neighbours"] == []
-
-
 def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
     sources, said = UISources.of({}, texts=texts, labels="kind"), []
     service = service_of({"embedding": folders["embedding"]}, ui=sources)
@@ -226,15 +209,6 @@ def test_a_lesson_has_the_picture_of_its_function(server, name):
     assert all(control.low <= control.default <= control.high for control in lesson.controls)
 
 
-@pytest.mark.parametrize("name", [n for n, one in LESSONS.items() if one.controls])
-def test_a_lesson_can_be_drawn_at_the_ends_of_its_numbers(name):
-    lesson = LESSONS[name]
-    for end in ("low", "high"):
-        ends = {control.name: getattr(control, end) for control in lesson.controls}
-        drawn = plain_picture(lesson.draw(**lesson.values_of(ends)))
-        assert drawn and "NaN" not in json.dumps(drawn)
-
-
 def test_links_lead_to_views_and_routes_that_there_are(server):
     views = (Path(regard.__file__).parent / "serving/page/views/index.js").read_text()
     for lesson in LESSONS.values():
@@ -248,32 +222,6 @@ def test_numbers_of_a_lesson_change_its_picture(server):
     rows = found["picture"]["parts"][0]["rows"]
     weights = [float(row[3]) for row in rows]
     assert weights == pytest.approx([0.98201, 0.01799, 0, 0], abs=1e-5)  # softmax(28, 24, 4, 2)
-
-
-@pytest.mark.parametrize(("noun", "low"), [(0.5, True), (-0.5, False)])
-def test_the_pajamas_are_worn_by_whom_the_scores_say(noun, low):
-    elephant = "(NP (DT an) (NN elephant))"
-    phrase = "(PP (IN in) (NP (PRP$ my) (NNS pajamas)))"
-    inside = f"(S (NP (PRP I)) (VP (VBD shot) (NP {elephant} {phrase})))"
-    outside = f"(S (NP (PRP I)) (VP (VBD shot) {elephant} {phrase}))"
-    trees = LESSONS["parses"].draw(noun=noun).numbers["trees"]
-    both = {inside: 13 + noun, outside: 13}
-    assert trees == [
-        (tree, both[tree]) for tree in ((inside, outside) if low else (outside, inside))
-    ]
-
-
-def test_wrong_lessons_and_numbers_are_errors(server):
-    for fields, status, said in (
-        ({"name": SCRIPT}, 404, "There is no lesson"),
-        ({"name": "masks", "numbers": {"lenght": 3}}, 400, "Did you mean 'length'"),
-        ({"name": "masks", "numbers": {"length": 1e9}}, 400, "from 3 to 24, but is 1000000000.0"),
-        ({"name": "masks", "numbers": {"length": 3.5}}, 400, "a whole number"),
-        ({"name": "masks", "numbers": {"length": "3"}}, 400, "`numbers.length`"),
-        ({}, 400, "`name` is missing"),
-    ):
-        answered = ask(server, "/ui/lesson", fields)
-        assert answered.status_code == status and said in message_of(answered), message_of(answered)
 
 
 def test_every_reading_rejects_unknown_fields(server):

@@ -21,15 +21,13 @@ from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.embedding import Embedder
 from regard.text import Tokenizer
 from regard.visual import (
     attention_comparison,
     encoder_inputs,
     run_encoder,
 )
-from regard.visual.attention_record import token_weights
-from regard.visual.recorded_attention import merged, without_markers, words_of
+from regard.visual.recorded_attention import merged, words_of
 
 IT = "The animal didn't cross the street because it was too tired."
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] the animal did cross street because it was too tire ##d "
@@ -102,21 +100,6 @@ def test_captured_heads_equal_those_of_transformers(tmp_path, input_format):
     assert panel.queries == ("[CLS]", "it", "[SEP]")
 
 
-def test_each_call_of_the_encoder_is_recorded_as_a_pass():
-    model = EncoderWithHeads(bert(), {"tags": bert().new_head("tags", 3)})
-    texts = Sequences.of([[5, 6, 7]], 0)
-    with regard.look(model) as attention, torch.no_grad():
-        model(texts)
-        model.scores("tags", texts)
-        label([["a", "b", "c"]])
-        model.scores("tags", texts)
-        model.encoder.encode(texts)
-        label([["d", "e", "f"]])
-        model(texts)
-    first = [heads.queries[0] for heads in attention.plot(layer=1).panels]
-    assert first == ["0", "0", "a", "0", "d"]
-
-
 def test_the_attention_of_causal_models_is_recorded(input_format):
     from regard.models.gpt2 import GPT2, GPT2Config
 
@@ -186,24 +169,6 @@ def test_subwords_are_merged_to_words(tokens, words):
     assert [word for word, _ in words_of(tokens.split(" "))] == words.split(" ")
 
 
-TEXTS_OF_BYTES = (
-    "First Citizen:\nBefore we proceed any further, hear me speak.\n\n\tAll:\r\nSpeak, speak.",
-    "@@ -1,3 +1,4 @@ def unbelievable():\n### Ünïcödé ##\n-    return",
-    "日本語を話す 😀😀 naïve שלום e\u0301 \u200b 👨\u200d👩\u200d👧 unbelievably",
-)
-
-
-@pytest.mark.parametrize("text", TEXTS_OF_BYTES)
-def test_words_of_bytes_are_those_of_the_text(text, shared):
-    made = Tokenizer.load(shared("vocab/gpt2"))
-    ids = made.encode(text).ids
-    words = words_of([made.label(number) for number in ids])
-    for word, run in words:
-        part = made.decode(ids[run.start : run.stop])
-        assert part.strip() == "" or part.split() == [word]  # one word, without white space
-    assert any(len(run) > 1 for _, run in words)
-
-
 def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
     given = torch.rand(4, 4, dtype=torch.float64)
     given /= given.sum(1, keepdim=True)
@@ -213,21 +178,6 @@ def test_merged_attention_is_the_mean_over_queries_and_the_sum_over_keys():
     expected = torch.stack([columns[0], (columns[1] + columns[2]) / 2, columns[3]])
     torch.testing.assert_close(found, expected)
     assert found.sum(1).allclose(torch.ones((), dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "texts"),
-    [
-        (["[CLS]", "play", "##ing"], ["[CLS]", "play", "…ing"]),
-        (["im@@", "port", "</s>"], ["im…", "port", "</s>"]),
-        (["im", "port</w>", "</s>"], ["im…", "port", "</s>"]),
-        (["▁im", "port", "."], ["im", "…port", "."]),
-        (["Ġim", "port", "Ġc", "ar"], ["im", "…port", "c", "…ar"]),
-        (["im", "port"], ["im", "port"]),
-    ],
-)
-def test_tokens_as_text_say_where_a_word_goes_on(tokens, texts):
-    assert without_markers(tokens) == texts
 
 
 def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_format, tmp_path):
@@ -262,26 +212,6 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_forma
         run_encoder(model, ["It ran.", "It was."], input_format)
     with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
         two.for_token("it")
-
-
-@pytest.mark.parametrize(("layer", "head"), [(2, None), (2, 3), (None, None), (None, 1)])
-def test_the_numbers_of_a_word_are_those_of_the_recorded_weights(layer, head, input_format):
-    model = bert()
-    with regard.look(model) as attention:
-        run_encoder(model, ["The animal was tired because it ran."], input_format)
-    heads = attention.plot()
-    panels = [one for one in heads.by_words().panels if layer in (None, one.layer)]
-    recorded = torch.stack([torch.tensor(one.heads)[:, 6] for one in panels])  # (L, H, S)
-    of_one = recorded.mean(1) if head is None else recorded[:, head - 1]
-    expected = recorded[0] if (layer, head) == (2, None) else of_one
-    if len(expected) > 1:
-        expected = torch.cat([expected, expected.mean(0, keepdim=True)])
-    _, numbers = token_weights(heads, "it", layer=layer, head=head)
-    torch.testing.assert_close(torch.tensor(numbers["weights"]), expected)
-    assert len(numbers["rows"]) == len(expected) and numbers["token"] == "it"
-    assert numbers["columns"] == panels[0].keys
-    computed = heads.token_weights("it", head, **({} if layer is None else {"layer": layer}))
-    assert list(computed.rows.values()) == numbers["weights"]
 
 
 def test_in_a_trained_encoder_it_attends_to_the_animal(minilm):
@@ -354,26 +284,4 @@ def test_pictured_inputs_equal_those_of_transformers(tmp_path, input_format):
     assert table.html().count("<td") == 5 * 20
 
 
-def test_a_single_text_is_one_segment_and_more_tokens_than_length_raise_an_error(input_format):
-    made, template = input_format.tokenizer, input_format.template
-    columns = encoder_inputs("It ran.", made, template).numbers
-    assert columns["tokens"] == ["[CLS]", "it", "ran", ".", "[SEP]"]
-    assert set(columns["segments"]) == {0} and set(columns["mask"]) == {1}
-    assert columns["positions"] == [0, 1, 2, 3, 4]
-    with pytest.raises(ConfigError, match="`length` must be at least 5, what these texts need"):
-        encoder_inputs("It ran.", made, template, length=4)
-    with pytest.raises(ConfigError, match="one text or two, but is 3"):
-        encoder_inputs(["a", "b", "c"], made, template)
-
-
 # ----------------------------------------------------------------------------- next words
-
-
-def test_attention_names_the_tokens_from_which_vectors_are_computed(input_format):
-    task = Embedder(bert(), input_format.tokenizer)
-    with regard.look(task) as attention:
-        task.embed(["It ran.", "The animal was tired because it ran."])
-    texts = [panel.queries for panel in attention.plot(layer=1).by_words().panels]
-    long = ("[CLS]", *"the animal was tired because it ran .".split(), "[SEP]")
-    assert texts == [("[CLS]", "it", "ran", ".", "[SEP]"), long]
-    assert attention._repr_html_() == attention.plot()._repr_html_()

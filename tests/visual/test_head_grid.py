@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from visual_pages import SAVAGE, addresses, embedded, in_browser, scripts, weights, widest
@@ -133,43 +131,4 @@ def test_two_pages_work_in_one_document(tmp_path):
         "Tier → das  0.2000",
         "a</script>b → <i>y  0.8750",
         "2",
-    ]
-
-
-PRUNED = """<pre id="probe"></pre><script>
-const root = document.querySelector("[data-rg]"), overview = root.querySelector(".rg-overview");
-const columns = overview.style.gridTemplateColumns.match(/\\d+/)[0], said = [];
-said.push([columns, [...overview.children].map((one) => one.title?.split(", ")[1] ?? "")
-  .map((title, n) => title || overview.children[n].textContent)]);
-const where = () => root.querySelector(".rg-where").textContent.split(" · ").slice(1).join(", ");
-for (const way of ["Right", "Down", "Down", "Up", "Right", "Up", "Up"]) {
-  overview.dispatchEvent(new KeyboardEvent("keydown", { key: "Arrow" + way }));
-  said.push(where(), root.regard.now.weights.length);
-}
-document.getElementById("probe").textContent = JSON.stringify(said);
-</script>"""
-
-
-def test_pruned_heads_stand_in_the_columns_of_their_numbers(tmp_path):
-    remaining = {1: (2, 4), 2: (1, 2, 3, 4), 3: (3,)}
-    panels = [
-        Panel.of("encoder", layer, random_heads(len(numbers), 2, 2), numbers=numbers)
-        for layer, numbers in remaining.items()
-    ]
-    (columns, cells), *steps = json.loads(
-        in_browser(HeadGrid(tuple(panels)).body() + PRUNED, tmp_path)
-    )
-    assert columns == "5" and cells[:6] == ["", "1", "2", "3", "4", "mean"]
-    for row, (layer, numbers) in enumerate(remaining.items(), 1):
-        drawn = [f"head {n}" if n in numbers else "" for n in (1, 2, 3, 4)]
-        assert cells[6 * row :][:6] == [f"layer {layer}", *drawn, "mean of the heads"]
-    assert all(length == 4 for length in steps[1::2])  # a head of 2 x 2 weights each time
-    assert steps[::2] == [
-        "layer 1, head 4",
-        "layer 2, head 4",
-        "layer 3, head 3",
-        "layer 2, head 3",
-        "layer 2, head 4",
-        "layer 1, head 4",
-        "layer 1, head 4",
     ]

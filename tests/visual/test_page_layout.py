@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from test_run_report import EVENTS, LSTM, TRANSFORMER
+from test_report import EVENTS, LSTM, TRANSFORMER
 from visual_pages import SAVAGE, addresses, in_browser
 
 from regard.visual import (

@@ -1,4 +1,4 @@
-"""Recorded heads have the tokens of their own positions: padding, memories, texts read twice."""
+"""What was recorded at a position, and what it was predicted from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from regard.attention.capture import label
 from regard.data import Sequences
 from regard.models import MODELS, model_class
 from regard.models.protocols import Encoder
+from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.language_modeling import TextGenerator
+from regard.text import train
 from regard.visual import Panel
 
 TEXTS = [[5, 6, 7, 8, 9, 10], [11, 12, 13], [14]]
@@ -93,3 +96,21 @@ def test_the_keys_of_a_memory_stand_before_the_tokens(name, known):
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
         if panel.kind == "decoder":  # a token sees itself, and no later one
             assert (weights[:, 0, before] > 0).all() and not weights[:, 0, before + 1 :].any()
+
+
+def test_both_streams_are_recorded_with_their_tokens():
+    tokenizer = train("words", ["the cat sat on the mat"] * 3, 30)
+    ids = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "bos", "eos")}
+    torch.manual_seed(0)
+    model = Xlnet(XlnetConfig(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=2, **ids))
+    task = TextGenerator(model.eval(), tokenizer)
+    with regard.look(task) as attention:
+        task.generate("the cat sat", max_tokens=1)
+    content, query = (attention.plot(kind, layer=2).panels[0] for kind in ("encoder", "query"))
+    text = list(content.keys)
+    assert text[:3] == ["the", "cat", "sat"] and list(query.keys) == list(content.queries) == text
+    assert list(query.queries) == [*text[1:], "…"]
+    for panel in (content, query):  # each row stands on the tokens before it alone
+        weights = torch.tensor(panel.head(None))
+        assert torch.equal(weights.gt(0), torch.ones_like(weights).tril().bool())
+        torch.testing.assert_close(weights.sum(1), torch.ones(len(weights)))

@@ -1,13 +1,16 @@
-"""Reports, comparisons, curves and tables: the numbers, the escaping, no network."""
+"""The page of a run, and what a notebook shows of it."""
 
 from __future__ import annotations
 
 import re
+import sys
 from statistics import stdev
+from types import SimpleNamespace
 
 import pytest
 from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
 
+from regard.training.callbacks import Status, Step
 from regard.visual import (
     ComparedModel,
     Curves,
@@ -21,7 +24,7 @@ from regard.visual import (
     compare_results,
 )
 from regard.visual.picture import PictureColumn
-from regard.visual.report import training_curves
+from regard.visual.report import NotebookProgress, in_notebook, training_curves
 
 EVENTS = [
     {
@@ -87,17 +90,6 @@ def test_the_comparison_has_means_and_spread():
     assert compare_results([LSTM, TRANSFORMER], "perplexity", "min").parts[0].best == 0
 
 
-def test_the_comparison_has_a_chart_for_each_cost_that_was_measured():
-    shown = compare_results([LSTM, TRANSFORMER]).parts[-1].parts
-    charts = {chart.title: chart for chart in shown}
-    assert list(charts) == ["BLEU while training", "BLEU and parameters", "BLEU and training FLOPs",
-                            "BLEU and speed", "BLEU and memory", "BLEU and time"]  # fmt: skip
-    course = charts["BLEU while training"].series[0]
-    assert course.points == ((1e5, 6.0), (2e5, 9.25)) and course.spread == ((5, 7), (9, 9.5))
-    loose = charts["BLEU and parameters"].series[1]
-    assert loose.points == ((3e6, 20.0), (3e6, 21.0), (3e6, 25.0)) and not loose.joined
-
-
 def test_tables_are_whole_where_stdout_is_no_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     cells = ["valid accuracy", "0.56 ± 0.01", "x" * 70]
@@ -139,10 +131,52 @@ def test_the_report_is_escaped_and_loads_nothing():
     assert reader.words.count(SAVAGE[0]) >= 7  # shown, as text
 
 
-def test_a_report_that_cannot_be_written_leaves_the_earlier_file(tmp_path, monkeypatch):
-    path = report().save(tmp_path / "report.html")
-    before = path.read_text(encoding="utf-8")
-    monkeypatch.setattr(RunReport, "html", lambda self: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        report().save(path)
-    assert path.read_text(encoding="utf-8") == before
+STATUS = Status(5, 1.0, 0.25, 100.0, 2.5, 1e-3, 60.0)
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[str]:
+    """What the output has shown, one HTML text after the other."""
+    found: list[str] = []
+    output = SimpleNamespace(update=found.append)
+
+    def display(html: str, display_id: bool) -> SimpleNamespace:
+        found.append(html)
+        return output
+
+    module = SimpleNamespace(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=module))
+    return found
+
+
+def test_the_bar_and_the_curves_grow_in_one_output(shown):
+    progress = NotebookProgress()
+    progress.show(STATUS)
+    assert 'value="0.2500"' in shown[-1] and "step 5" in shown[-1] and "<svg" not in shown[-1]
+    for step in range(1, 4):
+        progress.on_log(step, {"train/loss": 3.0 - step, "seconds": 1.0})
+    progress.on_step(Step(3, 1.0, 1e-3, 1.0))
+    progress.on_end(None)
+    progress.close()
+    assert 'value="1.0000"' in shown[-1] and shown[-1].count("<svg") >= 1
+    assert "finished after step 3" in shown[-1] and "1:00 left" not in shown[-1]
+
+
+def test_an_interrupted_training_shows_the_update_at_which_it_stopped(shown):
+    progress = NotebookProgress()
+    progress.show(STATUS)
+    progress.on_step(Step(7, 1.0, 1e-3, 1.0))
+    progress.close()
+    assert "stopped at step 7" in shown[-1] and 'value="0.2500"' in shown[-1]
+
+
+def test_a_terminal_is_no_notebook(monkeypatch):
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert not in_notebook()
+    shell = type("TerminalInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert not in_notebook()
+    kernel = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
+    assert in_notebook()
