@@ -8,7 +8,6 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 
@@ -67,23 +66,6 @@ def test_prose_and_sections_stay_as_they_are():
     sections = "Args:\n    x: what it is\n        and more\n\nRaises:\n    KeyError: no."
     for text in ("Two lines: with a colon,\nand no more.", f"Do.\n\n{sections}"):
         assert restructured(text) == text
-
-
-def test_types_are_shown_without_their_ranges():
-    class Sizes:
-        width: Annotated[int, "at least 1"] = 1
-        depth: Annotated[int, "at least 1"] | None = None
-
-    reference.simplify_types(Sizes)
-    assert Sizes.__annotations__ == {"width": int, "depth": int | None}
-
-
-def test_signatures_are_shown_without_ranges():
-    ranged = (
-        "(a: ~typing.Annotated[int, Ge(ge=1), Le(le=9)] = 3, b: list[Annotated[str, F(x=[1])]])"
-    )
-    assert reference.plain_signature(ranged) == "(a: int = 3, b: list[str])"
-    assert reference.plain_signature("(a: tuple[int, ...] = (1,)) -> None").endswith("-> None")
 
 
 def docstrings(module):

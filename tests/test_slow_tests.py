@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -46,9 +45,3 @@ def test_every_slow_test_names_what_it_covers():
     assert not missing
     others = {*(ROOT / "tests").rglob("test_*.py")} - {Path(__file__)}
     assert sum(path.read_text("utf-8").count("mark.slow") for path in others) == len(marks)
-
-
-def test_without_the_commit_all_tests_are_run():
-    command = [sys.executable, str(ROOT / "tools/slow_tests.py"), "no-such-commit"]
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert run.stdout == "test-all\n"

@@ -190,17 +190,6 @@ def test_expected_tokens_are_reserved_unless_they_are_too_many():
     assert cache.expect_tokens(3).reserve(30).keys.size(3) == 40
 
 
-def test_a_cache_of_larger_capacity_has_the_same_keys_and_values():
-    like = torch.zeros(1, dtype=torch.float16)
-    cache = KeyValueCache.empty(2, 3, 4, 128, capacity=8, like=like)
-    cache.keys.normal_(), cache.values.normal_()
-    cache = cache.advance(6)
-    wide = cache.reserve(2000)  # so large that the system makes its zeros
-    assert torch.equal(wide.keys[:, :, :, :6], cache.keys[:, :, :, :6])
-    assert torch.equal(wide.values[:, :, :, :6], cache.values[:, :, :, :6])
-    assert not wide.keys[:, :, :, 6:].any() and wide.keys.data_ptr() % 64 == 0
-
-
 def test_select_copies_no_keys_until_most_of_them_are_unused():
     cache = KeyValueCache.empty(8, 1, 1, 2, like=torch.zeros(1)).advance(3)
     beam = cache.select(torch.tensor([1, 1, 0, 5, 4, 4, 4, 7]))
@@ -265,21 +254,6 @@ def test_a_shared_source_memory_selects_as_copies_of_it(sentences, selections):
         assert memory.rows == len(index)
         for name, tensor in expanded(memory).items():
             assert torch.equal(tensor, naive[name])
-
-
-def test_selecting_hypotheses_of_a_beam_copies_no_source_memory():
-    memory = SourceMemory(torch.randn(3, 1, 1, 2, 2), torch.randn(3, 1, 1, 2, 2), torch.arange(3))
-    beam = memory.select(torch.arange(3).repeat_interleave(4))
-    assert beam.sharing == 4 and beam.keys is memory.keys
-    reordered = beam.select(torch.tensor([3, 3, 0, 1, 7, 4, 4, 4, 9, 8, 11, 10]))
-    assert reordered.sharing == 4 and reordered.keys is memory.keys
-    without_the_second = beam.select(torch.tensor([0, 1, 2, 3, 8, 9, 10, 11]))
-    assert without_the_second.sharing == 4 and without_the_second.keys is memory.keys
-    assert torch.equal(without_the_second.layer(0)[1], memory.values[[0, 2], 0])
-    the_first = beam.select(torch.tensor([0, 1, 2, 3]))  # most of the memory would be idle
-    assert the_first.keys.size(0) == 1 and the_first.origin is None
-    uneven = beam.select(torch.tensor([0, 0, 0, 0, 8, 8]))  # four rows of one, two of another
-    assert uneven.sharing == 2 and uneven.lengths.tolist() == [0, 0, 2]
 
 
 def test_attention_to_a_selected_shared_memory_equals_that_to_copies():

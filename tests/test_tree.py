@@ -160,31 +160,6 @@ def test_no_files_import_each_other():
     assert not cycles(graph)
 
 
-def test_wrong_imports_and_cycles_would_be_seen(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "ROOT", tmp_path)
-    for name in ("text/low", "text/bpe", "models/x", "tasks/y", "visual/z"):
-        file = tmp_path / "regard" / f"{name}.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("")
-        file.with_name("__init__.py").write_text("")
-    file = tmp_path / "regard" / "text" / "low.py"
-    file.write_text(
-        "def f():\n    from regard.models import x\n    import regard.tasks.y\n"
-        "from ..visual.z import Z\nfrom . import w\nfrom .bpe import v\n"
-        'TABLE = {"low": "regard.text.bpe:Low", "gone": "regard.gone:Gone"}\n'
-    )
-    assert sorted(imported(file)) == [
-        (2, "regard.models.x", False),
-        (3, "regard.tasks.y", False),
-        (4, "regard.visual.z", False),
-        (5, "regard.text", False),
-        (6, "regard.text.bpe", False),
-        (7, "regard.text.bpe", True),
-    ]
-    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
-    assert cycles(graph) == [["a", "b", "c"]]
-
-
 def test_the_page_of_files_has_a_line_for_each_module():
     page = tree.page()
     for file in SOURCES:
@@ -216,51 +191,6 @@ def test_no_two_public_classes_have_one_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 names.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
     assert not {name: files for name, files in names.items() if len(files) > 1}
-
-
-def fields_asked_by_name(program: ast.AST) -> list[str]:
-    """`vars(x).get("name")`, `"name" in asdict(x)` and the like: questions that no type checks."""
-
-    def is_table(node: ast.AST) -> bool:
-        called = node.func if isinstance(node, ast.Call) else None
-        return isinstance(called, ast.Name) and called.id in ("vars", "asdict")
-
-    return [
-        ast.unparse(node)
-        for node in ast.walk(program)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "get"
-            and is_table(node.func.value)
-        )
-        or (
-            isinstance(node, ast.Compare)
-            and isinstance(node.left, ast.Constant)
-            and any(map(is_table, node.comparators))
-        )
-    ]
-
-
-# Objects of other libraries, which have no types, and a text for a reader about any configuration.
-ASKED_BY_NAME = {
-    "vars(module).get('forward')",
-    "'linear_0_noact' in vars(layer.ffn)",
-    "'linear_0_noact' in vars(feed)",
-    "'chunk_size_feed_forward' in vars(part)",
-    "asdict(body.config).get('layers')",
-}
-
-
-def test_no_part_asks_by_a_name_in_text_whether_another_has_a_field():
-    """What one part may ask of another is an attribute or a method with a type."""
-    questions = [
-        (str(file.relative_to(ROOT)), question)
-        for file in SOURCES
-        for question in fields_asked_by_name(parsed(file))
-        if question not in ASKED_BY_NAME
-    ]
-    assert questions == []
 
 
 def test_no_constructor_takes_more_than_12_parameters():
