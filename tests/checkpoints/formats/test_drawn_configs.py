@@ -78,6 +78,16 @@ def written(ours: nn.Module, folder: Path, kind: Any) -> nn.Module:
 # ------------------------------------------------------------------------------------ encoders
 
 
+def drop_rates(model: nn.Module) -> set[float]:
+    """The rates of all dropout in a model."""
+    return {
+        value
+        for part in model.modules()
+        for name, value in vars(part).items()
+        if isinstance(value, float) and ("drop" in name or name in ("p", "probability"))
+    }
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", DRAWN_ENCODERS)
 def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_path):
@@ -88,10 +98,7 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
     ours = open_folder(tmp_path).model().double().eval()
     texts = batch(one.drawn(seed).get("type_vocab_size", 0))
     assert_same_outputs(model.double(), ours, texts)
-    rates = [
-        {getattr(part, "p", None) for part in model.modules()},
-        {getattr(part, "probability", getattr(part, "dropout", 0)) for part in ours.modules()},
-    ]
+    rates = [drop_rates(model), drop_rates(ours)]
     for name, value in one.drawn(seed).items():  # in evaluation nothing drops
         assert "drop" not in name or (value in rates[0]) == (value in rates[1]), name
     assert_same_outputs(written(ours, tmp_path / "again", type(model)), ours, texts)
