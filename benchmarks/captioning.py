@@ -96,7 +96,7 @@ class Ours:
     def captions(self, features: np.ndarray) -> list[list[int]]:
         """Of images (B, S, F)."""
         from regard import decoding
-        from regard.data.regions import RegionTable
+        from regard.data.images import RegionTable
 
         source = RegionTable(features).select(range(len(features)))
         several = decoding.generate(self.model, source, self.method)

@@ -192,7 +192,7 @@ def victims(driver: int) -> dict[str, list[int]]:
         pid = waiting.pop()
         waiting += children(pid)
         name = program_of(pid)
-        if "regard.executors.worker" in name or name.startswith("ray::worker "):
+        if "regard.executors.local" in name or name.startswith("ray::worker "):
             found["worker"].append(pid)
         elif "raylet/raylet" in name:
             found["node"].append(pid)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.exporting import export as export
     from regard.serving.starting import serve as serve
     from regard.sharded.driver import predict_files as predict_files
-    from regard.sharded.reading import FileResults as FileResults
+    from regard.sharded.parts import FileResults as FileResults
     from regard.tasks import ListedModel as ListedModel
     from regard.tasks import list_models as list_models
     from regard.tasks.calls import evaluate as evaluate
@@ -58,7 +58,7 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "exporting": "Exported export",
             "serving.starting": "serve",
             "sharded.driver": "predict_files",
-            "sharded.reading": "FileResults",
+            "sharded.parts": "FileResults",
             "tasks.calls": "evaluate search",
             "tasks.folders": "load quantize save",
             "tasks": "ListedModel list_models",

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regard.data.regions import PATCH_FEATURES
+from regard.data.images import PATCH_FEATURES
 from regard.experiments import runs
 from regard.models.bert import Albert, Bert
 from regard.models.conv_seq2seq import ByteNet, ConvSeq2Seq

@@ -24,9 +24,8 @@ from regard import load, save
 from regard.cli import app, predict_file
 from regard.cli.options import Opening
 from regard.cli.sharding import ShardedWork
-from regard.data import files
+from regard.data import files, readers
 from regard.sharded import manifest, worker
-from regard.sharded import rows as rows_module
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
@@ -222,7 +221,7 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
     written at once is an eighth of the usual, and few rows are many blocks.
     """
     for module, name in ((files, "_BLOCK"), (manifest, "ROWS_PER_PART"), (worker, "FIRST_ROWS"),
-                         (rows_module, "BATCH_ROWS"), (predict_file, "PARTS_AT_ONCE")):  # fmt: skip
+                         (readers, "BATCH_ROWS"), (predict_file, "PARTS_AT_ONCE")):  # fmt: skip
         monkeypatch.setattr(module, name, getattr(module, name) // 8)
 
     class Stub:

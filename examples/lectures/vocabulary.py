@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from regard.text.special_tokens import looks_special
+from regard.text.preprocessing import looks_special
 from regard.visual.curves import Curves, Series
 from regard.visual.picture import Illustration, PictureRow, Table
 from regard.visual.recorded_attention import CONTINUES, STARTS, marker_of

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import SCALED, Relation, Score, attend, attend_qkv
 from regard.attention.capture import CapturePoint, ReshapedCapture
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear

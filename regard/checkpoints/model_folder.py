@@ -63,10 +63,10 @@ from regard.models.protocols import EncoderDecoder
 from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
 from regard.text import Tokenizer
+from regard.text.closed_vocabulary import closed_vocabulary
 from regard.text.compatibility import check_tokenizer
+from regard.text.preprocessing import ROLES
 from regard.text.published import holds_tokenizer
-from regard.text.special_tokens import ROLES
-from regard.text.word_level import closed_vocabulary
 
 WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model

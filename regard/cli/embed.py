@@ -215,20 +215,19 @@ def _texts_of(
     """
     if not files or list(files) == ["-"]:
         return [text for chunk in chunks_of(None) for text in chunk.texts]
-    from regard.sharded.rows import TEXT, input_files, rows_of
+    from regard.data.readers import TEXT
+    from regard.sharded.manifest import input_files
     from regard.tasks.predictions import infer_columns, texts_of_row
 
     if len(columns) > 1:
         raise ConfigError(f"--columns must name the column of texts alone, but is {columns}.")
     texts = []
     for file in input_files([Path(name) for name in files], columns, delimiter):
-        for row in rows_of(file):
-            if row.error is not None:
-                raise row.error
+        for line, record in file.table.records():
             columns = columns or (
-                [TEXT] if file.format == "lines" else infer_columns(Path(file.path), row.record)
+                [TEXT] if file.format == "lines" else infer_columns(Path(file.path), record)
             )
-            texts.append(texts_of_row(row.record, columns[:1], (file.path, row.line))[0])
+            texts.append(texts_of_row(record, columns[:1], (file.path, line))[0])
     return texts
 
 

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from regard.cli.console import json_alone
 from regard.errors import ConfigError
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 
 
 def existing(model: Path) -> Path:

@@ -22,7 +22,7 @@ from regard.cli.options import check_none
 from regard.cli.sharding import ShardedWork, Sharding, check_results
 from regard.data.files import check_file, ending
 from regard.errors import ConfigError, DataError
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 from regard.file_writing import replacing, sync
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -70,7 +70,7 @@ def predict_file(sharding: Sharding | None, work: ShardedWork, file: Path, out: 
 
 def _predict(sharding: Sharding, work: ShardedWork, file: Path, out: Path, folder: Path) -> None:
     from regard.sharded.manifest import ALL_FAILED
-    from regard.sharded.reading import iter_results
+    from regard.sharded.parts import iter_results
 
     typed = ".parquet" in (ending(file), out.suffix)  # JSON has no dates
     format = "parquet" if typed else "jsonl"

@@ -12,7 +12,7 @@ from typer import Option
 from regard.cli.console import say, show
 from regard.cli.options import Opening, check_none, column_names, with_executor, with_flags
 from regard.errors import ConfigError, RegardError
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.sharded.driver import ShardedSummary

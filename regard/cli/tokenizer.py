@@ -209,7 +209,7 @@ def corpus(
     A build that was stopped continues.
     """
     from regard.data import build_corpus, read_documents
-    from regard.data.corpus_folder import read_facts
+    from regard.data.corpus import read_facts
 
     tokens = load_tokenizer(tokenizer)
     column = int(field) if field and field.isdecimal() else field

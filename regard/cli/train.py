@@ -13,7 +13,7 @@ from typer import Argument, Option
 from regard.cli.console import say, show, show_drawn
 from regard.cli.options import AsJson, Device, Quiet, check_none, with_executor
 from regard.errors import ConfigError
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.training import Result

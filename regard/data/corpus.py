@@ -1,23 +1,200 @@
-"""A corpus: the tokens of documents, with where documents, paragraphs and sentences begin.
+"""A corpus: the documents of files of any size, and their tokens in memory or as a folder.
 
-It is in memory (`encode_corpus`), or a folder of files that are mapped into memory
-(`regard.data.corpus_folder`), which may be larger than it.
+A document, a text with a beginning and an end, is a row of a file (a line, or a field of a JSONL,
+CSV or Parquet row), the lines between two blank lines, or a whole file. It is read in passages, so
+that no document is in memory as a whole: a passage begins at a line break, where tokenizers begin a
+token, too.
+
+A corpus has the tokens of documents, and where documents, paragraphs and sentences begin. It is in
+memory (`encode_corpus`), or a folder of arrays that may be larger than it, built once, mapped into
+memory, verified (`build_corpus`):
+
+    corpus.json       what it was made of, sizes and SHA-256 of its arrays; written last
+    tokens.bin        all ids, uint16 or int32, little-endian
+    documents.bin     where each document begins, and the number of ids: int64
+    paragraphs.bin, sentences.bin     as documents.bin; with structure alone
+    tokenizer.json    and tokenizer_config.json: the tokenizer
+    building.json     how far the building is; until it is finished
+
+All depend on the documents, the tokenizer and the options alone. A build that was killed at any
+moment goes on and writes the same bytes: every few seconds a journal says how many passages have
+been encoded and the length of each file at that point. What was written after that is cut off, and
+encoded again.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from regard.data.documents import DocumentPassage, Documents
+from regard.data.files import ENDINGS, LONGEST_TEXT, ending, hash_of, is_file_name, split_member
+from regard.data.readers import LineReader, Row, RowReader, VerbatimReader, read
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError
+from regard.file_writing import locked, not_written, write_text
+from regard.progress import reporter
+from regard.schema import read_json
+from regard.text import Tokenizer
 from regard.text.sentences import begin_at_space, divided_ids, sentence_starts
+
+Separator = Literal["rows", "blank-lines", "files"]
+
+
+class DocumentPassage(NamedTuple):
+    """A part of a document that begins at a line break.
+
+    line: of the file, from 1.  first, last: whether a document begins and ends with it.
+    """
+
+    text: str
+    file: str
+    line: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of several readers, one reader after the other; it can be looped over again.
+
+    separator: what a document is: each of the "rows"; what is between "blank-lines"; or all of a
+        reader ("files").
+    files: those that are read, for checksums and progress; () where the data are no files.
+    """
+
+    readers: tuple[RowReader, ...]
+    separator: Separator = "rows"
+    files: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[DocumentPassage]:
+        """The passages of all documents.
+
+        Raises:
+            DataError: a file cannot be read, or has no document.
+        """
+        for reader in self.readers:
+            rows, file = reader.numbered(), reader.file_of(0)
+            if self.separator == "rows":
+                for line, row in rows:
+                    yield DocumentPassage(_single_field(row, file, line), file, line, True, True)
+            elif self.separator == "files":
+                yield from _document((line, row[0], file) for line, row in rows)
+            else:
+                yield from _between_blank_lines(rows, file)
+
+    def texts(self) -> Iterator[str]:
+        """All passages one after the other, for example to train a tokenizer."""
+        return (passage.text for passage in self)
+
+
+def read_documents(
+    files: str | PathLike[str] | Iterable[str | PathLike[str]],
+    documents: Separator | None = None,
+    *,
+    field: str | int | None = None,
+) -> Documents:
+    """The documents of files, or of all files in folders, in the order of their names.
+
+    documents: what a document is: one of the "rows", what is between "blank-lines", or one of the
+        "files". None: rows of tables (JSONL, CSV, TSV, Parquet), for other files what is between
+        blank lines.
+    field: of tables: the column with the text, by name or by number from 0.
+
+    Raises:
+        ConfigError: there are no files, or `documents` is something else.
+        DataError: a folder has no files, a table is not read by rows, or `field` is that of plain
+            text.
+    """
+    if documents is not None and documents not in get_args(Separator):
+        separators = ", ".join(get_args(Separator))
+        raise ConfigError(f"`documents` must be one of {separators}, but is {documents!r}.")
+    sources = [files] if isinstance(files, str | PathLike) else list(files)
+    if not sources:
+        raise ConfigError("`files` must name at least one file or folder, but is empty.")
+    paths = [path for source in sources for path in _files_in(str(source))]
+    tables = [path for path in paths if ending(path) in ENDINGS]
+    separator = documents or ("rows" if len(tables) == len(paths) else "blank-lines")
+    if tables and separator != "rows":
+        problem = "is a table, each row of which is a document."
+        hint = "Read it separately from plain text, with documents = 'rows'."
+        raise DataError(tables[0], None, problem, hint)
+    if field is not None and not tables:
+        raise DataError(paths[0], None, f"is plain text, which has no field {field!r}.")
+    columns = () if field is None else (field,)
+    readers = [
+        read(path, columns if path in tables else ())
+        if separator == "rows"
+        else LineReader(path, LONGEST_TEXT)
+        if separator == "blank-lines"
+        else VerbatimReader(path)
+        for path in paths
+    ]
+    return Documents(tuple(readers), separator, tuple(paths))
+
+
+def _files_in(path: str) -> Sequence[str]:
+    """The path, or the files of the folder that it is."""
+    if split_member(path)[1] or not Path(path).is_dir():
+        return [path]
+    names = [file.relative_to(path) for file in sorted(Path(path).rglob("*")) if file.is_file()]
+    paths = [str(Path(path) / n) for n in names if not any(p.startswith(".") for p in n.parts)]
+    if not paths:
+        raise DataError(path, None, "is a folder without files.")
+    return paths
+
+
+def _single_field(row: Row, file: str, line: int) -> str:
+    """The one field of a row."""
+    if len(row) != 1:
+        problem = f"has {len(row)} fields, but a document is one text."
+        raise DataError(file, line, problem, "Choose one: field = 'text'.")
+    return row[0]
+
+
+def _document(passages: Iterator[tuple[int, str, str]]) -> Iterator[DocumentPassage]:
+    """One document: (line, text, file) of each of its passages."""
+    held = next(passages, None)
+    first = True
+    while held is not None:
+        line, text, file = held
+        held = next(passages, None)
+        yield DocumentPassage(text, file, line, first, held is None)
+        first = False
+
+
+def _between_blank_lines(rows: Iterator[tuple[int, Row]], file: str) -> Iterator[DocumentPassage]:
+    """The lines between blank lines; each but the first of a document with the break before it."""
+    held: DocumentPassage | None = None
+    empty = True
+    for line, (text,) in rows:
+        if not text or text.isspace():
+            if held is not None:
+                yield held._replace(last=True)
+            held = None
+            continue
+        empty = False
+        if held is None:
+            held = DocumentPassage(text, file, line, True, False)
+        else:
+            yield held
+            held = DocumentPassage("\n" + text, file, line, False, False)
+    if held is not None:
+        yield held._replace(last=True)
+    if empty:
+        raise DataError(file, None, "has no document: it is empty, or all its lines are blank.")
+
 
 DOCUMENT, PARAGRAPH, SENTENCE, INSIDE = 3, 2, 1, 0  # what begins with a unit of text
 
@@ -62,7 +239,8 @@ class Corpus:
         """
         count = len(self.tokens)
         last = max(1, round(count * share))
-        bounds = self.tokens.offsets[[0, max(0, count - last), count]]
+        offsets = self.tokens.offsets
+        bounds = offsets[[0, max(0, count - last), count]]
         if count == 1:
             bounds[1] = self._cut(share)
         if not 0 < share < 1 or not bounds[0] < bounds[1] < bounds[2]:
@@ -72,7 +250,7 @@ class Corpus:
             )
         if count == 1:
             return self._between(bounds[:2]), self._between(bounds[1:])
-        return self.part(0, count - last), self.part(count - last, count)
+        return self._between(offsets[: count - last + 1]), self._between(offsets[count - last :])
 
     def _cut(self, share: float) -> int:
         """The first token of the last `share` of the tokens, or the nearest beginning of a sentence
@@ -84,10 +262,6 @@ class Corpus:
             inner = self.sentences[1:-1]
             at = int(inner[np.abs(inner - at).argmin()])
         return at
-
-    def part(self, first: int, last: int) -> Corpus:
-        """The documents from number `first` to before `last`."""
-        return self._between(self.tokens.offsets[first : last + 1])
 
     def _between(self, offsets: np.ndarray) -> Corpus:
         """The documents that begin and end at these tokens of the whole corpus."""
@@ -244,3 +418,282 @@ class PassageEncoder:
             starts += [begins[filled & (levels >= least)] for least in (PARAGRAPH, SENTENCE)]
         state.tokens += len(units.ids)
         return EncodedPassages(units.ids, tuple(starts), count)
+
+
+FACTS, JOURNAL = "corpus.json", "building.json"
+TOKENS = "tokens.bin"
+STARTS = ("documents.bin", "paragraphs.bin", "sentences.bin")
+VERSION = 1
+SAVE_EVERY = 10.0  # seconds of work that are lost at most where the process is killed
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """The content of corpus.json.
+
+    made_of: all that the arrays depend on.  counts: of tokens, documents, paragraphs, sentences.
+    ids_crc: the CRC-32 of tokens.bin.
+    """
+
+    version: int
+    made_of: dict[str, Any]
+    dtype: str
+    counts: dict[str, int]
+    ids_crc: int
+    sha256: dict[str, str]
+
+
+def open_corpus(folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Corpus:
+    """The corpus in a folder, mapped into memory.
+
+    tokenizer: the one whose tokens it must have
+
+    Raises:
+        CheckpointError: there is no finished corpus, or a file is damaged.
+        ConfigError: it has the tokens of another tokenizer.
+    """
+    folder = Path(folder)
+    facts = read_facts(folder)
+    if tokenizer is not None and tokenizer.fingerprint() != facts.made_of["tokenizer"]:
+        raise ConfigError(
+            f"{folder} was built with another tokenizer. Take the one that it holds, or build it "
+            "again with this one."
+        )
+    for name, expected in facts.sha256.items():
+        path = folder / name
+        if not path.is_file() or hash_of(path) != expected:
+            raise _damaged(f"{path} is missing or has changed.")
+    documents, *rest = (_mapped(folder / name, "<i8") for name in STARTS if name in facts.sha256)
+    tokens = MappedTokens(_mapped(folder / TOKENS, facts.dtype), documents, facts.ids_crc)
+    return Corpus(tokens, *rest)
+
+
+def is_corpus(folder: str | Path) -> bool:
+    """Whether a folder holds a finished corpus."""
+    return is_file_name(str(Path(folder) / FACTS))
+
+
+def read_facts(folder: Path) -> CorpusFacts:
+    """The content of corpus.json.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = folder / FACTS
+    try:
+        facts: CorpusFacts = read_json(path, CorpusFacts)
+    except FileNotFoundError:
+        hint = "Build it: regard corpus FILES --tokenizer TOKENIZER --out FOLDER."
+        raise CheckpointError(f"{folder} holds no finished corpus. {hint}") from None
+    if facts.version != VERSION:
+        raise _damaged(f"{path} has version {facts.version}, but {VERSION} is read here.")
+    return facts
+
+
+def _damaged(problem: str) -> CheckpointError:
+    return CheckpointError(f"{problem} Remove the folder, and build the corpus again.")
+
+
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    """The array in a file; an empty file cannot be mapped."""
+    if not path.stat().st_size:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r").view(np.ndarray)
+
+
+# ------------------------------------------------------------------------------------- building
+
+
+def build_corpus(
+    documents: Documents,
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    *,
+    end: Sequence[int] = (),
+    structure: bool = False,
+    options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+) -> Corpus:
+    """The corpus in a folder: built where it is not there or not finished, opened where it is.
+
+    The memory that this takes does not depend on the number of documents.
+
+    Args:
+        end, structure: as in `encode_corpus`.
+        options: what else the documents depend on, besides their files: values for JSON.
+        progress: whether it is shown; None: as `regard.progress.showing` says.
+
+    Raises:
+        ConfigError: the folder holds a corpus of other files, another tokenizer or other options,
+            or another process builds one in it.
+        DataError: a file cannot be read, a text cannot be encoded, or a file changed meanwhile.
+        CheckpointError: the folder cannot be written, or what it holds is damaged.
+    """
+    folder = Path(folder)
+    with locked(folder, "building a corpus in"):
+        made_of = {
+            "tokenizer": tokenizer.fingerprint(),
+            "vocab_size": tokenizer.vocab_size,
+            "end": list(end),
+            "structure": structure,
+            "documents": documents.separator,
+            "options": dict(options or {}),
+            "files": [[name, hash_of(name)] for name in documents.files],
+        }
+        if not (folder / FACTS).exists():
+            build = _Build(folder, documents, PassageEncoder(tokenizer, end, structure), made_of)
+            try:
+                build.run(reporter(progress))
+                tokenizer.save(folder)
+                build.finish()
+            except OSError as error:
+                raise not_written(folder, error) from error
+        _check_made_of(folder, read_facts(folder).made_of, made_of)
+        return open_corpus(folder)
+
+
+def _check_made_of(folder: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raise a ConfigError that names what a corpus was made of and is something else now."""
+    changes = [name for name in expected if stored.get(name) != expected[name]]
+    if "files" in changes:
+        before, now = dict(stored["files"]), dict(expected["files"])
+        files = [file for file in {**before, **now} if before.get(file) != now.get(file)]
+        changes[changes.index("files")] = ", ".join(files) or "the order of the files"
+    if changes:
+        raise ConfigError(
+            f"{folder} holds a corpus that was made of something else: {', '.join(changes)} "
+            "changed. Put it back, remove the folder, or choose another one."
+        )
+
+
+@dataclass
+class _Journal:
+    """passages: number encoded so far.  bytes: length of each file after them."""
+
+    made_of: dict[str, Any]
+    passages: int = 0
+    state: EncoderState = field(default_factory=EncoderState)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BuildStage:
+    """How far the building of a corpus is; `fraction`: of the files."""
+
+    fraction: float
+    tokens: int
+    tokens_per_s: float
+
+    def __str__(self) -> str:
+        return f"{self.tokens:,} tokens · {self.tokens_per_s:,.0f} tokens/s"
+
+
+class _Build:
+    """The arrays of a folder while they are written."""
+
+    def __init__(
+        self, folder: Path, documents: Documents, encoder: PassageEncoder, made_of: dict[str, Any]
+    ):
+        self.folder, self.documents, self.encoder = folder, documents, encoder
+        self.names = [TOKENS, *(STARTS[kind] for kind in encoder.kinds)]
+        self.journal = _Journal(made_of, bytes=dict.fromkeys(self.names, 0))
+        if (folder / JOURNAL).exists():
+            self.journal = read_json(folder / JOURNAL, _Journal)
+            _check_made_of(folder, self.journal.made_of, made_of)
+        encoder.state = replace(self.journal.state)
+        self.file = ""  # of the passage that was read last
+
+    def run(self, shown: Any) -> None:
+        """Encode what the journal does not have yet."""
+        with ExitStack() as stack:
+            stack.callback(shown.close)
+            files = [stack.enter_context(self._opened(name)) for name in self.names]
+            rest = islice(self._passages(), self.journal.passages, None)
+            started = saved = reported = time.monotonic()
+            before = self.journal.state.tokens
+            try:
+                for part in self.encoder.encoded(rest):
+                    self._write(files, part)
+                    now, tokens = time.monotonic(), self.encoder.state.tokens
+                    if now - saved > SAVE_EVERY:
+                        self._save(files)
+                        saved = now
+                    if now - reported > shown.every:
+                        rate = (tokens - before) / (now - started)
+                        shown.show(BuildStage(self._fraction(), tokens, rate))
+                        reported = now
+            except KeyboardInterrupt:
+                self._save(files)
+                raise
+            for file in files[1:]:
+                file.write(np.array([self.encoder.state.tokens], "<i8").data)
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _passages(self) -> Iterator[DocumentPassage]:
+        for passage in self.documents:
+            self.file = passage.file
+            yield passage
+
+    def _fraction(self) -> float:
+        """The share of the files that have been read."""
+        files = self.documents.files
+        return files.index(self.file) / len(files) if self.file in files else 0.0
+
+    def _opened(self, name: str) -> IO[bytes]:
+        """A file, cut to the bytes that the journal has."""
+        path, size = self.folder / name, self.journal.bytes[name]
+        path.touch()
+        if (actual := path.stat().st_size) < size:
+            raise _damaged(f"{path} has {actual:,} bytes, but {size:,} had been written.")
+        file = open(path, "r+b")
+        file.truncate(size)
+        file.seek(size)
+        return file
+
+    def _write(self, files: Sequence[IO[bytes]], part: EncodedPassages) -> None:
+        """Append a part to the files; an interrupted call leaves the journal as it was."""
+        for file, array in zip(files, (part.ids, *part.starts), strict=True):
+            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        self.journal = _Journal(
+            self.journal.made_of,
+            self.journal.passages + part.passages,
+            replace(self.encoder.state),
+            {name: file.tell() for name, file in zip(self.names, files, strict=True)},
+        )
+
+    def _save(self, files: Sequence[IO[bytes]]) -> None:
+        """Write the journal, after the bytes of which it speaks."""
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+        write_text(self.folder / JOURNAL, json.dumps(asdict(self.journal)))
+
+    def finish(self) -> None:
+        """Write corpus.json, with which the corpus is complete.
+
+        Raises:
+            DataError: a file of documents has changed since its checksum was computed.
+        """
+        counts = {"tokens": self.encoder.state.tokens}
+        for name in self.names[1:]:
+            counts[name[:-4]] = (self.folder / name).stat().st_size // 8 - 1
+        for name, sha in self.journal.made_of["files"]:
+            if hash_of(name) != sha:
+                raise DataError(name, None, "changed while the corpus was built.", "Build again.")
+        crc = 0
+        with open(self.folder / TOKENS, "rb") as stream:
+            while block := stream.read(_BLOCK):
+                crc = zlib.crc32(block, crc)
+        facts = CorpusFacts(
+            VERSION,
+            self.journal.made_of,
+            self.encoder.dtype.str,
+            counts,
+            crc,
+            {name: hash_of(self.folder / name) for name in self.names},
+        )
+        write_text(self.folder / FACTS, json.dumps(asdict(facts), indent=1) + "\n")
+        (self.folder / JOURNAL).unlink(missing_ok=True)

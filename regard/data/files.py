@@ -14,7 +14,6 @@ import lzma
 import re
 import zipfile
 import zlib
-from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -43,7 +42,6 @@ ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
 _BLOCK = 1 << 20
 LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
-LONGEST_MAGIC = 10  # bytes
 
 
 class DamagedFile(DataError):
@@ -70,66 +68,63 @@ def lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
         DataError: it cannot be read, is not UTF-8, or a line has more than `longest` bytes.
     """
     with open_bytes(path) as stream:
-        yield from lines_of(stream, path, longest=longest)
+        yield from lines_of(stream, path, longest)
 
 
-def lines_of(
-    stream: IO[bytes], name: str | Path, number: int = 0, longest: int = LONGEST_LINE
-) -> Iterator[str]:
+def lines_of(stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     """The lines of an open stream of bytes, such as `sys.stdin.buffer`, without their ends.
-
-    number: the lines of it that were read before
 
     Raises:
         DataError: a line is not UTF-8, or has more than `longest` bytes.
     """
-    for line in whole_lines_of(stream, name, number, longest):
-        yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+    return map(without_end, whole_lines_of(stream, name, longest))
 
 
 def whole_lines_of(
-    stream: IO[bytes], name: str | Path, number: int = 0, longest: int = LONGEST_LINE
+    stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE
 ) -> Iterator[str]:
-    """As `lines_of`, each line with its line end; a longer one is never in memory as a whole."""
+    """As `lines_of`, each line with its line end."""
+    for line in lines_or_errors(stream, name, longest):
+        if isinstance(line, DataError):
+            raise line
+        yield line
+
+
+def without_end(line: str) -> str:
+    """A line without its line end."""
+    return line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def lines_or_errors(
+    stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE
+) -> Iterator[str | DataError]:
+    """Each line with its line end, or where it is not UTF-8 the error. A longer line is never in
+    memory as a whole.
+
+    Raises:
+        DataError: a line is too long, or the file is damaged or no text at all.
+    """
+    number = 0
     try:
-        for raw in _bounded_lines(longest + 1, stream):
-            number += 1
+        for number, raw in enumerate(iter(partial(stream.readline, longest + 1), b""), 1):
             if len(raw) > longest:
                 problem = f"the line has more than {longest:,} bytes."
                 hint = "Is this the right file? A long text is read with format = 'text'."
                 raise DataError(name, number, problem, hint)
-            text = raw.decode("utf-8")
-            if number == 1 and "\r" in text and not text.endswith("\n"):
-                problem = "lines end in carriage returns alone, which are no line ends here."
-                hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
-                raise DataError(name, 1, problem, hint)
-            yield text.removeprefix("\ufeff") if number == 1 else text
-    except UnicodeDecodeError as error:
-        raise _not_utf8(name, number, error) from error
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                yield _not_utf8(name, number, error)
+                continue
+            if number == 1:
+                if "\r" in text and not text.endswith("\n"):
+                    problem = "lines end in carriage returns alone, which are no line ends here."
+                    hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
+                    raise DataError(name, 1, problem, hint)
+                text = text.removeprefix("\ufeff")
+            yield text
     except (*_DAMAGED, OSError) as error:
         raise _damaged(name, error, number) from error
-
-
-def _bounded_lines(most: int, stream: Any) -> Iterator[bytes]:
-    """The lines of a stream, longer ones in parts; or the items of another iterable of lines."""
-    if isinstance(stream, io.IOBase | zipfile.ZipExtFile):
-        return iter(partial(stream.readline, most), b"")
-    return iter(stream)
-
-
-def skip_byte_order_mark(stream: BinaryIO, name: str | Path) -> int:
-    """Skip the mark at the beginning of a stream of text; its bytes: 0 or 3.
-
-    Raises:
-        DataError: the first bytes are not those of text.
-    """
-    head = stream.read(LONGEST_MAGIC)
-    for magic, description in _MAGIC.items():
-        if head.startswith(magic) and (magic != b"BZh" or head[4:] == b"1AY&SY"):
-            raise DataError(name, None, f"is not UTF-8: it {description}.")
-    length = 3 if head.startswith(BOM_UTF8) else 0
-    stream.seek(length)
-    return length
 
 
 def hash_of(path: str | Path) -> str:
@@ -247,11 +242,16 @@ def _nearest(name: str, names: list[str], where: Path) -> str:
 
 
 def _not_utf8(name: str | Path, line: int, error: UnicodeDecodeError) -> DataError:
+    """The error for a line.
+
+    Raises:
+        DataError: it is the first one, and the file is of another kind.
+    """
     at = error.start
     problem = f"byte 0x{error.object[at]:02X} at position {at + 1} of the line is not UTF-8."
     for magic, description in _MAGIC.items():
         if line == 1 and error.object.startswith(magic):
-            return DataError(name, line, problem, f"The file {description}.")
+            raise DataError(name, line, problem, f"The file {description}.") from error
     hint = "Convert the file first, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"
     return DataError(name, line, problem, hint)
 

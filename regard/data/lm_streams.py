@@ -1,18 +1,32 @@
-"""One long text for language models: parallel streams, shuffled blocks, or sliding windows.
+"""Long texts for language models: parallel streams, shuffled blocks, sliding windows.
 
 Models with a state read streams. Models without one are trained on blocks, each with a context of
 its own, and evaluated over windows. In all of them every token of the text but the first, which
 nothing precedes, is a target once.
+
+`BidirectionalStreams` has sentences for two models at once: one reads forward, the other backward.
+
+    forward     <S> w1 w2 ... wn      is to predict      w1 w2 ... wn </S>
+    backward    </S> wn ... w2 w1     is to predict      wn ... w2 w1 <S>
+
+Either direction reads a sentence of n words in n + 1 steps, so that both are at the same sentences
+all the time. As in the authors' program sentences keep their order in both directions.
+
+`DocumentWindows` are windows of a corpus, inside documents.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from regard.data.batches import IGNORE, StreamBatch
+from regard.data.batches import IGNORE, Sequences, StreamBatch, moved
 from regard.data.sampler import BatchSequence, MadeBatches, in_batches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
@@ -247,3 +261,252 @@ def _check(text: TokenArray, batch_size: int, sequence_length: int) -> int:
 
 def _identity(text: TokenArray, batch_size: int, sequence_length: int) -> dict[str, Any]:
     return {"data": f"{text.checksum:08x}", "rows": batch_size, "steps": sequence_length}
+
+
+# ---------------------------------------------------------------------------------- both directions
+
+
+@dataclass(frozen=True, eq=False)
+class BidirectionalBatch:
+    """B texts, read in both directions.
+
+    tokens: 2B sequences, first those of the forward direction.
+    targets: (2B, T), what follows each token in its direction; `IGNORE` behind the end of a row.
+    fresh: whether a state carried from the batch before must be dropped.
+    restarts: (B,) bool, the texts whose carried state alone starts from zeros again; None: none.
+    """
+
+    tokens: Sequences
+    targets: Tensor
+    fresh: bool
+    restarts: Tensor | None = None
+
+    @cached_property
+    def count(self) -> int:
+        """Predicted tokens of one direction."""
+        return int(self.tokens.lengths.sum()) // 2
+
+    def __len__(self) -> int:
+        """The number of texts, B."""
+        return len(self.tokens) // 2
+
+    def select(self, rows: Tensor) -> BidirectionalBatch:
+        """The texts of these indices, in both directions."""
+        both = torch.cat([rows, rows + len(self)])
+        restarts = None if self.restarts is None else self.restarts[rows]
+        tokens, targets = self.tokens.select(both), self.targets[both]
+        return BidirectionalBatch(tokens, targets, self.fresh, restarts)
+
+    def to(self, device: torch.device | str) -> BidirectionalBatch:
+        """The same on another device."""
+        restarts = None if self.restarts is None else moved(self.restarts, device)
+        targets = moved(self.targets, device)
+        return BidirectionalBatch(self.tokens.to(device), targets, self.fresh, restarts)
+
+
+@dataclass(frozen=True, eq=False)
+class BidirectionalText:
+    """Sentences end to end.
+
+    read: of each sentence bos, its words and eos.
+    predicted: the same ids as targets, (N,): a word outside of the vocabulary is the unknown token.
+    """
+
+    read: TokenArray
+    predicted: np.ndarray
+
+    @classmethod
+    def of(
+        cls, sentences: Iterable[Sequence[int]], bos: int, eos: int, vocab_size: int, unknown: int
+    ) -> BidirectionalText:
+        """Of sentences as ids, those of `vocab_size` and above of unknown words; empty ones are
+        left out.
+        """
+        read = TokenArray.of([bos, *ids, eos] for ids in sentences if len(ids))
+        return cls(read, np.where(read.ids < vocab_size, read.ids, unknown))
+
+    @cached_property
+    def ends(self) -> np.ndarray:
+        """(sentences + 1,): the number of predictions of all sentences before each one."""
+        return self.read.offsets - np.arange(len(self.read.offsets))
+
+    @property
+    def count(self) -> int:
+        """The predictions of one direction."""
+        return int(self.ends[-1])
+
+    def batch(self, starts: np.ndarray, lengths: np.ndarray, fresh: bool) -> BidirectionalBatch:
+        """Row b: the `lengths[b]` predictions from number `starts[b]` on, (B,) both."""
+        steps = np.arange(lengths.max(initial=0))
+        numbers = np.minimum(starts[:, None] + steps, self.count - 1)  # (B, T)
+        sentence = np.searchsorted(self.ends, numbers, "right") - 1
+        inside = numbers - self.ends[sentence]
+        first, last = self.read.offsets[sentence] + inside, self.read.offsets[sentence + 1] - 1
+        back = last - inside
+        tokens = self.read.ids[np.concatenate([first, back])].astype(np.int64)
+        targets = self.predicted[np.concatenate([first + 1, back - 1])].astype(np.int64)
+        both = np.concatenate([lengths, lengths])
+        targets[steps >= both[:, None]] = IGNORE
+        rows = Sequences(torch.from_numpy(tokens), torch.from_numpy(both))
+        return BidirectionalBatch(rows, torch.from_numpy(targets), fresh)
+
+
+class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
+    """A text as `batch_size` streams of nearly equal length, `sequence_length` predictions a batch.
+
+    Row b of a batch continues row b of the batch before, and the first batch is `fresh`. The first
+    streams are one prediction longer where the number does not divide. For an `EpochSampler`.
+
+    restart_every: batches after which the state of a stream starts from zeros again, one stream
+        after the other; 0: never.
+
+    Raises:
+        ConfigError: a number is out of range, or the text has fewer predictions than streams.
+    """
+
+    def __init__(
+        self,
+        text: BidirectionalText,
+        *,
+        batch_size: int,
+        sequence_length: int,
+        restart_every: int = 0,
+    ):
+        check_at_least(1, batch_size=batch_size, sequence_length=sequence_length)
+        check_at_least(0, restart_every=restart_every)
+        self.restart_every = restart_every
+        if batch_size > text.count:
+            raise ConfigError(
+                f"`batch_size` must be at most {text.count}, the number of tokens to predict, but "
+                f"is {batch_size}."
+            )
+        self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
+        short, longer = divmod(text.count, batch_size)
+        self._lengths = np.where(np.arange(batch_size) < longer, short + 1, short)  # (B,)
+        self._starts = np.cumsum(self._lengths) - self._lengths  # (B,)
+
+    def __len__(self) -> int:
+        return -(-int(self._lengths[0]) // self.sequence_length)
+
+    def batch(self, index: int) -> BidirectionalBatch:
+        first = index * self.sequence_length
+        ends = np.minimum(self._lengths, first + self.sequence_length)
+        batch = self.text.batch(self._starts + first, ends - first, fresh=index == 0)
+        if not self.restart_every:
+            return batch
+        turns = index + torch.arange(self.batch_size)
+        return replace(batch, restarts=turns % self.restart_every == 0)
+
+    def epoch(self, number: int) -> BidirectionalStreams:
+        """The batches of any epoch: a text is read in its own order."""
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What the order depends on. Checkpoints hold these names."""
+        names = {"rows": self.batch_size, "steps": self.sequence_length}
+        names["restart_every"] = self.restart_every
+        return {"data": f"{self.text.read.checksum:08x}", **names}
+
+
+class SeparateSentences(BatchSequence[BidirectionalBatch]):
+    """Each sentence alone, the longest first, in batches of at most `max_tokens`, padding included.
+
+    Every batch is `fresh`. `rows` are the numbers of the sentences of each batch.
+    """
+
+    def __init__(self, text: BidirectionalText, *, max_tokens: int):
+        self.text = text
+        lengths = np.diff(text.ends)
+        order = np.argsort(-lengths, kind="stable")
+        self.rows: list[np.ndarray] = []
+        while len(order):
+            count = max(1, max_tokens // int(lengths[order[0]]))
+            self.rows.append(order[:count])
+            order = order[count:]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, index: int) -> BidirectionalBatch:
+        rows = self.rows[index]
+        lengths = np.diff(self.text.ends)[rows]
+        return self.text.batch(self.text.ends[rows], lengths, fresh=True)
+
+
+# ---------------------------------------------------------------------------------------- documents
+
+
+class WindowBatch(NamedTuple):
+    """Windows of a corpus: their ids, (B, T) padded, and where in all ids each starts, (B,)."""
+
+    sequences: Sequences
+    starts: np.ndarray
+
+
+class DocumentWindows:
+    """Each document in windows of `length` tokens, shuffled; for an `EpochSampler`.
+
+    The last window of a document has its rest. With `tokens.joined()` windows run across documents.
+    The memory that this takes is 8 bytes a document, and 16 bytes a window for the order.
+
+    tokens: a sequence for each document
+    smallest: windows with fewer tokens are left out
+    pad: the id that fills up shorter windows
+
+    Raises:
+        ConfigError: a number is below 1, `smallest` is above `length`, or no window is left.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenArray,
+        *,
+        length: int,
+        batch_size: int,
+        seed: int,
+        smallest: int = 1,
+        pad: int | None = None,
+    ):
+        check_at_least(1, length=length, batch_size=batch_size, smallest=smallest)
+        if smallest > length:
+            raise ConfigError(f"`smallest` must be at most {length}, but is {smallest}.")
+        self.tokens, self.length, self.batch_size = tokens, length, batch_size
+        self.seed, self.smallest, self.pad = seed, smallest, pad
+        sizes = np.diff(tokens.offsets)  # (documents,)
+        sizes += length - smallest
+        sizes //= length  # the number of windows of each
+        self._ends = np.cumsum(sizes, out=sizes)  # the number of windows up to each
+        self.count = int(self._ends[-1]) if len(sizes) else 0
+        if not self.count:
+            raise ConfigError(
+                f"no document has as many tokens as a window needs, {smallest}. Give longer "
+                "documents, or a tokenizer that keeps their characters."
+            )
+
+    def epoch(self, number: int) -> BatchSequence[WindowBatch]:
+        """The batches of epoch `number`, in order."""
+        return in_batches(self.order(number), self.batch_size, self.batch)
+
+    def order(self, number: int) -> np.ndarray:
+        """The numbers of all windows in the order of epoch `number`."""
+        return permutation(self.count, self.seed, number)
+
+    def identity(self) -> dict[str, Any]:
+        """What the order depends on. Checkpoints hold these names."""
+        data = f"{self.tokens.checksum:08x}"
+        sizes = {"rows": self.batch_size, "steps": self.length, "smallest": self.smallest}
+        return {"data": data, **sizes, "seed": self.seed}
+
+    def batch(self, numbers: np.ndarray) -> WindowBatch:
+        """The windows of these numbers, (B,), counted from the beginning of the corpus."""
+        documents = np.searchsorted(self._ends, numbers, side="right")  # (B,)
+        before = np.where(documents > 0, self._ends[documents - 1], 0)
+        offsets = self.tokens.offsets
+        starts = offsets[documents] + (numbers - before) * self.length
+        lengths = np.minimum(offsets[documents + 1] - starts, self.length)
+        positions = np.arange(lengths.max())
+        inside = positions < lengths[:, None]  # (B, T)
+        ids = np.full(inside.shape, self.pad or 0, np.int64)
+        ids[inside] = self.tokens.ids[(starts[:, None] + positions)[inside]]
+        sequences = Sequences(torch.from_numpy(ids), torch.from_numpy(lengths))
+        return WindowBatch(sequences, starts)

@@ -10,6 +10,10 @@ that was asked for; it can be looped over again; nothing but the current row is 
     read("wmt.jsonl", ("translation.de", "translation.en"))
     read(dataset, ("translation.de", "translation.en"))   a `datasets` object, a list, a generator
     open_table("pairs.csv").records()                     rows as mappings from column to value
+
+The first line of a table may name the columns, though no columns were given by name: it is a header
+where its fields are different and all of them usual names of columns; any other is an example.
+`header = true` or `false` in [data] says it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import csv
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, compress, islice
@@ -34,11 +39,22 @@ from regard.data.files import (
     check_file,
     ending,
     lines,
+    lines_or_errors,
     open_bytes,
     whole_lines_of,
+    without_end,
 )
-from regard.data.in_memory import list_as_json, plain, rows, source_name
+from regard.data.in_memory import (
+    infer_columns,
+    list_as_json,
+    plain,
+    plain_names,
+    rows,
+    source_name,
+    text_columns_among,
+)
 from regard.errors import ConfigError, DataError, MissingExtra
+from regard.habit_names import COLUMNS, TARGETS, TEXTS
 from regard.schema import decode_json
 
 Field = str | int
@@ -47,6 +63,8 @@ Location = tuple[str | Path, int | None]  # what an error names: a file or a par
 Record = dict[str, Any]  # the values of a row by column
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 FORMATS = ("lines", "text", *TABLES)
+TEXT = "text"  # the field of a row of a file of lines
+BATCH_ROWS, BATCH_BYTES = 1024, 1 << 20  # of a Parquet file, in memory together
 
 
 class RowReader(ABC):
@@ -192,7 +210,7 @@ class ParallelReader(RowReader):
 class TableFile:
     """A file whose rows have fields by name.
 
-    format: one of `TABLES`
+    format: one of `TABLES`; or "lines", each of which is the field `text` of a row
     header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
     delimiter: the character between the fields of CSV
     """
@@ -212,36 +230,77 @@ class TableFile:
                 than the first.
         """
         number = 0
-        if self.format == "parquet":
-            records = _parquet_records(self.path, fields)
-        elif self.format == "jsonl":
-            records = _json_records(self.path)
-        else:
-            records = self._named(fields)
-        for number, record in records:
+        for number, record in self.rows(fields):
+            if isinstance(record, DataError):
+                raise record
             yield number, record
         if not number:
             raise _no_rows(self.path)
 
-    def _named(self, columns: Sequence[Field]) -> Iterator[tuple[int, Record]]:
-        """The rows of CSV and TSV, by the names in the header or by number."""
-        table: Iterator[tuple[int, list[str]]]
-        if self.format == "tsv":  # quotes are characters like others
-            table = ((i, line.split("\t")) for i, line in enumerate(lines(self.path), 1) if line)
-        else:
-            table = csv_rows(self.path, self.delimiter)
-        if (first := next(table, None)) is None:
+    def rows(self, fields: Sequence[Field] = ()) -> Iterator[tuple[int, Record | DataError]]:
+        """As `records`, but a row that cannot be read is its error, and a file may have no row.
+
+        Raises:
+            DataError: the file cannot be read, or its rows cannot be told apart.
+        """
+        if self.format == "parquet":
+            yield from _parquet_records(self.path, fields)
             return
-        names = list(map(str, range(len(first[1]))))
-        if self.header:
-            names = first[1]
-            check_unique(self.path, [name for name in names if not columns or name in columns])
-        for number, fields in table if self.header else chain([first], table):
+        contents, make = self._contents(), self._record
+        if self.format in ("csv", "tsv"):
+            if (first := next(contents, None)) is None:
+                return
+            make = self._named(*first, fields)
+            contents = contents if self.header else chain([first], contents)
+        for number, content in contents:
+            try:
+                row = content if isinstance(content, DataError) else make(number, content)
+            except DataError as error:
+                row = error
+            yield number, row
+
+    def _contents(self) -> Iterator[tuple[int, Any]]:
+        """The lines that are rows, or the fields of each; an error for a line that is not UTF-8."""
+        if self.format == "csv":
+            yield from csv_rows(self.path, self.delimiter)
+            return
+        with open_bytes(self.path) as stream:
+            for number, line in enumerate(lines_or_errors(stream, self.path), 1):
+                if isinstance(line, DataError):
+                    yield number, line
+                elif self.format == "tsv":  # quotes are characters like others
+                    if text := without_end(line):
+                        yield number, text.split("\t")
+                elif self.format == "lines" or line.strip():
+                    yield number, without_end(line)
+
+    def _record(self, number: int, line: str) -> Record:
+        """The row of a line: the object of a line of JSON, or the line."""
+        if self.format == "lines":
+            return {TEXT: line}
+        record = json_value(line, self.path, number)
+        if not isinstance(record, dict):
+            problem = f"must be a JSON object, but is a {type(record).__name__}."
+            raise DataError(self.path, number, problem, 'Write {"name": "value", …} on each line.')
+        return record
+
+    def _named(
+        self, line: int, first: list[str] | DataError, columns: Sequence[Field]
+    ) -> Callable[[int, list[str]], Record]:
+        """What names the fields of a row: by the header, the first line, or by number."""
+        if isinstance(first, DataError):
+            raise first
+        names = first if self.header else list(map(str, range(len(first))))
+        check_unique(self.path, [name for name in names if not columns or name in columns])
+
+        def record(number: int, fields: list[str]) -> Record:
             if len(fields) != len(names):
-                problem = f"has {len(fields)} fields, but line {first[0]} has {len(names)}."
-                hint = f"The first has: {', '.join(first[1])}." if self.header else ""
+                problem = f"has {len(fields)} fields, but line {line} has {len(names)}."
+                hint = f"The first has: {', '.join(first)}." if self.header else ""
                 raise DataError(self.path, number, problem, hint)
-            yield number, dict(zip(names, fields, strict=True))
+            return dict(zip(names, fields, strict=True))
+
+        return record
 
 
 @dataclass(frozen=True)
@@ -293,18 +352,6 @@ def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]
             ) from error
 
 
-def _json_records(path: str | Path) -> Iterator[tuple[int, Record]]:
-    """The objects of a file of JSON lines; blank lines are skipped."""
-    for number, line in enumerate(lines(path), 1):
-        if not line.strip():
-            continue
-        record = json_value(line, path, number)
-        if not isinstance(record, dict):
-            problem = f"must be a JSON object, but is a {type(record).__name__}."
-            raise DataError(path, number, problem, 'Write {"name": "value", …} on each line.')
-        yield number, record
-
-
 def _parquet_records(path: str | Path, fields: Sequence[Field]) -> Iterator[tuple[int, Record]]:
     """The rows of a Parquet file, read in batches; of the columns those that hold `fields`."""
     try:
@@ -314,13 +361,14 @@ def _parquet_records(path: str | Path, fields: Sequence[Field]) -> Iterator[tupl
         raise MissingExtra("pyarrow", "data", "Reading Parquet") from error
     check_file(Path(path))
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        # Without a buffer size, a whole row group would be in memory.
+        with pyarrow.parquet.ParquetFile(path, buffer_size=BATCH_BYTES) as file:
             present = file.schema_arrow.names
             check_unique(path, present)
             columns = {f if f in present else str(f).split(".")[0] for f in fields}
             for name in sorted(columns - set(present)):
                 raise _unknown((path, None), name, present)
-            batches = file.iter_batches(batch_size=1024, columns=sorted(columns) or None)
+            batches = file.iter_batches(BATCH_ROWS, columns=sorted(columns) or None)
             yield from enumerate(chain.from_iterable(b.to_pylist() for b in batches), 1)
     except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:
         raise DataError(path, None, f"cannot be read as Parquet: {error}.") from error
@@ -558,3 +606,93 @@ def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataE
     hint = f"It has: {', '.join(listed) or 'none'}."
     hint += f" Did you mean {close[0]!r}?" if close else ""
     return DataError(*location, f"has no field {name!r}.", hint)
+
+
+# ------------------------------------------------------------------------------------------ headers
+
+
+def without_header(reader: RowReader) -> RowReader:
+    """The rows of a reader without the first line of a table, where it is a header."""
+
+    def below(numbered: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
+        first = next(numbered)
+        return numbered if _are_usual(plain_names(first[1])) else chain([first], numbered)
+
+    return PartOfRows(reader, below) if reader.may_have_header else reader
+
+
+def columns_in_header(
+    path: str | Path, format: str | None = None, delimiter: str | None = None
+) -> tuple[str, ...]:
+    """The columns that the header of a CSV or TSV file names: of texts, then of the target.
+
+    (): the first line of a TSV file is no header, or the file is no table, or it cannot be read.
+
+    Raises:
+        ConfigError: the names do not tell which columns they are, or the first line of a CSV file
+            has no usual names.
+    """
+    kind = format or ("csv" if delimiter else ENDINGS.get(ending(path)))
+    if kind not in ("csv", "tsv"):
+        return ()
+    try:
+        table = open_table(path, header=False, format=format, delimiter=delimiter)
+        written = list(next(table.records())[1].values())
+    except DataError:  # is raised again where the rows are read
+        return ()
+    names = plain_names(written)
+    with_both = any({*texts} <= {*names} for texts in TEXTS) and not {*TARGETS}.isdisjoint(names)
+    if len({*names}) == len(names) and (with_both or _are_usual(names)):
+        with suppress(ConfigError):
+            return tuple(map(str, infer_columns([dict.fromkeys(written, "")])))
+    elif kind == "tsv":
+        return ()
+    listed = ", ".join(name[:40] for name in written)
+    raise ConfigError(
+        f"{path}: the first line has the columns {listed}, and their names do not say which hold "
+        "texts and which the target. Name them in [data], in this order: columns = [text column, "
+        "label column]; or write header = false if this line is an example. If another sign than a "
+        "comma stands between them, name it as `delimiter`."
+    )
+
+
+def _are_usual(names: Sequence[str]) -> bool:
+    """Whether these are different names, and all of them usual."""
+    return len({*names}) == len(names) and COLUMNS.issuperset(names)
+
+
+# ----------------------------------------------------------------------------------- labelled texts
+
+
+def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str], list[str]]:
+    """The texts of a file that are not blank, and as many labels, or none.
+
+    Args:
+        path: a CSV, TSV, JSONL or Parquet file, whose column of texts is found by its name; any
+            other file has a text a line.
+        labels: the column of the labels.
+        most: texts that there may be.
+
+    Raises:
+        DataError: the file cannot be read, has no text, or too many; a table has no column of
+            texts, or not this one of labels; lines have no labels.
+    """
+    if ending(path) in ENDINGS:
+        first = next(open_table(path).records())[1]
+        texts = text_columns_among([name for name in first if name != labels])
+        if len(texts) != 1:
+            problem = f"has the columns {', '.join(first)}; their names do not say which is a text."
+            raise DataError(path, None, problem, "Rename it to text.")
+        columns = texts if labels is None else (*texts, labels)
+        rows = [row for row in read(str(path), columns) if row[0].strip()]
+    elif labels is not None:
+        hint = "Give a CSV, TSV, JSONL or Parquet file with this column."
+        raise DataError(path, None, f"is read as lines, which have no column {labels!r}.", hint)
+    else:
+        rows = [row for row in read(str(path)) if row[0].strip()]
+    if not rows:
+        raise DataError(path, None, "has no text: every row is blank.", "Give one text a line.")
+    if len(rows) > most:
+        hint = f"Give some of them: shuf -n {most} {path}"
+        raise DataError(path, None, f"has {len(rows):,} texts; at most {most:,} are taken.", hint)
+    return [row[0] for row in rows], [row[1] for row in rows if labels is not None]

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from regard.data.batches import Sequences
-from regard.text.characters import ELMO_PADDING, elmo_word
+from regard.text.closed_vocabulary import ELMO_PADDING, elmo_word
 
 
 def with_characters(batch: Sequences, tokenizer: Any, length: int, behind: int = 0) -> Sequences:
     """A batch of words with the extra "characters", (B, T, C), ids as ELMo has them; 0 at padding.
 
     Args:
-        tokenizer: gives the word of each id; see `regard.text.open_vocabulary`.
+        tokenizer: gives the word of each id; see `regard.text.tokenizer`.
         length: characters of a word that are read, with the two that mark its ends.
         behind: columns of padding behind the longest word; C is at most `length`.
     """

@@ -1,6 +1,11 @@
 """Jobs in processes of this machine, which divide its threads among them.
 
-A thread waits for each process, and starts it again if it was killed.
+A thread waits for each process, and starts it again if it was killed. The process is
+
+    python -c "...; main()" ANSWER < {"function": "package.module:name", "arguments": {...}}
+
+The job is the first line of standard input. When the rest of it ends, which happens also when the
+process that started this one is killed, the job gets SIGTERM. The answer is written into a file.
 """
 
 import json
@@ -9,6 +14,9 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
+import traceback
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +26,7 @@ from threading import Thread
 from typing import Any
 
 from regard.errors import ConfigError, RegardError
-from regard.executors.protocol import (
+from regard.executors import (
     RESTARTS,
     ExecutorOptions,
     Job,
@@ -29,6 +37,7 @@ from regard.executors.protocol import (
     print_line,
     value_of,
 )
+from regard.file_writing import write_text
 from regard.lazy import imported
 
 LAST_LINES = 1.0  # seconds for the lines that a process has printed before it ended
@@ -41,7 +50,7 @@ CACHED_SHAPES = 64
 # whatever they are: data may lie there, or a file named as a module of Python's.
 WORKER = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
-    "from regard.executors.worker import main; main()"
+    "from regard.executors.local import main; main()"
 )
 
 
@@ -215,3 +224,43 @@ def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
         own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     return environment
+
+
+# -------------------------------------------------------------------------- in the process of a job
+
+
+def call(function: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """What the function returns as "value", the message of what it raises as "error", or "stopped",
+    the code with which it was stopped."""
+    try:
+        return {"value": imported(function)(**arguments)}
+    except RegardError as error:
+        return {"error": str(error)}
+    except KeyboardInterrupt as stopped:  # `Interrupted` of training has a code
+        return {"stopped": getattr(stopped, "code", 130)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _stop_with_parent() -> None:
+    os.read(0, 1)  # returns when the other end is closed
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """The text alone, as commands show it: the line of code helps no user."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Read a job, run it, and write its answer."""
+    job = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    answer = call(job["function"], job["arguments"])
+    write_text(Path(sys.argv[1]), json.dumps(answer))
+    # Threads of the job, and what libraries do at exit, do not keep the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import COMPARISON, Comparison, Outcome
 from regard.experiments.runs import name_of_run

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from regard.errors import ConfigError, check_at_least
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import Outcome, StudyResults, cv_results
 from regard.experiments.run_folder import Run

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from regard.errors import MissingExtra, RegardError, check_at_least
+from regard.executors.clusters import connected
 from regard.executors.local import job_variables
-from regard.executors.ray import connected
 from regard.experiments import runs
 from regard.experiments.recipe_options import open_recipe
 from regard.experiments.run_folder import Run
@@ -41,7 +41,7 @@ def train_on_ray(
 
     Args:
         recipe: None: the run in `out` is resumed, by as many processes as were there or others.
-        ray_address: of the cluster, see `regard.executors.ray.connected`.
+        ray_address: of the cluster, see `regard.executors.clusters.connected`.
         device: "cpu" or "cuda"; None: a GPU for each process where the cluster has some.
 
     Raises:

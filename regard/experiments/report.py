@@ -10,7 +10,7 @@ from regard.attention.capture import CapturePoint
 from regard.checkpoints.hub import CONFIG
 from regard.experiments.run_folder import REPORT
 from regard.experiments.training_plan import ADAPTER, TrainingPlan
-from regard.metrics.class_report import ClassReport
+from regard.metrics.score import ClassReport
 from regard.models import described
 from regard.schema import read_json
 from regard.tasks.classification import TextClassifier

@@ -22,8 +22,7 @@ from typing import Any
 
 from regard.data import hash_of
 from regard.errors import ConfigError, RegardError, check_at_least
-from regard.executors import Job, Json, make_executor, results_of
-from regard.executors.protocol import ExecutorOptions, print_line
+from regard.executors import ExecutorOptions, Job, Json, make_executor, print_line, results_of
 from regard.experiments import keywords
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
 from regard.experiments.results import RESULTS, run_name

@@ -39,8 +39,7 @@ import numpy as np
 from regard import habit_names
 from regard.checkpoints.filling import on_meta
 from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
-from regard.executors import Json
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions, Json
 from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.recipe_options import (
     FineTuneSection,

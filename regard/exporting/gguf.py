@@ -30,7 +30,7 @@ from regard.models.bert import Bert
 from regard.models.gpt2 import GPT2
 from regard.models.llama import Llama
 from regard.tasks.embedding import Embedder
-from regard.text.special_tokens import ROLES
+from regard.text.preprocessing import ROLES
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -16,8 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, FirstTokens, TokenSubset
+from regard.data.batches import ALL, FirstTokens, Sequences, TokenSubset
 from regard.kernels import build
 from regard.kernels.leaves import IDS, SEGMENTS, lowering_of
 from regard.kernels.lowering import EMBEDDING, TABLE, Op, OpList

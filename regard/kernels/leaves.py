@@ -9,7 +9,7 @@ from regard.attention.attend import Dot, General
 from regard.attention.multihead import CrossAttention, GroupedQueryAttention, Memory, SelfAttention
 from regard.attention.relative import RelativeBias, T5Positions
 from regard.attention.selection import CrossAttentionStep
-from regard.data.layout import ALL
+from regard.data.batches import ALL
 from regard.kernels.lowering import (
     ACTIVATION,
     CROSS,

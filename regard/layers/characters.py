@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.text.characters import ELMO_CHARACTERS, ELMO_PADDING
+from regard.text.closed_vocabulary import ELMO_CHARACTERS, ELMO_PADDING
 
 FilterActivation = Literal["relu", "tanh"]
 FILTER_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}

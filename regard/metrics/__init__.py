@@ -1,8 +1,7 @@
 """Scores of text, labels and likelihoods, each with what must be known to compare it.
 
 A metric is fed batch by batch with `add` and gives its score with `result`; its memory does not
-grow with the data, except where it says why. A new metric is one file and one line in `METRICS`;
-`regard.metrics.glue` names those of GLUE's tasks.
+grow with the data, except where it says why. A new metric is one file and one line in `METRICS`.
 
 Internal: names that `regard` itself does not have may change with every version.
 """
@@ -21,10 +20,10 @@ METRICS = {
     "f1": "labels:F1",
     "macro-f1": "labels:MacroF1",
     "matthews": "labels:Matthews",
-    "pearson": "correlation:Pearson",
+    "pearson": "labels:Pearson",
     "perplexity": "perplexity:PerplexityMeter",
     "rouge": "text:ROUGE",
-    "spearman": "correlation:Spearman",
+    "spearman": "labels:Spearman",
     "squad": "squad:SQuAD",
     "squad2": "squad:SQuAD2",
 }
@@ -33,11 +32,10 @@ _names, __getattr__ = names_of(
     __name__,
     {
         "brackets": "BracketF1 BracketScore",
-        "correlation": "Pearson Spearman",
-        "distributions": "cross_entropy entropy jensen_shannon kl_divergence",
         "entities": "EntityF1 EntityScore Span convert_tags spans",
-        "labels": "Accuracy F1 MacroF1 Matthews",
-        "perplexity": "Perplexity PerplexityMeter Protocol",
+        "labels": "Accuracy F1 MacroF1 Matthews Pearson Spearman",
+        "perplexity": "Perplexity PerplexityMeter Protocol cross_entropy entropy jensen_shannon "
+        "kl_divergence",
         "score": "Metric Score Scores",
         "squad": "SQuAD SQuAD2 SquadScore",
         "text": "BLEU CHRF CIDEr ROUGE bleu chrf",

@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from regard.metrics.class_report import LabelReport, ScoresByLabel
-from regard.metrics.score import Score, check_any, check_equal
+from regard.metrics.score import LabelReport, Score, ScoresByLabel, check_any, check_equal
 from regard.text.trees import ROOT, TRACE, ConstituencyTree, Span
 
 PUNCTUATION = (",", ":", "``", "''", ".")

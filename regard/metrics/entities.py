@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from regard.errors import RegardError
-from regard.metrics.class_report import LabelReport, ScoresByLabel
-from regard.metrics.score import Score, check_any, check_equal
+from regard.metrics.score import LabelReport, Score, ScoresByLabel, check_any, check_equal
 
 
 class Span(NamedTuple):

@@ -1,19 +1,28 @@
-"""How well labels are predicted: accuracy, F1, macro-F1, Matthews correlation.
+"""How well labels and numbers are predicted: accuracy, F1, Matthews; Pearson, Spearman; GLUE's.
 
-All but accuracy are functions of how often each label was predicted for each; these counts are
-kept by the labels' names and add up over batches.
+The counts of how often each label was predicted for each are kept by the labels' names and add up
+over batches. GLUE's nine tasks have their own metrics (Wang et al. 2019):
+
+| task | metrics |
+|---|---|
+| `cola` | Matthews correlation |
+| `sst2`, `mnli-matched`, `mnli-mismatched`, `qnli`, `rte`, `wnli` | accuracy |
+| `mrpc`, `qqp` | accuracy, F1 of "1" |
+| `stsb` | Pearson's and Spearman's correlation |
 """
 
 import math
+from array import array
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from regard.errors import RegardError
-from regard.metrics.score import Score, check_any, check_equal
+from regard.errors import ConfigError, RegardError
+from regard.metrics.score import Metric, Score, check_any, check_equal
 from regard.suggest import nearest
 
 IGNORE = -100
@@ -183,3 +192,192 @@ class Matthews(_Confusion):
 def _f1(right: int, predicted: int, targets: int) -> float:
     """The harmonic mean of right / predicted and right / targets; 0 where there is neither."""
     return 2 * right / (predicted + targets) if predicted + targets else 0.0
+
+
+# ------------------------------------------------------------------------------------------ numbers
+
+
+Numbers = Sequence[float] | np.ndarray | Tensor
+
+
+class Pearson:
+    """Pearson's correlation, from means and products of deviations in float64.
+
+    The first pair is subtracted from all, and batches are merged by their means (Chan, Golub and
+    LeVeque 1983): numbers far from zero lose no digits, and memory does not grow.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._origin = np.zeros((2, 1))
+        self._means = np.zeros(2)
+        self._products = np.zeros((2, 2))  # sums of products of deviations from the means
+        self._range = np.array([[math.inf, math.inf], [-math.inf, -math.inf]])
+
+    def add(self, predictions: Numbers, references: Numbers) -> None:
+        """Count predictions with their references, two arrays of one shape.
+
+        Raises:
+            RegardError: unequal shapes; a number that is not finite.
+        """
+        pairs = _pair(predictions, references)  # (2, N)
+        size = pairs.shape[1]
+        if not size:
+            return
+        if not self.count:
+            self._origin = pairs[:, :1].copy()
+        pairs -= self._origin
+        means, total = pairs.mean(1), self.count + size
+        deviations = pairs - means[:, None]
+        shift = means - self._means
+        within, between = deviations @ deviations.T, np.outer(shift, shift)
+        self._products += within + between * (self.count * size / total)
+        self._means += shift * (size / total)
+        self._range[0] = np.minimum(self._range[0], pairs.min(1))
+        self._range[1] = np.maximum(self._range[1], pairs.max(1))
+        self.count = total
+
+    def result(self) -> Score:
+        """Between -1 and 1; NaN where predictions or targets are constant, as the signature says.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Pearson correlation")
+        # The range tells exactly; the products may be no more than what rounding left.
+        constant = (self._range[0] == self._range[1]) | (self._products.diagonal() == 0)
+        return _correlation("Pearson correlation", self._products, constant, self.count)
+
+
+class Spearman:
+    """Pearson's correlation of ranks; equal numbers share the mean of their ranks.
+
+    Ranks need all numbers: 16 bytes are kept for each pair.
+    """
+
+    def __init__(self) -> None:
+        self._values = array("d"), array("d")
+
+    def add(self, predictions: Numbers, references: Numbers) -> None:
+        """Count predictions with their references, two arrays of one shape.
+
+        Raises:
+            RegardError: unequal shapes; a number that is not finite.
+        """
+        for values, new in zip(self._values, _pair(predictions, references), strict=True):
+            values.frombytes(new.tobytes())
+
+    def result(self) -> Score:
+        """Between -1 and 1; NaN where predictions or targets are constant, as the signature says.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        count = len(self._values[0])
+        check_any(count, "Spearman correlation")
+        ranks = np.stack([_ranks(np.array(values)) for values in self._values])
+        deviations = ranks - (count + 1) / 2  # the mean rank, with ties or without
+        constant = np.all(deviations == 0, axis=1)
+        return _correlation("Spearman correlation", deviations @ deviations.T, constant, count)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1; those of equal numbers are averaged."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[inverse]
+
+
+def _correlation(name: str, products: np.ndarray, constant: np.ndarray, count: int) -> Score:
+    signature = f"count:{count}"
+    sides = [side for side, flat in zip(("predictions", "targets"), constant, strict=True) if flat]
+    if sides:
+        # No number is right here, and an error would end a training that has just started.
+        reason = f"undefined:constant {' and '.join(sides)}"
+        return Score(name, math.nan, f"{signature}|{reason}", count, 4)
+    value = products[0, 1] / (math.sqrt(products[0, 0]) * math.sqrt(products[1, 1]))
+    return Score(name, float(np.clip(value, -1, 1)), signature, count, 4)
+
+
+def _pair(predictions: Numbers, references: Numbers) -> np.ndarray:
+    """Both in float64, flattened: (2, N)."""
+    predicted, expected = _array(predictions, "predictions"), _array(references, "references")
+    if predicted.shape != expected.shape:
+        raise RegardError(
+            "There must be as many predictions as references, in one shape, but their shapes are "
+            f"{predicted.shape} and {expected.shape}."
+        )
+    return np.stack([predicted.ravel(), expected.ravel()])
+
+
+def _array(numbers: Any, name: str) -> np.ndarray:
+    if isinstance(numbers, Tensor):
+        numbers = numbers.detach().double().cpu().numpy()
+    values = np.asarray(numbers, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise RegardError(f"`{name}` must be finite numbers, but some are infinite or NaN.")
+    return values
+
+
+# --------------------------------------------------------------------------------------------- GLUE
+
+
+# Each task's metrics in the order in which the benchmark names them.
+GLUE: dict[str, tuple[Callable[[], Metric], ...]] = {
+    "cola": (Matthews,),
+    "sst2": (Accuracy,),
+    "mrpc": (Accuracy, partial(F1, "1", labels=("0", "1"))),
+    "stsb": (Pearson, Spearman),
+    "qqp": (Accuracy, partial(F1, "1", labels=("0", "1"))),
+    "mnli-matched": (Accuracy,),
+    "mnli-mismatched": (Accuracy,),
+    "qnli": (Accuracy,),
+    "rte": (Accuracy,),
+    "wnli": (Accuracy,),
+}
+
+
+def glue_metrics(task: str) -> list[Metric]:
+    """New metrics of a task, to be fed with the same predictions and targets.
+
+    Raises:
+        ConfigError: there is no such task; the nearest one is offered.
+    """
+    return [make() for make in _task(task)]
+
+
+def glue_average(scores: Mapping[str, Sequence[Score | float]]) -> Score:
+    """GLUE's score: the mean over tasks of the mean over each task's metrics; both parts of MNLI
+    are metrics of one task.
+
+    scores: each task's results, in one unit; all that its metrics gave. The average is over the
+    tasks given, which the signature names: published averages leave out WNLI or not.
+
+    Raises:
+        ConfigError: there is no such task.
+        RegardError: no task; or not as many scores as the task has metrics.
+    """
+    check_any(len(scores), "GLUE average")
+    parts: dict[str, list[float]] = {}
+    for task, results in scores.items():
+        count = len(_task(task))
+        if len(results) != count:
+            raise RegardError(f"{task} has {count} metrics, but {len(results)} scores are given.")
+        values = [score if isinstance(score, float | int) else score.value for score in results]
+        parts.setdefault(task.partition("-")[0], []).extend(values)
+    value = math.fsum(math.fsum(values) / len(values) for values in parts.values()) / len(parts)
+    order = {task.partition("-")[0]: None for task in GLUE}
+    names = ",".join(_shown(name, scores) for name in order if name in parts)
+    return Score("GLUE average", value, f"tasks:{names}", len(parts), 4)
+
+
+def _shown(name: str, scores: Mapping[str, object]) -> str:
+    """The task's name; of MNLI, also which part where there is only one."""
+    parts = [task for task in scores if task.partition("-")[0] == name]
+    return parts[0] if len(parts) == 1 else name
+
+
+def _task(name: str) -> tuple[Callable[[], Metric], ...]:
+    if name not in GLUE:
+        parts = [task for task in GLUE if task.startswith(name)]  # of mnli
+        raise ConfigError(f"GLUE has no task {name!r}. {nearest(name, parts or GLUE)}")
+    return GLUE[name]

@@ -1,10 +1,16 @@
-"""A score with the signature of how it was measured."""
+"""A score with the signature of how it was measured, and reports of scores label by label."""
 
+from __future__ import annotations
+
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
 
 from regard.errors import RegardError
 
@@ -190,3 +196,259 @@ def check_any(count: int, name: str) -> None:
     """Raise RegardError if nothing was scored."""
     if count == 0:
         raise RegardError(f"{name} of nothing is not defined: nothing was added to it.")
+
+
+# ------------------------------------------------------------------------------------------- labels
+
+
+BINS = 15  # of the calibration error, as in Guo et al. 2017
+COLUMNS = ("precision", "recall", "F1", "examples", "predicted")  # of a table, after "label"
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The scores of one label. A score whose denominator is 0 is 0.
+
+    predicted, targets: the number of examples with this label as prediction, and as target.
+    """
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    predicted: int
+    targets: int
+
+    @classmethod
+    def of(cls, label: str, correct: int, predicted: int, targets: int) -> ClassScores:
+        """The scores from the numbers of correct predictions, of predictions and of targets."""
+        total = predicted + targets
+        return ClassScores(
+            label,
+            correct / predicted if predicted else 0.0,
+            correct / targets if targets else 0.0,
+            2 * correct / total if total else 0.0,
+            predicted,
+            targets,
+        )
+
+    def precision_recall_f1(self) -> tuple[float, float, float]:
+        """Precision, recall and F1."""
+        return self.precision, self.recall, self.f1
+
+    def cells(self) -> list[str]:
+        """The row of a table with the columns `COLUMNS` after the label."""
+        return [
+            self.label,
+            *(f"{value:.3f}" for value in self.precision_recall_f1()),
+            f"{self.targets:,}",
+            f"{self.predicted:,}",
+        ]
+
+
+@dataclass(frozen=True)
+class ScoresByLabel:
+    """Scores of each label, or of each type of entities, and their averages.
+
+    micro: the scores of all labels counted together.  macro: the means over the labels.
+    """
+
+    classes: tuple[ClassScores, ...]
+    micro: ClassScores
+    macro: ClassScores
+
+    @classmethod
+    def of(cls, counts: Mapping[str, tuple[int, int, int]]) -> Self:
+        """From (correct, predicted, targets) of each label, in this order."""
+        classes = tuple(ClassScores.of(label, *numbers) for label, numbers in counts.items())
+        correct, predicted, targets = (sum(n[i] for n in counts.values()) for i in range(3))
+        micro = ClassScores.of("micro average", correct, predicted, targets)
+        precision, recall, f1 = (
+            _mean([values[i] for values in map(ClassScores.precision_recall_f1, classes)])
+            for i in range(3)
+        )
+        macro = ClassScores("macro average", precision, recall, f1, predicted, targets)
+        return cls(classes, micro, macro)
+
+    def rows(self) -> list[list[str]]:
+        """The rows of a table with the columns `COLUMNS` after the label."""
+        return [scores.cells() for scores in (*self.classes, self.micro, self.macro)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
+@dataclass(frozen=True)
+class LabelReport(ScoreReport):
+    """The scores of each label, or of each type of entities, and their averages.
+
+    kind: "label" or "type".  totals: further counts of all of them.
+    """
+
+    scores: ScoresByLabel
+    kind: str = "label"
+    totals: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        scores = asdict(self.scores)
+        return {f"{self.kind}s": scores.pop("classes"), **scores, **self.totals}
+
+    def table(self) -> ScoreTable:
+        """A row for each label, and one for each average."""
+        head = (self.kind, *COLUMNS)
+        return ScoreTable(f"Scores of each {self.kind}", "", head, self.scores.rows())
+
+
+@dataclass(frozen=True)
+class ClassReport(ScoreReport):
+    """The predictions of a classifier against targets.
+
+    confusion: of each target the examples with each prediction, of those that occur.
+    calibration_error: the expected calibration error, sum over bins of (n_b / N) |accuracy_b -
+        confidence_b| (Guo et al. 2017, eq. 3), over 15 bins of the highest probability.
+    """
+
+    classes: tuple[ClassScores, ...]
+    confusion: dict[str, dict[str, int]]
+    calibration_error: float
+
+    @classmethod
+    def of(
+        cls, probabilities: np.ndarray, targets: np.ndarray, labels: Sequence[str]
+    ) -> ClassReport:
+        """From probabilities (N, O) and the index of each target, (N,).
+
+        Raises:
+            RegardError: there are no examples, or not as many targets as predictions.
+        """
+        check_equal(probabilities, targets, "predictions", "targets")
+        check_any(len(targets), "A report by class")
+        predicted = probabilities.argmax(1)
+        confusion: dict[str, dict[str, int]] = {}
+        pairs = Counter(zip(targets.tolist(), predicted.tolist(), strict=True))
+        for (target, prediction), count in sorted(pairs.items()):
+            confusion.setdefault(labels[target], {})[labels[prediction]] = count
+        counts = (
+            np.bincount(chosen, minlength=len(labels)).tolist()
+            for chosen in (targets[predicted == targets], predicted, targets)
+        )
+        classes = tuple(map(ClassScores.of, labels, *counts))
+        error = calibration_error(probabilities.max(1), predicted == targets)
+        return cls(classes, confusion, error)
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def table(self) -> ScoreTable:
+        """A row for each label."""
+        note = f"expected calibration error {self.calibration_error:.3f}"
+        rows = [scores.cells() for scores in self.classes]
+        return ScoreTable("Scores of each label", note, ("label", *COLUMNS), rows)
+
+
+def calibration_error(confidence: np.ndarray, correct: np.ndarray) -> float:
+    """The expected calibration error of probabilities (N,) and whether each was correct, (N,)."""
+    if not len(confidence):
+        return 0.0
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)  # (low, high]
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+@dataclass(frozen=True)
+class MultiLabelReport(ScoreReport):
+    """The predicted labels of examples, any number each, against their targets.
+
+    In arrays (N, L), entry (i, l) belongs to example i and label l.
+
+    labels: precision, recall and F1 of each label, and their averages.
+    calibration_errors: the expected calibration error of each label: its probability against
+        whether an example has it, sum over bins of (n_b / N) |share_b - probability_b|.
+    subset_accuracy: the share of examples of which all labels are correct.
+    threshold: the labels whose probability is at least this are predicted.
+    examples: N, the number of examples.
+    """
+
+    labels: ScoresByLabel
+    calibration_errors: tuple[float, ...]
+    subset_accuracy: float
+    threshold: float
+    examples: int
+
+    @classmethod
+    def of(
+        cls, probabilities: np.ndarray, targets: np.ndarray, labels: Sequence[str], threshold: float
+    ) -> MultiLabelReport:
+        """The report for probabilities (N, L) and targets (N, L) bool: the labels of each example.
+
+        Raises:
+            RegardError: there are no examples, or not as many targets as predictions.
+        """
+        check_equal(probabilities, targets, "predictions", "targets")
+        check_any(len(targets), "F1 of sets of labels")
+        probabilities = probabilities.astype(np.float64)  # else the threshold is rounded
+        predicted = probabilities >= threshold
+        columns = zip((predicted & targets).sum(0), predicted.sum(0), targets.sum(0), strict=True)
+        counts = {
+            label: (int(correct), int(p), int(t))
+            for label, (correct, p, t) in zip(labels, columns, strict=True)
+        }
+        errors = map(calibration_error, probabilities.T, targets.T)
+        exact = float((predicted == targets).all(1).mean())
+        return cls(ScoresByLabel.of(counts), tuple(errors), exact, threshold, len(targets))
+
+    def values(self) -> dict[str, float]:
+        """Micro-F1, macro-F1 and subset accuracy by name."""
+        return {
+            "micro-f1": self.labels.micro.f1,
+            "macro-f1": self.labels.macro.f1,
+            "subset-accuracy": self.subset_accuracy,
+        }
+
+    def scores(self) -> list[Score]:
+        """The values as scores, the first with this report."""
+        count, labels = self.examples, len(self.labels.classes)
+        signature = f"labels:{labels}|threshold:{self.threshold:.4g}|count:{count}"
+        names = ("micro-F1", "macro-F1", "subset accuracy")
+        values = zip(names, self.values().values(), (self, None, None), strict=True)
+        return [
+            Score(name, value, signature, count, 4, report=report) for name, value, report in values
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        labels = asdict(self.labels)
+        errors = zip(labels["classes"], self.calibration_errors, strict=True)
+        labels["classes"] = [row | {"calibration_error": error} for row, error in errors]
+        return {**labels, "subset_accuracy": self.subset_accuracy, "threshold": self.threshold}
+
+    def table(self) -> ScoreTable:
+        """A row for each label, and one for each average."""
+        errors = [*(f"{error:.3f}" for error in self.calibration_errors), "", ""]
+        rows = [[*row, error] for row, error in zip(self.labels.rows(), errors, strict=True)]
+        note = f"subset accuracy {self.subset_accuracy:.3f}, threshold {self.threshold:.3g}"
+        head = ("label", *COLUMNS, "calibration error")
+        return ScoreTable("Scores of each label", note, head, rows)
+
+
+def best_threshold(probabilities: np.ndarray, targets: np.ndarray) -> float:
+    """The threshold with the largest micro-F1; of several the largest; 0.5 without any target.
+
+    It is the mean of two neighbouring probabilities, or the smallest probability.
+
+    probabilities: (N, L).  targets: (N, L) bool.
+    """
+    order = np.argsort(-probabilities.ravel(), kind="stable")
+    ranked = probabilities.ravel()[order].astype(np.float64)
+    correct = targets.ravel()[order].cumsum()
+    if not len(correct) or not correct[-1]:
+        return 0.5
+    f1 = 2 * correct / (np.arange(1, len(correct) + 1) + correct[-1])
+    lower = np.append(ranked[1:], -np.inf)
+    f1[ranked == lower] = -1  # equal probabilities are predicted together
+    best = int(f1.argmax())
+    below = lower[best] if best + 1 < len(ranked) else ranked[best]
+    return float((ranked[best] + below) / 2)

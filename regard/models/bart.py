@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention.capture import label
 from regard.attention.pruning import Prunable
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.positions import LearnedPositions
 from regard.layers.task_heads import LastTokenWithId, dense_head, init_weights, token_head
 from regard.models.config import Activation, Probability, Size, TokenId

@@ -12,8 +12,7 @@ from regard.attention.attend import Relation
 from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward

@@ -25,8 +25,7 @@ from regard.attention.block_sparse import (
 )
 from regard.attention.masks import padding
 from regard.attention.multihead import PackedLinear
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.task_heads import ClassificationHead, dense_head, every_token

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.attention.cache import HEADROOM, extremes
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.pooling import LayerChoice, ScalarMix, choice_of

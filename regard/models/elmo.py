@@ -24,8 +24,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.data.word_characters import with_characters
 from regard.layers.characters import (
     CharacterConvolution,
@@ -43,9 +42,9 @@ from regard.models.config import RECURRENT, Count, Filters, Limit, Probability, 
 from regard.models.gpt2 import NoLMHead
 from regard.models.protocols import Encoder, Output, States
 from regard.state import Cells, State
-from regard.text.characters import ELMO_CHARACTERS
-from regard.text.open_vocabulary import OpenVocabulary
+from regard.text.closed_vocabulary import ELMO_CHARACTERS
 from regard.text.templates import Template
+from regard.text.tokenizer import OpenVocabulary
 
 Direction = Literal["forward", "backward"]
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear
 from regard.attention.selection import local_mask
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.models.config import AttentionKinds, Probability, Size
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.protocols import States

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import GroupedQueryAttention, LayerCache
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.feedforward import GatedFeedForward
 from regard.layers.positions import RotaryAngles, RotaryPositions, RotaryScaling

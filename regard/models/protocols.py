@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import KeyValueCache
 from regard.attention.capture import label
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
 from regard.models.config import RECURRENT, TRANSFORMER, TrainingFamily
 from regard.state import State
@@ -343,7 +342,7 @@ class EncoderDecoder(Generator[S]):
     """Predicts each target token from a source and the target tokens before it.
 
     output_scale: the factor of the decoder's hidden states before the output layer.
-    reads_regions: whether a source is the regions of an image (`regard.data.regions`), not tokens.
+    reads_regions: whether a source is the regions of an image (`regard.data.images`), not tokens.
     joins_source: whether source and target are one sequence, so that attention spans both.
     """
 
@@ -450,7 +449,7 @@ class Encoder(Model):
 
     def input_tokenizer(self, tokenizer: Any) -> Any:
         """The tokenizer of this encoder's inputs: itself, or, where the encoder reads characters,
-        one that gives every unknown word an id of its own (`regard.text.open_vocabulary`).
+        one that gives every unknown word an id of its own (`regard.text.tokenizer`).
         """
         return tokenizer
 

@@ -7,8 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.convolution import BatchNormDense
 from regard.layers.dropout import Dropout, EmbeddingDropout, VariationalDropout

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from torch import nn
 
 from regard.attention.relative import BiasRelation, RelativeBias, padded_positions, two_sided_bucket
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.positions import RobertaPositions
 from regard.layers.task_heads import TASK_HEADS, dense_head, init_weights
 from regard.models.bert import Bert, BertConfig, masked_lm_head

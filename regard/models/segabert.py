@@ -21,8 +21,7 @@ from regard.layers.positions import PositionTable
 from regard.layers.task_heads import init_weights
 from regard.models.bert import Bert, BertConfig
 from regard.models.config import Size
-from regard.text.sentences import sentence_ids, sentence_starts
-from regard.text.token_sentences import TokenSentences
+from regard.text.sentences import TokenSentences, sentence_ids, sentence_starts
 
 EXTRAS = ("paragraphs", "sentences", "tokens")  # of a batch: indices (B, T) int64
 Indices = tuple[int, int, int]  # of a token: paragraph, sentence, token

@@ -34,7 +34,7 @@ from regard.attention.selection import (
     WeightSelection,
 )
 from regard.data.batches import Sequences
-from regard.data.regions import regions_of
+from regard.data.images import regions_of
 from regard.errors import ConfigError
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear

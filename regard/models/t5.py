@@ -29,8 +29,7 @@ from regard.attention.relative import (
     causal_bucket,
     two_sided_bucket,
 )
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, GatedFeedForward
 from regard.layers.softmax import Softmax

@@ -23,9 +23,8 @@ from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
-from regard.data.regions import regions_of
+from regard.data.batches import ALL, Sequences, TokenSubset
+from regard.data.images import regions_of
 from regard.errors import ConfigError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward

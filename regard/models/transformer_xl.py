@@ -26,8 +26,7 @@ from regard.attention.relative_attention import (
     RelativeAttention,
     distance_vectors,
 )
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward

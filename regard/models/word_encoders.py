@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.data.word_characters import with_characters
 from regard.layers.characters import CharacterConvolution, CharacterLSTM, vectors_of_words
 from regard.layers.dropout import Dropout
@@ -22,9 +21,9 @@ from regard.layers.task_heads import (
 )
 from regard.models.config import CONVOLUTIONAL, RECURRENT, Filters, Probability, Size, TokenId
 from regard.models.protocols import Encoder, States
-from regard.text.characters import ELMO_CHARACTERS
-from regard.text.open_vocabulary import OpenVocabulary
+from regard.text.closed_vocabulary import ELMO_CHARACTERS
 from regard.text.templates import Template
+from regard.text.tokenizer import OpenVocabulary
 
 # ------------------------------------------------------------------------------------------- BiLSTM
 #

@@ -30,8 +30,7 @@ from regard.attention.relative_attention import (
     allowed_keys,
     in_other_segment,
 )
-from regard.data.batches import Sequences
-from regard.data.layout import ALL, TokenSubset
+from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError, RegardError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward

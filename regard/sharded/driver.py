@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from regard.errors import ConfigError, RegardError, check_at_least
-from regard.executors import Job, make_executor, results_of
-from regard.executors.protocol import ExecutorOptions
+from regard.executors import ExecutorOptions, Job, make_executor, results_of
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Silent, clock, reporter
 from regard.sharded.manifest import (
@@ -25,8 +24,7 @@ from regard.sharded.manifest import (
     begin,
     names_in,
 )
-from regard.sharded.parts import format_of
-from regard.sharded.reading import FileResults, iter_results
+from regard.sharded.parts import FileResults, format_of, iter_results
 from regard.training.interrupt import Interrupted
 
 FUNCTION = "regard.sharded.worker:run"

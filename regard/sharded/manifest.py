@@ -20,10 +20,11 @@ from uuid import uuid4
 
 import regard
 from regard.checkpoints.hub import folder_of
-from regard.errors import CheckpointError, ConfigError
+from regard.data.files import ENDINGS, ending, hash_of
+from regard.data.readers import TableFile
+from regard.errors import CheckpointError, ConfigError, DataError
 from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import differences, read_json
-from regard.sharded.rows import InputFile, input_files
 
 MANIFEST, PARTS, FAILED = "manifest.json", "parts", "failed"
 ALL_FAILED = "failed.jsonl"
@@ -62,6 +63,72 @@ class ShardedTask:
     model_type: str | None = None
     rows_per_part: int = ROWS_PER_PART
     delimiter: str | None = None
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of the input.
+
+    format: one of `ENDINGS`' values, or "lines".  rows: how many it has.  delimiter: of CSV.
+    header: whether the first line of a table names its columns; else the names are the numbers.
+    """
+
+    path: str
+    format: str
+    sha256: str
+    rows: int = 0
+    delimiter: str = ","
+    header: bool = True
+
+    @property
+    def table(self) -> TableFile:
+        """What reads its rows."""
+        return TableFile(self.path, self.format, self.header, self.delimiter)
+
+
+def input_files(
+    paths: Sequence[Path], columns: Sequence[str] = (), delimiter: str | None = None
+) -> list[InputFile]:
+    """The files of the input, with their checksums and the numbers of their rows.
+
+    columns: those of texts; numbers are those of a table without a header.
+
+    Raises:
+        ConfigError: the files have different formats, one is named twice, or a delimiter or columns
+            are given for files without.
+        DataError: a file cannot be read to its end, its first line is no header, or it lacks a
+            column.
+    """
+    if not paths or len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise ConfigError("The input must be at least one file, and must not name one twice.")
+    formats = {str(path): ENDINGS.get(ending(path), "lines") for path in paths}
+    if len({*formats.values()}) > 1:
+        named = ", ".join(f"{name} ({format})" for name, format in formats.items())
+        raise ConfigError(f"The files of the input must have one format, but are {named}.")
+    (format,) = {*formats.values()}
+    if delimiter is not None and format != "csv":
+        raise ConfigError(f"A delimiter is for CSV, but {paths[0]} is read as {format}.")
+    if columns and format == "lines":
+        raise ConfigError(f"{paths[0]} has lines and no columns, but {columns} are named.")
+    header = not (columns and all(map(str.isdecimal, columns)))
+    files = [
+        InputFile(name, format, hash_of(name), 0, delimiter or ",", header) for name in formats
+    ]
+    for file in files:
+        names = names_of_columns(file)
+        missing = [c for c in columns if names and not {c, c.partition(".")[0]} & {*names}]
+        if missing:
+            hint = f"It has: {', '.join(names)}."
+            raise DataError(file.path, None, f"has no field {missing[0]!r}.", hint)
+    return [replace(file, rows=sum(1 for _ in file.table.rows())) for file in files]
+
+
+def names_of_columns(file: InputFile) -> list[str]:
+    """The columns of a table that has a row; none for other formats, whose rows may differ."""
+    if file.format in ("lines", "jsonl"):
+        return []
+    records = (row for _, row in file.table.rows() if not isinstance(row, DataError))
+    return list(next(records, ()))
 
 
 @dataclass(frozen=True)

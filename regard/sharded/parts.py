@@ -4,17 +4,82 @@ safetensors   `vectors` (rows, D) in float32; NaN for a row without one
 parquet       the columns of the input, and `vector` or those of the prediction
 jsonl         a line of JSON for each row: its fields and the prediction
 txt           a line for each row: the prediction, an empty line for a row without one
+
+pyarrow itself drops fields that the columns lack, cuts 1.5 to 1 in a column of integers, and writes
+True as 1.0: `table_of` raises errors instead.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.data.arrow_tables import UnfitValue, table_of
-from regard.errors import ConfigError, DataError, MissingExtra
+from regard.errors import CheckpointError, ConfigError, DataError, MissingExtra
 from regard.plain_json import to_json
+from regard.sharded.manifest import ALL_FAILED, ShardManifest, read_manifest
 from regard.suggest import nearest
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class UnfitValue(ValueError):
+    """A column cannot hold a value as it is; the message says why, after the name of a file."""
+
+
+def table_of(records: Sequence[Mapping[str, Any]], schema: pyarrow.Schema) -> pyarrow.Table:
+    """A table with these columns; a row has null where a record lacks a field.
+
+    Raises:
+        UnfitValue: a record has another field, or a value of another type.
+        UnicodeEncodeError: a text has lone surrogates.
+    """
+    import pyarrow
+
+    if new := {name for record in records for name in record} - {*schema.names}:
+        raise UnfitValue(f"has a field {min(new)!r}, which the first rows do not have.")
+    for field in schema:
+        for record in records:
+            if not _keeps(field.type, value := record.get(field.name)):
+                raise UnfitValue(
+                    f"field {field.name!r} has another type than in the first rows: {value!r:.40} "
+                    f"is no {field.type}."
+                )
+    try:
+        return pyarrow.Table.from_pylist([*records], schema)
+    except (pyarrow.ArrowException, TypeError, OverflowError) as error:
+        problem = f"a value has another type than in the first rows: {error}."
+        raise UnfitValue(problem) from None
+
+
+def _keeps(kind: pyarrow.DataType, value: Any) -> bool:
+    """Whether pyarrow writes a value into a column of this type as it is, or raises an error."""
+    from pyarrow import types
+
+    if value is None:
+        return True
+    if types.is_integer(kind):
+        return not isinstance(value, float) or value.is_integer()
+    if types.is_floating(kind):
+        return not isinstance(value, bool)
+    if types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return isinstance(value, Mapping) and all(
+            name in fields and _keeps(fields[name], item) for name, item in value.items()
+        )
+    if types.is_list(kind):
+        return isinstance(value, list) and all(_keeps(kind.value_type, item) for item in value)
+    return True
+
+
+# -------------------------------------------------------------------------------------------- parts
+
 
 VECTOR_FORMATS = ("safetensors", "parquet")  # the default first
 PREDICTION_FORMATS = ("jsonl", "parquet", "txt")
@@ -111,3 +176,83 @@ def parquet_schema(records: Sequence[Record], results: Sequence[Record | None], 
     # A column of nulls alone may have text in later rows.
     types = ((n, pyarrow.string() if k == pyarrow.null() else k) for n, k in fields.items())
     return pyarrow.schema(list(types))
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+@dataclass(frozen=True)
+class FileResults:
+    """The results in a folder: one for each row of the input, in its order.
+
+    Looping gives a row at a time: a mapping by column for jsonl and parquet, a text for txt, a
+    vector (D,) for safetensors. Of a row without a result the prediction is None, an empty text, or
+    NaN.
+    """
+
+    folder: Path
+    manifest: ShardManifest
+
+    def __repr__(self) -> str:
+        return f"FileResults({str(self.folder)!r}: {self.manifest.task.method}, {len(self):,} rows)"
+
+    @property
+    def files(self) -> list[Path]:
+        """The parts, in order."""
+        return [self.manifest.part_file(self.folder, n) for n in range(self.manifest.count)]
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def __iter__(self) -> Iterator[Any]:
+        for file in self.files:
+            yield from _rows(file)
+
+    def vectors(self) -> np.ndarray:
+        """All vectors in memory, (rows, D).
+
+        Raises:
+            ConfigError: the results are no vectors.
+        """
+        method = self.manifest.task.method
+        if method != "embed":
+            raise ConfigError(f"{self.folder} holds the results of {method}, which are no vectors.")
+        rows = [row["vector"] if isinstance(row, dict) else row for row in self]
+        width = next((len(vector) for vector in rows if vector is not None), 0)
+        missing = np.full(width, np.nan, np.float32)
+        vectors = [missing if vector is None else vector for vector in rows]
+        return np.asarray(vectors, np.float32).reshape(len(vectors), width)
+
+    def failed(self) -> Iterator[dict[str, Any]]:
+        """The rows without a result: `file`, `line` and `reason`."""
+        with (self.folder / ALL_FAILED).open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def iter_results(folder: str | PathLike[str]) -> FileResults:
+    """The results in an output folder of `regard embed`, `predict` and so on with `--workers`.
+
+    Raises:
+        CheckpointError: there is no such folder, or it is not complete.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if missing := manifest.missing(folder):
+        raise CheckpointError(
+            f"{folder} is not complete: {len(missing):,} of {manifest.count:,} parts are missing. "
+            "Run the command that has begun it again."
+        )
+    return FileResults(folder, manifest)
+
+
+def _rows(file: Path) -> Any:
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return load_file(file)["vectors"]
+    if file.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_table(file).to_pylist()
+    lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines] if file.suffix == ".jsonl" else lines

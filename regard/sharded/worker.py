@@ -6,6 +6,7 @@ written under a temporary name, and renamed when it is complete: what exists is 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -13,14 +14,22 @@ from uuid import uuid4
 
 import torch
 
+from regard.data.readers import TEXT
+from regard.data.readers import Record as Row
 from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import ConfigError, DataError, TextError
 from regard.file_writing import replacing, sync
 from regard.malloc import keep_freed_blocks
 from regard.plain_json import to_json
-from regard.sharded.manifest import FAILED, FilePart, ShardedTask, ShardManifest, read_manifest
+from regard.sharded.manifest import (
+    FAILED,
+    FilePart,
+    ShardedTask,
+    ShardManifest,
+    names_of_columns,
+    read_manifest,
+)
 from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safetensors_part
-from regard.sharded.rows import TEXT, InputRow, RowChunk, column_names, rows_of
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import VectorBatches
 from regard.tasks.folders import load
@@ -38,8 +47,19 @@ from regard.training.interrupt import Interrupted, Interruption, Stopped
 FIRST_ROWS = 1024  # from which the columns of all parts are inferred
 TRIED = 8  # rows whose results tell the columns of Parquet
 
+InputRow = tuple[int, Row | DataError]  # the line on which it begins, and its fields by column
 Results = list[Record | None]  # of rows, by column; {} of a row without text, None without result
 Errors = dict[int, DataError]  # of rows without a result, by index
+
+
+@dataclass(frozen=True)
+class RowChunk(Chunk):
+    """The texts of rows, with the line of the file on which each begins."""
+
+    lines: list[int]
+
+    def line(self, index: int) -> int:
+        return self.lines[index]
 
 
 def run(out: str, *, strict: bool, share: Sequence[int]) -> dict[str, int]:
@@ -80,7 +100,7 @@ def parts_with_rows(parts: Iterable[FilePart]) -> Iterator[tuple[FilePart, list[
     path, position = "", 0
     for part in parts:
         if part.file.path != path:
-            path, position, rows = part.file.path, 0, rows_of(part.file)
+            path, position, rows = part.file.path, 0, part.file.table.rows()
         chosen = list(islice(rows, part.start - position, part.start - position + part.rows))
         position = part.start + part.rows
         if len(chosen) < part.rows:
@@ -178,45 +198,46 @@ class Worker:
         self.computer = open_computer(manifest.task)
         keep_freed_blocks()
         file = next(file for file in manifest.files if file.rows)
-        first = [row for row in islice(rows_of(file), FIRST_ROWS) if row.error is None]
+        read = (row for _, row in islice(file.table.rows(), FIRST_ROWS))
+        first = [row for row in read if not isinstance(row, DataError)]
         self.columns = manifest.task.columns
         if file.format == "lines":
             self.columns = (TEXT,)
         elif first and not self.columns:
-            self.columns = infer_columns(Path(file.path), first[0].record)
+            self.columns = infer_columns(Path(file.path), first[0])
         if isinstance(self.computer, PredictionComputer) and file.format != "lines":
             check_columns(self.computer.predictor.task, self.columns, Path(file.path))
         self.is_lines, self.schema = file.format == "lines", None
         has_columns = manifest.task.format in ("jsonl", "parquet")
         of_method = "vector" if manifest.task.method == "embed" else "prediction"
         self.added = of_method if has_columns else ""  # the column of results
-        self._check_new_columns(file.path, None, column_names(file))
+        self._check_new_columns(file.path, None, names_of_columns(file))
         if manifest.task.format == "parquet":
-            results, _ = self.results(file.path, first[:TRIED])
+            results, _ = self.results(file.path, [*enumerate(first[:TRIED], 1)])
             if not any(results):  # of a text that has a result
-                row = InputRow(1, dict.fromkeys(self.columns, "a"))
-                results, _ = self.results(file.path, [row])
-            self.schema = parquet_schema([row.record for row in first], results, file.path)
+                results, _ = self.results(file.path, [(1, dict.fromkeys(self.columns, "a"))])
+            self.schema = parquet_schema(first, results, file.path)
 
     def results(self, path: str, rows: Sequence[InputRow]) -> tuple[Results, Errors]:
         """The results of rows of a file."""
-        errors, texts, readable = Errors(), list[Any](), list[int]()
-        for index, row in enumerate(rows):
+        errors, texts, readable = Errors(), list[Any](), dict[int, Row]()
+        for index, (line, row) in enumerate(rows):
             try:
-                if row.error is not None:
-                    raise row.error
-                of_row = texts_of_row(row.record, self.columns, (path, row.line))
+                if isinstance(row, DataError):
+                    raise row
+                of_row = texts_of_row(row, self.columns, (path, line))
                 texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
-                readable.append(index)
+                readable[index] = row
             except DataError as error:
                 errors[index] = error
         results: Results = [None] * len(rows)
-        chunk = RowChunk(0, texts, path, [rows[index].line for index in readable])
+        chunk = RowChunk(0, texts, path, [rows[index][0] for index in readable])
         computed, failed = self.computer.compute(chunk) if texts else ([], {})
-        errors |= {readable[index]: error for index, error in failed.items()}
-        for index, result in zip(readable, computed, strict=True):
+        indices = list(readable)
+        errors |= {indices[index]: error for index, error in failed.items()}
+        for (index, row), result in zip(readable.items(), computed, strict=True):
             try:
-                self._check_new_columns(path, rows[index].line, rows[index].record, result)
+                self._check_new_columns(path, rows[index][0], row, result)
                 results[index] = result
             except DataError as error:
                 errors[index] = error
@@ -244,10 +265,11 @@ class Worker:
         """
         path, format = part.file.path, self.manifest.task.format
         results, errors = self.results(path, rows)
-        failed = [(rows[index].line, errors[index]) for index in sorted(errors)]
+        failed = [(rows[index][0], errors[index]) for index in sorted(errors)]
         if failed and self.strict:
             raise failed[0][1]
-        records = [{n: v for n, v in row.record.items() if n != self.added} for row in rows]
+        fields = [{} if isinstance(row, DataError) else row for _, row in rows]
+        records = [{n: v for n, v in row.items() if n != self.added} for row in fields]
         if format == "parquet":
             content = parquet_part(records, results, self.schema, path)
         elif isinstance(self.computer, VectorComputer):

@@ -18,13 +18,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.data.bidirectional_streams import (
+from regard.data.encoder_inputs import InputFormat
+from regard.data.lm_streams import (
     BidirectionalBatch,
     BidirectionalStreams,
     BidirectionalText,
     SeparateSentences,
 )
-from regard.data.encoder_inputs import InputFormat
 from regard.data.readers import RowReader, read
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import chunks_of

@@ -25,9 +25,9 @@ from torch import Tensor
 from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import PairBatch, Sequences
-from regard.data.bucketing import Buckets, sorted_batches
+from regard.data.images import RegionTable
 from regard.data.readers import RowReader, read
-from regard.data.regions import RegionTable
+from regard.data.sampler import Buckets, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
 from regard.decoding.hypothesis import Hypothesis, labels_of

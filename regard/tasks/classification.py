@@ -21,7 +21,7 @@ from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
-from regard.metrics.class_report import ClassReport
+from regard.metrics.score import ClassReport
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from regard.attention.capture import captured_or_gated
-from regard.data.bucketing import PaddedBatches
 from regard.data.encoder_inputs import InputArrays
+from regard.data.sampler import PaddedBatches
 
 CONCURRENT = 2  # batches that are computed at the same time
 FEWEST_TOKENS = 192  # of a batch: what smaller ones would gain is lost to the threads of Python

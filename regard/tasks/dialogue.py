@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import Field
 
-from regard.data.datasets.dialogues import Replies, read_dialogues
+from regard.data.datasets.records import Replies, read_dialogues
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
 from regard.metrics import CHRF, Metric, Perplexity, Protocol, Score

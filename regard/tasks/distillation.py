@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from regard.checkpoints.model_folder import open_folder, read_model
 from regard.data.batches import IGNORE, Sequences
-from regard.data.masking import MaskedBatch
+from regard.data.pretraining import MaskedBatch
 from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder

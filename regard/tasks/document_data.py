@@ -6,9 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from regard.data.corpus import Corpus, encode_corpus
-from regard.data.corpus_folder import FACTS, is_corpus, open_corpus
-from regard.data.documents import Documents, read_documents
+from regard.data.corpus import (
+    FACTS,
+    Corpus,
+    Documents,
+    encode_corpus,
+    is_corpus,
+    open_corpus,
+    read_documents,
+)
 from regard.errors import ConfigError
 from regard.tasks.sections import DataSection, Files, Share
 from regard.text import Tokenizer

@@ -16,10 +16,15 @@ from torch import Tensor, nn
 
 from regard.attention.capture import listening
 from regard.data import EpochSampler, Sequences, read
-from regard.data.bucketing import BucketSampler
-from regard.data.encoder_inputs import EncodedInputs, InputFormat, Truncation
-from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.encoder_inputs import (
+    EncodedInputs,
+    GroupBatch,
+    GroupedInputs,
+    InputFormat,
+    Truncation,
+)
 from regard.data.in_memory import is_path
+from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from regard.data.grouped_inputs import GroupedInputs
+from regard.data.encoder_inputs import GroupedInputs
 from regard.data.readers import Location, field_value, open_table, text_of
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError, TextTooLong, check_at_least

@@ -18,9 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
-from regard.data.images import read_image
+from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.readers import RowReader, read
-from regard.data.regions import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches
 from regard.data.splits import Fold, group_folds, group_split
 from regard.errors import ConfigError, DataError, TextError
 from regard.layers.convolution import REGION_FEATURES, region_features

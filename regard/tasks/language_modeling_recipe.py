@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.data.batches import StreamBatch
-from regard.data.corpus_folder import is_corpus
+from regard.data.corpus import is_corpus
 from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, VariableStreams
 from regard.data.sampler import EpochData
 from regard.data.token_arrays import TokenArray

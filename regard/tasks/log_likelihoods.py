@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
-from regard.data.bucketing import sorted_batches
 from regard.data.encoder_inputs import EncodedInputs
+from regard.data.sampler import sorted_batches
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
 from regard.errors import TextError

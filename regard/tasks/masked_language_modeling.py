@@ -2,7 +2,7 @@
 
 Devlin et al. 2019, section 3.1: the sum of the mean of -log p(token) over the chosen tokens, and,
 where the texts are pairs, of the mean of -log p(follows) over the pairs. Without pairs, as RoBERTa
-(Liu et al. 2019, section 4.2), a text is a window of a document. See `regard.data.masking`.
+(Liu et al. 2019, section 4.2), a text is a window of a document. See `regard.data.pretraining`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
-from regard.data.corpus import Corpus, encode_corpus
-from regard.data.document_windows import DocumentWindows
-from regard.data.documents import Documents, read_documents
-from regard.data.masking import (
+from regard.data.corpus import Corpus, Documents, encode_corpus, read_documents
+from regard.data.lm_streams import DocumentWindows
+from regard.data.pretraining import (
     MaskedBatch,
     MaskedTexts,
     Masking,
     MaskVocabulary,
     PairRows,
+    SentencePairs,
     TextRows,
     WindowRows,
 )
 from regard.data.readers import read
 from regard.data.sampler import EpochSampler
-from regard.data.sentence_pairs import SentencePairs
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError
 from regard.metrics import Perplexity, Protocol, Score, Scores

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from regard.data.datasets.minimal_pairs import MinimalPair
+from regard.data.datasets.records import MinimalPair
 from regard.metrics import Score
 from regard.metrics.score import ScoreReport, ScoreTable, check_any
 from regard.models.protocols import LanguageModel

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
-from regard.data.header_rows import without_header
 from regard.data.in_memory import column_names, infer_columns, infer_text_columns
+from regard.data.readers import without_header
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
-from regard.metrics.class_report import MultiLabelReport, best_threshold
+from regard.metrics.score import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.suggest import nearest

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import moved
-from regard.data.datasets.multiple_choice import ChoiceQuestion, read_choices
-from regard.data.datasets.records import RecordReader
-from regard.data.grouped_inputs import GroupBatch, GroupedInputs
+from regard.data.datasets.records import ChoiceQuestion, RecordReader, read_choices
+from regard.data.encoder_inputs import GroupBatch, GroupedInputs
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Scores

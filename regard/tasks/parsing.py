@@ -22,8 +22,7 @@ from torch.nn import functional as F
 
 from regard.data import RecordReader, TokenArray, read_treebank
 from regard.data.batches import IGNORE, moved
-from regard.data.encoder_inputs import InputBatch
-from regard.data.windows import WordWindows
+from regard.data.encoder_inputs import InputBatch, WordWindows
 from regard.decoding.steps import evaluating
 from regard.errors import DataError, TextError, check_at_least
 from regard.layers.chart import (

@@ -21,9 +21,14 @@ from torch import Tensor, nn
 
 from regard.data import Question, RecordReader, read_squad
 from regard.data.batches import moved
-from regard.data.encoder_inputs import EncodedInputs, InputBatch
+from regard.data.encoder_inputs import (
+    ContextWindows,
+    EncodedContext,
+    EncodedInputs,
+    InputBatch,
+    concatenated,
+)
 from regard.data.token_arrays import ReadReport
-from regard.data.windows import ContextWindows, EncodedContext, concatenated
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
 from regard.metrics import Scores
 from regard.models.encoder_with_heads import EncoderWithHeads, with_options

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
-from regard.data.masking import MaskedBatch, MaskedTexts
+from regard.data.pretraining import MaskedBatch, MaskedTexts
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
 from regard.errors import TextError

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from regard.data.corpus_folder import FACTS, build_corpus, is_corpus, open_corpus
-from regard.data.documents import Documents
+from regard.data.corpus import FACTS, Documents, build_corpus, is_corpus, open_corpus
 from regard.data.in_memory import is_path, is_running_text
 from regard.data.readers import RowReader, VerbatimLines, read
 from regard.data.token_arrays import TokenArray, encode_texts

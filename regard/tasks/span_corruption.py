@@ -1,7 +1,7 @@
 """Span corruption: T5's pre-training, by the spans that sentinels stand for in a text.
 
 Raffel et al. 2020, section 3.1.4: "Thank you <X> me to your party <Y> week" is the source, and
-"<X> for inviting <Y> last <Z>" the target. See `regard.data.span_corruption`.
+"<X> for inviting <Y> last <Z>" the target. See `regard.data.pretraining`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from pydantic import Field
 
 from regard.data.batches import PairBatch, Sequences
-from regard.data.document_windows import DocumentWindows
+from regard.data.lm_streams import DocumentWindows
+from regard.data.pretraining import CorruptedWindows, Noise
 from regard.data.sampler import EpochSampler
-from regard.data.span_corruption import CorruptedWindows, Noise
 from regard.decoding import RelativeLimit
 from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.steps import evaluating

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data import Question
-from regard.data.encoder_inputs import InputBatch
-from regard.data.windows import EncodedContext
+from regard.data.encoder_inputs import EncodedContext, InputBatch
 from regard.layers.task_heads import SpanSearchHead
 from regard.metrics import SQuAD, SQuAD2
 from regard.models.encoder_with_heads import EncoderWithHeads

@@ -22,10 +22,9 @@ from torch.nn import functional as F
 
 from regard.data import EpochSampler, RecordReader, TaggedSentence, TokenArray, read_conll
 from regard.data.batches import IGNORE, moved
-from regard.data.encoder_inputs import InputBatch
+from regard.data.encoder_inputs import InputBatch, WordWindows
 from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
-from regard.data.windows import WordWindows
 from regard.errors import ConfigError, DataError, RegardError
 from regard.layers.chart import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores

@@ -23,12 +23,10 @@ from torch import Tensor
 from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
-from regard.data.bucketing import Buckets, sorted_batches
 from regard.data.encoder_inputs import InputFormat
-from regard.data.header_rows import columns_in_header, without_header
 from regard.data.in_memory import column_names, infer_columns, is_path
-from regard.data.readers import RowReader, read, read_parallel
-from regard.data.sampler import EpochSampler
+from regard.data.readers import RowReader, columns_in_header, read, read_parallel, without_header
+from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst
 from regard.decoding.hypothesis import Hypothesis, labels_of

@@ -17,18 +17,15 @@ from torch import Tensor
 
 from regard.data import RowReader, read
 from regard.data.batches import moved
-from regard.data.datasets.glue import GlueReader, read_glue
-from regard.data.datasets.sentiment_trees import read_sentiment_trees
-from regard.data.encoder_inputs import InputBatch, Texts, Truncation
-from regard.data.grouped_inputs import GroupBatch
-from regard.data.header_rows import columns_in_header, without_header
+from regard.data.datasets.glue import GlueReader, read_glue, read_sentiment_trees
+from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
 from regard.data.in_memory import column_names, infer_columns
+from regard.data.readers import columns_in_header, without_header
 from regard.data.splits import Fold, group_folds, group_split, stratified_folds, stratified_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
 from regard.metrics import F1, METRICS, Metric, Score, metric_class
-from regard.metrics.glue import TASKS as GLUE
-from regard.metrics.glue import metrics as glue_metrics
+from regard.metrics.labels import GLUE, glue_metrics
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong, device_of
@@ -119,7 +116,7 @@ class OneTargetData(TextsData):
     """Where `valid` is a share or a fold: every label has this share of its rows in the validation
     data."""
     glue: str = ""
-    """A task of GLUE (`regard.metrics.glue`): `train` and the others are then its files, or its
+    """A task of GLUE (`regard.metrics.labels`): `train` and the others are then its files, or its
     folder."""
     test_part: Literal["test", "dev"] = "test"
     """What of a folder of GLUE is scored at the end: most of its tests hide their labels."""

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 from regard.lazy import names_of
 
 if TYPE_CHECKING:
-    from regard.text.encoding import Encoding as Encoding
-    from regard.text.normalize import Preprocessing as Preprocessing
     from regard.text.tokenizer import Tokenizer as Tokenizer
 
 # kind: the function that trains it (imported on demand), and how it treats text by default.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "bpe": ("regard.text.bpe_fast:train", {"split": "whitespace"}),
-    "byte-bpe": ("regard.text.bpe_fast:train_bytes", {"split": "gpt2"}),
+    "bpe": ("regard.text.bpe:train", {"split": "whitespace"}),
+    "byte-bpe": ("regard.text.bpe:train_bytes", {"split": "gpt2"}),
     "wordpiece": (
         "regard.text.wordpiece:train",
         {"split": "punctuation", "clean": True, "isolate_cjk": True},
@@ -29,16 +27,16 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "regard.text.wordpiece:train_likelihood",
         {"split": "punctuation", "clean": True, "isolate_cjk": True},
     ),
-    "unigram": ("regard.text.unigram_training:train", {"split": "whitespace"}),
-    "words": ("regard.text.word_level:train", {"split": "whitespace"}),
-    "characters": ("regard.text.characters:train", {"split": "characters"}),
+    "unigram": ("regard.text.unigram:train", {"split": "whitespace"}),
+    "words": ("regard.text.closed_vocabulary:train_words", {"split": "whitespace"}),
+    "characters": ("regard.text.closed_vocabulary:train_characters", {"split": "characters"}),
 }
 
 _names, __getattr__ = names_of(
     __name__,
     {
-        "normalize": "Preprocessing",
-        "encoding": "Encoding",
+        "preprocessing": "Preprocessing",
+        "templates": "Encoding",
         "tokenizer": "Tokenizer",
         "training": "train",
     },

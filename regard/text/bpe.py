@@ -1,16 +1,217 @@
-"""Byte-pair encoding, small and slow enough to be read: the reference for the library's trainer.
+"""Byte-pair encoding (Sennrich, Haddow and Birch 2016): step by step, and as kinds of tokenizer.
 
-Sennrich, Haddow and Birch 2016, "Neural Machine Translation of Rare Words with Subword Units":
-start from characters, merge the most frequent pair, repeat.
+Start from characters, merge the most frequent pair, repeat. `learn` does so, slow enough to be
+read, and is the reference for the trainer of the `tokenizers` library. Of pairs with equal counts,
+the one that occurs first when the words are read in order is merged. (This is what
+`max(pairs, key=pairs.get)` of the paper's own listing does.)
 
-Ties: of pairs with equal counts, the one that occurs first when the words are read in order is
-merged. (This is what `max(pairs, key=pairs.get)` of the paper's own listing does.)
+bpe       words are characters, the last one with </w>: low -> l o w</w> (Sennrich et al. 2016; GPT)
+byte-bpe  words are bytes, the space before a word belongs to it (GPT-2): nothing is ever unknown
+          and decode(encode(text)) == text
+
+`SymbolCounts` counts symbols and pairs in a list of words, for the trainers of this library.
+`SymbolCodes` and `learn_merges` are for the trainer of the `tokenizers` library. It numbers symbols
+of several characters ("e</w>" ends a word, "##e" continues one) in the order of a hash table that
+differs from process to process, and breaks ties by these numbers: the same texts give another
+vocabulary each time. So each such symbol is replaced by one private-use character, the library
+trains on those as on any other character, and the learned symbols are decoded afterwards.
 """
 
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from regard.text.merges import Pair, SymbolCounts, join
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from regard.errors import ConfigError
+from regard.text.preprocessing import Preprocessing, TrainerInput, too_small
+
+Pair = tuple[str, str]
+
+PRIVATE = 0xF0000  # planes 15 and 16 are for private use: 131,072 code points
+
+
+class SymbolCounts:
+    """Words, the symbols they are made of, and how often each symbol and each pair occurs.
+
+    words: (symbols, count) of each different word, in reading order
+    """
+
+    def __init__(self, words: Iterable[tuple[Sequence[str], int]]):
+        self.words: list[list[str]] = []
+        self.counts: list[int] = []
+        self.symbols: Counter[str] = Counter()
+        self.pairs: Counter[Pair] = Counter()
+        self.where: defaultdict[Pair, set[int]] = defaultdict(set)  # pair -> words that have it
+        for symbols, count in words:
+            self.words.append(list(symbols))
+            self.counts.append(count)
+            self._add(len(self.words) - 1, count)
+
+    def _add(self, index: int, count: int) -> None:
+        word = self.words[index]
+        for symbol in word:
+            self.symbols[symbol] += count
+        for pair in zip(word, word[1:], strict=False):
+            self.pairs[pair] += count
+            self.where[pair].add(index)
+
+    def _remove(self, index: int, count: int) -> None:
+        word = self.words[index]
+        for symbol in word:
+            self.symbols[symbol] -= count
+        for pair in zip(word, word[1:], strict=False):
+            self.pairs[pair] -= count
+            self.where[pair].discard(index)
+
+    def merge(self, pair: Pair, merged: str) -> set[Pair]:
+        """Replace each occurrence of the pair by `merged`; returns all pairs of changed words."""
+        touched: set[Pair] = set()
+        for index in sorted(self.where[pair]):
+            for word in (self.words[index], join(self.words[index], pair, merged)):
+                touched.update(zip(word, word[1:], strict=False))
+            self._remove(index, self.counts[index])
+            self.words[index] = word
+            self._add(index, self.counts[index])
+        for gone in [p for p in touched if not self.pairs[p]]:
+            del self.pairs[gone], self.where[gone]
+        return touched
+
+    def first_seen(self, pairs: Iterable[Pair]) -> Pair:
+        """Of several pairs, the one that occurs first when the words are read in order."""
+
+        def position(pair: Pair) -> tuple[int, int]:
+            index = min(self.where[pair])
+            word = self.words[index]
+            return index, list(zip(word, word[1:], strict=False)).index(pair)
+
+        return min(pairs, key=position)
+
+
+def join(word: Sequence[str], pair: Pair, merged: str) -> list[str]:
+    """The word with `merged` for each occurrence of the pair, from left to right."""
+    left, right = pair
+    joined: list[str] = []
+    position, last = 0, len(word) - 1
+    while position <= last:
+        if word[position] == left and position < last and word[position + 1] == right:
+            joined.append(merged)
+            position += 2
+        else:
+            joined.append(word[position])
+            position += 1
+    return joined
+
+
+class SymbolCodes:
+    """A bijection between symbols, affixed or plain, and single characters.
+
+    prefix: in front of a symbol whose first character is affixed: "##" in WordPiece
+    suffix: behind a symbol whose last character is affixed: "</w>" in BPE
+    """
+
+    def __init__(self, prefix: str = "", suffix: str = ""):
+        self.prefix, self.suffix = prefix, suffix
+        self.codes: dict[tuple[str, bool], str] = {}
+        self.symbols: dict[str, tuple[str, bool]] = {}
+
+    def code(self, char: str, affixed: bool) -> str:
+        """The character that stands for this symbol, the same one each time."""
+        if not affixed and ord(char) < PRIVATE:
+            return char
+        code = self.codes.get((char, affixed))
+        if code is None:
+            code = chr(PRIVATE + len(self.codes))
+            self.codes[char, affixed] = code
+            self.symbols[code] = (char, affixed)
+        return code
+
+    def decode(self, coded: str) -> str:
+        """A learned symbol as the vocabulary writes it."""
+        symbols = [self.symbols.get(char, (char, False)) for char in coded]
+        text = "".join(char for char, _ in symbols)
+        return self.prefix * symbols[0][1] + text + self.suffix * symbols[-1][1]
+
+
+def code_with_suffix(codes: SymbolCodes, word: str) -> str:
+    """low -> l o w</w>, each symbol as one character."""
+    body = word[:-1] if word.isascii() else "".join(codes.code(c, False) for c in word[:-1])
+    return body + codes.code(word[-1], True)
+
+
+def code_with_prefix(codes: SymbolCodes, word: str) -> str:
+    """low -> l ##o ##w, each symbol as one character."""
+    return codes.code(word[0], False) + "".join(codes.code(c, True) for c in word[1:])
+
+
+def learn_merges(
+    words: Iterable[list[str]],
+    codes: SymbolCodes,
+    code_word: Callable[[SymbolCodes, str], str],
+    vocab_size: int,
+    special_tokens: list[str],
+    min_frequency: int,
+    alphabet_limit: int | None = None,
+) -> tuple[list[str], list[Pair]]:
+    """Run the library's trainer over lists of words.
+
+    Every character gets both its codes, affixed and plain, so that a word of known characters is
+    never unknown.
+
+    min_frequency: a pair seen less often is not merged
+    alphabet_limit: keep only so many symbols of one character, the most frequent ones
+
+    Returns:
+        The coded symbols by id, after the special tokens, and the coded merges in order.
+
+    Raises:
+        ConfigError: the vocabulary cannot hold the alphabet.
+    """
+    alphabet: set[str] = set()
+    # Words repeat, so a bounded cache answers nearly always.
+    coded = lru_cache(1 << 16)(lambda word: code_word(codes, word))
+
+    def stream() -> Iterator[str]:
+        for text_words in words:
+            alphabet.update(*text_words)
+            yield " ".join(map(coded, text_words))
+        # Words of one symbol: they add to the alphabet and to no pair.
+        characters = sorted(alphabet)
+        yield " ".join(
+            codes.code(char, affixed) for char in characters for affixed in (False, True)
+        )
+
+    fast = Tokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+    trainer = bpe_trainer(vocab_size, special_tokens, min_frequency)
+    if alphabet_limit is not None:
+        trainer.limit_alphabet = alphabet_limit
+    fast.train_from_iterator(stream(), trainer)
+    model = json.loads(fast.to_str())["model"]
+    symbols = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special_tokens) :]
+    if len(special_tokens) + len(symbols) > vocab_size:
+        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
+        raise too_small(vocab_size, len(special_tokens), len(symbols), hint)
+    return symbols, [(left, right) for left, right in model["merges"]]
+
+
+def bpe_trainer(
+    vocab_size: int, special_tokens: list[str], min_frequency: int, alphabet: Sequence[str] = ()
+) -> trainers.BpeTrainer:
+    """The library's trainer, without a progress bar."""
+    return trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
+        min_frequency=min_frequency,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+
+
+# ------------------------------------------------------------------------------- byte-pair encoding
+
 
 END = "</w>"
 
@@ -114,3 +315,79 @@ def rebuild_merges(vocab: Mapping[str, int], unlearned: Iterable[str] = ()) -> l
                 raise ValueError(f"{subword!r} is made of {len(parts)} earlier subwords, not 2")
             ranks[parts[0], parts[1]] = len(ranks)
     return list(ranks)
+
+
+# ------------------------------------------------------------------------------- kinds of tokenizer
+
+
+def train(
+    inputs: TrainerInput, *, min_frequency: int = 2, alphabet_limit: int | None = None
+) -> Tokenizer:
+    """Subwords of characters, with </w> at the end of a word. Decoding joins words by one space.
+
+    min_frequency: a pair seen less often is not merged
+    alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
+        character counts twice, with and without </w>
+    """
+    inputs.preprocessing.check_split("whitespace", "punctuation")
+    unknown, codes = inputs.unknown(), SymbolCodes(suffix=END)
+    limits = inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet_limit
+    coded, merges = learn_merges(inputs.words(), codes, code_with_suffix, *limits)
+    vocab, decoded = _decode(coded, merges, codes, inputs.special_tokens)
+    model = models.BPE(vocab, decoded, unk_token=unknown, end_of_word_suffix=END)
+    return assemble(model, inputs.preprocessing, decoders.BPEDecoder(suffix=END))
+
+
+def train_bytes(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
+    """Subwords of bytes; words by GPT-2's rule. min_frequency: a rarer pair is not merged."""
+    inputs.preprocessing.check_split("gpt2", "gpt2-prefix")
+    if inputs.vocab_size < 256 + len(inputs.special_tokens):
+        raise inputs.too_small(256, "An alphabet of bytes cannot be smaller.")
+    fast = assemble(models.BPE(), inputs.preprocessing, decoders.ByteLevel())
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = bpe_trainer(inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet)
+    fast.train_from_iterator(inputs.texts, trainer)
+    for left, right in json.loads(fast.to_str())["model"]["merges"]:
+        if left + right in inputs.special_tokens:
+            raise ConfigError(
+                f"the special token {left + right!r} is also a frequent subword of the texts. "
+                "Choose a name that does not occur in them."
+            )
+    return fast
+
+
+def assemble(
+    model: models.Model, preprocessing: Preprocessing, decoder: decoders.Decoder | None = None
+) -> Tokenizer:
+    """A tokenizer of these parts; without a decoder, decoding joins tokens by one space."""
+    fast = Tokenizer(model)
+    normalizer = preprocessing.normalizer()
+    if normalizer is not None:
+        fast.normalizer = normalizer
+    fast.pre_tokenizer = preprocessing.pre_tokenizer()
+    if decoder is not None:
+        fast.decoder = decoder
+    return fast
+
+
+def _decode(
+    coded: list[str], merges: list[Pair], codes: SymbolCodes, special_tokens: list[str]
+) -> tuple[dict[str, int], list[Pair]]:
+    """Coded symbols and merges as the vocabulary writes them.
+
+    If a text contains the four characters </w>, or the name of a special token, two symbols would
+    be written alike. The later one is left out, and all that is merged from it.
+    """
+    vocab = {name: i for i, name in enumerate(special_tokens)}
+    symbols = {symbol for symbol in coded if len(symbol) == 1}
+    for symbol in coded:
+        if symbol in symbols:
+            vocab[codes.decode(symbol)] = len(vocab)
+    decoded = []
+    for left, right in merges:
+        name = codes.decode(left + right)
+        if left in symbols and right in symbols and name not in vocab:
+            symbols.add(left + right)
+            vocab[name] = len(vocab)
+            decoded.append((codes.decode(left), codes.decode(right)))
+    return vocab, decoded

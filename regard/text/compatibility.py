@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import CheckpointError
-from regard.text.special_tokens import ROLES
+from regard.text.preprocessing import ROLES
 from regard.text.tokenizer import Tokenizer
 
 # Many configurations have these ids from another vocabulary; no text is encoded with them.

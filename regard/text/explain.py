@@ -14,7 +14,7 @@ from math import exp
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
-from regard.text.merges import Pair, join
+from regard.text.bpe import Pair, join
 from regard.text.tokenizer import Tokenizer, text_problem
 from regard.text.unigram import Edge, UnigramModel, model_of, unknown_joined
 

@@ -18,11 +18,11 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from regard.errors import DataError, RegardError
-from regard.text.special_tokens import roles_of
+from regard.text.preprocessing import roles_of
 from regard.text.templates import Template
-from regard.text.token_settings import TokenSettings
-from regard.text.unigram import SPACE
+from regard.text.vocab_files import TokenSettings
 
+SPACE = "▁"  # replaces the space before a word, as the first character of the word
 MARIAN = ("source.spm", "target.spm")
 M2M_100 = "sentencepiece.bpe.model"
 UNIGRAM = ("unigram",)

@@ -107,3 +107,20 @@ class Template:
         """[CLS] A [SEP], [CLS] A [SEP] B [SEP]; B and the [SEP] after it are the second segment."""
         first, middle, last = ((begin, 0),), ((end, 0),), ((end, 1),)
         return cls((first, middle), (first, middle, last))
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text as tokens.
+
+    offsets: the (start, end) of each token in characters of the text: `text[start:end]` is its text
+        before lower-casing and the like. Several byte-level tokens of one character all have the
+        offsets of that character; the space before a byte-level token is part of it.
+    """
+
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -13,8 +13,7 @@ from tokenizers import AddedToken
 from regard.errors import ConfigError, RegardError, shown
 from regard.suggest import nearest
 from regard.text import KINDS
-from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import TrainerInput, roles_of
+from regard.text.preprocessing import Preprocessing, TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")

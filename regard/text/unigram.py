@@ -8,18 +8,28 @@ maximization.
 
 A character that is not in the vocabulary is unknown: its score is `UNKNOWN_PENALTY` less than the
 smallest score.
+
+It is trained with the `sentencepiece` library.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-SPACE = "▁"  # replaces the space before a word, as the first character of the word
+from regard.errors import ConfigError, MissingExtra, check_at_least, shown
+from regard.text import sentencepiece
+from regard.text.preprocessing import TrainerInput
+from regard.text.sentencepiece import SPACE
+
 UNKNOWN_PENALTY = 10.0
 USER_DEFINED_SCORE = -0.1
 BYTE_NAME = "<0x[0-9A-F]{2}>"
@@ -124,3 +134,107 @@ def model_of(saved: Mapping[str, Any]) -> UnigramModel:
     normal = {name: score for name, score in vocab if name not in added and not is_byte(name)}
     user_defined = {name: USER_DEFINED_SCORE for name, special in added.items() if not special}
     return UnigramModel(normal | user_defined, UnigramModel(normal).unknown)
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+LINE = 200  # words of a line that the trainer reads; it leaves out very long lines
+
+
+def train(
+    inputs: TrainerInput,
+    *,
+    max_subword_length: int = 16,
+    character_coverage: float = 0.9995,
+    split_by_unicode_script: bool = True,
+) -> Tokenizer:
+    """Train a unigram tokenizer. A word includes the space before it, as the character "▁".
+
+    max_subword_length: in characters
+    character_coverage: the share of the characters of the texts that the vocabulary covers; rarer
+        characters are unknown
+    split_by_unicode_script: no subword has characters of two scripts, or letters together with
+        digits or punctuation
+
+    Raises:
+        ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
+        MissingExtra: `sentencepiece` is not installed.
+    """
+    inputs.preprocessing.check_split("whitespace")
+    if not isinstance(character_coverage, int | float) or not 0.98 <= character_coverage <= 1:
+        raise ConfigError(
+            f"`character_coverage` must be from 0.98 to 1, but is {shown(character_coverage)}."
+        )
+    check_at_least(1, max_subword_length=max_subword_length)
+    unknown = inputs.special_tokens.index(inputs.unknown())
+    words = [word for line in inputs.words() for word in line]
+    size = inputs.vocab_size - len(inputs.special_tokens)
+    if (needed := 1 + _covered(words, character_coverage)) > size:
+        raise inputs.too_small(needed, "Or lower `character_coverage`.")
+    pieces = (
+        []
+        if not words
+        else _learned(
+            words,
+            vocab_size=size + 1,  # with their token for unknown characters
+            max_sentencepiece_length=max_subword_length,
+            character_coverage=float(character_coverage),
+            split_by_unicode_script=split_by_unicode_script,
+        )
+    )
+    if SPACE not in (piece.text for piece in pieces):
+        least = min((piece.score for piece in pieces), default=0.0)
+        pieces = [*pieces[: size - 1], sentencepiece.Piece(SPACE, least)]
+    special = [(name, 0.0) for name in inputs.special_tokens]
+    learned = [
+        (piece.text, piece.score) for piece in pieces if piece.text not in inputs.special_tokens
+    ]
+    fast = Tokenizer(models.Unigram([*special, *learned], unknown))
+    if (normalizer := inputs.preprocessing.normalizer()) is not None:
+        fast.normalizer = normalizer
+    metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    fast.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    return fast
+
+
+def _covered(words: Iterable[str], coverage: float) -> int:
+    """How many characters, the most frequent ones first, are this share of the text."""
+    counts = Counter(char for word in words for char in word)
+    total, covered, characters = sum(counts.values()), 0, 0
+    for _, count in counts.most_common():
+        if covered >= coverage * total:
+            break
+        covered, characters = covered + count, characters + 1
+    return characters
+
+
+def _learned(words: Sequence[str], **options: Any) -> list[sentencepiece.Piece]:
+    """The subwords that the library learns, the most probable first."""
+    try:
+        import sentencepiece as library
+    except ImportError:
+        raise MissingExtra("sentencepiece", "sentencepiece", "Training this tokenizer") from None
+    file = BytesIO()
+    try:
+        library.SentencePieceTrainer.train(
+            sentence_iterator=(
+                " ".join(words[start : start + LINE]) for start in range(0, len(words), LINE)
+            ),
+            model_writer=file,
+            normalization_rule_name="identity",
+            hard_vocab_limit=False,
+            bos_id=-1,
+            eos_id=-1,
+            num_threads=1,
+            minloglevel=2,
+            **options,
+        )
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            "`max_subword_length`, `character_coverage` or `split_by_unicode_script` is wrong for "
+            f"this kind of tokenizer: {error}"
+        ) from None
+    model = sentencepiece.parsed(Path("the learned model"), file.getvalue())
+    return [piece for piece in model.pieces if piece.type == sentencepiece.NORMAL]

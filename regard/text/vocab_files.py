@@ -1,14 +1,28 @@
-"""Reads vocabulary files; errors name file and line."""
+"""Vocabulary files and the settings beside them, merged as `transformers` does.
+
+Where tokenizer_config.json has `added_tokens_decoder`, special_tokens_map.json and
+added_tokens.json are not read. Otherwise special_tokens_map.json overrides the special
+tokens, and added_tokens.json and the `added_tokens` of tokenizer.json list the added tokens.
+"""
+
+from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import tokenizers
+from pydantic import Field
+from tokenizers import AddedToken
 
 from regard import schema
-from regard.errors import DataError
-from regard.schema import data_error
-from regard.text.merges import Pair
+from regard.errors import DataError, RegardError
+from regard.schema import Fields, checked, data_error
+from regard.text.bpe import Pair
+from regard.text.preprocessing import ROLES
 
 DICTIONARY = re.compile(r"dict(\.\w+)?\.txt")
 # Published vocabularies have at most some 300,000 entries. An embedding has a row for every id up
@@ -115,3 +129,331 @@ def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
             raise DataError(path, number, problem, "Do both files belong together?")
         seen[pair] = number
     return list(seen)
+
+
+# ----------------------------------------------------------------------------------------- settings
+
+
+CONFIG, SPECIALS, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+CHAT = "chat_template.jinja"
+MODEL = "config.json"
+EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+NO_LIMIT = 10**9  # `model_max_length` of 10 ** 30 and the like mean "no limit"
+# The order in which `transformers` adds special tokens that are not in the vocabulary.
+Side = Literal["left", "right"]
+ORDER = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+class TokenFields(Fields):
+    """A token with its flags, as `tokenizers` writes it."""
+
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool | None = None
+    special: bool | None = None
+
+
+class ChatTemplateFields(Fields):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+class ConfigFields(Fields):
+    """The fields of tokenizer_config.json that affect ids and prompts; `_token` reads the special
+    tokens.
+    """
+
+    tokenizer_class: str | None = None
+    regard_kind: str | None = None
+    do_lower_case: bool | None = None
+    strip_accents: bool | None = None
+    keep_accents: bool | None = None
+    tokenize_chinese_chars: bool | None = None
+    add_prefix_space: bool | None = None
+    legacy: bool | None = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+    split_special_tokens: bool | None = None
+    clean_up_tokenization_spaces: bool | None = None
+    padding_side: Side | None = None
+    truncation_side: Side | None = None
+    model_input_names: list[str] | None = None
+    model_max_length: Annotated[int | float, Field(ge=1)] | None = None
+    added_tokens_decoder: dict[str, TokenFields] | None = None
+    extra_ids: int | None = None
+    chat_template: str | list[ChatTemplateFields] | None = None
+
+
+class ModelFields(Fields):
+    """The fields of config.json that determine the kind of tokenizer."""
+
+    model_type: str | None = None
+    tokenizer_class: str | None = None
+    vocab_size: Any = None
+
+
+class AddedFields(TokenFields):
+    """A token of `added_tokens` in tokenizer.json."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class AddedTokenSpec:
+    """An added token and how it is found in a text; see `tokenizers.AddedToken`.
+
+    plain: its file states only its text, no flags
+    """
+
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+    special: bool = True
+    plain: bool = False
+
+    @classmethod
+    def of(cls, fields: TokenFields, special: bool | None = None) -> AddedTokenSpec:
+        """From the fields of a file. special: overrides their `special`."""
+        is_special = bool(fields.special) if special is None else special
+        normal = not is_special if fields.normalized is None else fields.normalized
+        flags = fields.lstrip, fields.rstrip, fields.single_word, normal, is_special
+        return cls(fields.content, *flags)
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """The settings of a vocabulary.
+
+    config: tokenizer_config.json.  path: that file, for errors.
+    class_name: of the tokenizer in `transformers`, without "Fast"; None if no file names one.
+    model_type: of config.json, which determines the class if none is named.
+    vocab_size: of config.json: the number of embeddings of the model beside the vocabulary.
+    named: special tokens by role ("pad", "cls"); None where a file says null.
+    extra: further special tokens.  added: id -> added token, and the file that lists it.
+    """
+
+    path: Path
+    config: ConfigFields
+    class_name: str | None = None
+    model_type: str | None = None
+    vocab_size: int | None = None
+    named: Mapping[str, AddedTokenSpec | None] = field(default_factory=dict)
+    extra: tuple[AddedTokenSpec, ...] = ()
+    added: Mapping[int, tuple[AddedTokenSpec, Path]] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Special tokens by role, without those that are null."""
+        return {role: token.content for role, token in self.named.items() if token is not None}
+
+    @property
+    def max_length(self) -> int | None:
+        """The maximum number of tokens of a text; None for no limit."""
+        limit = self.config.model_max_length
+        return None if limit is None or limit >= NO_LIMIT else int(limit)
+
+    @property
+    def chat_template(self) -> str:
+        """The template of prompts, of several the default one; "" where there is none."""
+        file, templates = self.path.with_name(CHAT), self.config.chat_template
+        if file.is_file():
+            return read_text(file)
+        if isinstance(templates, list):
+            templates = {fields.name: fields.template for fields in templates}.get("default")
+        return templates or ""
+
+    def sides(self, padding: Any, truncation: Any) -> dict[str, str]:
+        """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
+        padded, cut = self.config.padding_side, self.config.truncation_side
+        sides = {
+            "padding_side": padded or (padding and padding["direction"]),
+            "truncation_side": cut or (truncation and truncation["direction"]),
+        }
+        return {name: side for name, side in sides.items() if side}
+
+
+def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) -> TokenSettings:
+    """The settings beside a vocabulary file.
+
+    content: of tokenizer.json, if that is the file: its added tokens are read too.
+
+    Raises:
+        DataError: a file is malformed, or one of its fields has a value that is not allowed.
+    """
+    path, beside = vocabulary.with_name(CONFIG), vocabulary.with_name(SPECIALS)
+    raw = read_json(path) if path.is_file() else {}
+    config = checked(raw, ConfigFields, path, data_error(path))
+    model, model_path = ModelFields(), vocabulary.with_name(MODEL)
+    if model_path.is_file() and model_path != vocabulary:
+        model = checked(read_json(model_path), ModelFields, model_path, data_error(model_path))
+    class_name = config.tokenizer_class or model.tokenizer_class
+    if config.added_tokens_decoder is None and beside.is_file():
+        raw |= read_json(beside)
+    names = {role: f"{role}_token" for role in ROLES}
+    named = {role: _token(path, name, raw[name]) for role, name in names.items() if name in raw}
+    others = [
+        _token(path, name, value)
+        for name, value in raw.items()
+        if name.endswith("_token") and name not in names.values() and isinstance(value, str | dict)
+    ]
+    others += [token for name in (EXTRA, ADDITIONAL) for token in _listed(path, name, raw)]
+    extra = tuple(token for token in others if token is not None)
+    added: dict[int, tuple[AddedTokenSpec, Path]] = {}
+    if config.added_tokens_decoder is not None:
+        for number, fields in config.added_tokens_decoder.items():
+            added[_id(path, number)] = AddedTokenSpec.of(fields), path
+    else:
+        special = {token.content for token in (*named.values(), *extra) if token is not None}
+        added = _added(vocabulary.with_name(ADDED), special)
+        added |= {n: (token, vocabulary) for n, token in added_tokens(vocabulary, content or {})}
+    by_content = {token.content: token for token, _ in added.values()}
+    named = {r: token and by_content.get(token.content, token) for r, token in named.items()}
+    return TokenSettings(
+        path,
+        config,
+        class_name.removesuffix("Fast") if class_name else None,
+        model.model_type,
+        model.vocab_size if type(model.vocab_size) is int else None,
+        named,
+        extra,
+        added,
+    )
+
+
+def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedTokenSpec]]:
+    """The added tokens of a tokenizer.json and their ids, in its order."""
+    listed = content.get("added_tokens") or []
+    tokens = checked(listed, list[AddedFields], path, data_error(path), "added_tokens")
+    return [(fields.id, AddedTokenSpec.of(fields)) for fields in tokens]
+
+
+def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> list[AddedTokenSpec | None]:
+    """The tokens of a list, or of an object of named ones."""
+    value = raw.get(name) or []
+    value = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(value, list):
+        raise DataError(path, None, f"`{name}` must be a list of tokens, but is {value!r:.80}.")
+    return [_token(path, f"{name}.{number}", entry) for number, entry in enumerate(value)]
+
+
+def _token(path: Path, name: str, value: Any) -> AddedTokenSpec | None:
+    """The special token in a field; None if it is null or empty."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, dict):
+        fields = checked(value, TokenFields, path, data_error(path), name)
+        return AddedTokenSpec.of(fields, special=True) if fields.content else None
+    if not isinstance(value, str):
+        raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
+    return AddedTokenSpec(value, plain=True)
+
+
+def _added(path: Path, special: set[str]) -> dict[int, tuple[AddedTokenSpec, Path]]:
+    """The tokens of added_tokens.json by id; special if another field names them as special."""
+    listed = read_vocab_json(path) if path.is_file() else {}
+    flags = {
+        name: {"normalized": name not in special, "special": name in special} for name in listed
+    }
+    return {id: (AddedTokenSpec(name, **flags[name]), path) for name, id in listed.items()}
+
+
+def _id(path: Path, number: str) -> int:
+    if number.isascii() and number.isdigit() and len(number) <= 9 and int(number) < MOST_IDS:
+        return int(number)
+    problem = f"`added_tokens_decoder` must have ids from 0 to {MOST_IDS - 1:,} as its keys"
+    raise DataError(path, None, f"{problem}, but has {number!r:.40}.")
+
+
+# ---- the tokens that are found before a text is split
+
+
+def add(fast: tokenizers.Tokenizer, tokens: Sequence[AddedTokenSpec]) -> None:
+    """Add the tokens; one that is not in the vocabulary gets the next free id.
+
+    A token that was added before gets the flags given here.
+
+    Raises:
+        RegardError: the next id belongs to another token, because the ids are not contiguous.
+    """
+    new = [t.content for t in tokens if t.content and fast.token_to_id(t.content) is None]
+    before = set(fast.get_vocab(with_added_tokens=True).values()) if new else set()
+    fast.add_tokens([AddedToken(t.content, **{f: getattr(t, f) for f in FLAGS}) for t in tokens])
+    for content in new:
+        number = fast.token_to_id(content)
+        if number is None or number in before:
+            raise RegardError(
+                f"the token {content!r} cannot be added: the ids of the vocabulary are not "
+                f"contiguous, and the next id, {number}, is in use. Use contiguous ids, from 0."
+            )
+
+
+def add_from_settings(
+    path: Path,
+    fast: tokenizers.Tokenizer,
+    settings: TokenSettings,
+    defaults: Mapping[str, AddedTokenSpec],
+) -> None:
+    """Add the tokens of the files beside a vocabulary, in the order in which `transformers` does.
+
+    A token for which the model in the folder has no embedding is left out, with a warning: files
+    often name a padding token that was never used.
+
+    path: of the vocabulary.  defaults: special tokens by role, for roles that no file names; one is
+    used if the vocabulary contains it.
+
+    Raises:
+        DataError: the id of a token in a file is not the one that it gets, or a folder that this
+            library wrote names a special token that is not in its vocabulary.
+    """
+    tokens = _tokens_to_add(fast, settings, defaults)
+    new = [token.content for token in tokens if fast.token_to_id(token.content) is None]
+    listed = {token.content for token, _ in settings.added.values()}
+    for role, name in settings.roles.items():
+        if name in new and name not in listed and settings.config.regard_kind is not None:
+            problem = f"the {role} token {name!r} is not in the vocabulary."
+            raise DataError(settings.path, None, problem, "Was the file changed?")
+    beyond = list[str]()
+    if settings.vocab_size is not None:
+        left = max(0, settings.vocab_size - fast.get_vocab_size(with_added_tokens=True))
+        if beyond := new[left:]:
+            warnings.warn(
+                f"{settings.path}: {', '.join(map(repr, beyond))} would be added to the "
+                f"vocabulary, but the model in this folder has only {settings.vocab_size:,} ids "
+                "(`vocab_size` in config.json). It is left out.",
+                stacklevel=5,
+            )
+    try:
+        add(fast, [token for token in tokens if token.content not in beyond])
+    except RegardError as error:
+        raise DataError(path, None, str(error)) from None
+    for number, (token, file) in settings.added.items():
+        actual = fast.token_to_id(token.content)
+        if actual != number and token.content not in beyond:
+            problem = f"{token.content!r} must have the next free id, {actual}, not {number}."
+            raise DataError(file, None, problem, "Does the file belong to this vocabulary?")
+
+
+def _tokens_to_add(
+    fast: tokenizers.Tokenizer, settings: TokenSettings, defaults: Mapping[str, AddedTokenSpec]
+) -> list[AddedTokenSpec]:
+    """The tokens to be added; those that the tokenizer has already may get other flags."""
+    named = {role: settings.named[role] for role in ORDER if role in settings.named}
+    unnamed = {role: t for role, t in defaults.items() if role not in settings.named}
+    present = {r: t for r, t in unnamed.items() if fast.token_to_id(t.content) is not None}
+    by_role = {role: (named | present).get(role) for role in ORDER}
+    special = {token.content for token in by_role.values() if token is not None}
+    added = [token for _, (token, _) in sorted(settings.added.items(), key=lambda item: item[0])]
+    tokens = [replace(t, special=t.special or t.content in special) for t in added]
+    listed = {token.content for token in tokens}
+    listed |= {token.content for token in fast.get_added_tokens_decoder().values()}
+    # A token that occurs with two sets of flags is added twice: the later flags are used.
+    new = dict.fromkeys(token for token in (*by_role.values(), *settings.extra) if token)
+    tokens += [token for token in new if token.content not in listed]
+    return [token for token in tokens if token.content]

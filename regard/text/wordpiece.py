@@ -16,10 +16,15 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.text.bpe_fast import assemble
-from regard.text.merges import Pair, SymbolCodes, SymbolCounts, code_with_prefix, learn_merges
-from regard.text.normalize import Preprocessing
-from regard.text.special_tokens import TrainerInput
+from regard.text.bpe import (
+    Pair,
+    SymbolCodes,
+    SymbolCounts,
+    assemble,
+    code_with_prefix,
+    learn_merges,
+)
+from regard.text.preprocessing import Preprocessing, TrainerInput
 
 PREFIX = "##"
 

@@ -10,8 +10,8 @@ from torch.nn.functional import pad
 
 from regard.attention.capture import NEXT, Labels
 from regard.errors import ConfigError
+from regard.text.preprocessing import looks_special
 from regard.text.published import bytes_of_characters
-from regard.text.special_tokens import looks_special
 
 Tokens = Sequence[str] | None  # None: they are not known
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import Buckets, EpochSampler, Sequences, TokenArray, sorted_batches
-from regard.data.bucketing import BucketSampler
-from regard.data.sampler import permutation
+from regard.data.sampler import BucketSampler, permutation
 from regard.errors import CheckpointError, ConfigError
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=40)

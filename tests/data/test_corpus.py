@@ -21,7 +21,7 @@ from regard.data import (
     open_corpus,
     read_documents,
 )
-from regard.data.document_windows import DocumentWindows
+from regard.data.lm_streams import DocumentWindows
 from regard.errors import CheckpointError, ConfigError, DataError
 
 SENTENCES = [  # of the paragraphs of documents

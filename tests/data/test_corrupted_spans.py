@@ -7,14 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from regard.data.document_windows import DocumentWindows
-from regard.data.sampler import EpochSampler
-from regard.data.span_corruption import (
+from regard.data.lm_streams import DocumentWindows
+from regard.data.pretraining import (
     CorruptedWindows,
     Noise,
     corrupted,
     random_spans,
 )
+from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import models, pre_tokenizers
 
-from regard.data.encoder_inputs import TRUNCATIONS, InputFormat
-from regard.data.windows import even_windows, word_windows
+from regard.data.encoder_inputs import TRUNCATIONS, InputFormat, even_windows, word_windows
 from regard.text import train
 from regard.text.templates import Template
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from regard.data import read
-from regard.data.arrow_tables import UnfitValue, table_of
 from regard.data.in_memory import rows, text_rows, write_jsonl, write_lines
-from regard.data.labelled_texts import LabelledTexts, read_labelled
+from regard.data.readers import LabelledTexts, read_labelled
 from regard.errors import ConfigError, DataError
+from regard.sharded.parts import UnfitValue, table_of
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

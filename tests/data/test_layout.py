@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.data.layout import FirstTokens, UnpaddedLayout
+from regard.data.batches import FirstTokens, UnpaddedLayout
 from regard.ops import KeyMask, UnpaddedMask
 
 LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]

@@ -20,7 +20,7 @@ from regard.data import (
     VariableStreams,
     WarmedStreams,
 )
-from regard.data.bidirectional_streams import (
+from regard.data.lm_streams import (
     BidirectionalStreams,
     BidirectionalText,
     SeparateSentences,

@@ -7,22 +7,21 @@ import random
 import numpy as np
 import pytest
 
-from regard.data import sentence_pairs
+from regard.data import pretraining
 from regard.data.batches import IGNORE
-from regard.data.corpus import encode_corpus
-from regard.data.document_windows import DocumentWindows
-from regard.data.documents import Documents
-from regard.data.masking import (
+from regard.data.corpus import Documents, encode_corpus
+from regard.data.lm_streams import DocumentWindows
+from regard.data.pretraining import (
     MaskedTexts,
     Masking,
     MaskVocabulary,
     PairRows,
+    SentencePairs,
     WindowRows,
     WordStarts,
     masked,
 )
 from regard.data.readers import read
-from regard.data.sentence_pairs import SentencePairs
 from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
@@ -221,7 +220,7 @@ def test_half_of_the_pairs_follow_and_the_others_are_of_another_document(tokeniz
 
 
 def test_a_pair_that_is_not_cut_joins_at_a_sentence(tokenizer, monkeypatch):
-    monkeypatch.setattr(sentence_pairs, "SHORT", 0.0)
+    monkeypatch.setattr(pretraining, "SHORT", 0.0)
     corpus = corpus_of(documents(200), tokenizer)
     pairs = SentencePairs(corpus, length=1000, seed=3)
     starts = {*corpus.sentences.tolist()}

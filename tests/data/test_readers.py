@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from regard.data import hash_of, read, read_conll, read_parallel
 from regard.data.files import lines
-from regard.data.header_rows import without_header
-from regard.data.readers import open_table
+from regard.data.readers import open_table, without_header
 from regard.errors import ConfigError, DataError
 from regard.experiments.keywords import recipe_from_keywords, with_options_in_sections
 from regard.experiments.recipe_options import checked_recipe, schema_of

@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
-from regard.executors import make_executor
+from regard.executors import Job, JobLost, Json, make_executor, results_of
 from regard.executors.local import LocalExecutor, available_cpus
-from regard.executors.protocol import Job, JobLost, Json, results_of
 
 HERE = Path(__file__).parent
 

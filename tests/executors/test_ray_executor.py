@@ -15,9 +15,8 @@ import pytest
 
 import regard
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors import make_executor
-from regard.executors.protocol import Job, results_of
-from regard.executors.ray import connected
+from regard.executors import Job, make_executor, results_of
+from regard.executors.clusters import connected
 from regard.experiments.ray_training import train_on_ray
 from regard.training.interrupt import Interrupted
 

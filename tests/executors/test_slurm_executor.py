@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import ConfigError, MissingExtra, RegardError
-from regard.executors import ExecutorOptions, make_executor
-from regard.executors.protocol import Job, JobLost, results_of
-from regard.executors.slurm import SlurmExecutor
+from regard.executors import ExecutorOptions, Job, JobLost, make_executor, results_of
+from regard.executors.clusters import SlurmExecutor
 
 submitit = pytest.importorskip("submitit")
 COMMANDS = "sbatch", "srun", "sacct", "scancel", "scontrol"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from regard.executors import make_executor
-from regard.executors.protocol import Job, results_of
+from regard.executors import Job, make_executor, results_of
 from regard.training.interrupt import Interrupted
 
 folder, stubborn = sys.argv[1], sys.argv[2] == "stubborn"

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, RegardError
+from regard.executors import Job, Json
 from regard.executors.local import HereExecutor
-from regard.executors.protocol import Job, Json
 from regard.experiments import runs, study, study_worker
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.study import RunOptions

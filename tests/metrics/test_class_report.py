@@ -12,7 +12,7 @@ import sklearn.metrics
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from regard.errors import RegardError
-from regard.metrics.class_report import (
+from regard.metrics.score import (
     ClassReport,
     MultiLabelReport,
     best_threshold,

@@ -13,7 +13,7 @@ from regard.data.batches import Sequences
 from regard.errors import RegardError
 from regard.models.elmo import Elmo, ElmoConfig
 from regard.text import train
-from regard.text.open_vocabulary import OpenVocabulary
+from regard.text.tokenizer import OpenVocabulary
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a green apple"]
 SMALL = dict(

@@ -16,7 +16,7 @@ from regard.attention.selection import PredictiveWindow
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.data.regions import REGIONS
+from regard.data.images import REGIONS
 from regard.decoding.steps import start
 from regard.errors import ConfigError, RegardError
 from regard.experiments.runs import plan, read_recipe

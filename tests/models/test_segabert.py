@@ -20,7 +20,7 @@ from regard.models.segabert import (
     SegaBertConfig,
     with_indices,
 )
-from regard.text.token_sentences import TokenSentences
+from regard.text.sentences import TokenSentences
 
 TABLES = ("para_position_embeddings", "sent_position_embeddings", "token_position_embeddings")
 ENDINGS = (

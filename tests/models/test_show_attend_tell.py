@@ -8,7 +8,7 @@ import torch
 
 from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
-from regard.data.regions import RegionTable
+from regard.data.images import RegionTable
 from regard.errors import ConfigError, RegardError
 from regard.models.show_attend_tell import (
     ATTENTION_WEIGHTS,

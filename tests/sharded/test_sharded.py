@@ -33,7 +33,7 @@ from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.sharded import worker
 from regard.sharded.driver import predict_files as compute
 from regard.sharded.manifest import read_manifest
-from regard.sharded.reading import iter_results
+from regard.sharded.parts import iter_results
 
 WORDS = "a dog runs after the red ball in park old cat sleeps on warm mat".split()
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.datasets.dialogues import Replies, Turns, read_dialogues
+from regard.data.datasets.records import Replies, Turns, read_dialogues
 from regard.errors import DataError
 from regard.models.composed import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config

@@ -12,7 +12,7 @@ import pytest
 import torch
 from every_task import MAKERS, TAGGING, task_of
 
-from regard.data.datasets.multiple_choice import ChoiceQuestion
+from regard.data.datasets.records import ChoiceQuestion
 from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks.infer_task import ENCODER_DECODERS
 

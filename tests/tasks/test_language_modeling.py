@@ -22,8 +22,7 @@ from torch.nn import functional as F
 from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
-from regard.data.corpus_folder import build_corpus
-from regard.data.documents import read_documents
+from regard.data.corpus import build_corpus, read_documents
 from regard.data.readers import read
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError

@@ -15,10 +15,8 @@ from transformers import BertForPreTraining
 
 import regard
 from regard.data.batches import IGNORE
-from regard.data.corpus import encode_corpus
-from regard.data.corpus_folder import build_corpus
-from regard.data.documents import read_documents
-from regard.data.masking import Masking, MaskVocabulary
+from regard.data.corpus import build_corpus, encode_corpus, read_documents
+from regard.data.pretraining import Masking, MaskVocabulary
 from regard.experiments import runs
 from regard.experiments.build_model import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads

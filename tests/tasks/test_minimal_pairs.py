@@ -12,7 +12,7 @@ from test_cli import done, refused
 from tiny_folders import ENCODERS, folder
 
 import regard
-from regard.data.datasets.minimal_pairs import MinimalPair, read_minimal_pairs
+from regard.data.datasets.records import MinimalPair, read_minimal_pairs
 from regard.errors import ConfigError, DataError, RegardError, TextError
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, RecurrentLanguageModel

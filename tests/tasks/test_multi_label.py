@@ -15,7 +15,7 @@ from tiny_folders import FAMILIES, GPTS, folder, their_scores
 import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments import runs
-from regard.metrics.class_report import best_threshold
+from regard.metrics.score import best_threshold
 
 pandas = pytest.importorskip("pandas")
 transformers = pytest.importorskip("transformers")

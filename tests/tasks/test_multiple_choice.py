@@ -13,7 +13,7 @@ from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
 from torch.nn import functional as F
 
-from regard.data.datasets.multiple_choice import ChoiceQuestion
+from regard.data.datasets.records import ChoiceQuestion
 from regard.errors import DataError, RegardError
 from regard.experiments import runs
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.datasets.treebank import read_treebank
+from regard.data.datasets.annotated import read_treebank
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics.brackets import BracketF1
 from regard.models.bert import Bert

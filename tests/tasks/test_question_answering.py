@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
 
 import regard
-from regard.data.datasets.squad import AnswerSpan as Given
-from regard.data.datasets.squad import Question
-from regard.data.windows import EncodedContext
+from regard.data.datasets.records import AnswerSpan as Given
+from regard.data.datasets.records import Question
+from regard.data.encoder_inputs import EncodedContext
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import plan, read_recipe, train
 from regard.metrics.squad import SQuAD2

@@ -10,7 +10,7 @@ from test_registry import TINY
 from torch import nn
 
 import regard
-from regard.data.regions import PATCH_FEATURES
+from regard.data.images import PATCH_FEATURES
 from regard.errors import CheckpointError, RegardError
 from regard.layers.task_heads import ClassificationHead, first_token
 from regard.models import MODELS, is_encoder, model_class

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.data.datasets.treebank import read_treebank
+from regard.data.datasets.annotated import read_treebank
 from regard.errors import ConfigError, RegardError, TextError
 from regard.models.seq2seq import Seq2Seq
 from regard.models.transformer import Transformer

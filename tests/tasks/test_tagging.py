@@ -14,7 +14,7 @@ from letter_folders import bert, byte_level, transformers
 from recipe_files import written
 
 import regard
-from regard.data.windows import WordWindows
+from regard.data.encoder_inputs import WordWindows
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import plan, read_recipe, train
 from regard.layers.chart import CRF

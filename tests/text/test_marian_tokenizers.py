@@ -14,7 +14,7 @@ import torch
 import regard
 from regard.errors import DataError
 from regard.text import Tokenizer
-from regard.text.m2m_100 import LANGUAGES
+from regard.text.piece_tokenizer import LANGUAGES
 
 transformers = pytest.importorskip("transformers")
 sentencepiece = pytest.importorskip("sentencepiece")

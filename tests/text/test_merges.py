@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regard import text
 from regard.errors import ConfigError
 from regard.text import bpe, explain, wordpiece
-from regard.text.merges import SymbolCodes, code_with_suffix, learn_merges
+from regard.text.bpe import SymbolCodes, code_with_suffix, learn_merges
 from regard.text.unigram import UnigramModel
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}

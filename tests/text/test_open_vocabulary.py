@@ -11,8 +11,8 @@ import torch
 
 from regard.errors import RegardError
 from regard.text import Tokenizer, train
-from regard.text.open_vocabulary import OpenVocabulary
 from regard.text.templates import Template
+from regard.text.tokenizer import OpenVocabulary
 
 TEXTS = ["the cat sat on the mat", "the dog sat"]
 

@@ -25,8 +25,8 @@ from regard.models.config import Count, Filters, Limit, Size
 from regard.models.elmo import Elmo, ElmoConfig
 from regard.schema import Fields, read_json
 from regard.text import Tokenizer
-from regard.text.bpe_fast import assemble
-from regard.text.normalize import Preprocessing
+from regard.text.bpe import assemble
+from regard.text.preprocessing import Preprocessing
 from regard.text.vocab_files import read_vocab_txt
 
 OPTIONS, WEIGHTS, VOCABULARY = "*options.json", "*weights.hdf5", "*vocab*.txt"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from fastapi import APIRouter
 from pydantic import Field
 
-from regard.data.labelled_texts import LabelledTexts, read_labelled
+from regard.data.readers import read_labelled
 from regard.errors import ConfigError, RegardError
 from regard.serving.problems import Problem
 from regard.serving.requests import Listed, RequestFields
@@ -221,30 +221,29 @@ class TextMaps:
         labels: the column of the labels.
 
     Raises:
-        DataError: see `regard.data.labelled_texts`.
+        DataError: see `regard.data.readers`.
     """
 
     def __init__(self, file: Path | None = None, labels: str | None = None):
-        texts_of_file = (
-            LabelledTexts(()) if file is None else read_labelled(file, labels, MOST_TEXTS)
-        )
-        self.texts = texts_of_file
+        self.texts, self.labels = list[str](), list[str]()
+        if file is not None:
+            self.texts, self.labels = read_labelled(file, labels, MOST_TEXTS)
         self.maps: dict[str, TextMap] = {}
 
     def embed(self, models: ServedModels, say: Callable[[str], None]) -> None:
         """Make the maps. Texts beyond the limit of a model are cut there."""
         for name, served in models.all.items():
-            if self.texts.texts and gives_vectors(served.task):
-                say(f"embedding {len(self.texts.texts):,} texts with {name}")
+            if self.texts and gives_vectors(served.task):
+                say(f"embedding {len(self.texts):,} texts with {name}")
                 try:
-                    vectors = served.task.embed(list(self.texts.texts), too_long="truncate")
-                    self.maps[name] = TextMap.of(vectors, self.texts.texts, self.texts.labels)
+                    vectors = served.task.embed(self.texts, too_long="truncate")
+                    self.maps[name] = TextMap.of(vectors, self.texts, self.labels)
                 except RegardError as error:
                     say(f"no map by {name}: {error}")
 
     def listed(self) -> dict[str, Any]:
         """The models that have a map, and the number of texts."""
-        return {"models": list(self.maps), "texts": len(self.texts.texts)}
+        return {"models": list(self.maps), "texts": len(self.texts)}
 
     def map(self, model: str | None) -> dict[str, Any]:
         """All points: (x, y), the text, and the number of its label.

@@ -1,8 +1,12 @@
-"""Tagged words in columns, as in the CoNLL shared tasks: one word a line, its tag beside it.
+"""Annotated sentences: tagged words in columns, and constituency trees in brackets.
+
+Tagged words in columns, as in the CoNLL shared tasks: one word a line, its tag beside it.
 
 Sentences end with a blank line. A line that begins with -DOCSTART- marks a document. One that
 begins with `# ` before the words of a sentence, and has not as many columns, is a comment. Both are
 counted in the report.
+
+Constituency trees in brackets, as the Penn Treebank and its parsers write them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +20,7 @@ from regard.data.readers import Location, field_value, text_of
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError
 from regard.habit_names import TAGS, WORDS
+from regard.text.trees import ConstituencyTree, TreeError, numbered_trees, read_trees, simplified
 
 _DOCUMENT = "-DOCSTART-"
 CONLLU = ".conllu"
@@ -71,7 +76,7 @@ def _sentences(
         sentences = _from_columns(str(source), report, (words, tags), header)
     else:
         sentences = (
-            (number or 0, _from_item(item, (name, number))) for (name, number), item in items
+            (number or 0, _tagged_sentence(item, (name, number))) for (name, number), item in items
         )
     for numbered_sentence in sentences:
         report.read += 1
@@ -114,7 +119,7 @@ def _from_columns(
         yield begun, TaggedSentence(*zip(*held, strict=True))
 
 
-def _from_item(item: object, location: Location) -> TaggedSentence:
+def _tagged_sentence(item: object, location: Location) -> TaggedSentence:
     if isinstance(item, Mapping):
         mapping = item
         item = tuple(
@@ -134,3 +139,63 @@ def _from_item(item: object, location: Location) -> TaggedSentence:
     if not all(map(str.strip, tags)):
         raise DataError(*location, "a tag is empty.")
     return TaggedSentence(words, tags)
+
+
+# ---------------------------------------------------------------------------------------- treebanks
+
+
+def read_treebank(
+    data: str | PathLike[str] | Iterable[Any],
+) -> RecordReader[ConstituencyTree]:
+    """The trees of a file in brackets, or of anything to loop over that gives trees.
+
+    They are as parsers learn them: without traces, grammatical functions (NP-SBJ is NP) and
+    brackets without a label, see `regard.text.trees.simplified`. A tree may take several lines. A
+    tree without a word is left out and counted in the report.
+
+    data: a file of brackets; a `.jsonl` file of objects {"tree": "(S ...)"}; or such mappings,
+        brackets or trees to loop over
+
+    Raises:
+        DataError: when it is read, for malformed brackets.
+    """
+    return RecordReader(data, _trees, "tree", unit="line")
+
+
+def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, ConstituencyTree]]:
+    items = items_of(source)
+    numbered = (
+        _from_brackets(str(source))
+        if items is None
+        else ((location[1] or 0, _tree_of_item(item, location)) for location, item in items)
+    )
+    for line, whole in numbered:
+        report.read += 1
+        tree = simplified(whole)
+        if tree is None:
+            report.note("tree without a word left out", line)
+        else:
+            yield line, tree
+
+
+def _from_brackets(path: str) -> Iterator[tuple[int, ConstituencyTree]]:
+    try:
+        yield from numbered_trees(lines(path))
+    except TreeError as error:
+        raise DataError(path, error.line, error.problem) from None
+
+
+def _tree_of_item(item: object, location: Location) -> ConstituencyTree:
+    if isinstance(item, dict):
+        item = item.get("tree")
+    if isinstance(item, ConstituencyTree):
+        return item
+    if not isinstance(item, str):
+        raise DataError(*location, 'must be brackets, or an object {"tree": brackets}.')
+    try:
+        trees = read_trees(item)
+    except TreeError as error:
+        raise DataError(*location, error.problem) from None
+    if len(trees) != 1:
+        raise DataError(*location, f"must be one tree, but is {len(trees)}.")
+    return trees[0]
