@@ -93,8 +93,8 @@ class Mask(ABC):
         return False
 
     def simplified(self, keys: int) -> Mask:
-        """An equal mask without trivial parts: of `m & everything()` it is `m`, so that a batch
-        without padding is computed by the causal kernel.
+        """An equal mask without trivial parts: causal and without padding it is causal, so that
+        the causal kernel computes it.
         """
         return self
 
@@ -271,18 +271,6 @@ class Given(Mask):
             ) from None
 
 
-@dataclass(frozen=True)
-class Everything(Mask):
-    def allows(self, at: Coordinates) -> Tensor:
-        return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=at.key.device)
-
-    def same_within_blocks(self, size: int) -> bool:
-        return True
-
-    def trivial(self, keys: int) -> bool:
-        return True
-
-
 def causal() -> Mask:
     """Position t sees positions 0 … t (Vaswani et al. 2017, section 3.2.3)."""
     return Causal()
@@ -343,11 +331,6 @@ def given(grid: Tensor) -> Mask:
     if not 2 <= grid.dim() <= 4:
         raise ValueError(f"`grid` must have 2 to 4 dimensions, but has {grid.dim()}.")
     return Given(grid)
-
-
-def everything() -> Mask:
-    """No restriction."""
-    return Everything()
 
 
 def _agreed(sequences: int, rows: int) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, cast
 
 import torch
 from pydantic import BeforeValidator
@@ -33,13 +33,7 @@ from regard.suggest import nearest
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
 
 
-class HasModule(Protocol):
-    """What is asked of a task."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The model that it uses."""
-        ...
+ModelOrTask = Any  # an `nn.Module`, or a task, whose `module` it is
 
 
 def _as_tuples(value: Any) -> Any:
@@ -60,9 +54,7 @@ class Prunable:
     config: Any
 
 
-def attentions(
-    model: nn.Module | HasModule, kind: str | None = None
-) -> dict[int, MultiHeadAttention]:
+def attentions(model: ModelOrTask, kind: str | None = None) -> dict[int, MultiHeadAttention]:
     """The attention of each layer (from 1), in a model or a task.
 
     Raises:
@@ -83,9 +75,7 @@ def attentions(
 
 
 @contextmanager
-def heads_masked(
-    model: nn.Module | HasModule, heads: Heads, kind: str | None = None
-) -> Iterator[None]:
+def heads_masked(model: ModelOrTask, heads: Heads, kind: str | None = None) -> Iterator[None]:
     """Mask heads inside the block: {3: [1, 6]} are heads 1 and 6 of layer 3.
 
     Nothing else changes: not the speed, not the weights of the model. It acts in this thread (or
@@ -105,9 +95,7 @@ def heads_masked(
 
 
 @contextmanager
-def heads_gated(
-    model: nn.Module | HasModule, gates: Tensor, kind: str | None = None
-) -> Iterator[None]:
+def heads_gated(model: ModelOrTask, gates: Tensor, kind: str | None = None) -> Iterator[None]:
     """Multiply each head by a number inside the block: `gates` (L, H); gradients reach them.
 
     Gates of heads that were pruned are not read. Where it acts: see `heads_masked`. The backward
@@ -137,7 +125,7 @@ def heads_gated(
 
 
 def head_importance(
-    model: nn.Module | HasModule,
+    model: ModelOrTask,
     batches: Iterable[Any],
     losses: Callable[[Any], Tensor],
     kind: str | None = None,
@@ -237,7 +225,7 @@ def _sensitivity(
 # ---------------------------------------------------------------------------- pruning
 
 
-def prune_heads(model: nn.Module | HasModule, heads: Heads, kind: str | None = None) -> None:
+def prune_heads(model: ModelOrTask, heads: Heads, kind: str | None = None) -> None:
     """Take heads away for good, in place: their rows and columns leave the matrices.
 
     The model computes what it computed with these heads masked, with less work; a layer may lose
@@ -262,7 +250,7 @@ def prune_heads(model: nn.Module | HasModule, heads: Heads, kind: str | None = N
         owner.config = replace(owner.config, pruned=pruned_heads(cast(nn.Module, owner)))
 
 
-def _check_cuttable(model: nn.Module | HasModule) -> None:
+def _check_cuttable(model: ModelOrTask) -> None:
     """Check that rows and columns can be taken out of the matrices of a model.
 
     Raises:
@@ -279,7 +267,7 @@ def _check_cuttable(model: nn.Module | HasModule) -> None:
                 )
 
 
-def pruned_heads(model: nn.Module | HasModule) -> Pruned:
+def pruned_heads(model: ModelOrTask) -> Pruned:
     """Which heads are gone: (kind, layer, heads), counted from 1."""
     return tuple(
         (
@@ -413,15 +401,15 @@ def _replace(module: nn.Module, name: str, values: Tensor) -> None:
 # ------------------------------------------------------------------------------ parts
 
 
-def _module(model: nn.Module | HasModule) -> nn.Module:
+def _module(model: ModelOrTask) -> nn.Module:
     return model if isinstance(model, nn.Module) else model.module
 
 
-def _name(model: nn.Module | HasModule) -> str:
+def _name(model: ModelOrTask) -> str:
     return type(_module(model)).__name__
 
 
-def _by_kind(model: nn.Module | HasModule) -> dict[str, dict[int, MultiHeadAttention]]:
+def _by_kind(model: ModelOrTask) -> dict[str, dict[int, MultiHeadAttention]]:
     by_kind: dict[str, dict[int, MultiHeadAttention]] = {}
     counted: Counter[str] = Counter()
     for module in _module(model).modules():

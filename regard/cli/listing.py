@@ -38,12 +38,11 @@ def list_(
     elif what == "tokenizers":
         from regard.text import KINDS
 
-        rows = [{"name": n, "about": _about(where, True)} for n, (where, _) in KINDS.items()]
+        rows = [{"name": n, "about": _about(where)} for n, (where, _) in KINDS.items()]
     else:
         package, table = TABLES[what]
         entries = getattr(import_module(package), table)
-        own = what == "models"  # several may be in one file
-        rows = [{"name": n, "about": _about(where, own, package)} for n, where in entries.items()]
+        rows = [{"name": n, "about": _about(where, package)} for n, where in entries.items()]
     width = max((len(row["name"]) for row in rows), default=0)
     lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
     layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
@@ -55,8 +54,8 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)(?<!\bal\.) (?=\W?[A-Z])", " ".join(text.split()), maxsplit=1)[0]
 
 
-def _about(where: str | type, own: bool, package: str = "") -> str:
-    """The first sentence of a module's docstring, or the `own` one of what "module:name" names.
+def _about(where: str | type, package: str = "") -> str:
+    """The first sentence of the docstring of the class or function that "module:name" names.
 
     The file is parsed and not imported, which would take long. Of a registered class: its own.
     """
@@ -67,11 +66,8 @@ def _about(where: str | type, own: bool, package: str = "") -> str:
     if spec is None or spec.origin is None:
         return ""
     tree: Any = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    if own:
-        kinds = ast.FunctionDef | ast.ClassDef
-        named = [n for n in tree.body if isinstance(n, kinds) and n.name == name]
-        tree = named[0] if named else tree
-    return _first_sentence((ast.get_docstring(tree) or "").split("\n\n")[0])
+    named = next((n for n in tree.body if getattr(n, "name", "") == name), tree)
+    return _first_sentence((ast.get_docstring(named) or "").split("\n\n")[0])
 
 
 def _recipes() -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import nn
 
-from regard.attention.pruning import HasModule
 from regard.checkpoints.adapters import add_adapters
 from regard.checkpoints.hub import folder_of
 from regard.checkpoints.model_folder import open_folder, read_model
@@ -140,7 +139,7 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
     return exchange_vocabulary(model, rows, **special_ids(tokenizer, asdict(config)))
 
 
-def adapt(task: HasModule, section: LoraSection | None, base: Any) -> None:
+def adapt(task: Any, section: LoraSection | None, base: Any) -> None:
     """Add the adapters of a recipe to the model of a task; without the section, do nothing.
 
     base: the model from which the task was made. If the task has added special tokens to its

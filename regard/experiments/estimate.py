@@ -29,12 +29,11 @@ from copy import copy
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from regard.attention.pruning import HasModule
 from regard.checkpoints.filling import on_meta
 from regard.checkpoints.hub import resolve
 from regard.data.batches import HasRows
@@ -422,8 +421,6 @@ ASSUMED_TOKENS = 30  # tokens of a sentence, both ends included, as in WMT's new
 MAX_BYTES = 64 << 20  # of data that is read for an estimate
 BATCHES = 4  # real batches that are counted
 
-HasModuleT = TypeVar("HasModuleT", bound=HasModule)
-
 
 @dataclass(frozen=True)
 class TaskSample:
@@ -481,7 +478,7 @@ def read_sample(recipe: Any) -> TaskSample:
     return TaskSample(task, batches, batches_per_epoch, vocabulary, how)
 
 
-def _with_adapters(recipe: Any, task: HasModuleT, model: nn.Module) -> HasModuleT:
+def _with_adapters(recipe: Any, task: Any, model: nn.Module) -> Any:
     """The task, its model with the adapters that the recipe asks for; `model` is without a head."""
     if isinstance(recipe.model, FineTuneSection):
         adapt(task, recipe.model.lora, model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
-from regard.layers.task_heads import ClassificationHead, every_token
+from regard.layers.task_heads import ClassificationHead, TaskHead, every_token
 
 # -------------------------------------------------------------------------------------------- trees
 #
@@ -287,7 +287,7 @@ INNER = 250  # width of the hidden layer in both papers
 DROPOUT = 0.2
 
 
-class ChartHead(nn.Module):
+class ChartHead(TaskHead):
     """s(i, j, .) = W relu(norm(U (f_j - f_i) + b)) + c
 
     f_k is the fencepost between the words k and k + 1: the first half of the hidden state of word k

@@ -351,51 +351,15 @@ class BidirectionalStack(nn.Module):
         nothing; hidden states at padding are undefined. The last states of an empty sequence are
         zeros.
         """
-        x, (hidden,) = self._read(x, lengths, _read_whole)
-        return x, hidden
-
-    def with_cells(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Cells]:
-        """As `forward`, with the last cells too, (B, L, D); computed from length to length."""
-        x, (hidden, cell) = self._read(x, lengths, _read_to_ends)
-        return x, Cells(hidden, cell)
-
-    def _read(
-        self, x: Tensor, lengths: Tensor, read: ReadLayer
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         order, ends = reverse_order(lengths, x.size(1)), []
         for n, (ahead, back) in enumerate(zip(self.ahead, self.back, strict=True)):
             x = self.dropout(x) if n else x
-            forth, ended = read(ahead, x, lengths)
-            turned, began = read(back, reorder(x, order), lengths)
-            ends.append([torch.cat(pair, -1) for pair in zip(ended, began, strict=True)])
+            forth, _ = ahead(x, *ahead.empty(len(x), x))
+            turned, _ = back(reorder(x, order), *back.empty(len(x), x))
+            ended, began = last_states(forth, lengths), last_states(turned, lengths)
+            ends.append(torch.cat([ended, began], -1))
             x = torch.cat([forth, reorder(turned, order)], -1)
-        return x, tuple(torch.stack(levels, 1) for levels in zip(*ends, strict=True))
-
-
-# A layer, (B, T, D) and (B,) lengths -> hidden states, and the last states, (B, D) each.
-ReadLayer = Callable[[RecurrentLayer, Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]
-
-
-def _read_whole(
-    layer: RecurrentLayer, x: Tensor, lengths: Tensor
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The hidden states, and the last one of each sequence."""
-    hiddens, _ = layer(x, *layer.empty(x.size(0), x))
-    return hiddens, (last_states(hiddens, lengths),)
-
-
-def _read_to_ends(
-    layer: RecurrentLayer, x: Tensor, lengths: Tensor
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The hidden states, and the last hidden state and cell of each sequence."""
-    hidden, cell = ends = layer.empty(x.size(0), x)
-    outputs, start = [hidden[:, None][:, :0]], 0
-    for length in sorted({*lengths.tolist(), x.size(1)} - {0}):
-        output, (hidden, cell) = layer(x[:, start:length], hidden, cell)
-        outputs.append(output)
-        at, start = (lengths == length)[:, None], length
-        ends = torch.where(at, hidden, ends[0]), torch.where(at, cell, ends[1])
-    return torch.cat(outputs, 1), ends
+        return x, torch.stack(ends, 1)
 
 
 def last_states(hiddens: Tensor, lengths: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ which are the arguments of one head.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,7 @@ class ConcatPooling:
         return parts.masked_fill((batch.lengths == 0)[:, None, None], 0.0).flatten(1)
 
 
-class TaskHead(Protocol):
+class TaskHead(nn.Module):
     """A head that computes scores from hidden states.
 
     pooling: from the hidden states of a batch to the input of `scores`.
@@ -115,9 +115,13 @@ class TaskHead(Protocol):
 
     pooling: PoolingFunction
 
+    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
+        """(B, T, D) or (1, N, D) -> (B, O); without pooling (B, T, O) or (1, N, O)."""
+        return self.scores(self.pooling(hidden, batch))
+
     def scores(self, pooled: Tensor) -> Tensor:
         """From pooled hidden states to O scores: (..., D) -> (..., O)."""
-        ...
+        raise NotImplementedError
 
 
 class DenseActivation(nn.Module):
@@ -136,7 +140,7 @@ class DenseActivation(nn.Module):
         return self.activation(self.dense(self.dropout(hidden)))
 
 
-class Pooler(nn.Module):
+class Pooler(TaskHead):
     """tanh(U h + b) at the first token, trained with BERT (Devlin et al. 2019, section A.1)."""
 
     def __init__(self, d_model: int):
@@ -145,16 +149,12 @@ class Pooler(nn.Module):
 
     pooling = staticmethod(first_token)
 
-    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """(B, T, D) -> (B, D)"""
-        return self.scores(self.pooling(hidden, batch))
-
     def scores(self, pooled: Tensor) -> Tensor:
         """Of hidden states of first tokens: (..., D) -> (..., D)."""
         return self.inner(pooled)
 
 
-class ClassificationHead(nn.Module):
+class ClassificationHead(TaskHead):
     """`outputs` scores for a text, or for each of its tokens where `pooling` is `every_token`."""
 
     def __init__(
@@ -177,10 +177,6 @@ class ClassificationHead(nn.Module):
         """O, the number of scores."""
         return self.output.out_features
 
-    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """(B, T, D) or (1, N, D) -> (B, O); without pooling (B, T, O) or (1, N, O)."""
-        return self.scores(self.pooling(hidden, batch))
-
     def scores(self, pooled: Tensor) -> Tensor:
         """Of pooled hidden states: (..., D) -> (..., O)."""
         if self.inner is not None:
@@ -188,7 +184,7 @@ class ClassificationHead(nn.Module):
         return self.output(self.dropout(pooled))
 
 
-class MaskedLMHead(nn.Module):
+class MaskedLMHead(TaskHead):
     """p(token) = softmax(E norm(a(U h + b)) + c), E the embedding (Devlin et al. 2019, section
     3.1).
 
@@ -203,10 +199,6 @@ class MaskedLMHead(nn.Module):
         self.softmax = softmax
 
     pooling = staticmethod(every_token)
-
-    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """(B, T, D) -> (B, T, V)"""
-        return self.logits(hidden)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V)"""
@@ -337,7 +329,7 @@ class SpanBeams:
     no_answer: Tensor
 
 
-class SpanSearchHead(nn.Module):
+class SpanSearchHead(TaskHead):
     """The first tokens of an answer, the last tokens after each of them, and whether it has one.
 
     starts, ends: the beam sizes: S first tokens, and E last tokens for each of them.
@@ -354,10 +346,6 @@ class SpanSearchHead(nn.Module):
         self.end = Linear(d_model, 1)
         self.no_answer_inner = Linear(2 * d_model, d_model)
         self.no_answer = Linear(d_model, 1, bias=False)
-
-    def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
-        """(B, T, D) -> (B, T, 1), as `scores`."""
-        return self.scores(hidden)
 
     def scores(self, hidden: Tensor) -> Tensor:
         """The logits of each token as the first of the answer: (..., D) -> (..., 1)."""

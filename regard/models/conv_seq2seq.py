@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field
@@ -274,7 +274,7 @@ def check_blocks(config: ByteNetConfig) -> None:
     """Check what a block needs.
 
     Raises:
-        ConfigError: an odd width, an even kernel, no dilations, too many blocks or no such unit.
+        ConfigError: an odd width, an even kernel, no dilations or too many blocks.
     """
     if config.d_model % 2:
         raise ConfigError(f"`d_model` must be even, but is {config.d_model}: blocks halve it.")
@@ -287,10 +287,6 @@ def check_blocks(config: ByteNetConfig) -> None:
     if (count := config.sets * len(config.dilations)) > MOST_LAYERS:
         raise ConfigError(
             f"`sets` of `dilations` must make at most {MOST_LAYERS:,} blocks, but make {count:,}."
-        )
-    if config.unit not in get_args(Unit):
-        raise ConfigError(
-            f"`unit` must be one of {', '.join(get_args(Unit))}, but is {config.unit!r}."
         )
 
 

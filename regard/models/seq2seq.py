@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -184,7 +184,6 @@ ScoreKind = Literal[
 ]
 WindowKind = Literal["global", "local-m", "local-p"]
 SelectionKind = Literal["soft", "hard", "hard-expected"]
-FirstState = Literal["projected", "encoder"]
 HALF_WIDTH, EXPECTED_SHARE = 10, 0.5  # where a configuration names none
 
 
@@ -204,9 +203,6 @@ class Seq2SeqConfig:
     choice_seed: Count | None = None  # of hard attention in use; None: the largest weight
     d_embedding: Size | None = None  # None: d_model
     tied: bool = True  # the embedding is the output's weight too
-    # Of the decoder: tanh and a projection of what the encoder ended with, or that and its cells
-    # themselves (Luong et al. 2015; OpenNMT).
-    first_state: FirstState = "projected"
     dropout: Probability = 0.2
     max_length: Size | None = None  # any; with "location", the positions that have weights
     pad: TokenId = 0
@@ -445,8 +441,7 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         self.encoder = BidirectionalStack(
             LSTM, d_embedding, width, config.layers, dropout=config.dropout
         )
-        projected = config.first_state == "projected"
-        self.bridge = Linear(width, 2 * width) if projected else None
+        self.bridge = Linear(width, 2 * width)
         self.decoder = decoder(config)
         self.extras = self.decoder.extras
         self.dropout = Dropout(config.dropout)
@@ -475,9 +470,6 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         """The decoder's initial state: layer n starts from the last state of layer n of the
         encoder.
         """
-        if self.bridge is None:
-            memory, cells = self.encoder.with_cells(words, source.lengths)
-            return self.decoder.start(memory, source, cells)
         memory, end = self.encoder(words, source.lengths)
         hidden, cell = self.bridge(end).to(memory.dtype).chunk(2, -1)  # 2 times (B, L, D)
         return self.decoder.start(memory, source, Cells(torch.tanh(hidden), cell))
@@ -497,12 +489,6 @@ def decoder(config: Seq2SeqConfig) -> PlainDecoder | AttentionDecoder | Attentio
     return AttentionFormDecoder(config, score, form)
 
 
-KINDS: dict[str, Any] = {
-    "attention": ScoreKind,
-    "window": WindowKind,
-    "selection": SelectionKind,
-    "first_state": FirstState,
-}
 # option -> the option on which it depends, and the values of that with which it has an effect
 DEPENDS = {
     "window": ("attention", (*SCORES,)),
@@ -514,16 +500,12 @@ DEPENDS = {
 
 
 def check_forms(config: Seq2SeqConfig) -> None:
-    """Check the options one by one, and against each other.
+    """Check the options against each other.
 
     Raises:
-        ConfigError: a value is not one of its kinds, or an option has no effect with the value of
-            another; or the output is tied to an embedding of another width.
+        ConfigError: an option has no effect with the value of another; or the output is tied to an
+            embedding of another width.
     """
-    for name, kinds in KINDS.items():
-        if (value := vars(config)[name]) not in get_args(kinds):
-            must = ", ".join(get_args(kinds))
-            raise ConfigError(f"`{name}` must be one of {must}, but is {value!r}.")
     if config.tied and config.d_embedding not in (None, config.d_model):
         raise ConfigError(
             f"`d_embedding` must be `d_model` ({config.d_model}) where the output is tied to the "

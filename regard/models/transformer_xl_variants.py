@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from regard import ops
 from regard.attention.carried_memory import CarriedMemory, CompressedMemory, DistanceKeys
 from regard.attention.relative import relative_scores
-from regard.attention.relative_attention import ByDistance, Distances, DistanceScores
+from regard.attention.relative_attention import Distances
 from regard.errors import ConfigError
 from regard.layers.linear import Linear
 from regard.layers.positions import sinusoid
@@ -219,16 +219,11 @@ class SegaTransformerXLConfig(TransformerXLConfig):
     paragraph, and the end of a paragraph ends a sentence. They are used where a batch has no
     segment numbers.
 
-    relation: the paper's; or that of the released program, for weights that were trained with it:
-        a row of sinusoid(sentence_last - sentence_j) is shifted as the distances of tokens are, so
-        that the number which query i of T reads for key j is that of key j + T - 1 - i.
-
     The others are those of `TransformerXLConfig`.
     """
 
     sentence_ends: TokenIds = ()
     paragraph_ends: TokenIds = ()
-    relation: Literal["paper", "released"] = "paper"
 
 
 SIZES = {
@@ -350,10 +345,6 @@ class SegaTransformerXL(TransformerXL):
     def _distances(self, memory: CarriedMemory, count: int) -> list[Distances]:
         assert isinstance(memory, SegaMemory)
         numbers, like = memory.read_segment_numbers(count), memory.hidden  # (B, S, 2)
-        scores_of = self._released if self.config.relation == "released" else self._paper
-        return [scores_of(numbers, count, like)] * self.config.layers
-
-    def _paper(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
         total, config = numbers.size(1), self.config
         position = torch.arange(total - 1, -1, -1, device=numbers.device)
         others = []
@@ -367,15 +358,8 @@ class SegaTransformerXL(TransformerXL):
             distances = torch.arange(farthest + 1, device=numbers.device)
             vectors = self.dropout(self._placed(distances, 1 + part, like))
             others.append((vectors, distance[:, None]))
-        return SegmentDistances(self.dropout(self._placed(position, 0, like)), tuple(others))
-
-    def _released(self, numbers: Tensor, count: int, like: Tensor) -> DistanceScores:
-        position = torch.arange(numbers.size(1) - 1, -1, -1, device=numbers.device)
-        to_last = numbers[:, -1:] - numbers  # (B, S, 2); the last numbers are the greatest
-        vectors = self._placed(position, 0, like)[None]
-        for part in (0, 1):
-            vectors = vectors + self._placed(to_last[..., part], 1 + part, like)
-        return ByDistance(self.dropout(vectors))
+        tokens = self.dropout(self._placed(position, 0, like))
+        return [SegmentDistances(tokens, tuple(others))] * config.layers
 
     def _placed(self, distances: Tensor, part: int, like: Tensor) -> Tensor:
         """Vectors of distances of one kind in their third, zeros elsewhere: (...,) -> (..., D)."""

@@ -13,7 +13,7 @@ from regard.layers.recurrent import BPTTWindows, WeightDropLSTM
 from regard.layers.task_heads import ConcatPooling
 from regard.models import size_of
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.recurrent import SIZES, AwdLstm, AwdLstmConfig
+from regard.models.recurrent import AwdLstm, AwdLstmConfig
 
 NONE = dict.fromkeys(
     [f"{kind}_dropout" for kind in ("embedding", "input", "weight", "hidden", "output")], 0.0
@@ -239,7 +239,7 @@ def test_the_classifier_is_the_printed_one():
 def test_the_preset_has_the_printed_modules_and_their_parameters():
     """60,003 words of 300; LSTMs 300 -> 1150 -> 1150 -> 300; a classifier 900 -> 50 -> 2."""
     with torch.device("meta"):
-        encoder = AwdLstm(AwdLstmConfig(vocab_size=60003, **SIZES["ulmfit-300"]))
+        encoder = AwdLstm(AwdLstmConfig(vocab_size=60003, **AwdLstm.SIZES["ulmfit-300"]))
         whole = EncoderWithHeads(encoder, {"classes": encoder.new_head("classes", 2)})
         lstms = [nn.LSTM(300, 1150), nn.LSTM(1150, 1150), nn.LSTM(1150, 300)]
         printed = [

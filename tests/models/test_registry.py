@@ -97,7 +97,7 @@ TINY: dict[str, list[dict]] = {
         dict(SEQ2SEQ, attention=kind) for kind in ("none", "additive", "dot", "general")
     ] + [
         dict(SEQ2SEQ, attention="location", max_length=16),
-        dict(SEQ2SEQ, attention="dot", d_embedding=6, tied=False, first_state="encoder"),
+        dict(SEQ2SEQ, attention="dot", d_embedding=6, tied=False),
         dict(SEQ2SEQ, attention="none", d_embedding=6, tied=False),
         dict(SEQ2SEQ, attention="scaled-dot", window="local-m", half_width=2),
         dict(SEQ2SEQ, attention="general", window="local-p", half_width=3),

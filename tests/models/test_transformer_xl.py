@@ -247,13 +247,7 @@ def naive(model: SegaTransformerXL, ids: Tensor, segment_numbers: Tensor, count:
         for h in range(HEADS):
             scores = []
             for j in range(i + 1):
-                if config.relation == "paper":
-                    sentence, paragraph = (segment_numbers[i] - segment_numbers[j]).tolist()
-                else:  # the row of the last query, moved to the left
-                    column = j + total - 1 - i
-                    sentence, paragraph = (
-                        segment_numbers.amax(0) - segment_numbers[column]
-                    ).tolist()
+                sentence, paragraph = (segment_numbers[i] - segment_numbers[j]).tolist()
                 r = attention.distance(vector(i - j, sentence, paragraph, config.max_distance))
                 content = (query[h] + attention.content_bias[h, 0]) @ key[j, h]
                 position = (query[h] + attention.position_bias[h, 0]) @ r.unflatten(-1, (HEADS, K))[
@@ -266,11 +260,10 @@ def naive(model: SegaTransformerXL, ids: Tensor, segment_numbers: Tensor, count:
     return block.feed_norm(hidden, block.feed(hidden))
 
 
-@pytest.mark.parametrize("relation", ["paper", "released"])
 @pytest.mark.parametrize(("before", "count"), [(0, 7), (5, 4), (8, 1)])
 @pytest.mark.parametrize("clamp", [None, 2])
-def test_the_relation_equals_its_formula(relation, before, count, clamp):
-    model = made(relation=relation, max_distance=clamp)
+def test_the_relation_equals_its_formula(before, count, clamp):
+    model = made(max_distance=clamp)
     ids = torch.randint(0, SEGA_V, (2, before + count))
     steps = torch.randint(0, 2, (2, before + count, 2))
     steps[..., 0] |= steps[..., 1]  # a new paragraph is a new sentence
