@@ -44,9 +44,8 @@ class Server:
         import uvicorn
 
         from regard.serving.app import Service, application
-        from regard.serving.counters import RequestCounters
         from regard.serving.engine import Engine
-        from regard.serving.models import ServedModels, served_model
+        from regard.serving.models import RequestCounters, ServedModels, served_model
         from regard.serving.server import SWITCH
 
         counters = RequestCounters()

@@ -11,13 +11,11 @@ from typing import Any
 
 from regard import ops
 from regard.data.sampler import EpochSampler
-from regard.training.callbacks import Callback, display_of
+from regard.training.callbacks import Trainable, display_of
 from regard.training.checkpointing import RunFolder
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop
+from regard.training.loop import Loop, start_run
 from regard.training.options import TrainingOptions
-from regard.training.task import Trainable
-from regard.training.training_state import start_run
 
 
 class Listed:
@@ -47,7 +45,7 @@ class Updates(Trainable, ABC):
         self.last = math.nan
         shown, signals = display_of(False), Interruption()
         ops.load_kernels()
-        self.loop = Loop(self, options, run, {}, lambda *given: None, shown, signals, Callback())
+        self.loop = Loop(self, options, run, {}, lambda *given: None, shown, signals, ())
         start_run(self.loop, 1)
         model.train()
 
@@ -58,15 +56,15 @@ class Updates(Trainable, ABC):
         return float(self.last)
 
     def train_batches(self) -> EpochSampler:
-        """See `regard.training.task.Trainable`."""
+        """See `regard.training.callbacks.Trainable`."""
         return EpochSampler(Listed(self.batches))
 
     def counts(self, batch: Any) -> dict[str, int]:
-        """See `regard.training.task.Trainable`."""
+        """See `regard.training.callbacks.Trainable`."""
         return {"loss": batch.count}
 
     def losses(self, batch: Any, carry: Any) -> tuple[dict[str, Any], Any]:
-        """See `regard.training.task.Trainable`."""
+        """See `regard.training.callbacks.Trainable`."""
         (loss, count), carry = self.loss(batch, carry)
         self.last = loss.detach() / count
         return {"loss": (loss, count)}, carry

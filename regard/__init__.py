@@ -15,18 +15,18 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.errors import MissingExtra as MissingExtra
     from regard.errors import NotSupportedError as NotSupportedError
     from regard.errors import RegardError as RegardError
+    from regard.experiments.compare import CrossValidation as CrossValidation
     from regard.experiments.compare import compare as compare
-    from regard.experiments.cross_validation import CrossValidation as CrossValidation
-    from regard.experiments.cross_validation import cross_validate as cross_validate
+    from regard.experiments.compare import cross_validate as cross_validate
     from regard.experiments.results import Comparison as Comparison
-    from regard.experiments.run_folder import Run as Run
+    from regard.experiments.results import SweepResults as SweepResults
+    from regard.experiments.runs import Run as Run
     from regard.experiments.runs import resume as resume
     from regard.experiments.runs import train as train
     from regard.experiments.sweep import sweep as sweep
-    from regard.experiments.sweep_results import SweepResults as SweepResults
     from regard.exporting import Exported as Exported
     from regard.exporting import export as export
-    from regard.serving.starting import serve as serve
+    from regard.serving.server import serve as serve
     from regard.sharded.driver import predict_files as predict_files
     from regard.sharded.parts import FileResults as FileResults
     from regard.tasks import ListedModel as ListedModel
@@ -48,15 +48,12 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
         {
             "errors": "CheckpointError ConfigError DataError MissingExtra NotSupportedError "
             "RegardError",
-            "experiments.compare": "compare",
-            "experiments.results": "Comparison",
-            "experiments.cross_validation": "CrossValidation cross_validate",
-            "experiments.run_folder": "Run",
-            "experiments.runs": "resume train",
+            "experiments.compare": "CrossValidation compare cross_validate",
+            "experiments.results": "Comparison SweepResults",
+            "experiments.runs": "Run resume train",
             "experiments.sweep": "sweep",
-            "experiments.sweep_results": "SweepResults",
             "exporting": "Exported export",
-            "serving.starting": "serve",
+            "serving.server": "serve",
             "sharded.driver": "predict_files",
             "sharded.parts": "FileResults",
             "tasks.calls": "evaluate search",

@@ -21,9 +21,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from regard import load, save
-from regard.cli import app, predict_file
-from regard.cli.options import Opening
-from regard.cli.sharding import ShardedWork
+from regard.cli import app, predict
+from regard.cli.options import Opening, ShardedWork, Sharding
 from regard.data import files, readers
 from regard.sharded import manifest, worker
 from regard.tasks.infer_task import OF_ENCODER_DECODERS
@@ -221,7 +220,7 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
     written at once is an eighth of the usual, and few rows are many blocks.
     """
     for module, name in ((files, "_BLOCK"), (manifest, "ROWS_PER_PART"), (worker, "FIRST_ROWS"),
-                         (readers, "BATCH_ROWS"), (predict_file, "PARTS_AT_ONCE")):  # fmt: skip
+                         (readers, "BATCH_ROWS"), (predict, "PARTS_AT_ONCE")):  # fmt: skip
         monkeypatch.setattr(module, name, getattr(module, name) // 8)
 
     class Stub:
@@ -241,7 +240,7 @@ def test_memory_does_not_grow_with_the_rows(folders, tmp_path, monkeypatch, endi
         tracemalloc.start()
         out = tmp_path / f"out.{ending}"
         work = ShardedWork(model, "predict", "error", Opening(), {}, "text")
-        predict_file.predict_file(None, work, source, out)
+        predict.predict_file(Sharding(), work, source, out)
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

@@ -10,8 +10,12 @@ import regard
 from regard import decoding, habit_names
 from regard.data.in_memory import infer_columns
 from regard.errors import ConfigError
-from regard.experiments.keywords import recipe_from_keywords
-from regard.experiments.recipe_options import NO_OPTIONS, FineTuneSection, checked_recipe
+from regard.experiments.recipe_options import (
+    NO_OPTIONS,
+    FineTuneSection,
+    checked_recipe,
+    recipe_from_keywords,
+)
 from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, read, sections_of, with_section
 from regard.suggest import nearest

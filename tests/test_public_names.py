@@ -80,8 +80,8 @@ def test_mypy_finds_misspelled_names_and_wrong_types(tmp_path):
     assert errors == ["4", "7"], run.stdout + run.stderr
     types = [line.rpartition("is ")[2].strip('"') for line in told if "Revealed type" in line]
     assert types == [
-        "regard.experiments.run_folder.Run",
-        "regard.experiments.run_folder.Run",
+        "regard.experiments.runs.Run",
+        "regard.experiments.runs.Run",
         "regard.experiments.results.Comparison",
         "regard.tasks.task.Task",
     ]

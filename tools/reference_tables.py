@@ -26,8 +26,8 @@ from regard.experiments.template import (
 )
 from regard.models import MODELS, model_class
 from regard.serving.app import Service, application
-from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
+from regard.serving.models import RequestCounters
 from regard.serving.ui.sources import UISources
 from regard.tasks import TASKS, task_class
 from regard.tasks.methods import METHODS
@@ -239,7 +239,7 @@ def _shown_default(parameter: Any) -> str:
 def routes_page() -> str:
     """The routes of the server with their fields, and those of its web page."""
     counters = RequestCounters()
-    service = Service(Engine(1, counters), counters, ui=UISources.of({}))
+    service = Service(Engine(1, counters), counters, ui=UISources({}))
     described = application(service).openapi()
     paths, schemas = described["paths"], described["components"]["schemas"]
     gets = [(path, methods["get"]) for path, methods in paths.items() if "get" in methods]

@@ -21,8 +21,8 @@ from regard.errors import ConfigError
 from regard.tasks.task import Task
 from regard.visual import characters
 from regard.visual.attention_record import look
+from regard.visual.charts import Heatmap, HeatmapLayout
 from regard.visual.drawing import Circle, Drawing, Label, Polyline, Rect, Shape, clip, text_width
-from regard.visual.heatmap import Heatmap, HeatmapLayout
 
 CURVE_POINTS = 41  # of a Gaussian
 LEGEND = {

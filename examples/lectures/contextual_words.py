@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from regard.decoding.steps import evaluating
@@ -16,8 +16,8 @@ from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.text import Tokenizer
-from regard.visual.attention_record import TaskWithModel, as_encoder, encoded_texts
-from regard.visual.curves import Curves, Series
+from regard.visual.attention_record import as_encoder, encoded_texts
+from regard.visual.charts import Curves, Series
 from regard.visual.picture import Illustration, Note, Table
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Occurrence = tuple[int, tuple[int, ...]]  # a row of the batch, and the position
 
 
 def contextual_vectors(
-    model: nn.Module | TaskWithModel,
+    model: Any,
     texts: Sequence[str],
     word: str,
     input_format: InputFormat | None = None,

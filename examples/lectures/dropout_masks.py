@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.models.recurrent import AwdLstm
-from regard.visual.heatmap import Heatmap
+from regard.visual.charts import Heatmap
 from regard.visual.picture import Illustration, Note, Picture, PictureColumn, PictureRow
 
 GATES = ("i", "f", "g", "o")  # in the rows of a recurrent matrix

@@ -19,13 +19,13 @@ from regard.layers.pooling import ScalarMix
 from regard.models.composed import Features
 from regard.models.elmo import Elmo
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.visual.attention_record import TaskWithModel, as_encoder
-from regard.visual.heatmap import Heatmap
+from regard.visual.attention_record import as_encoder
+from regard.visual.charts import Heatmap
 from regard.visual.picture import Illustration, Note, Table
 
 
 def elmo_steps(
-    model: nn.Module | TaskWithModel,
+    model: Any,
     text: str,
     word: str,
     input_format: Any = None,

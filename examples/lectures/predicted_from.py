@@ -20,7 +20,7 @@ from regard.data.permutations import allowed_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.visual.heatmap import Heatmap
+from regard.visual.charts import Heatmap
 from regard.visual.picture import Illustration, Note, Picture, PictureRow
 
 WORDS = ("New", "York", "is", "a", "city")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regard.decoding.steps import evaluating
 from regard.models.protocols import LanguageModel
-from regard.visual.heatmap import Heatmap
+from regard.visual.charts import Heatmap
 from regard.visual.picture import as_labels
 
 NOISE = 1e-9  # changes of hidden states below this share of their size are rounding

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from regard.text.preprocessing import looks_special
-from regard.visual.curves import Curves, Series
+from regard.visual.charts import Curves, Series
 from regard.visual.picture import Illustration, PictureRow, Table
 from regard.visual.recorded_attention import CONTINUES, STARTS, marker_of
 

@@ -1,10 +1,10 @@
 """The command line: one function per command; its signature is its flags.
 
-    console.py      output streams, error messages, exit codes
-    input_texts.py  texts of the command line or of standard input
-    options.py      arguments and options that several commands have
+    console.py      streams, error messages, exit codes
+    options.py      arguments and flags that several commands have
     help_texts.py   the layout of --help
     train.py        train, resume, find-lr, cross-validate, compare, sweep
+    predict.py      predict, translate, tag, generate
     listing.py      list, init, kernels
     embed.py        embed, search
     look.py         look, cells
@@ -24,18 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from regard import __version__
-from regard.cli import (
-    embed,
-    evaluate,
-    export,
-    generate,
-    listing,
-    look,
-    predict,
-    serve,
-    tokenizer,
-    train,
-)
+from regard.cli import embed, evaluate, export, listing, look, predict, serve, tokenizer, train
 from regard.cli.console import Commands, write_utf8
 from regard.cli.help_texts import Command, with_values
 
@@ -83,7 +72,7 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "predict": predict.predict,
         "translate": predict.predict,
         "tag": predict.predict,
-        "generate": generate.generate,
+        "generate": predict.generate,
         "embed": embed.embed,
         "search": embed.search,
         "evaluate": evaluate.evaluate,

@@ -1,5 +1,6 @@
-"""Output streams, error messages and exit codes of the command line.
+"""Streams, error messages and exit codes of the command line.
 
+stdin     texts to process, line by line as they arrive, where the command names none
 stdout    the result, and with --json nothing but JSON
 stderr    progress, warnings and errors
 """
@@ -9,15 +10,18 @@ import os
 import re
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, cast
 
 import typer
 
 from regard.cli.help_texts import Group
-from regard.errors import ConfigError, RegardError
+from regard.data.files import ending, is_file_name, lines_of
+from regard.data.text_chunks import MAX_TEXTS, Chunk
+from regard.errors import ConfigError, DataError, RegardError
 from regard.plain_json import to_json as to_json
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -30,12 +34,6 @@ WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare", "sweep")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
 _results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
-
-
-class Drawable(Protocol):
-    """What draws itself in the terminal."""
-
-    def show(self) -> None: ...
 
 
 class Commands(Group):
@@ -215,7 +213,7 @@ def show(facts: Any, text: str, as_json: bool) -> None:
         emit((to_json(facts) if as_json else text) + "\n")
 
 
-def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Drawable], as_json: bool) -> None:
+def show_drawn(facts: Mapping[str, Any], draw: Callable[[], Any], as_json: bool) -> None:
     """Draw a picture or a table in the terminal, or write its facts as JSON."""
     if as_json:
         show(facts, "", True)
@@ -244,3 +242,83 @@ def with_progress(items: Sequence[Any], label: str) -> Iterator[Any]:
     from rich.progress import track
 
     yield from track(items, label, console=Console(stderr=True), transient=True)
+
+
+# ---- input
+
+STANDARD_INPUT = "standard input"
+BLOCK = 1 << 16  # bytes read at once
+TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `open_table` reads
+LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
+
+
+def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "") -> None:
+    """Ask what is meant where one of the texts is the name of a file.
+
+    given: how a file is given to the command.  table: how a table is, where in another way.
+    """
+    for text in filter(is_file_name, texts or ()):
+        meant = (table if table and ending(text) in TABLES else given).format(text)
+        return say(f"{text!r} is processed as a text, but is a file. Did you mean {meant}?")
+
+
+def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:
+    """The given texts; those of standard input where there are none, or "-" alone.
+
+    Raises:
+        DataError: a text is not UTF-8; lines of standard input before it have been yielded.
+    """
+    if not texts or list(texts) == ["-"]:
+        yield from _arriving(sys.stdin.buffer)
+    else:
+        yield Chunk(0, list(map(checked_argument, texts)), "text")
+
+
+def checked_argument(text: str) -> str:
+    """A text of the command line.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Python decodes other bytes to lone surrogates
+        raise DataError("text", None, "has bytes that are not UTF-8.", "Give UTF-8.") from None
+    return text
+
+
+class ArrivingLines:
+    """The lines of a stream of bytes; `waiting` has those that were read and not yet yielded."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+        self.waiting: deque[bytes] = deque()
+
+    def __iter__(self) -> Iterator[bytes]:
+        rest = b""
+        while block := self.stream.read1(BLOCK):
+            *whole, rest = (rest + block).split(b"\n")
+            self.waiting.extend(whole)
+            while self.waiting:
+                yield self.waiting.popleft() + b"\n"
+        if rest:
+            yield rest
+
+
+def _arriving(stream: Any) -> Iterator[Chunk]:
+    """The lines of a stream; what has been read is yielded before more is waited for.
+
+    Raises:
+        DataError: a line is not UTF-8; those before it have been yielded.
+    """
+    source, first, texts = ArrivingLines(stream), 0, list[str]()
+    try:
+        for text in lines_of(cast("IO[bytes]", source), STANDARD_INPUT):
+            texts.append(text)
+            if not source.waiting or len(texts) == MAX_TEXTS:
+                yield Chunk(first, texts, STANDARD_INPUT)
+                first, texts = first + len(texts), []
+    except DataError:
+        if texts:
+            yield Chunk(first, texts, STANDARD_INPUT)
+        raise

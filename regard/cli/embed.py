@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
 
-from regard.cli.console import emit, load_task, no_garbage_collection, say_truncated, show, to_json
-from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import (
-    AsJson,
-    Delimiter,
-    ModelFolder,
-    Opening,
-    Texts,
-    TooLong,
-    check_none,
-    column_names,
-    existing,
-    with_flags,
-    with_opening,
-)
-from regard.cli.outputs import Force, check_out, replaced
-from regard.cli.sharding import ShardedWork, Sharding, with_vector_sharding
+from regard.cli import console, options
+from regard.cli.options import Opening, ShardedWork, Sharding, check_none, flag
 from regard.data.text_chunks import Chunk
 from regard.errors import CheckpointError, ConfigError
 from regard.file_writing import replacing, sync
@@ -47,31 +32,23 @@ Number = TypeVar("Number", int, float)
 class VectorOptions:
     """What a vector is made of."""
 
-    layers: Annotated[str, Option(metavar="LAYERS", help=LAYERS)] = "-1"
-    combine: Annotated[
-        str,
-        Option(
-            metavar="COMBINE",
-            help="Combine several layers: concat, sum, mean, or their weights, such as 0.5,0.5.",
-        ),
-    ] = "concat"
-    pooling: Annotated[
-        str | None,
-        Option(
-            metavar="POOLING",
-            help="Pool the states of tokens by mean, first, last or max; default: the folder's.",
-        ),
-    ] = None
-    granularity: Annotated[
-        Literal["sentence", "word", "token"],
-        Option(help="Compute a vector for each sentence (a whole text), word or token."),
-    ] = "sentence"
-    normalize: Annotated[
-        bool | None, Option(help="Scale vectors to length 1 or not; default: as the folder says.")
-    ] = None
-    precision: Annotated[
-        Literal["float32", "bfloat16"], Option(help="Compute matrix products in this precision.")
-    ] = "float32"
+    layers: str = flag(LAYERS, "-1", metavar="LAYERS")
+    combine: str = flag(
+        "Combine several layers: concat, sum, mean, or their weights, such as 0.5,0.5.",
+        "concat",
+        metavar="COMBINE",
+    )
+    pooling: str | None = flag(
+        "Pool the states of tokens by mean, first, last or max; default: the folder's.",
+        metavar="POOLING",
+    )
+    granularity: Literal["sentence", "word", "token"] = flag(
+        "Compute a vector for each sentence (a whole text), word or token.", "sentence"
+    )
+    normalize: bool | None = flag("Scale vectors to length 1 or not; default: as the folder says.")
+    precision: Literal["float32", "bfloat16"] = flag(
+        "Compute matrix products in this precision.", "float32"
+    )
 
     def of_texts(self) -> dict[str, Any]:
         """The options of vectors of texts that differ from the defaults.
@@ -107,34 +84,32 @@ def _numbers_in(text: str, kind: Callable[[str], Number], must_be: str) -> list[
         raise ConfigError(f"{must_be} {problem}") from None
 
 
-@with_opening
-@with_flags("vectors", VectorOptions)
-@with_vector_sharding
+@options.with_opening
+@options.with_flags("vectors", VectorOptions)
+@options.with_flags(
+    "sharding",
+    Sharding,
+    format={"help": f"{options.WORKERS}the format of parts: safetensors or parquet."},
+)
 def embed(
-    model: ModelFolder,
-    texts: Texts = None,
-    too_long: TooLong = "error",
-    columns: Annotated[
-        str | None,
-        Option(
-            metavar="COLUMN", help="The column of texts in the files of an index or of --workers."
-        ),
-    ] = None,
-    delimiter: Delimiter = None,
-    out: Annotated[
-        Path | None,
-        Option(
-            metavar="PATH",
-            help="Write FILE.npy, an array; or a folder: an index for regard search, and with "
-            "--workers the parts.",
-        ),
-    ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    model: options.ModelFolder,
+    texts: options.Texts = None,
+    too_long: options.TooLong = "error",
+    columns: str | None = flag(
+        "The column of texts in the files of an index or of --workers.", metavar="COLUMN"
+    ),
+    delimiter: options.Delimiter = None,
+    out: Path | None = flag(
+        "Write FILE.npy, an array; or a folder: an index for regard search, and with "
+        "--workers the parts.",
+        metavar="PATH",
+    ),
+    force: options.Force = False,
+    as_json: options.AsJson = False,
     *,
     opening: Opening,
     vectors: VectorOptions,
-    sharding: Sharding | None,
+    sharding: Sharding,
 ) -> None:
     """Compute vectors of texts: one line in, one vector out.
 
@@ -147,7 +122,7 @@ def embed(
     With --out FOLDER the arguments are files, text or tables, and the folder is an index: the texts
     with their vectors. With --workers it has parts of 1024 rows.
     """
-    if sharding is not None:
+    if sharding.asked():
         check_none("with --workers", {"force": force})
         of_texts = vectors.of_texts()
         work = ShardedWork(model, "embed", too_long, opening, of_texts, columns, delimiter)
@@ -161,17 +136,17 @@ def embed(
     elif not is_index:
         vectors.of_texts()
         check_none("with --out FILE.npy", {"json": as_json})
-    check_out(out, force)
-    task = load_task(model, **vars(opening))
+    options.check_out(out, force)
+    task = console.load_task(model, **vars(opening))
     no_vectors = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, no_vectors)
     if out is not None and is_index:
-        of_index = _texts_of(texts, column_names(columns), delimiter)
-        with replaced(out, force, model):
+        of_index = _texts_of(texts, options.column_names(columns), delimiter)
+        with options.replaced(out, force, model):
             count, width = _write_index(task, model, of_index, opening, too_long, vectors, out)
         facts = {"folder": out, "texts": count, "width": width}
-        return show(facts, f"{out}: an index of {count:,} texts", as_json)
-    hint_at_file(texts)
+        return console.show(facts, f"{out}: an index of {count:,} texts", as_json)
+    console.hint_at_file(texts)
     _embed_lines(task, texts, too_long, vectors, out, as_json)
 
 
@@ -194,14 +169,14 @@ def _embed_lines(
     embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
     computer, total = VectorComputer(embedder, too_long), 0
     with _writer(out, as_json, embedder.width) as write:
-        for chunk in chunks_of(texts):
+        for chunk in console.chunks_of(texts):
             results, errors = computer.compute(chunk)
             end = min(errors, default=len(results))
             write(chunk, [result["vector"] for result in results[:end] if result])
             if errors:
                 raise errors[end]
             total += len(results)
-    say_truncated(computer.counts["truncated"], total, embedder.input_format.max_length)
+    console.say_truncated(computer.counts["truncated"], total, embedder.input_format.max_length)
 
 
 def _texts_of(
@@ -214,7 +189,7 @@ def _texts_of(
         DataError: a file cannot be read.
     """
     if not files or list(files) == ["-"]:
-        return [text for chunk in chunks_of(None) for text in chunk.texts]
+        return [text for chunk in console.chunks_of(None) for text in chunk.texts]
     from regard.data.readers import TEXT
     from regard.sharded.manifest import input_files
     from regard.tasks.predictions import infer_columns, texts_of_row
@@ -243,13 +218,13 @@ def _write_index(
     """Write an index; the number of texts, and the width of their vectors."""
     from regard.tasks.search_index import SearchIndex
 
-    options = vectors.of_texts()
-    unscaled = options.pop("normalize", True) is False
+    of_texts = vectors.of_texts()
+    unscaled = of_texts.pop("normalize", True) is False
     check_none("on an index, whose vectors have length 1", {"no_normalize": unscaled})
     of_folder = {"task": opening.task, "model_type": opening.model_type}
     check_none("on an index, which opens its model as its folder says", of_folder)
     settings = {"source": model, "quantize": opening.quantize, "too_long": too_long}
-    index = SearchIndex.build(task, texts, **settings, **options)
+    index = SearchIndex.build(task, texts, **settings, **of_texts)
     index.save(out)
     return len(texts), index.vectors.shape[1]
 
@@ -287,10 +262,10 @@ def _write_lines(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
     """A vector a line, numbers with 7 digits; of words or tokens each after its word and a tab."""
     for vector in vectors:
         if vector.ndim == 1:
-            emit(_numbers(vector) + "\n")
+            console.emit(_numbers(vector) + "\n")
         else:
             words = zip(vector.labels, vector, strict=True)  # type: ignore[attr-defined]
-            emit("".join(f"{word}\t{_numbers(part)}\n" for word, part in words) + "\n")
+            console.emit("".join(f"{word}\t{_numbers(part)}\n" for word, part in words) + "\n")
 
 
 def _write_json(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
@@ -302,14 +277,14 @@ def _write_json(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
             facts["vector"] = vector.tolist()
         else:
             facts |= {"labels": vector.labels, "vectors": vector.tolist()}  # type: ignore[attr-defined]
-        emit(to_json(facts) + "\n")
+        console.emit(console.to_json(facts) + "\n")
 
 
 def _numbers(vector: np.ndarray) -> str:
     return " ".join([f"{number:.7g}" for number in vector.tolist()])
 
 
-@with_opening
+@options.with_opening
 def search(
     words: Annotated[
         list[str],
@@ -319,17 +294,15 @@ def search(
             "standard input; with --index the query alone.",
         ),
     ],
-    index: Annotated[
-        Path | None,
-        Option(metavar="FOLDER", help="Search this index, which regard embed --out has written."),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        Option(metavar="MODEL", help="With --index: the model of the index, if it has moved."),
-    ] = None,
+    index: Path | None = flag(
+        "Search this index, which regard embed --out has written.", metavar="FOLDER"
+    ),
+    model: Path | None = flag(
+        "With --index: the model of the index, if it has moved.", metavar="MODEL"
+    ),
     top_k: Annotated[int, Option("--top-k", "-n", help="Print the N most similar texts.")] = 10,
-    too_long: TooLong = "error",
-    as_json: AsJson = False,
+    too_long: options.TooLong = "error",
+    as_json: options.AsJson = False,
     *,
     opening: Opening,
 ) -> None:
@@ -343,7 +316,7 @@ def search(
             raise ConfigError("With --index give the query alone: its texts are searched.")
         check_none("with --index, whose model is opened as its folder says", of_model(opening))
         check_index(index)
-        query = checked_argument(words[0])
+        query = console.checked_argument(words[0])
         best = load_index(index, model, opening.device).search(query, top_k, too_long=too_long)
     else:
         check_none("without --index: the model comes first", {"model": model})
@@ -351,19 +324,23 @@ def search(
     lines = (
         f"{match.score:.4f}\t{match.index}\t{' '.join(match.text.splitlines())}" for match in best
     )
-    show([asdict(match) for match in best], "\n".join(lines), as_json)
+    console.show([asdict(match) for match in best], "\n".join(lines), as_json)
 
 
 def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> list[Any]:
     """The best of the texts of the command line or of standard input."""
     if len(words) < 2:
         raise ConfigError("Give a model and a query: regard search MODEL QUERY [TEXT ...]")
-    model, query, texts = existing(Path(words[0])), checked_argument(words[1]), words[2:]
-    task = load_task(model, **vars(opening))
+    model, query, texts = (
+        options.existing(Path(words[0])),
+        console.checked_argument(words[1]),
+        words[2:],
+    )
+    task = console.load_task(model, **vars(opening))
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
-    hint_at_file(texts)
-    listed = [text for chunk in chunks_of(texts) for text in chunk.texts]
+    console.hint_at_file(texts)
+    listed = [text for chunk in console.chunks_of(texts) for text in chunk.texts]
     matches: list[Any] = task.search(query, listed, top_k, too_long=too_long)
     return matches
 
@@ -387,7 +364,7 @@ def check_index(folder: Path) -> None:
         )
 
 
-@no_garbage_collection()
+@console.no_garbage_collection()
 def load_index(folder: Path, model: Path | None = None, device: str | None = None) -> SearchIndex:
     """The index of a folder, with its model."""
     from regard.tasks.search_index import SearchIndex

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
-from regard.cli.console import load_task, say_truncated, say_unfinished, show, with_progress
-from regard.cli.options import (
-    AsJson,
-    Delimiter,
-    ModelFolder,
-    Opening,
-    check_none,
-    column_names,
-    with_decoding,
-    with_flags,
-    with_opening,
-)
+from regard.cli import console, options
+from regard.cli.options import check_none, flag, given
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,82 +31,46 @@ OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed", "too_lo
 class PerplexityOptions:
     """How a text is read for its perplexity, where it differs from the model's own settings."""
 
-    window: Annotated[
-        int | None, Option(help="Perplexity: score the text in windows of N tokens.")
-    ] = None
-    stride: Annotated[int | None, Option(help="Perplexity: begin a new window every N tokens.")] = (
-        None
+    window: int | None = flag("Perplexity: score the text in windows of N tokens.")
+    stride: int | None = flag("Perplexity: begin a new window every N tokens.")
+    target_length: int | None = flag("Perplexity: let a recurrent state read N tokens at a time.")
+    memory_length: int | None = flag("Perplexity: keep N positions in Transformer-XL's memory.")
+    max_distance: int | None = flag("Perplexity: clamp distances of Transformer-XL at N positions.")
+    neural_cache: int | None = flag(
+        "Perplexity: add a neural cache of N positions (Grave et al. 2017)."
     )
-    target_length: Annotated[
-        int | None, Option(help="Perplexity: let a recurrent state read N tokens at a time.")
-    ] = None
-    memory_length: Annotated[
-        int | None, Option(help="Perplexity: keep N positions in Transformer-XL's memory.")
-    ] = None
-    max_distance: Annotated[
-        int | None, Option(help="Perplexity: clamp distances of Transformer-XL at N positions.")
-    ] = None
-    neural_cache: Annotated[
-        int | None,
-        Option(help="Perplexity: add a neural cache of N positions (Grave et al. 2017)."),
-    ] = None
-    neural_cache_theta: Annotated[
-        float | None, Option(help="The flatness theta of the neural cache's distribution.")
-    ] = None
-    neural_cache_weight: Annotated[
-        float | None,
-        Option(help="The weight of the neural cache in the interpolated distribution."),
-    ] = None
-
-    def given(self) -> dict[str, Any]:
-        """The options that are not None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    neural_cache_theta: float | None = flag(
+        "The flatness theta of the neural cache's distribution."
+    )
+    neural_cache_weight: float | None = flag(
+        "The weight of the neural cache in the interpolated distribution."
+    )
 
 
 @dataclass(frozen=True)
 class ZeroShotOptions:
     """Minimal pairs, or questions as prompts; by default none of them."""
 
-    minimal_pairs: Annotated[
-        bool, Option("--minimal-pairs", help="Score pairs of which one sentence is grammatical.")
-    ] = False
-    pairs_per_set: Annotated[
-        int | None, Option(help="Minimal pairs: use the first N pairs of each set.")
-    ] = None
-    template: Annotated[
-        str | None,
-        Option(
-            help="Few-shot evaluation: turn each row into this prompt, with fields such as {text}."
-        ),
-    ] = None
-    answer: Annotated[
-        str | None,
-        Option(metavar="FIELD", help="Few-shot evaluation: the field with the right answer."),
-    ] = None
-    choices: Annotated[
-        str | None,
-        Option(
-            metavar="CHOICES",
-            help="Few-shot evaluation: labels with texts, 0=bad,1=good, or the field of choices.",
-        ),
-    ] = None
-    shots: Annotated[
-        int | None,
-        Option(help="Few-shot evaluation: write N solved examples before each question."),
-    ] = None
-    examples: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE", help="Few-shot evaluation: draw the solved examples from this file."
-        ),
-    ] = None
-    examples_seed: Annotated[
-        int | None, Option(help="Few-shot evaluation: draw the examples with this seed.")
-    ] = None
-    too_long: Annotated[
-        Literal["error", "truncate"] | None,
-        Option(help="Few-shot evaluation: what happens to prompts beyond the context."),
-    ] = None
+    minimal_pairs: bool = flag("Score pairs of which one sentence is grammatical.", False)
+    pairs_per_set: int | None = flag("Minimal pairs: use the first N pairs of each set.")
+    template: str | None = flag(
+        "Few-shot evaluation: turn each row into this prompt, with fields such as {text}."
+    )
+    answer: str | None = flag(
+        "Few-shot evaluation: the field with the right answer.", metavar="FIELD"
+    )
+    choices: str | None = flag(
+        "Few-shot evaluation: labels with texts, 0=bad,1=good, or the field of choices.",
+        metavar="CHOICES",
+    )
+    shots: int | None = flag("Few-shot evaluation: write N solved examples before each question.")
+    examples: Path | None = flag(
+        "Few-shot evaluation: draw the solved examples from this file.", metavar="FILE"
+    )
+    examples_seed: int | None = flag("Few-shot evaluation: draw the examples with this seed.")
+    too_long: Literal["error", "truncate"] | None = flag(
+        "Few-shot evaluation: what happens to prompts beyond the context."
+    )
 
     def test(self) -> str | None:
         """The option that says what is asked; None where none does.
@@ -124,11 +78,10 @@ class ZeroShotOptions:
         Raises:
             ConfigError: an option would be without effect, or lacks another.
         """
-        options = asdict(self)
         if not self.minimal_pairs:
             check_none(f"without {PAIRS}", {"pairs_per_set": self.pairs_per_set})
         if self.template is None:
-            check_none(f"without {PROMPTS}", {name: options[name] for name in OF_PROMPTS})
+            check_none(f"without {PROMPTS}", {name: getattr(self, name) for name in OF_PROMPTS})
             return PAIRS if self.minimal_pairs else None
         check_none(f"with {PROMPTS}, another test", {"minimal_pairs": self.minimal_pairs})
         if not self.answer:
@@ -158,14 +111,14 @@ class ZeroShotOptions:
         model = _language_model(task, PROMPTS)
         text = self.template.replace("\\n", "\n")  # a shell gives two characters
         template = PromptTemplate(text, self.answer, self.texts_of_choices())
-        options: Any = {
+        shown: Any = {
             "shots": self.shots or 0,
             "pool": self.examples,
             "seed": 1 if self.examples_seed is None else self.examples_seed,
             "too_long": self.too_long or "error",
         }
         return [
-            score for file in files for score in few_shot_scores(model, file, template, **options)
+            score for file in files for score in few_shot_scores(model, file, template, **shown)
         ]
 
     def texts_of_choices(self) -> dict[str, str] | str | None:
@@ -197,33 +150,26 @@ def _language_model(task: Task, flag: str) -> TextGenerator:
     return task
 
 
-@with_opening
-@with_decoding
-@with_flags("zero_shot", ZeroShotOptions)
-@with_flags("perplexity", PerplexityOptions)
+@options.with_opening
+@options.with_decoding
+@options.with_flags("zero_shot", ZeroShotOptions)
+@options.with_flags("perplexity", PerplexityOptions, given)
 def evaluate(
-    model: ModelFolder,
+    model: options.ModelFolder,
     more: Annotated[
         Files, Argument(metavar="FILE", help="Further files of data, after those of --data.")
     ] = None,
-    data: Annotated[
-        Files, Option(metavar="FILE", help="Score on this table, text, or two parallel files.")
-    ] = None,
-    columns: Annotated[
-        str | None,
-        Option(metavar="COLUMNS", help="The columns of the table in --data, such as 0,1 or en,de."),
-    ] = None,
-    delimiter: Delimiter = None,
-    valid: Annotated[
-        bool, Option("--valid", help="Score on the validation data of the recipe.")
-    ] = False,
-    last_word: Annotated[
-        bool, Option("--last-word", help="Score the prediction of the last word of each line.")
-    ] = False,
-    as_json: AsJson = False,
+    data: Files = flag("Score on this table, text, or two parallel files.", metavar="FILE"),
+    columns: str | None = flag(
+        "The columns of the table in --data, such as 0,1 or en,de.", metavar="COLUMNS"
+    ),
+    delimiter: options.Delimiter = None,
+    valid: bool = flag("Score on the validation data of the recipe.", False),
+    last_word: bool = flag("Score the prediction of the last word of each line.", False),
+    as_json: options.AsJson = False,
     *,
-    opening: Opening,
-    perplexity: PerplexityOptions,
+    opening: options.Opening,
+    perplexity: dict[str, Any],
     zero_shot: ZeroShotOptions,
     decoding: dict[str, Any],
 ) -> None:
@@ -231,7 +177,7 @@ def evaluate(
 
     Each score has a signature; scores with equal signatures may be compared.
     """
-    task, files = load_task(model, **vars(opening)), [*(data or ()), *(more or ())]
+    task, files = console.load_task(model, **vars(opening)), [*(data or ()), *(more or ())]
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 
@@ -243,33 +189,34 @@ def evaluate(
         check_none("with --data: it is for the recipe's data", {"valid": valid})
     if not files:
         check_none("without --data", {"delimiter": delimiter})
-    chosen: Columns = [int(c) if c.isdecimal() else c for c in column_names(columns)]
+    chosen: Columns = [int(c) if c.isdecimal() else c for c in options.column_names(columns)]
     part: Part = "valid" if valid else "test"
     if task.decodes and not files and not asked:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
     is_perplexity = isinstance(task, TextGenerator) and not (last_word or asked)
-    protocol = perplexity.given()
     if not is_perplexity:
-        check_none("but on the perplexity of a language model", protocol)
+        check_none("but on the perplexity of a language model", perplexity)
     counts = Counter[str]()
-    with watching(lambda batches: with_progress(batches, "evaluating")):
+    with watching(lambda batches: console.with_progress(batches, "evaluating")):
         if asked:
             check_none(f"with {asked}", decoding)
             scores = zero_shot.scores(task, files)
         elif last_word or isinstance(task, TextGenerator):
             check_none("on a perplexity", decoding)
-            scores = _likelihood(task, files, chosen, delimiter, last_word, protocol)
+            scores = _likelihood(task, files, chosen, delimiter, last_word, perplexity)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, delimiter, decoding)
-            say_truncated(counts["truncated"], counts["texts"], task.module.config.max_length)
-            say_unfinished(counts["unfinished"], counts["texts"])
+            console.say_truncated(
+                counts["truncated"], counts["texts"], task.module.config.max_length
+            )
+            console.say_unfinished(counts["unfinished"], counts["texts"])
         else:
             check_none(f"on the task {task.name}", decoding)
             scores, files = _predictions(task, model, files, chosen, delimiter, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
     tables = [str(score.report) for score in scores if asked and score.report]
-    show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
+    console.show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
 
 
 def _facts(score: Any) -> dict[str, Any]:

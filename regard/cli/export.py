@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from typer import Option
-
-from regard.cli.console import say, show
-from regard.cli.options import AsJson, ModelFolder
-from regard.cli.outputs import Force, check_out, replaced
+from regard.cli import console, options
+from regard.cli.options import flag
 from regard.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -18,26 +15,17 @@ if TYPE_CHECKING:
 
 
 def export(
-    model: ModelFolder,
-    to: Annotated[
-        Literal["gguf", "ctranslate2", "onnx"],
-        Option(
-            metavar="FORMAT",
-            help="The format: gguf (llama.cpp), ctranslate2 or onnx (ONNX Runtime).",
-        ),
-    ],
-    out: Annotated[
-        Path | None, Option(help="The new file or folder; default: beside the model.")
-    ] = None,
-    quantize: Annotated[
-        Literal["int8"] | None, Option(help="Write 8-bit weights (gguf as Q8_0, and ctranslate2).")
-    ] = None,
-    check: Annotated[
-        bool,
-        Option(help="Open it with its runtime and compare the outputs (default), or do not."),
-    ] = True,
-    force: Force = False,
-    as_json: AsJson = False,
+    model: options.ModelFolder,
+    to: Literal["gguf", "ctranslate2", "onnx"] = flag(
+        "The format: gguf (llama.cpp), ctranslate2 or onnx (ONNX Runtime).", ..., metavar="FORMAT"
+    ),
+    out: Path | None = flag("The new file or folder; default: beside the model."),
+    quantize: Literal["int8"] | None = flag("Write 8-bit weights (gguf as Q8_0, and ctranslate2)."),
+    check: bool = flag(
+        "Open it with its runtime and compare the outputs (default), or do not.", True
+    ),
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a model for another runtime, with its tokenizer.
 
@@ -49,13 +37,13 @@ def export(
     from regard.exporting import target_of
 
     target = target_of(model, to) if out is None else out
-    with replaced(target, force, model):
+    with options.replaced(target, force, model):
         result = exported(model, to, target, quantize=quantize, check=check)
-    show(asdict(result), _said(result), as_json)
+    console.show(asdict(result), _said(result), as_json)
     for note in result.notes:
-        say(f"{result.runtime}: {note}")
+        console.say(f"{result.runtime}: {note}")
     if check and result.opened_by is None:
-        say(f"{result.runtime} is not installed here: nothing was compared.")
+        console.say(f"{result.runtime} is not installed here: nothing was compared.")
 
 
 def _said(made: Exported) -> str:
@@ -70,11 +58,11 @@ def _said(made: Exported) -> str:
 
 
 def verify(
-    model: ModelFolder,
-    tolerance: Annotated[
-        float, Option(help="The largest difference that passes, relative to the largest number.")
-    ] = 1e-4,
-    as_json: AsJson = False,
+    model: options.ModelFolder,
+    tolerance: float = flag(
+        "The largest difference that passes, relative to the largest number.", 1e-4
+    ),
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare a model's hidden states with those of transformers.
 
@@ -87,9 +75,9 @@ def verify(
     facts = asdict(report) | {"largest": report.largest, "equal": report.equal}
     lines = [f"{report.architecture}: max|Δ| / max"]
     lines += [f"{name:<12} {value:.1e}" for name, value in report.differences.items()]
-    show(facts, "\n".join(lines), as_json)
+    console.show(facts, "\n".join(lines), as_json)
     for note in report.notes:
-        say(note)
+        console.say(note)
     if not report.equal:
         name = next(n for n, value in report.differences.items() if not value <= tolerance)
         raise CheckpointError(
@@ -99,13 +87,11 @@ def verify(
 
 
 def quantize(
-    model: ModelFolder,
-    out: Annotated[Path, Option(metavar="FOLDER", help="The folder that the model is written to.")],
-    dtype: Annotated[
-        Literal["int8", "bfloat16"], Option(help="The type of the weights that are written.")
-    ] = "int8",
-    force: Force = False,
-    as_json: AsJson = False,
+    model: options.ModelFolder,
+    out: Path = flag("The folder that the model is written to.", ..., metavar="FOLDER"),
+    dtype: Literal["int8", "bfloat16"] = flag("The type of the weights that are written.", "int8"),
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write a copy of a model with quantized weights.
 
@@ -114,16 +100,16 @@ def quantize(
     Every command but train reads the folder. The file is the same for every machine; on one without
     a compiler the model computes in float32.
     """
-    check_out(out, force)
+    options.check_out(out, force)
     from regard.checkpoints.hub import folder_of
     from regard.tasks import folders
 
-    with replaced(out, force, folder_of(model)):
+    with options.replaced(out, force, folder_of(model)):
         folder = folders.quantize(model, out, dtype)
     before, after = _size_of(folder_of(model)), _size_of(folder)
     facts = {"folder": folder, "dtype": dtype, "bytes": after, "bytes_before": before}
     text = f"{folder}: {dtype}, {after / 1e6:,.1f} MB of weights instead of {before / 1e6:,.1f}"
-    show(facts, text, as_json)
+    console.show(facts, text, as_json)
 
 
 def _size_of(folder: Path) -> int:

@@ -1,11 +1,14 @@
 """The layout of `--help`: plain text, whole sentences, names of values in upper case."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import Field, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from typer import Option
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -30,7 +33,7 @@ class Command(TyperCommand):
         for title, params in groups.items():
             if params:
                 with formatter.section(title):
-                    formatter.write_dl([(_names(param), _text(param)) for param in params])
+                    formatter.write_dl([_record(param, ctx) for param in params])
 
 
 class Group(TyperGroup):
@@ -58,11 +61,53 @@ def first_sentence(text: str) -> str:
     return " ".join(text.split()).split(". ")[0].rstrip(".") + "."
 
 
+def flag(help: str, default: Any = None, **option: Any) -> Any:
+    """A flag, as the default of a field or a parameter, whose name and type are the flag's.
+
+    default: of the flag; ...: it is required.  option: further arguments of `typer.Option`.
+    """
+    return field(default=default, metadata={"help": help, **option})
+
+
+def parameter_of(
+    name: str, hint: Any, declared: Any, changes: Mapping[str, Any] = {}, panel: str | None = None
+) -> inspect.Parameter:
+    """The parameter of a command that is declared by a `flag`, or has an annotation for typer.
+
+    declared: its default, or the field of a dataclass.  changes: of the flag.  panel: of the help.
+    """
+    about = changes
+    if isinstance(declared, Field):
+        about = {**declared.metadata, **changes}
+        declared = about.pop("default", declared.default)
+    if about:
+        names = [f"--{name.replace('_', '-')}"] if hint is bool and not declared else []
+        hint = Annotated[hint, Option(*names, **about)]
+    if panel is not None:
+        kind, option = get_args(hint)
+        option = copy(option)
+        option.rich_help_panel = panel
+        hint = Annotated[kind, option]
+    default = inspect.Parameter.empty if declared is ... else declared
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command, with annotations that are no strings."""
+    hints = get_type_hints(command, include_extras=True)
+    return [
+        parameter_of(name, hints[name], parameter.default)
+        for name, parameter in inspect.signature(command).parameters.items()
+    ]
+
+
 def with_values(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command, in whose help every argument and option names the value that it takes."""
-    hints = get_type_hints(command, include_extras=True)
-    command.__annotations__ = hints  # as objects: from texts, typer would make others
-    for name, annotation in hints.items():
+    parameters = parameters_of(command)
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    # As objects: from texts, typer would make others.
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    for name, annotation in command.__annotations__.items():
         if get_origin(annotation) is not Annotated:
             continue
         kind, info = get_args(annotation)[:2]
@@ -92,19 +137,7 @@ def _usage(argument: Any) -> str:
     return f"{name}..." if argument.nargs != 1 else name
 
 
-def _names(param: Any) -> str:
-    """How a parameter is written."""
-    if param.param_type_name == "argument":
-        return str(param.metavar)
-    names = " / ".join(filter(None, (", ".join(param.opts), ", ".join(param.secondary_opts))))
-    return names if param.is_flag else f"{names} {param.metavar}"
-
-
-def _text(param: Any) -> str:
-    """The sentences of a parameter; whether it is required; its default."""
-    text = inspect.cleandoc(param.help or "")
-    if param.required:
-        return f"{text} [required]"
-    if isinstance(param.default, bool) or param.default in (None, "", (), []):
-        return text  # the sentences tell what that means
-    return f"{text} [default: {param.default}]"
+def _record(param: Any, ctx: Any) -> tuple[str, str]:
+    """How a parameter is written, and its sentences."""
+    name, text = param.get_help_record(ctx)
+    return (param.metavar if param.param_type_name == "argument" else name), text

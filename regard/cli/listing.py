@@ -12,10 +12,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument
 
-from regard.cli.console import emit, say, show
+from regard.cli import console, options
 from regard.cli.help_texts import Command, Group
-from regard.cli.options import AsJson
-from regard.cli.outputs import Force, check_out
 from regard.errors import RegardError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
@@ -30,7 +28,7 @@ What = Literal["models", "tasks", "recipes", "tokenizers", "decoding"]
 
 def list_(
     what: Annotated[What, Argument(help="One of: models, tasks, recipes, tokenizers, decoding.")],
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """List models, tasks, recipes, tokenizers or decoding."""
     if what == "recipes":
@@ -46,7 +44,7 @@ def list_(
     width = max((len(row["name"]) for row in rows), default=0)
     lines = [f"{row['name']:<{width}}  {row['about']}" for row in rows]
     layout = TextWrapper(WIDTH, subsequent_indent=" " * (width + 2), break_on_hyphens=False)
-    show(rows, "\n".join(map(layout.fill, lines)), as_json)
+    console.show(rows, "\n".join(map(layout.fill, lines)), as_json)
 
 
 def _first_sentence(text: str) -> str:
@@ -96,7 +94,7 @@ def init(
         Path | None,
         Argument(metavar="FILE", help="The recipe that is written; default: TASK.toml."),
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:
     """Write a recipe with every option of a task and its default."""
     from regard.experiments.template import recipe_template, trained_tasks
@@ -106,9 +104,9 @@ def init(
     begun = [name for name in trained_tasks() if name.startswith(task)]
     task = begun[0] if len(begun) == 1 else task_name(task)
     text, out = recipe_template(task), out or Path(f"{task}.toml")
-    check_out(out, force)
+    options.check_out(out, force)
     write_text(out, text)
-    emit(f"{out}: set its paths, then: regard train {out} --dry-run\n")
+    console.emit(f"{out}: set its paths, then: regard train {out} --dry-run\n")
 
 
 app = typer.Typer(
@@ -120,7 +118,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def kernels(context: typer.Context, as_json: AsJson = False) -> None:
+def kernels(context: typer.Context, as_json: options.AsJson = False) -> None:
     """List the implementations of each operation and the state of the compiled kernels."""
     if context.invoked_subcommand is not None:
         return
@@ -140,7 +138,7 @@ def kernels(context: typer.Context, as_json: AsJson = False) -> None:
     for name, states in operations.items():
         tried = [one if state == "on" else f"{one} ({state})" for one, state in states.items()]
         lines.append(f"{name:<24} {', '.join([*tried, 'definition'])}")
-    show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
+    console.show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 
 
 @app.command(cls=Command)
@@ -154,4 +152,4 @@ def build() -> None:
         raise RegardError("The package of compiled kernels is not installed.")
     if not ops.load_kernels():
         raise RegardError(package.status())
-    say(package.status())
+    console.say(package.status())

@@ -8,20 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from typer import Argument, Option
+from typer import Argument
 
-from regard.cli.console import emit, load_task, say, show_drawn
-from regard.cli.input_texts import checked_argument, hint_at_file
-from regard.cli.options import (
-    AsJson,
-    ModelFolder,
-    Opening,
-    check_none,
-    with_decoding,
-    with_flags,
-    with_opening,
-)
-from regard.cli.outputs import Force, check_out
+from regard.cli import console, options
+from regard.cli.options import Opening, check_none, flag
 from regard.errors import ConfigError
 from regard.schema import read_text
 
@@ -41,53 +31,31 @@ LEAST_BEAMS = 5  # of a parser that writes trees
 class Selection:
     """Which attention is shown."""
 
-    kind: Annotated[
-        str | None,
-        Option(metavar="KIND", help="Show this attention: encoder, decoder, cross or query."),
-    ] = None
-    layer: Annotated[
-        int | None, Option(help="Show this layer, from 1; default: the mean of all layers.")
-    ] = None
-    head: Annotated[
-        int | None, Option(help="Show this head, from 1; default: the mean of all heads.")
-    ] = None
-    token: Annotated[
-        str | None,
-        Option(
-            help="Show what this token, or its index from 0, attends to: the mean of the heads and "
-            "layers, without --head and --layer."
-        ),
-    ] = None
-    tokens: Annotated[
-        bool, Option("--tokens", help="Show the attention between subwords, not merged to words.")
-    ] = False
+    kind: str | None = flag(
+        "Show this attention: encoder, decoder, cross or query.", metavar="KIND"
+    )
+    layer: int | None = flag("Show this layer, from 1; default: the mean of all layers.")
+    head: int | None = flag("Show this head, from 1; default: the mean of all heads.")
+    token: str | None = flag(
+        "Show what this token, or its index from 0, attends to: the mean of the heads and layers, "
+        "without --head and --layer."
+    )
+    tokens: bool = flag("Show the attention between subwords, not merged to words.", False)
 
 
 @dataclass(frozen=True)
 class OtherPicture:
     """A picture of something else than attention; one at most is asked for."""
 
-    inputs: Annotated[
-        bool, Option("--inputs", help="Show the ids, segments and mask that an encoder reads.")
-    ] = False
-    cell: Annotated[
-        str | None,
-        Option(metavar="LAYER:NUMBER", help="Color the text by the value of a recurrent cell."),
-    ] = None
-    gradients: Annotated[
-        bool, Option("--gradients", help="Show how far the gradient reaches back in time.")
-    ] = False
-    regions: Annotated[
-        bool,
-        Option(
-            "--regions",
-            help="Show the region of the image TEXT that each word of its caption is about.",
-        ),
-    ] = False
-    trees: Annotated[
-        int | None,
-        Option(metavar="N", help="Draw the N best trees that a parser finds for the sentence."),
-    ] = None
+    inputs: bool = flag("Show the ids, segments and mask that an encoder reads.", False)
+    cell: str | None = flag(
+        "Color the text by the value of a recurrent cell.", metavar="LAYER:NUMBER"
+    )
+    gradients: bool = flag("Show how far the gradient reaches back in time.", False)
+    regions: bool = flag(
+        "Show the region of the image TEXT that each word of its caption is about.", False
+    )
+    trees: int | None = flag("Draw the N best trees that a parser finds for the sentence.")
 
     def chosen(self) -> str | None:
         """The option of the picture that is asked for; None where none is.
@@ -95,8 +63,7 @@ class OtherPicture:
         Raises:
             ConfigError: several are asked for.
         """
-        options = {name: value for name, value in vars(self).items() if value is not None}
-        flags = [f"--{name}" for name, value in options.items() if value is not False]
+        flags = [f"--{name}" for name, value in options.given(self).items() if value is not False]
         if len(flags) > 1:
             raise ConfigError(f"{' and '.join(flags)} are different pictures: give one of them.")
         return flags[0] if flags else None
@@ -123,14 +90,10 @@ class OtherPicture:
 class PictureOutput:
     """Where the picture goes besides the terminal."""
 
-    html: Annotated[
-        Path | None, Option(metavar="FILE", help="Write a page with every head of every layer.")
-    ] = None
-    png: Annotated[
-        Path | None, Option(metavar="FILE", help="Save the picture that the terminal shows.")
-    ] = None
-    force: Force = False
-    as_json: AsJson = False
+    html: Path | None = flag("Write a page with every head of every layer.", metavar="FILE")
+    png: Path | None = flag("Save the picture that the terminal shows.", metavar="FILE")
+    force: options.Force = False
+    as_json: options.AsJson = False
 
     def check(self) -> None:
         """Check the names of the files.
@@ -144,39 +107,33 @@ class PictureOutput:
         for path, suffix in ((self.html, ".html"), (self.png, ".png")):
             if path is not None and path.suffix != suffix:
                 raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
-            check_out(path, self.force)
+            options.check_out(path, self.force)
 
     def write(self, picture: Picture, page: Picture, facts: Mapping[str, Any]) -> None:
         """Write the files that are asked for; then print the facts as JSON, or the picture."""
         if self.html is not None:
             page.save(self.html)
-            say(f"the page: {self.html}")
+            console.say(f"the page: {self.html}")
         if self.png is not None:
             picture.save(self.png)
-            say(f"the picture: {self.png}")
-        show_drawn(facts, lambda: picture, self.as_json)
+            console.say(f"the picture: {self.png}")
+        console.show_drawn(facts, lambda: picture, self.as_json)
 
 
-@with_opening
-@with_decoding
-@with_flags("output", PictureOutput)
-@with_flags("other", OtherPicture)
-@with_flags("selection", Selection)
+@options.with_opening
+@options.with_decoding
+@options.with_flags("output", PictureOutput)
+@options.with_flags("other", OtherPicture)
+@options.with_flags("selection", Selection)
 def look(
-    model: ModelFolder,
+    model: options.ModelFolder,
     text: Annotated[
         str, Argument(help="The text that the model reads; a tab separates the texts of a pair.")
     ],
-    compare_with: Annotated[
-        str | None, Option(metavar="MODEL", help="Show a second model on the same text.")
-    ] = None,
-    mask_heads: Annotated[
-        list[str] | None,
-        Option(
-            metavar="LAYER:HEADS",
-            help="Mask heads of the first model: 3:1,6 are heads 1 and 6 of layer 3.",
-        ),
-    ] = None,
+    compare_with: str | None = flag("Show a second model on the same text.", metavar="MODEL"),
+    mask_heads: list[str] | None = flag(
+        "Mask heads of the first model: 3:1,6 are heads 1 and 6 of layer 3.", metavar="LAYER:HEADS"
+    ),
     *,
     opening: Opening,
     selection: Selection,
@@ -193,13 +150,16 @@ def look(
         ignored = {**vars(selection), "mask_heads": mask_heads}
         ignored |= {} if other.gradients else {"compare_with": compare_with}
         check_none(f"with {chosen}", ignored | ({} if other.regions else decoding))
-    text, task = checked_argument(text), load_task(model, **vars(opening))
+    text, task = console.checked_argument(text), console.load_task(model, **vars(opening))
     if not task.reads_images:
-        hint_at_file([text], '"$(cat {})"')
+        console.hint_at_file([text], '"$(cat {})"')
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if compare_with is None else [compare_with]))
     title = f"{' and '.join(names)}: “{text}”"
-    tasks = [task, *([] if compare_with is None else [load_task(compare_with, **vars(opening))])]
+    tasks = [
+        task,
+        *([] if compare_with is None else [console.load_task(compare_with, **vars(opening))]),
+    ]
     if chosen is not None:
         from regard.tasks.inputs import read_whole
 
@@ -227,7 +187,7 @@ def look(
         picture, page, numbers = _heads(record, selection, title)
         facts |= numbers
     if not output.as_json and answer:
-        emit(answer + "\n\n")
+        console.emit(answer + "\n\n")
     output.write(picture, page, facts)
 
 
@@ -365,8 +325,8 @@ def _comparison(
     kind = selection.kind or next(iter(records.values())).plot().main_kind
     last = min(max(p.layer for p in record.plot(kind).panels) for record in records.values())
     layers = [selection.layer] if selection.layer is not None else sorted({1, last})
-    options: Any = {"kind": kind, "head": selection.head, "tokens": selection.tokens}
-    return attention_comparison(records, layers, title=title, **options)
+    shown: Any = {"kind": kind, "head": selection.head, "tokens": selection.tokens}
+    return attention_comparison(records, layers, title=title, **shown)
 
 
 def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionRecord, str]:
@@ -382,15 +342,16 @@ def _record(task: Task, text: str, decoding: dict[str, Any]) -> tuple[AttentionR
 LARGEST_TEXT = 1 << 26  # bytes of a file in which cells are looked for
 
 
-@with_opening
-@with_flags("output", PictureOutput, html="Write a page with all cells that were found.")
+@options.with_opening
+@options.with_flags(
+    "output", PictureOutput, html={"help": "Write a page with all cells that were found."}
+)
 def cells(
-    model: ModelFolder,
+    model: options.ModelFolder,
     file: Annotated[Path, Argument(help="A text, or a folder with texts, that the model reads.")],
-    kind: Annotated[
-        Literal["text", "python"],
-        Option(help="Compare cells with properties of running text or of Python programs."),
-    ] = "text",
+    kind: Literal["text", "python"] = flag(
+        "Compare cells with properties of running text or of Python programs.", "text"
+    ),
     *,
     opening: Opening,
     output: PictureOutput,
@@ -401,9 +362,9 @@ def cells(
     line or whether a quote is open.
     """
     output.check()
-    task = load_task(model, **vars(opening))
+    task = console.load_task(model, **vars(opening))
     from regard.visual import find_cells
-    from regard.visual.cell_search import KINDS
+    from regard.visual.recurrent_cells import KINDS
 
     properties, suffix = KINDS[kind]
     files = sorted(file.rglob(f"*{suffix}")) if file.is_dir() else [file]

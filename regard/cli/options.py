@@ -1,17 +1,27 @@
-"""Arguments and options that several commands have, and the options of decoding."""
+"""Options that several commands have: arguments, groups of flags, files that are written."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from secrets import token_hex
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from typer import Argument, Option
 
-from regard.cli.console import json_alone
-from regard.errors import ConfigError
+from regard.cli.console import json_alone, say, show
+from regard.cli.help_texts import flag as flag
+from regard.cli.help_texts import parameter_of, parameters_of
+from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.executors import ExecutorOptions
+
+if TYPE_CHECKING:
+    from regard.experiments.study import RunOptions
+    from regard.sharded.driver import ShardedSummary
 
 
 def existing(model: Path) -> Path:
@@ -56,95 +66,42 @@ AsJson = Annotated[
     ),
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show warnings alone and no progress.")]
+Force = Annotated[bool, Option("--force", help="Replace the file or folder that is there already.")]
 Texts = Annotated[
     list[str] | None,
     Argument(metavar="TEXT", help="Texts; without one, or with -, the lines of standard input."),
 ]
 
 
-def _decoding(
-    beams: Annotated[
-        int | None, Option(help="Decode with beam search and this many beams.")
-    ] = None,
-    n_best: Annotated[
-        int | None, Option(help="Return this many hypotheses of each text, the best first.")
-    ] = None,
-    length_penalty: Annotated[
-        str | None,
-        Option(metavar="A", help="Rank hypotheses by score / length^A; gnmt:A is Wu et al.'s."),
-    ] = None,
-    temperature: Annotated[
-        float | None, Option(help="Sample the tokens of an output at this temperature.")
-    ] = None,
-    top_k: Annotated[
-        int | None, Option(help="Sample among the N tokens that are most probable.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        Option(help="Sample among the most probable tokens that together have this probability."),
-    ] = None,
-    samples: Annotated[int | None, Option(help="Sample this many outputs for each text.")] = None,
-    seed: Annotated[int | None, Option(help="Draw the samples with this seed.")] = None,
-    no_repeat_ngram: Annotated[
-        int | None, Option(help="Write no sequence of N tokens twice in an output.")
-    ] = None,
-    min_tokens: Annotated[
-        int | None, Option(help="Write at least N tokens of an output before it may end.")
-    ] = None,
-    prompt_lookup_num_tokens: Annotated[
-        int | None, Option(help="Decode speculatively: propose N tokens that followed before.")
-    ] = None,
-    max_tokens: Annotated[int | None, Option(help="End an output after N tokens.")] = None,
-    max_length_a: Annotated[
-        float | None,
-        Option(metavar="A", help="End an output after A times the tokens of its source, plus B."),
-    ] = None,
-    max_length_b: Annotated[
-        int | None, Option(metavar="B", help="Add B tokens to the limit of --max-length-a.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        Option(help="End an output before this text, such as $'\\n'; may be repeated."),
-    ] = None,
-    source_language: Annotated[
-        str | None,
-        Option(metavar="CODE", help="Language of the source text (multilingual models)."),
-    ] = None,
-    target_language: Annotated[
-        str | None, Option(metavar="CODE", help="Language of the output (multilingual models).")
-    ] = None,
-) -> dict[str, Any]:
-    """How to decode, where it differs from the model's own settings: the options that are given."""
-    return {name: value for name, value in locals().items() if value not in (None, [])}
-
+# ---- groups of flags
 
 Command = Callable[..., Any]
 
 
 def with_flags(
-    parameter: str, group: Callable[..., object], **helps: str
+    parameter: str,
+    group: type,
+    make: Callable[[Any], Any] = lambda flags: flags,
+    **changes: Mapping[str, Any],
 ) -> Callable[[Command], Command]:
-    """Add the flags of a group, a function or a dataclass, to a command.
+    """Add the flags of a group, a dataclass, to a command.
 
-    parameter: of the command; it gets what the group makes of its flags.
-    helps: the help of flags whose values differ between commands.
+    A field of a group that is a group adds its flags, too.
+
+    parameter: of the command; it gets what `make` makes of the group.
+    changes: of flags that differ between commands: their `help`, their `default`.
     """
 
     def add(command: Command) -> Command:
-        parameters_of_command, added = _parameters(command), _parameters(group)
-        del parameters_of_command[parameter]
-        for flag in added.values():
-            get_args(flag.annotation)[1].rich_help_panel = parameter.replace("_", " ").capitalize()
-        for name, text in helps.items():
-            value = get_args(added[name].annotation)[0]
-            added[name] = added[name].replace(annotation=Annotated[value, Option(help=text)])
+        panel = parameter.replace("_", " ").capitalize()
+        own = [other for other in parameters_of(command) if other.name != parameter]
+        parameters = [*own, *_flags(group, panel, changes)]
 
         @wraps(command)
-        def run(**given: Any) -> Any:
-            made = group(**{name: given.pop(name) for name in added})
-            return command(**given, **{parameter: made})
+        def run(**values: Any) -> Any:
+            made = make(_filled(group, values))
+            return command(**values, **{parameter: made})
 
-        parameters = [*parameters_of_command.values(), *added.values()]
         del run.__wrapped__  # type: ignore[attr-defined]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -153,68 +110,274 @@ def with_flags(
     return add
 
 
-with_decoding = with_flags("decoding", _decoding)
+def _flags(
+    group: Any, panel: str, changes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[inspect.Parameter]:
+    """The parameters of a command for the fields of a group.
+
+    panel: of the help.
+    """
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        if is_dataclass(hint):
+            yield from _flags(hint, panel, changes)
+        else:
+            declared = group.__dataclass_fields__[name]
+            yield parameter_of(name, hint, declared, changes.get(name, {}), panel)
+
+
+def _filled(group: Any, values: dict[str, Any]) -> Any:
+    """A group with the values of its flags, which are taken out of `values`."""
+    hints = get_type_hints(group)
+    taken = {
+        name: _filled(hint, values) if is_dataclass(hint) else values.pop(name)
+        for name, hint in hints.items()
+    }
+    return group(**taken)
+
+
+def given(flags: Any) -> dict[str, Any]:
+    """The flags of a group that are given, by name."""
+    return {name: value for name, value in vars(flags).items() if value not in (None, [])}
+
+
+@dataclass(frozen=True)
+class DecodingFlags:
+    """How to decode, where it differs from the model's own settings."""
+
+    beams: int | None = flag("Decode with beam search and this many beams.")
+    n_best: int | None = flag("Return this many hypotheses of each text, the best first.")
+    length_penalty: str | None = flag(
+        "Rank hypotheses by score / length^A; gnmt:A is Wu et al.'s.", metavar="A"
+    )
+    temperature: float | None = flag("Sample the tokens of an output at this temperature.")
+    top_k: int | None = flag("Sample among the N tokens that are most probable.")
+    top_p: float | None = flag(
+        "Sample among the most probable tokens that together have this probability."
+    )
+    samples: int | None = flag("Sample this many outputs for each text.")
+    seed: int | None = flag("Draw the samples with this seed.")
+    no_repeat_ngram: int | None = flag("Write no sequence of N tokens twice in an output.")
+    min_tokens: int | None = flag("Write at least N tokens of an output before it may end.")
+    prompt_lookup_num_tokens: int | None = flag(
+        "Decode speculatively: propose N tokens that followed before."
+    )
+    max_tokens: int | None = flag("End an output after N tokens.")
+    max_length_a: float | None = flag(
+        "End an output after A times the tokens of its source, plus B.", metavar="A"
+    )
+    max_length_b: int | None = flag("Add B tokens to the limit of --max-length-a.", metavar="B")
+    stop: list[str] | None = flag(
+        "End an output before this text, such as $'\\n'; may be repeated."
+    )
+    source_language: str | None = flag(
+        "Language of the source text (multilingual models).", metavar="CODE"
+    )
+    target_language: str | None = flag(
+        "Language of the output (multilingual models).", metavar="CODE"
+    )
+
+
+with_decoding = with_flags("decoding", DecodingFlags, given)
 
 
 @dataclass(frozen=True)
 class Opening:
     """How a model is opened; see `regard.load`."""
 
-    quantize: Quantize = None
+    quantize: Literal["int8", "bfloat16"] | None = flag(
+        "Quantize the weights of the model when it is loaded."
+    )
     device: Device = None
-    task: Annotated[
-        str | None,
-        Option(metavar="TASK", help="Use the model for this task, whatever its folder says."),
-    ] = None
-    model_type: Annotated[
-        str | None,
-        Option(metavar="TYPE", help="Open the folder as this kind of model, such as bert."),
-    ] = None
+    task: str | None = flag(
+        "Use the model for this task, whatever its folder says.", metavar="TASK"
+    )
+    model_type: str | None = flag(
+        "Open the folder as this kind of model, such as bert.", metavar="TYPE"
+    )
 
 
 with_opening = with_flags("opening", Opening)
 
 
-def _executor_options(
-    executor: Annotated[
-        str, Option(metavar="NAME", help="Where the processes run: local, slurm or ray.")
-    ] = "local",
-    partition: Annotated[
-        str, Option(metavar="NAME", help="Slurm: the partition that jobs are submitted to.")
-    ] = "",
-    time: Annotated[
-        int | None, Option(min=1, help="Slurm: the time limit of a job in minutes; default: a day.")
-    ] = None,
-    account: Annotated[
-        str, Option(metavar="NAME", help="Slurm: the account that jobs are charged to.")
-    ] = "",
-    sbatch: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=VALUE", help="Slurm: a further option of sbatch; may be repeated."),
-    ] = None,
-    ray_address: Annotated[
-        str,
-        Option(
-            metavar="HOST:PORT",
-            help="Ray: the Ray Client server of a cluster, or auto; default: RAY_ADDRESS, or a "
-            "cluster that is started on this machine.",
-        ),
-    ] = "",
-) -> ExecutorOptions:
-    """Where the processes run."""
-    return ExecutorOptions(executor, partition, time, account, tuple(sbatch or ()), ray_address)
+@dataclass(frozen=True)
+class ExecutorFlags:
+    """Where processes run."""
+
+    executor: str = flag("Where the processes run: local, slurm or ray.", "local", metavar="NAME")
+    partition: str = flag("Slurm: the partition that jobs are submitted to.", "", metavar="NAME")
+    time: int | None = flag("Slurm: the time limit of a job in minutes; default: a day.", min=1)
+    account: str = flag("Slurm: the account that jobs are charged to.", "", metavar="NAME")
+    sbatch: list[str] | None = flag(
+        "Slurm: a further option of sbatch; may be repeated.", metavar="NAME=VALUE"
+    )
+    ray_address: str = flag(
+        "Ray: the Ray Client server of a cluster, or auto; default: RAY_ADDRESS, or a cluster that "
+        "is started on this machine.",
+        "",
+        metavar="HOST:PORT",
+    )
+
+    def options(self) -> ExecutorOptions:
+        """The options of the executor."""
+        name, partition, time, account, sbatch, ray_address = vars(self).values()
+        return ExecutorOptions(name, partition, time, account, tuple(sbatch or ()), ray_address)
 
 
-with_executor = with_flags("executor", _executor_options)
+@dataclass(frozen=True)
+class StudyFlags:
+    """How the runs of compare, cross-validate and sweep are trained."""
+
+    workers: int = flag("Train N runs at the same time.", 1)
+    gpus: int = flag("Reserve N GPUs for each run; with 0 runs use those that they find.", 0, min=0)
+    quiet: Quiet = False
+    executor: ExecutorFlags = ExecutorFlags()
+
+    def options(self, seeds: str = "1", device: str | None = None) -> "RunOptions":
+        """The options of the runs, one run for each seed."""
+        from regard.experiments.study import RunOptions
+
+        numbers = [part.strip() for part in seeds.split(",")]
+        if not all(part.isdecimal() for part in numbers):
+            problem = f"must be whole numbers separated by commas, but is {seeds!r}."
+            raise ConfigError(f"`--seeds` {problem}")
+        return RunOptions(
+            tuple(map(int, numbers)),
+            self.executor.options(),
+            self.workers,
+            self.gpus,
+            not self.quiet,
+            device,
+        )
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function by name, with annotations that are no strings."""
-    hints = get_type_hints(function, include_extras=True)
-    return {
-        name: parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(function).parameters.items()
-    }
+WORKERS = "With --workers: "
+
+
+@dataclass(frozen=True)
+class ShardedWork:
+    """What a command computes; see `regard.sharded.manifest.ShardedTask`."""
+
+    model: Path
+    verb: str
+    too_long: str
+    opening: Opening
+    options: Mapping[str, Any]
+    columns: str | None
+    delimiter: str | None = None
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How files are computed into parts; see `regard.sharded`."""
+
+    workers: int | None = flag("Read files and write parts with N processes.", min=1)
+    format: str | None = flag(
+        f"{WORKERS}the format of parts: jsonl, parquet or txt.", metavar="FORMAT"
+    )
+    threads: int | None = flag(f"{WORKERS}the threads of each process; default: 1.", min=1)
+    gpus: int | None = flag(f"{WORKERS}the GPUs of each process.", min=0)
+    rows_per_part: int | None = flag(f"{WORKERS}the rows of each part; default: 1024.", min=1)
+    strict: bool = flag(f"{WORKERS}stop at the first row that fails.", False)
+    shard: str | None = flag(
+        f"{WORKERS}compute the I-th of N shares of the parts, such as one job of an array does.",
+        metavar="I/N",
+    )
+    executor: ExecutorFlags = ExecutorFlags()
+
+    def asked(self) -> bool:
+        """Whether parts are asked for.
+
+        Raises:
+            ConfigError: other flags than --workers are given without it.
+        """
+        if self.workers is None:
+            executor = None if self.executor == ExecutorFlags() else self.executor
+            check_none("without --workers N", {**vars(self), "executor": executor})
+        return self.workers is not None
+
+    def run(
+        self, work: ShardedWork, inputs: Sequence[str] | None, out: Path | None, as_json: bool
+    ) -> None:
+        """Compute the rows of the files into a folder, and say what it holds.
+
+        Raises:
+            ConfigError: no file or no folder is named.
+            RegardError: no row has a result.
+        """
+        if not inputs or list(inputs) == ["-"] or out is None:
+            raise ConfigError(
+                "--workers reads files and writes a folder of parts: "
+                f"regard {work.verb} MODEL FILE --out FOLDER --workers N."
+            )
+        summary = self.compute(work, inputs, out, self.format)
+        show(asdict(summary), str(summary), True) if as_json else say(str(summary))
+        from regard.sharded.manifest import ALL_FAILED
+
+        check_results(summary, summary.out / ALL_FAILED)
+
+    def compute(
+        self,
+        work: ShardedWork,
+        inputs: Sequence[str],
+        out: Path,
+        format: str | None,
+        progress: bool | None = None,
+    ) -> "ShardedSummary":
+        """Compute the rows of the files into a folder with parts of a format."""
+        from regard.sharded.driver import WorkerOptions, compute_files
+        from regard.sharded.manifest import ROWS_PER_PART, ShardedTask
+        from regard.sharded.parts import format_of
+
+        task = ShardedTask(
+            str(work.model.absolute() if work.model.exists() else work.model),
+            work.verb,
+            format_of(work.verb, format),
+            tuple(column_names(work.columns)),
+            work.too_long,
+            threads=self.threads or 1,
+            options=dict(work.options) or None,
+            rows_per_part=self.rows_per_part or ROWS_PER_PART,
+            delimiter=work.delimiter,
+            **asdict(work.opening),
+        )
+        workers = WorkerOptions(
+            self.workers or 1,
+            self.executor.options(),
+            self.gpus or 0,
+            self.strict,
+            (1, 1) if self.shard is None else _share(self.shard),
+        )
+        return compute_files(task, list(inputs), out, workers, progress=progress)
+
+
+def check_results(summary: "ShardedSummary", reasons: Path) -> None:
+    """Check that a row has a result, where there are rows.
+
+    reasons: the file with the reason of each row that has none.
+
+    Raises:
+        RegardError: none has.
+    """
+    if summary.rows and summary.failed == summary.rows:
+        raise RegardError(f"No row has a result. The reasons are in {reasons}.")
+
+
+def _share(text: str) -> tuple[int, int]:
+    """The numbers of I/N.
+
+    Raises:
+        ConfigError: the text is not of this form.
+    """
+    index, slash, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal()):
+        raise ConfigError(f"--shard must be I/N, such as 1/8, but is {text!r}.")
+    return int(index), int(count)
+
+
+with_sharding = with_flags("sharding", Sharding)
+
+
+# ---- values
 
 
 def column_names(columns: str | None) -> list[str]:
@@ -247,3 +410,60 @@ def check_none(where: str, options: Mapping[str, Any]) -> None:
     names = [name if name.isupper() else f"--{name.replace('_', '-')}" for name in ignored]
     if names:
         raise ConfigError(f"{', '.join(names)} has no effect {where}. Leave it out.")
+
+
+# ---- files that are written
+
+# One of these is in every folder that Regard or a runtime has written for a model, a tokenizer or
+# an index.
+WRITTEN = ("config.json", "tokenizer.json", "index.json")
+
+
+def check_out(out: Path | None, force: bool) -> None:
+    """Check that a path can be written, before anything is computed.
+
+    Raises:
+        CheckpointError: it is there already, without `force`.
+        ConfigError: it is a folder with other files than a model, a tokenizer or an index.
+    """
+    if out is None or not (out.exists() or out.is_symlink()):
+        return
+    if not force:
+        raise CheckpointError(
+            f"{out} is there already. Choose another name, or replace it: --force"
+        )
+    if out.is_dir() and not any((out / name).exists() for name in WRITTEN):
+        raise ConfigError(
+            f"{out} is a folder with other files, which --force does not remove. Choose another "
+            "name."
+        )
+
+
+@contextmanager
+def replaced(out: Path, force: bool, source: Path | None = None) -> Iterator[None]:
+    """Inside, a path can be written; what was there is removed at the end, or back after an error.
+
+    source: a folder that is read meanwhile.
+
+    Raises:
+        ConfigError: the source would be replaced.
+        Others as `check_out`.
+    """
+    check_out(out, force)
+    if not out.exists():
+        yield
+        return
+    if source is not None and source.exists() and source.resolve().is_relative_to(out.resolve()):
+        raise ConfigError(f"{out} holds {source}, which is read. Choose another name.")
+    before = out.with_name(f".{out.name}.{token_hex(4)}.before")
+    os.replace(out, before)
+    try:
+        yield
+    except BaseException:
+        if not out.exists():
+            os.replace(before, out)
+        raise
+    if before.is_dir() and not before.is_symlink():
+        shutil.rmtree(before)
+    else:
+        before.unlink()

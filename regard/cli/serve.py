@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
-from regard.cli.console import load_task, no_garbage_collection, say
+from regard.cli import console, options
 from regard.cli.embed import check_index, load_index, of_model
-from regard.cli.options import Opening, check_none, existing, with_flags, with_opening
+from regard.cli.options import check_none, flag
 from regard.errors import ConfigError
 from regard.schema import read_text
-from regard.serving.starting import check_packages
+from regard.serving.server import check_packages
 
 if TYPE_CHECKING:
     from regard.serving.ui.sources import UISources
@@ -26,75 +26,53 @@ KEY = "REGARD_API_KEY"  # an environment variable
 class ServerFlags:
     """How a server is started."""
 
-    host: Annotated[
-        str,
-        Option(
-            metavar="ADDRESS", help="Listen at this address; others than this machine need a key."
-        ),
-    ] = "127.0.0.1"
-    port: Annotated[int, Option(min=0, max=65535, help="Listen at this port; 0 is a free one.")] = (
-        8000
+    host: str = flag(
+        "Listen at this address; others than this machine need a key.",
+        "127.0.0.1",
+        metavar="ADDRESS",
     )
-    api_key_file: Annotated[
-        Path | None,
-        Option(metavar="FILE", help=f"A file with the key that requests need; or set {KEY}."),
-    ] = None
-    max_queued_tokens: Annotated[
-        int, Option(min=1, help="Let requests of N tokens wait; more are answered with 429.")
-    ] = 1_000_000
-    timeout: Annotated[
-        float,
-        Option(
-            min=0.1, max=604_800, help="Answer a request with 504 after this number of seconds."
-        ),
-    ] = 600.0
-    prefix_cache: Annotated[
-        int,
-        Option(
-            min=0,
-            help="Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
-        ),
-    ] = 256
-
-
-Indexes = Annotated[
-    list[str] | None,
-    Option(
-        metavar="[NAME=]FOLDER",
-        help="Serve this index and its model at /search; may be repeated.",
-    ),
-]
+    port: int = flag("Listen at this port; 0 is a free one.", 8000, min=0, max=65535)
+    api_key_file: Path | None = flag(
+        f"A file with the key that requests need; or set {KEY}.", metavar="FILE"
+    )
+    max_queued_tokens: int = flag(
+        "Let requests of N tokens wait; more are answered with 429.", 1_000_000, min=1
+    )
+    timeout: float = flag(
+        "Answer a request with 504 after this number of seconds.", 600.0, min=0.1, max=604_800
+    )
+    prefix_cache: int = flag(
+        "Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
+        256,
+        min=0,
+    )
 
 
 @dataclass(frozen=True)
 class WebUi:
     """The web UI that is served with the models."""
 
-    ui: Annotated[
-        bool, Option("--ui", help="Serve a web page that shows what the models do, too.")
-    ] = False
-    texts: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="With --ui: draw a map of these texts, lines or a table."),
-    ] = None
-    labels: Annotated[
-        str | None,
-        Option(metavar="COLUMN", help="With --ui: the column of --texts that holds labels."),
-    ] = None
+    ui: bool = flag("Serve a web page that shows what the models do, too.", False)
+    texts: Path | None = flag(
+        "With --ui: draw a map of these texts, lines or a table.", metavar="FILE"
+    )
+    labels: str | None = flag(
+        "With --ui: the column of --texts that holds labels.", metavar="COLUMN"
+    )
 
     def sources(self, folders: dict[str, Path]) -> UISources | None:
         """What the page shows besides the models of folders; None: there is no page."""
         if not self.ui:
             return None
-        with no_garbage_collection():  # imports torch
+        with console.no_garbage_collection():  # imports torch
             from regard.serving.ui.sources import UISources
 
-        return UISources.of(folders, self.texts, self.labels)
+        return UISources(folders, self.texts, self.labels)
 
 
-@with_opening
-@with_flags("flags", ServerFlags)
-@with_flags("web", WebUi)
+@options.with_opening
+@options.with_flags("flags", ServerFlags)
+@options.with_flags("web", WebUi)
 def serve(
     models: Annotated[
         list[str] | None,
@@ -104,9 +82,11 @@ def serve(
             "the name of its folder.",
         ),
     ] = None,
-    index: Indexes = None,
+    index: list[str] | None = flag(
+        "Serve this index and its model at /search; may be repeated.", metavar="[NAME=]FOLDER"
+    ),
     *,
-    opening: Opening,
+    opening: options.Opening,
     web: WebUi,
     flags: ServerFlags,
 ) -> None:
@@ -128,21 +108,21 @@ def serve(
     folders = named_folders([*(models or ()), *(index or ())])
     indexes = set(named_folders(index or ()).values())
     for folder in folders.values():
-        check_index(folder) if folder in indexes else existing(folder)
+        check_index(folder) if folder in indexes else options.existing(folder)
     if not folders and not web.ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
     if indexes and len(indexes) == len(folders):
         check_none("with --index alone: its model is opened as its folder says", of_model(opening))
     sources = web.sources(folders)
-    with no_garbage_collection():
+    with console.no_garbage_collection():
         from regard.serving.server import ServerOptions, run
 
     def load(folder: Path) -> Any:
         if folder in indexes:
             return load_index(folder, device=opening.device)
-        return load_task(folder, **vars(opening))
+        return console.load_task(folder, **vars(opening))
 
-    options = ServerOptions(
+    server = ServerOptions(
         flags.host,
         flags.port,
         _key(flags.api_key_file),
@@ -150,7 +130,7 @@ def serve(
         flags.timeout,
         flags.prefix_cache * 2**20,
     )
-    run(folders, load, options, say, sources)
+    run(folders, load, server, console.say, sources)
 
 
 def _key(file: Path | None) -> str:

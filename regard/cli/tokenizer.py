@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from regard.cli.console import emit, show, to_json
+from regard.cli import console, options
 from regard.cli.help_texts import Command, Group, with_values
-from regard.cli.input_texts import checked_argument, chunks_of, hint_at_file
-from regard.cli.options import AsJson, Quiet, Texts, check_none, column_names
-from regard.cli.outputs import Force, check_out, replaced
+from regard.cli.options import flag
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,42 +41,30 @@ def train(
     files: Annotated[
         list[Path], Argument(metavar="FILE", help="Files of text, one sentence a line, or tables.")
     ],
-    out: Annotated[Path, Option(help="The folder that the tokenizer is written to.")],
-    kind: Annotated[
-        str, Option(metavar="KIND", help="The kind of tokenizer (regard list tokenizers).")
-    ] = "bpe",
-    vocab_size: Annotated[
-        int, Option(help="The number of tokens, special tokens included.")
-    ] = 8000,
-    lowercase: Annotated[
-        bool, Option("--lowercase", help="Lower-case all texts before they are split.")
-    ] = False,
-    unicode_form: Annotated[
-        str,
-        Option(
-            metavar="FORM", help="Normalize texts to a form of Unicode: none, nfc, nfd, nfkc, nfkd."
-        ),
-    ] = "none",
-    columns: Annotated[
-        str | None,
-        Option(
-            metavar="COLUMNS", help="The columns of tables that hold texts, such as 0,1 or en,de."
-        ),
-    ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    out: Path = flag("The folder that the tokenizer is written to.", ...),
+    kind: str = flag("The kind of tokenizer (regard list tokenizers).", "bpe", metavar="KIND"),
+    vocab_size: int = flag("The number of tokens, special tokens included.", 8000),
+    lowercase: bool = flag("Lower-case all texts before they are split.", False),
+    unicode_form: str = flag(
+        "Normalize texts to a form of Unicode: none, nfc, nfd, nfkc, nfkd.", "none", metavar="FORM"
+    ),
+    columns: str | None = flag(
+        "The columns of tables that hold texts, such as 0,1 or en,de.", metavar="COLUMNS"
+    ),
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a tokenizer on the texts of files."""
-    check_out(out, force)
+    options.check_out(out, force)
     from regard.data import read
     from regard.text.training import train as train_tokenizer
 
-    names = [int(c) if c.isdecimal() else c for c in column_names(columns)]
+    names = [int(c) if c.isdecimal() else c for c in options.column_names(columns)]
     texts = (text for file in files for text in read(file, names).texts())
     trained = train_tokenizer(
         kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form
     )
-    with replaced(out, force):
+    with options.replaced(out, force):
         trained.save(out)
     facts = {
         "folder": out,
@@ -86,36 +72,34 @@ def train(
         "vocab_size": trained.vocab_size,
         "fingerprint": trained.fingerprint(),
     }
-    show(facts, f"{out}: {trained.kind}, {trained.vocab_size:,} tokens", as_json)
+    console.show(facts, f"{out}: {trained.kind}, {trained.vocab_size:,} tokens", as_json)
 
 
 @app.command(cls=Command)
 @with_values
 def encode(
     tokenizer: TokenizerFolder,
-    texts: Texts = None,
-    ids: Annotated[
-        bool, Option("--ids", help="Print the ids of tokens instead of the tokens.")
-    ] = False,
-    as_json: AsJson = False,
+    texts: options.Texts = None,
+    ids: bool = flag("Print the ids of tokens instead of the tokens.", False),
+    as_json: options.AsJson = False,
 ) -> None:
     """Split texts into tokens, one line in, one line out.
 
     With --json each line has the offsets, too.
     """
     if as_json:
-        check_none("with --json, which prints both", {"ids": ids})
+        options.check_none("with --json, which prints both", {"ids": ids})
     encode = load_tokenizer(tokenizer).encode
     form: Callable[[str], str] = (
-        (lambda text: to_json(asdict(encode(text))))
+        (lambda text: console.to_json(asdict(encode(text))))
         if as_json
         else (lambda text: " ".join(map(str, encode(text).ids)))
         if ids
         else (lambda text: " ".join(encode(text).tokens))
     )
-    hint_at_file(texts)
-    for chunk in chunks_of(texts):
-        emit("".join(f"{form(text)}\n" for text in chunk.texts))
+    console.hint_at_file(texts)
+    for chunk in console.chunks_of(texts):
+        console.emit("".join(f"{form(text)}\n" for text in chunk.texts))
 
 
 @app.command(cls=Command)
@@ -125,15 +109,12 @@ def explain(
         Path | None, Argument(metavar="TOKENIZER", help="The tokenizer that encodes TEXT.")
     ] = None,
     text: Annotated[str | None, Argument(help="The text whose encoding is shown.")] = None,
-    words: Annotated[
-        str | None, Option(help='Train on these words with their counts: "old:7 older:3".')
-    ] = None,
-    merges: Annotated[int | None, Option(help="Show the first N merges; default: 5.")] = None,
-    kind: Annotated[
-        Literal["bpe", "wordpiece-likelihood"] | None,
-        Option(help="The kind that is trained on --words; default: bpe."),
-    ] = None,
-    as_json: AsJson = False,
+    words: str | None = flag('Train on these words with their counts: "old:7 older:3".'),
+    merges: int | None = flag("Show the first N merges; default: 5."),
+    kind: Literal["bpe", "wordpiece-likelihood"] | None = flag(
+        "The kind that is trained on --words; default: bpe."
+    ),
+    as_json: options.AsJson = False,
 ) -> None:
     """Show step by step what a tokenizer does.
 
@@ -144,16 +125,19 @@ def explain(
 
     steps: list[Any]
     if words is not None:
-        check_none("with --words", {"TOKENIZER": tokenizer})
-        counts, count = _counts(checked_argument(words)), MERGES if merges is None else merges
+        options.check_none("with --words", {"TOKENIZER": tokenizer})
+        counts, count = (
+            _counts(console.checked_argument(words)),
+            MERGES if merges is None else merges,
+        )
         likelihood = kind == "wordpiece-likelihood"
         steps = [(explain.likelihood if likelihood else explain.training)(counts, count)]
     elif tokenizer is None or text is None:
         raise ConfigError("Give a tokenizer and a text, or words to train on: --words.")
     else:
-        check_none("without --words", {"merges": merges, "kind": kind})
-        steps = list(explain.encoding(load_tokenizer(tokenizer), checked_argument(text)))
-    show([asdict(step) for step in steps], "\n\n".join(map(explain.render, steps)), as_json)
+        options.check_none("without --words", {"merges": merges, "kind": kind})
+        steps = list(explain.encoding(load_tokenizer(tokenizer), console.checked_argument(text)))
+    console.show([asdict(step) for step in steps], "\n\n".join(map(explain.render, steps)), as_json)
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -179,30 +163,18 @@ def corpus(
     files: Annotated[
         list[Path], Argument(metavar="FILE", help="Files of text, tables, or folders with them.")
     ],
-    tokenizer: Annotated[
-        Path, Option(help="The tokenizer: a run, the folder of a model, or tokenizer.json.")
-    ],
-    out: Annotated[Path, Option(help="The folder that the tokens are written to.")],
-    documents: Annotated[
-        Literal["rows", "blank-lines", "files"] | None,
-        Option(
-            help="What a document is; default: a row of a table, else what blank lines separate."
-        ),
-    ] = None,
-    field: Annotated[
-        str | None, Option(metavar="COLUMN", help="The column of tables that holds the text.")
-    ] = None,
-    end: Annotated[
-        list[str] | None,
-        Option(
-            metavar="TOKEN", help="Write this token at the end of each document; may be repeated."
-        ),
-    ] = None,
-    structure: Annotated[
-        bool, Option("--structure", help="Store where paragraphs and sentences begin, too.")
-    ] = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    tokenizer: Path = flag("The tokenizer: a run, the folder of a model, or tokenizer.json.", ...),
+    out: Path = flag("The folder that the tokens are written to.", ...),
+    documents: Literal["rows", "blank-lines", "files"] | None = flag(
+        "What a document is; default: a row of a table, else what blank lines separate."
+    ),
+    field: str | None = flag("The column of tables that holds the text.", metavar="COLUMN"),
+    end: list[str] | None = flag(
+        "Write this token at the end of each document; may be repeated.", metavar="TOKEN"
+    ),
+    structure: bool = flag("Store where paragraphs and sentences begin, too.", False),
+    quiet: options.Quiet = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the tokens of documents to a folder, for large data.
 
@@ -223,4 +195,4 @@ def corpus(
     )
     counts = read_facts(out).counts
     parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    show({"folder": out, **counts}, f"{out}: {parts}", as_json)
+    console.show({"folder": out, **counts}, f"{out}: {parts}", as_json)

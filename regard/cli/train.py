@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from regard.cli.console import say, show, show_drawn
-from regard.cli.options import AsJson, Device, Quiet, check_none, with_executor
+from regard.cli import console, options
+from regard.cli.options import AsJson, Device, Quiet, StudyFlags, check_none, flag
 from regard.errors import ConfigError
-from regard.executors import ExecutorOptions
 
 if TYPE_CHECKING:
     from regard.training import Result
@@ -30,9 +29,10 @@ RecipeName = Annotated[
 Out = Annotated[
     Path | None, Option(help="The folder of the run; default: runs/NAME. --dry-run writes none.")
 ]
-Gpus = Annotated[
-    int, Option(min=0, help="Reserve N GPUs for each run; with 0 runs use those that they find.")
+Seeds = Annotated[
+    str, Option(metavar="SEEDS", help="Train once for each of these seeds, such as 1,2,3.")
 ]
+with_study = options.with_flags("study", StudyFlags)
 
 
 def train(
@@ -40,16 +40,9 @@ def train(
     overrides: Overrides = None,
     out: Out = None,
     device: Device = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what the training would cost, and do not train.")
-    ] = False,
-    devices: Annotated[
-        int | None,
-        Option(min=1, help="With --dry-run: shard the training over N GPUs."),
-    ] = None,
-    force: Annotated[
-        bool, Option("--force", help="Train again in the folder of an earlier run, and replace it.")
-    ] = False,
+    dry_run: bool = flag("Print what the training would cost, and do not train.", False),
+    devices: int | None = flag("With --dry-run: shard the training over N GPUs.", min=1),
+    force: bool = flag("Train again in the folder of an earlier run, and replace it.", False),
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +56,7 @@ def train(
         from regard.experiments.estimate import estimate
 
         costs = estimate(recipe, overrides or (), devices=devices)
-        show(costs.facts(), costs.text(), as_json)
+        console.show(costs.facts(), costs.text(), as_json)
         return
     if force and out is not None and (out / "recipe.toml").exists():
         from regard.experiments.recipe_options import checked_recipe
@@ -101,7 +94,7 @@ def resume(
 
 
 def _show_result(folder: Path, result: Result, as_json: bool) -> None:
-    from regard.training.distributed.processes import is_first
+    from regard.training.distributed import is_first
 
     if not is_first():  # of several processes one prints
         return
@@ -109,7 +102,7 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
     scores = [f"{name} {value:.4g}" for name, value in labelled if value is not None]
     end = f"ended at step {result.step:,} ({result.reason})"
     text = "  ".join([f"{folder}", *scores, result.weights, end])
-    show({"run": folder, **asdict(result)}, text, as_json)
+    console.show({"run": folder, **asdict(result)}, text, as_json)
 
 
 def find_lr(
@@ -127,8 +120,8 @@ def find_lr(
     """
     from regard.experiments.recipe_options import open_recipe
     from regard.experiments.training_plan import plan
-    from regard.training.range_test import range_test, smoothed, suggested_rate
-    from regard.training.schedules import noam
+    from regard.training.optimizers import noam
+    from regard.training.steps import range_test, smoothed, suggested_rate
 
     raw, checked = open_recipe(recipe, overrides or ())
     rates, losses = list[float](), list[float]()
@@ -138,7 +131,7 @@ def find_lr(
             rates.append(rate)
             losses.append(loss)
             if len(rates) % 5 == 1 and not quiet:
-                say(f"{rate:.1e}  loss {smoothed(losses)[-1]:.4g}")
+                console.say(f"{rate:.1e}  loss {smoothed(losses)[-1]:.4g}")
     schedule, suggested = checked.training.schedule, suggested_rate(rates, losses)
     if suggested is None:
         text = f"no learning rate is suggested: the loss did not fall in {len(rates)} steps"
@@ -149,19 +142,23 @@ def find_lr(
             peak = noam(warmup, schedule.d_model, warmup)
         suggested = float(f"{suggested / peak:.2g}")
         text = f"[training.optimizer]\nlearning_rate = {suggested!r}"
-    show({"learning_rate": suggested, "rates": rates, "losses": losses}, text, as_json)
+    console.show({"learning_rate": suggested, "rates": rates, "losses": losses}, text, as_json)
 
 
+@options.with_flags(
+    "study",
+    StudyFlags,
+    executor={"help": "Where the runs are: here, local, slurm or ray.", "default": "here"},
+)
 def cross_validate(
     recipe: RecipeName,
     overrides: Overrides = None,
-    folds: Annotated[int, Option(help="Divide the training data into N parts.")] = 5,
-    out: Annotated[
-        Path | None, Option(help="The folder of the runs; default: runs/NAME-folds.")
-    ] = None,
+    folds: int = flag("Divide the training data into N parts.", 5),
+    out: Path | None = flag("The folder of the runs; default: runs/NAME-folds."),
     device: Device = None,
-    quiet: Quiet = False,
     as_json: AsJson = False,
+    *,
+    study: StudyFlags,
 ) -> None:
     """Train once for each fold of the training data.
 
@@ -169,16 +166,15 @@ def cross_validate(
 
     The same command again continues where it was stopped.
     """
-    from regard.experiments.cross_validation import cross_validate_file
-    from regard.experiments.study import RunOptions
+    from regard.experiments.compare import cross_validate_file
 
-    options = RunOptions(executor="here", progress=not quiet, device=device)
-    scores = cross_validate_file(recipe, overrides or (), folds, options, out)
-    show_drawn(scores.facts(), scores.picture, as_json)
-    say(f"the report: {scores.folder / 'report.html'}")
+    run_options = study.options(device=device)
+    scores = cross_validate_file(recipe, overrides or (), folds, run_options, out)
+    console.show_drawn(scores.facts(), scores.picture, as_json)
+    console.say(f"the report: {scores.folder / 'report.html'}")
 
 
-@with_executor
+@with_study
 def compare(
     recipes: Annotated[
         list[str],
@@ -186,78 +182,45 @@ def compare(
             metavar="RECIPE", help="Names or files of recipes, and NAME=VALUE for all of them."
         ),
     ],
-    seeds: Annotated[
-        str, Option(metavar="SEEDS", help="Train each recipe once for each seed, such as 1,2,3.")
-    ] = "1",
-    out: Annotated[Path, Option(help="The folder of the comparison.")] = Path("runs/compare"),
-    workers: Annotated[int, Option(help="Train N runs at the same time.")] = 1,
-    gpus: Gpus = 0,
-    quiet: Quiet = False,
+    seeds: Seeds = "1",
+    out: Path = flag("The folder of the comparison.", Path("runs/compare")),
     as_json: AsJson = False,
     *,
-    executor: ExecutorOptions,
+    study: StudyFlags,
 ) -> None:
     """Train recipes under equal conditions, and compare them.
 
     Prints a table and writes a report.
     """
     from regard.experiments.compare import compare_files
-    from regard.experiments.study import RunOptions
 
     overrides = [text for text in recipes if "=" in text and not Path(text).exists()]
     paths = [text for text in recipes if text not in overrides]
-    options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
-    comparison = compare_files(paths, overrides, options, out)
-    show_drawn(comparison.facts(), comparison.picture, as_json)
-    say(f"the report: {out / 'report.html'}")
+    comparison = compare_files(paths, overrides, study.options(seeds), out)
+    console.show_drawn(comparison.facts(), comparison.picture, as_json)
+    console.say(f"the report: {out / 'report.html'}")
 
 
-def numbers_of(seeds: str) -> list[int]:
-    """The seeds of `--seeds`."""
-    numbers = [part.strip() for part in seeds.split(",")]
-    if not all(part.isdecimal() for part in numbers):
-        raise ConfigError(f"`--seeds` must be whole numbers separated by commas, but is {seeds!r}.")
-    return list(map(int, numbers))
-
-
-@with_executor
+@with_study
 def sweep(
     recipe: RecipeName,
     overrides: Overrides = None,
-    param_space: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME=VALUES",
-            help="An option and its values: 128,256, a range 1e-4..1e-2, or 5 points of a range, "
-            "1e-4..1e-2:5; may be repeated.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        str,
-        Option(
-            metavar="STRATEGY",
-            help="Choose the trials by grid, random, tpe or successive-halving.",
-        ),
-    ] = "grid",
-    trials: Annotated[
-        int | None, Option(help="Draw N combinations of values, but for a grid; default: 16.")
-    ] = None,
-    num_rungs: Annotated[
-        int, Option(help="Stop the worse half of the trials N times (successive halving).")
-    ] = 2,
-    seeds: Annotated[
-        str, Option(metavar="SEEDS", help="Train each trial once for each seed, such as 1,2,3.")
-    ] = "1",
-    draw_seed: Annotated[int, Option(help="Draw the values with this seed.")] = 1,
-    out: Annotated[
-        Path | None, Option(help="The folder of the sweep; default: runs/NAME-sweep.")
-    ] = None,
-    workers: Annotated[int, Option(help="Train N runs at the same time.")] = 1,
-    gpus: Gpus = 0,
-    quiet: Quiet = False,
+    param_space: list[str] | None = flag(
+        "An option and its values: 128,256, a range 1e-4..1e-2, or 5 points of a range, "
+        "1e-4..1e-2:5; may be repeated.",
+        metavar="NAME=VALUES",
+    ),
+    strategy: str = flag(
+        "Choose the trials by grid, random, tpe or successive-halving.", "grid", metavar="STRATEGY"
+    ),
+    trials: int | None = flag("Draw N combinations of values, but for a grid; default: 16."),
+    num_rungs: int = flag("Stop the worse half of the trials N times (successive halving).", 2),
+    seeds: Seeds = "1",
+    draw_seed: int = flag("Draw the values with this seed.", 1),
+    out: Path | None = flag("The folder of the sweep; default: runs/NAME-sweep."),
     as_json: AsJson = False,
     *,
-    executor: ExecutorOptions,
+    study: StudyFlags,
 ) -> None:
     """Train a recipe with many values of its options.
 
@@ -265,17 +228,15 @@ def sweep(
 
     After an interruption, the same command continues.
     """
-    from regard.experiments.study import RunOptions
     from regard.experiments.sweep import sweep_file
 
-    options = RunOptions(tuple(numbers_of(seeds)), executor, workers, gpus, not quiet)
     drawn = strategy, trials, num_rungs, draw_seed
-    param_spaces = _values_by_name(param_space or ())
-    results = sweep_file(recipe, overrides or (), param_spaces, drawn, options, out)
-    show_drawn(results.facts(), results.table, as_json)
+    spaces, run_options = _values_by_name(param_space or ()), study.options(seeds)
+    results = sweep_file(recipe, overrides or (), spaces, drawn, run_options, out)
+    console.show_drawn(results.facts(), results.table, as_json)
     if results.run is not None:
-        say(f"the best run: {results.run}")
-    say(f"the report: {results.folder / 'report.html'}")
+        console.say(f"the best run: {results.run}")
+    console.say(f"the report: {results.folder / 'report.html'}")
 
 
 def _values_by_name(texts: Sequence[str]) -> dict[str, str]:

@@ -39,9 +39,13 @@ from regard.checkpoints.hub import resolve
 from regard.data.batches import HasRows
 from regard.data.files import split_member
 from regard.errors import ConfigError
-from regard.experiments.build_model import adapt, build_model, build_tokenizer
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
-from regard.experiments.training_plan import with_training_defaults
+from regard.experiments.training_plan import (
+    adapt,
+    build_model,
+    build_tokenizer,
+    with_training_defaults,
+)
 from regard.models import described, model_class, name_of, size_of
 from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -54,6 +58,7 @@ from regard.training.compiling import activation_checkpointing, blocks_of, casti
 from regard.training.flops import bytes_of, count, grids_of, positions_in, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import TrainingOptions
+from regard.visual.report import duration
 
 PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
 
@@ -223,21 +228,16 @@ def _number(value: float | None) -> str:
     return f"{value:.3g}" if value >= 1e9 else f"{value:,.0f}"
 
 
+def _duration(seconds: float | None) -> str:
+    return "unknown" if seconds is None else duration(seconds)
+
+
 def _bytes(value: float) -> str:
     """12.3 MB"""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if value >= size:
             return f"{value / size:,.2f} {unit}"
     return f"{value / 1e3:.1f} KB"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:.3g} seconds"
 
 
 # ---- counted

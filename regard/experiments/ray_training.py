@@ -18,7 +18,7 @@ from regard.executors.clusters import connected
 from regard.executors.local import job_variables
 from regard.experiments import runs
 from regard.experiments.recipe_options import open_recipe
-from regard.experiments.run_folder import Run
+from regard.experiments.runs import Run
 from regard.recipe import read
 from regard.training.callbacks import RESULT, read_result
 

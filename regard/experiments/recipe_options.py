@@ -1,16 +1,43 @@
-"""Recipes with the options of their task and of their model, checked."""
+"""Recipes with the options of their task and of their model, checked; and recipes from keyword
+arguments in Python, with data in memory instead of files.
 
-import dataclasses
-from collections.abc import Sequence
+    regard.train(task="classification", model="microsoft/MiniLM-L12-H384-uncased",
+                 train=dataframe, valid=0.1, epochs=3, learning_rate=5e-5)
+
+A keyword is the name of a section (`training={"epochs": 3}`) or of an option, which is put into the
+section that has it. Data in memory are written into the folder of the run, so that the run can be
+resumed and repeated like every other.
+"""
+
+import filecmp
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
+from regard import habit_names
 from regard.checkpoints.adapters import AdapterOptions
-from regard.errors import ConfigError
+from regard.data.in_memory import (
+    DOCUMENT,
+    column_names,
+    infer_columns,
+    infer_text_columns,
+    is_path,
+    is_running_text,
+    source_name,
+    write_documents,
+    write_jsonl,
+    write_lines,
+)
+from regard.errors import ConfigError, DataError
 from regard.models import MODELS, model_class
 from regard.models.composed import FeaturesConfig
 from regard.models.config import CombineFeatures, Count, FeatureLayers, Probability, Size
@@ -20,13 +47,19 @@ from regard.recipe import (
     Options,
     RawRecipe,
     Recipe,
+    full_name,
+    names_in,
     options_of,
+    parse,
     read,
+    section_class,
+    sections_of,
     with_section,
 )
 from regard.tasks import TASKS, task_class
-from regard.tasks.sections import DataSection
+from regard.tasks.sections import DataSection, NewTokenizerRecipe
 from regard.tasks.task import Task
+from regard.text import Tokenizer
 from regard.training import TrainingOptions
 from regard.training.options import DefaultEpochs, without_effect
 
@@ -71,7 +104,7 @@ def checked_recipe(raw: RawRecipe, keep_unset: bool = False) -> Any:
     if not recipe.training.has_end():
         # The other defaults are those of the model, which `training_plan` builds.
         epochs = DefaultEpochs(3 if starts_from_trained(recipe.model) else 10)
-        training = dataclasses.replace(recipe.training, epochs=epochs)
+        training = replace(recipe.training, epochs=epochs)
         recipe = recipe.model_copy(update={"training": training})
     if not raw.run and isinstance(recipe.data, DataSection):
         recipe = recipe.model_copy(update={"data": recipe.data.with_named_columns()})
@@ -199,3 +232,276 @@ class FineTuneSection(Options):
     def changes(self) -> dict[str, Any]:
         """The options that differ from the folder's configuration."""
         return self.model_dump(exclude={"path", "layers", "features", "lora"}, exclude_none=True)
+
+
+# ---- keyword arguments
+
+PARTS = ("train", "valid", "test")
+PATHS = (*PARTS, "model", "path", "word_vectors", "images", "features")  # options that name files
+DATA_FOLDER = "data"  # in a run's folder; holds data that were in memory
+
+
+def recipe_from_keywords(
+    path: str | PathLike[str] | None, keywords: Mapping[str, Any]
+) -> RawRecipe:
+    """The recipe of a file, or an empty one, with the values of keywords in its tables.
+
+    Data in memory stay in the place of the paths of files; `data_in_files` replaces them.
+
+    Raises:
+        ConfigError: `path` is not a path, or a keyword has a value that no recipe can have.
+    """
+    if path is not None and not is_path(path):
+        raise ConfigError(
+            f"The first argument is the path of a recipe, but is {source_name(path)}. Data are "
+            "given by name: train=..."
+        )
+    raw = parse("") if path is None else read(path)
+    tables = {**raw.tables}
+    given = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
+    for name, value in given.items():
+        before = None if isinstance(keywords.get(name), str) else tables.get(name)  # replaced
+        tables[name] = _merged(before, _recipe_value(name, value))
+    if isinstance(tables.get("model"), str):
+        tables["model"] = {"path": tables["model"]}
+    return replace(raw, tables=tables, keywords=tuple(given))
+
+
+def _recipe_value(name: str, value: Any) -> Any:
+    """The value of an option as a TOML value; data in memory unchanged, but iterators as lists.
+
+    Raises:
+        ConfigError: a recipe cannot have this value.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, PathLike) or name in PATHS and isinstance(value, str):
+        return _path_from_here(value)
+    if name in PARTS:
+        value = list(value) if isinstance(value, Iterator) else value
+        if isinstance(value, list | tuple) and any(isinstance(item, PathLike) for item in value):
+            value = [str(item) if isinstance(item, PathLike) else item for item in value]
+        several = isinstance(value, list | tuple) and value and isinstance(value[0], str)
+        if several and os.path.isabs(_path_from_here(value[0])):  # files, and no texts
+            return [_path_from_here(item) for item in value]
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _recipe_value(str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_recipe_value(name, item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if name == "tokenizer" and isinstance(value, Tokenizer):
+        return value
+    raise ConfigError(
+        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
+    )
+
+
+def _path_from_here(path: str | PathLike[str]) -> str:
+    """The path as a text: absolute where there is such a file or folder, since a relative path in a
+    recipe starts in the folder of the recipe.
+    """
+    try:
+        return str(Path(path).absolute()) if Path(path).exists() else str(path)
+    except (OSError, ValueError):  # a text too long for a path, or with a null character
+        return str(path)
+
+
+def _merged(before: Any, value: Any) -> Any:
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        return {**before, **{name: _merged(before.get(name), item) for name, item in value.items()}}
+    return value
+
+
+def with_options_in_sections(raw: RawRecipe, schema: Any) -> RawRecipe:
+    """The same recipe, with each keyword that names an option moved into its section.
+
+    Raises:
+        ConfigError: no section has an option of this name, or several have.
+    """
+    top, tables = names_in(schema, ""), dict(raw.tables)
+    for name in {*top} & {*raw.keywords} & {*sections_of(schema)}:
+        if name in tables and not isinstance(tables[name], Mapping | Tokenizer):
+            message = (
+                f"`{name}` is a section: write {name}={{...}}, but it is {tables[name]!r:.60}."
+            )
+            raise ConfigError(message)
+    for name in [name for name in raw.keywords if name not in top and name in tables]:
+        _set_option(tables, full_name(schema, name).split("."), tables.pop(name))
+    return replace(raw, tables=tables)
+
+
+def _set_option(tables: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for section in path[:-1]:
+        tables[section] = tables = {**tables.get(section, {})}
+    tables[path[-1]] = _merged(tables.get(path[-1]), value)
+
+
+# ---- data in memory
+
+
+def parts_in_memory(raw: RawRecipe, data_section: Any) -> dict[str, Any]:
+    """The parts of the data that are in memory: "train", "valid", "test"."""
+    if not {"data", *PARTS} & {*raw.keywords}:  # all data are named in the recipe's file
+        return {}
+    data = raw.tables.get("data", {})
+    parts = {part: data[part] for part in PARTS if part in data}
+    return {part: rows for part, rows in parts.items() if not _names_files(rows, data_section)}
+
+
+def with_placeholder_paths(raw: RawRecipe, schema: Any) -> RawRecipe:
+    """The recipe with paths where data in memory are, so that its options can be checked."""
+    if isinstance(raw.tables.get("tokenizer"), Tokenizer):
+        raw = replace(raw, tables={**raw.tables, "tokenizer": {"path": "tokenizer"}})
+    data_section = section_class(schema, "data")
+    paths = {
+        part: _path_option(Path(part), data_section) for part in parts_in_memory(raw, data_section)
+    }
+    if not paths:
+        return raw
+    return replace(raw, tables={**raw.tables, "data": {**raw.tables["data"], **paths}})
+
+
+def _path_option(path: Path, data_section: Any) -> Any:
+    """A path as the value of an option of [data]."""
+    return [str(path.absolute())] if data_section.several_files else str(path.absolute())
+
+
+def _names_files(value: Any, data_section: Any) -> bool:
+    """Whether this is a path, several paths, or a part of the training data to validate on."""
+    several = data_section.several_files and isinstance(value, list | tuple)
+    if several and data_section.of_documents and any(map(is_running_text, value)):
+        return False
+    return is_path(value) or _splits_train(value) or several and all(map(is_path, value))
+
+
+def _splits_train(value: Any) -> bool:
+    """Whether this is a share, 0.1, or a fold, {"fold": 1, "of": 5}, and not a table of columns."""
+    fold = isinstance(value, Mapping) and value and all(type(n) is int for n in value.values())
+    return isinstance(value, int | float) or bool(fold)
+
+
+@contextmanager
+def data_in_files(
+    raw: RawRecipe, schema: Any, folder: Path, has_runs: bool = False
+) -> Iterator[RawRecipe]:
+    """The recipe with the paths of files instead of data in memory, which are written to them.
+
+    If the body of the `with` statement raises an error, the files are removed.
+
+    Args:
+        schema: that of the recipe; its [data] tells the format of the files.
+        folder: the folder of the run, or of a study.
+        has_runs: whether runs have read the files, which must then hold the same data.
+
+    Raises:
+        DataError: the data have no rows, or a row lacks a value.
+        ConfigError: the names of the columns do not tell which to read; or the files hold other
+            data.
+    """
+    data_section = section_class(schema, "data")
+    parts, existed = parts_in_memory(raw, data_section), folder.exists()
+    raw = _with_saved_tokenizer(raw, schema, folder)
+    if not parts:
+        yield raw
+        return
+    data = dict(raw.tables["data"])
+    data |= _column_options(data, next(iter(parts.values())), data_section)
+    sources: dict[str, str] = {}  # path -> the name of its data in errors
+    new = folder / DATA_FOLDER / "new"
+    try:
+        for part, rows in parts.items():
+            path = _data_file(folder, part, data_section)
+            fresh = new.absolute() / path.name
+            sources |= dict.fromkeys((str(path), str(fresh)), f"{part}={source_name(rows)}")
+            columns = _written_columns(data, part)
+            if data_section.of_documents:
+                columns = [name for name in (raw.tables["data"].get("field"),) if name is not None]
+            _write(rows, fresh, columns, sources[str(path)], data_section)
+            if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
+                raise ConfigError(
+                    f"{folder} was started with other data: {path} differs from `{part}`. Give the "
+                    "same data, remove the folder, or choose another one (`out`, --out)."
+                )
+            data[part] = _path_option(path, data_section)
+        for fresh in [*new.iterdir()]:
+            fresh.replace(new.parent / fresh.name)
+        new.rmdir()
+        yield replace(raw, tables={**raw.tables, "data": data})
+    except BaseException as error:
+        written = new if has_runs else folder / DATA_FOLDER if existed else folder
+        shutil.rmtree(written, ignore_errors=True)
+        if isinstance(error, DataError) and error.path in sources:  # a file that is removed
+            source = sources[error.path]
+            raise DataError(source, error.line, error.problem, error.hint) from None
+        raise
+
+
+def _with_saved_tokenizer(raw: RawRecipe, schema: Any, folder: Path) -> RawRecipe:
+    """The recipe with the path of a tokenizer that was given as an object, and is written there."""
+    tokenizer = raw.tables.get("tokenizer")
+    if not isinstance(tokenizer, Tokenizer):
+        return raw
+    path = (folder / DATA_FOLDER / "tokenizer").absolute()
+    if issubclass(schema, NewTokenizerRecipe):
+        tokenizer = schema.new_tokenizer.completed(tokenizer)
+    tokenizer.save(path)
+    return replace(raw, tables={**raw.tables, "tokenizer": {"path": str(path)}})
+
+
+def _data_file(folder: Path, part: str, data_section: Any) -> Path:
+    """Where a part of the data is written in a folder."""
+    path = (folder / DATA_FOLDER / part).absolute()
+    lines = data_section.running_text and not data_section.of_documents
+    return path.with_suffix(".txt" if lines else ".jsonl")
+
+
+def _write(rows: Any, path: Path, columns: Sequence[str], source: str, data_section: Any) -> None:
+    if data_section.of_documents:
+        write_documents(rows, path, columns[0] if columns else None, source)
+    elif data_section.running_text:
+        write_lines(rows, path, source)
+    else:
+        write_jsonl(rows, path, columns, source)
+
+
+def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
+    """The columns of a part of the data that are written; []: all of them.
+
+    The column of groups is needed only where `valid` is a part of the training data.
+    """
+    group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
+    columns = data.get("columns", [])
+    besides = [*data.get("target_columns", []), *([] if group is None else [group])]
+    return [*columns, *(besides if columns else [])]
+
+
+def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> dict[str, Any]:
+    """The options that name columns, by name; {} if the section has no such options.
+
+    Args:
+        first: the first part of the data that is in memory.
+
+    Raises:
+        ConfigError: the columns are not given, and their names do not tell which they are.
+    """
+    if data_section.of_documents:
+        return {"field": DOCUMENT}
+    if data_section.running_text or "columns" not in data_section.model_fields:
+        return {}
+    names, group = column_names(first), data.get("group")
+    given = data.get("columns")
+
+    def by_name(column: Any) -> str:
+        known = isinstance(column, int) and 0 <= column < len(names)
+        return names[column] if known else str(column)
+
+    targets = data.get("target_columns", [])
+    besides = [*targets, *([] if group is None else [group])]
+    besides += [by_name(item) for item in besides]
+    known = infer_text_columns if targets else infer_columns
+    found = known(first, besides) if given is None else given
+    options: dict[str, Any] = {"columns": [by_name(item) for item in found]} if found else {}
+    options |= {"target_columns": [by_name(item) for item in targets]} if targets else {}
+    return options if group is None else options | {"group": by_name(group)}

@@ -8,8 +8,7 @@ from typing import Any
 
 from regard.attention.capture import CapturePoint
 from regard.checkpoints.hub import CONFIG
-from regard.experiments.run_folder import REPORT
-from regard.experiments.training_plan import ADAPTER, TrainingPlan
+from regard.experiments.training_plan import ADAPTER, REPORT, TrainingPlan
 from regard.metrics.score import ClassReport
 from regard.models import described
 from regard.schema import read_json
@@ -26,9 +25,9 @@ from regard.tasks.task import Task
 from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
-from regard.visual.heatmap import Heatmap
+from regard.visual.charts import Heatmap
 from regard.visual.picture import Note, Picture, PictureColumn, Table
-from regard.visual.report import ReportSample, RunReport
+from regard.visual.report import RunReport
 
 SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, Tagger)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
@@ -42,7 +41,7 @@ def write_report(folder: Path, task: Task, recipe: Any, result: Result) -> Path:
         facts=_facts(task, recipe, result),
         scores={recipe.model.name: _scores(result)},
         events=read_events(folder),
-        samples={recipe.model.name: [ReportSample(*row) for row in rows]},
+        samples={recipe.model.name: rows},
         pictures=[*_by_label(task, recipe), *_attention(task, recipe)],
     )
     return report.save(folder / REPORT)

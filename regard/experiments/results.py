@@ -1,23 +1,27 @@
-"""What the runs of a study reached and cost, as tables, pictures and a page."""
+"""What the runs of a study and the trials of a sweep reached and cost, as tables, pictures and a
+page."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import numpy as np
-from pydantic import Field
 
-from regard.errors import CheckpointError, ConfigError
-from regard.experiments.run_folder import REPORT, report_links
+from regard.errors import ConfigError
+from regard.executors import Json
+from regard.experiments.runs import report_links
+from regard.experiments.training_plan import REPORT
 from regard.file_writing import write_json
 from regard.metrics.score import better_direction
-from regard.schema import Fields, checked, read_json
-from regard.visual.curves import Curves, Series
-from regard.visual.picture import Picture, PictureRow, Table, fragment
-from regard.visual.report import ComparedModel, RunReport, compare_results
+from regard.schema import checked
+from regard.visual.charts import Curves, Series, short
+from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.report import ComparedModel, RunReport, compare_results, spread
 
 COMPARISON, RESULTS = "comparison.json", "results.jsonl"
 COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
@@ -158,20 +162,6 @@ def cv_results(
     return columns
 
 
-class _ComparedRun(Fields):
-    """A run in comparison.json, with the fields of its outcome."""
-
-    model: str
-    seed: int
-
-
-class _ComparisonFile(Fields):
-    """The fields of comparison.json that are read; the others are computed from them."""
-
-    conditions: dict[str, Any]
-    runs: Annotated[list[_ComparedRun], Field(min_length=1)]
-
-
 @dataclass(frozen=True)
 class Comparison(StudyResults):
     """The outcomes of all runs.
@@ -183,28 +173,6 @@ class Comparison(StudyResults):
     conditions: dict[str, Any]
     seeds: tuple[int, ...]
     outcomes: dict[str, tuple[Outcome, ...]]
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """The results of a comparison that was written.
-
-        Raises:
-            FileNotFoundError: there is none in this folder.
-            CheckpointError: comparison.json is damaged; the message names the field.
-        """
-        path = folder / COMPARISON
-
-        def damaged(message: str) -> CheckpointError:
-            hint = "If you remove the file, the same `regard compare` writes it again."
-            return CheckpointError(f"{message}\n{hint}")
-
-        file = read_json(path, _ComparisonFile, error=damaged, finite=False)
-        outcomes: dict[str, tuple[Outcome, ...]] = {}
-        for number, run in enumerate(file.runs):
-            outcome = checked(run.model_dump(), Outcome, path, damaged, f"runs.{number}")
-            outcomes[run.model] = (*outcomes.get(run.model, ()), outcome)
-        seeds = tuple(dict.fromkeys(run.seed for run in file.runs))
-        return cls(folder, file.conditions, seeds, outcomes)
 
     def __repr__(self) -> str:
         rows = (f"{row['model']} {row['quality']['mean']:.4g}" for row in self.table())
@@ -424,3 +392,176 @@ def _scores(runs: Sequence[Outcome]) -> dict[str, float | str]:
     }
     scores[f"valid {runs[0].goal[0]}"] = mean(outcome.goal[2] for outcome in runs)
     return scores
+
+
+Values = dict[str, Json]  # of the swept options, by their dotted names
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A configuration and what its runs reached, one for each seed.
+
+    until: the part of the budget to which it was trained.  scores: the best validation score of
+    each seed so far; () where one has failed.  tokens: that all runs have read.  outcomes: of the
+    runs that were trained to the end.  error: why one has failed.
+    """
+
+    name: str
+    values: Values
+    until: float
+    scores: tuple[float, ...]
+    tokens: int
+    outcomes: tuple[Outcome, ...] = ()
+    error: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The mean over the seeds."""
+        return mean(self.scores) if self.scores else None
+
+    @property
+    def test(self) -> tuple[float, ...]:
+        """The first score on the test data of each seed, where there are some."""
+        return tuple(outcome.scores[0]["value"] for outcome in self.outcomes if outcome.scores)
+
+    def facts(self) -> dict[str, Json]:
+        """Plain values."""
+        facts: dict[str, Json] = {
+            "trial": self.name,
+            "values": self.values,
+            "until": self.until,
+            "tokens": self.tokens,
+        }
+        if self.error:
+            return facts | {"error": self.error}
+        facts["valid"] = _spread_facts(self.scores)
+        return facts | ({"test": _spread_facts(self.test)} if self.test else {})
+
+
+def _spread_facts(scores: Sequence[float]) -> dict[str, Json]:
+    facts: dict[str, Json] = {"mean": mean(scores), "seeds": [*scores]}
+    return facts | ({"sd": stdev(scores)} if len(scores) > 1 else {})
+
+
+@dataclass(frozen=True)
+class SweepResults(StudyResults):
+    """The trials of a sweep, the best first; those that have failed last.
+
+    goal: the validation score that selects, and "max" or "min".  about: facts for the page.
+    """
+
+    folder: Path
+    goal: tuple[str, str]
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    about: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best mean validation score of those trained to the end."""
+        first = self.trials[0]
+        return first if first.until == 1 and not first.error else None
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the best trial's run with the first seed."""
+        return self.folder / run_name(self.best.name, self.seeds[0]) if self.best else None
+
+    @property
+    def tokens(self) -> int:
+        """What all runs together have read: tokens, or what else the task counts."""
+        return sum(trial.tokens for trial in self.trials)
+
+    @cached_property
+    def items(self) -> str:
+        """What the task counts, such as "tokens"."""
+        outcomes = [outcome for trial in self.trials for outcome in trial.outcomes]
+        return outcomes[0].items if outcomes else "tokens"
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """The swept options, and what the table calls them: the last part, where it is unique."""
+        last_parts = {name: name.rpartition(".")[2] for name in self.trials[0].values}
+        every = [*last_parts.values()]
+        return {name: last if every.count(last) == 1 else name for name, last in last_parts.items()}
+
+    def table(self) -> Table:
+        """A row for each trial."""
+        tests = next((trial.outcomes[0].scores for trial in self.trials if trial.test), [])
+        head = ["trial", *self.options.values(), f"valid {self.goal[0]}"]
+        head += [f"test {tests[0]['name']}"] if tests else []
+        head += ["trained to", self.items]
+        failed = any(trial.error for trial in self.trials)
+        rows = []
+        for trial in self.trials:
+            row = [trial.name, *(_shown(trial.values[name]) for name in self.options)]
+            row += [_spread(trial.scores)]
+            row += [_spread(trial.test)] if tests else []
+            row += [
+                "the end" if trial.until == 1 else str(Fraction(trial.until)),
+                short(trial.tokens),
+            ]
+            rows.append(tuple([*row, trial.error.split("\n")[0][:80]] if failed else row))
+        head += ["failed"] if failed else []
+        return Table(tuple(head), tuple(rows), "", 0 if self.best else None)
+
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """Columns as of scikit-learn's `cv_results_`: a row for each trial, a split for each seed.
+
+        pandas.DataFrame(found.cv_results)
+        """
+        name = f"valid_{self.goal[0]}"
+        rows = [
+            (trial.name, trial.values, {name: trial.scores, "test": trial.test})
+            for trial in self.trials
+        ]
+        return cv_results(rows, len(self.seeds), self.goal[1])
+
+    def picture(self) -> Picture:
+        """The table, and the validation scores while training."""
+        series = [
+            Series(trial.name, trial.outcomes[0].validation_curve())
+            for trial in self.trials
+            if trial.outcomes
+        ]
+        chart = Curves(tuple(series), f"valid {self.goal[0]} while training", self.items, "")
+        return PictureColumn((self.table(), chart) if series else (self.table(),), "")
+
+    def facts(self) -> dict[str, Any]:
+        """The contents of results.json."""
+        best = self.best
+        return {
+            "goal": self.goal[0],
+            "better": self.goal[1],
+            "best": None if best is None else best.name,
+            "values": None if best is None else best.values,
+            "run": None if self.run is None else str(self.run),
+            "seeds": [*self.seeds],
+            "tokens": self.tokens,
+            "trials": [trial.facts() for trial in self.trials],
+        }
+
+    def report(self) -> RunReport:
+        """A page, to be saved in the folder, since it links to the pages of the runs."""
+        runs = [run_name(trial.name, seed) for trial in self.trials for seed in self.seeds]
+        links = report_links(self.folder, runs)
+        title = f"Sweep over {', '.join(self.options.values())}"
+        return RunReport(title, self.about, comparison=self.picture(), links=links)
+
+    def __repr__(self) -> str:
+        best = self.trials[0]
+        score = "" if best.score is None else f", valid {self.goal[0]} {best.score:.4g}"
+        trials = f"{len(self.trials)} trials, the best {best.values}{score}"
+        return f"SweepResults({str(self.folder)!r}: {trials})"
+
+
+def _spread(scores: Sequence[float]) -> str:
+    """`spread`, with four significant digits for a single score."""
+    if len(scores) > 1:
+        return spread(scores)
+    return f"{scores[0]:.4g}" if scores else ""
+
+
+def _shown(value: Json) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

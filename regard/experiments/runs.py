@@ -1,39 +1,32 @@
-"""From a recipe to a run folder.
+"""From a recipe to a run folder, and the run: its scores and curves, and its model.
 
 run = train("recipes/demo.toml", epochs=3)
 run.folder, run.scores, run.model
 """
 
+from __future__ import annotations
+
 import platform
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, count
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard import training
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.hub import CONFIG
 from regard.data.files import split_member
+from regard.data.in_memory import is_path
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.experiments import keywords
+from regard.experiments import recipe_options, training_plan
 from regard.experiments.recipe_options import checked_recipe, open_recipe, read_recipe, schema_of
-from regard.experiments.run_folder import (
-    REPORT,
-    START,
-    Run,
-    check_out,
-    check_start,
-    keep_start,
-    kept_start,
-    remove_start,
-)
-from regard.experiments.training_plan import TrainingPlan, holds_tokenizer, plan
+from regard.experiments.training_plan import TrainingPlan, plan
 from regard.models.conversions import merged
 from regard.models.encoder_with_heads import deployed
 from regard.progress import showing
@@ -42,17 +35,121 @@ from regard.schema import checked
 from regard.tasks.folders import device_for, load, save
 from regard.text import Tokenizer
 from regard.training import Result
-from regard.training.callbacks import (
-    RESULT,
-    Callback,
-    Progress,
-    display_of,
-    read_result,
-)
-from regard.training.distributed.processes import connected, processes
+from regard.training.callbacks import RESULT, Callback, Progress, display_of, read_result
+from regard.training.distributed import connected, processes
+from regard.training.metrics_log import read_events
 from regard.training.options import DefaultEpochs
 
+if TYPE_CHECKING:
+    from regard.metrics.score import Scores
+    from regard.tasks.task import Task
+    from regard.visual.picture import PictureColumn
+
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
+
+
+def report_links(folder: Path, runs: Sequence[str]) -> dict[str, str]:
+    """The reports of the runs in a folder, by the names of the runs; only those that exist."""
+    pages = {run: f"{run}/{training_plan.REPORT}" for run in runs}
+    return {run: page for run, page in pages.items() if (folder / page).exists()}
+
+
+def check_out(out: object) -> None:
+    """Check that an argument `out` is a path, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if out is not None and not is_path(out):
+        raise ConfigError(f"`out` must be the path of a folder, but is {out!r:.60}.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training, as `regard.train` and `regard.resume` return it.
+
+    It is a path, that of its folder: `regard.load(run)`.
+
+    folder: the folder of the run.
+    result: how the training ended, with its scores.
+    """
+
+    folder: Path
+    result: Result
+
+    def __fspath__(self) -> str:
+        """The folder, so that a run is a path: `regard.resume(run)`, `regard.load(run)`."""
+        return str(self.folder)
+
+    def __repr__(self) -> str:
+        """The folder, how the training ended, which weights are kept, and their scores."""
+        result = self.result
+        labelled = result.labelled_scores().items()
+        scores = [f"{name} {value:.4g}" for name, value in labelled if value is not None]
+        return f"Run({str(self.folder)!r}: {', '.join([result.reason, result.weights, *scores])})"
+
+    @cached_property
+    def model(self) -> Task:
+        """The model as `regard.load` opens it: `run.model.predict(texts)`."""
+        return load(self.folder)
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The scores of `model` on the validation data, by the names of the metrics.
+
+        They are of the weights that are kept, which `result.weights` names: those of the best step,
+        or the mean of the last checkpoints.
+        """
+        return self.result.scores
+
+    @property
+    def test_scores(self) -> dict[str, float | None]:
+        """The scores on the recipe's test data, by the names that `regard evaluate` prints."""
+        return self.result.test_scores
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl: logged values and validations, each with its `step`."""
+        return read_events(self.folder)
+
+    @property
+    def curves(self) -> PictureColumn:
+        """The charts of the training: losses, scores, learning rate, speed."""
+        from regard.visual.report import training_curves
+
+        return training_curves(self.history)
+
+    def evaluate(self, data: Any, **options: Any) -> Scores:
+        """The scores of the model on other data: a file, a reader, or data in memory.
+
+        If a table has the columns that the recipe names (`columns`), these are read.
+
+        Args:
+            options: arguments of the task's `evaluate`, such as `columns`.
+
+        Raises:
+            DataError: the data cannot be read.
+            ConfigError: the names of the columns do not tell which to read.
+        """
+        from regard.tasks.calls import evaluate, recipe_columns
+
+        if not options.get("columns"):
+            options["columns"] = recipe_columns(self.folder, data)
+        return evaluate(self.model, data, **options)
+
+    def predict(self, texts: Any) -> Any:
+        """The predictions of the model for one text or several, as `run.model.predict`."""
+        return self.model.predict(texts)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the scores and the curves."""
+        from regard.visual.picture import Table, fragment
+
+        scores = self.result.labelled_scores().items()
+        rows = [[name, "" if value is None else f"{value:.4g}"] for name, value in scores]
+        title = f"{self.folder}: {self.result.weights}"
+        table = Table.of(["score", ""], rows, title).body() if rows else ""
+        return fragment(f'{table}<div class="rg-charts">{self.curves.body()}</div>')
 
 
 def train(
@@ -94,7 +191,7 @@ def train(
         Paused: at `stop_after_fraction`, when the training is saved.
         Others as `regard.training.train`.
     """
-    raw = keywords.recipe_from_keywords(recipe, options)
+    raw = recipe_options.recipe_from_keywords(recipe, options)
     return train_recipe(raw, out, device, progress, callbacks, stop_after_fraction)
 
 
@@ -135,11 +232,11 @@ def _begin(
     """
     device_for(device)  # raises an error before anything is written
     schema = schema_of(raw)
-    raw = keywords.with_options_in_sections(raw, schema)
+    raw = recipe_options.with_options_in_sections(raw, schema)
     # Wrong options raise an error here, before data in memory are written.
-    checked = checked_recipe(keywords.with_placeholder_paths(raw, schema))
+    checked = checked_recipe(recipe_options.with_placeholder_paths(raw, schema))
     folder = new_folder(raw, checked.name, out)
-    with keywords.data_in_files(raw, schema, folder) as raw:
+    with recipe_options.data_in_files(raw, schema, folder) as raw:
         checked = checked_recipe(raw)
         with raw.locating(type(checked)), showing(progress):
             planned = plan(checked, device=device)
@@ -149,7 +246,7 @@ def _begin(
             check_new(folder)  # reading data takes long: another process may have been quicker
             folder.mkdir(parents=True, exist_ok=True)
             planned.task.tokenizer.save(folder / "model")
-            keep_start(checked.model, folder)
+            training_plan.keep_start(checked.model, folder)
             about = {"seed": checked.seed, "versions": _versions(), "data": planned.checksums}
             about |= {"start": planned.start_checksums, "notes": planned.task.notes()}
             write(folder / "recipe.toml", planned.recipe, about)
@@ -198,7 +295,7 @@ def name_of_run(path: str | PathLike[str], name: str) -> str:
 
 
 # What a run that was killed early may have left in its folder.
-LEFTOVERS = {keywords.DATA_FOLDER, "model", START}
+LEFTOVERS = {recipe_options.DATA_FOLDER, "model", training_plan.START}
 
 
 def check_new(folder: Path) -> None:
@@ -250,7 +347,7 @@ def resume(
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
     with raw.locating(type(recipe)), connected(device) as own_device:
-        if (folder / RESULT).exists() and not check_start(
+        if (folder / RESULT).exists() and not training_plan.check_start(
             recipe.model, _recorded(raw, "start"), folder
         ):
             with closing(display_of(progress)) as shown:
@@ -277,11 +374,15 @@ def _plan_of_run(
 ) -> TrainingPlan:
     """The plan of an existing run, its data at the recorded paths or at those of `overrides`."""
     recorded = _recorded(raw, "data")
-    tokenizer = Tokenizer.load(folder / "model") if holds_tokenizer(folder / "model") else None
-    check_start(recipe.model, _recorded(raw, "start"), folder)
+    tokenizer = (
+        Tokenizer.load(folder / "model")
+        if training_plan.holds_tokenizer(folder / "model")
+        else None
+    )
+    training_plan.check_start(recipe.model, _recorded(raw, "start"), folder)
     gone = [name for name in recorded if not split_member(name)[0].exists()]
     if not overrides:  # where the run has moved, so have the data that were in memory
-        own = folder.absolute() / keywords.DATA_FOLDER
+        own = folder.absolute() / recipe_options.DATA_FOLDER
         overrides = [
             f"data.{field}={own / path.name}"
             for field, path in recipe.data
@@ -289,7 +390,7 @@ def _plan_of_run(
         ]
     if overrides:
         _, moved = open_recipe(folder / "recipe.toml", overrides)
-        planned = plan(moved, tokenizer, device, kept_start(folder))
+        planned = plan(moved, tokenizer, device, training_plan.kept_start(folder))
         if sorted(planned.checksums.values()) != sorted(recorded.values()):
             return planned  # its identity is another one: the error names the files
         paths = {
@@ -304,7 +405,7 @@ def _plan_of_run(
         hint = f"If it has moved, name the new path: regard resume {folder} data.train=NEW"
         hint += f", or regard.resume({str(folder)!r}, ['data.train=NEW'])."
         raise DataError(folder, None, problem, hint)
-    return plan(recipe, tokenizer, device, kept_start(folder))
+    return plan(recipe, tokenizer, device, training_plan.kept_start(folder))
 
 
 def _train(
@@ -337,7 +438,7 @@ def _train(
         callbacks=callbacks,
     )
     processes().from_first(lambda: _write_card_and_report(planned, folder, result, finished))
-    processes().from_first(lambda: remove_start(folder))
+    processes().from_first(lambda: training_plan.remove_start(folder))
     return result
 
 
@@ -352,7 +453,7 @@ def _write_card_and_report(
     from regard.experiments.report import write_report, write_run_card
 
     write_run_card(planned, folder, result)
-    if (folder / REPORT).exists():
+    if (folder / training_plan.REPORT).exists():
         return
     if finished:
         planned.task.module = merged(planned.task.module)

@@ -10,31 +10,41 @@ the training data, or the values of options.
 """
 
 import json
+import math
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import count
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from regard.checkpoints.store import FACTS
 from regard.data import hash_of
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.executors import ExecutorOptions, Job, Json, make_executor, print_line, results_of
-from regard.experiments import keywords
+from regard.experiments import recipe_options
+from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
-from regard.experiments.results import RESULTS, run_name
-from regard.experiments.run_folder import check_out, check_start
-from regard.experiments.runs import name_of_run
-from regard.experiments.training_plan import holds_tokenizer
+from regard.experiments.results import RESULTS, Outcome, run_name
+from regard.experiments.runs import check_out, load, name_of_run, resume, train_recipe
+from regard.experiments.training_plan import check_start, holds_tokenizer
 from regard.file_writing import locked, write_json
-from regard.progress import Lines
+from regard.progress import Lines, Silent, clock
 from regard.recipe import read, write
 from regard.schema import change_lines, differences, read_json
 from regard.tasks import task_class
-from regard.training import Interrupted
+from regard.tasks.task import Task
+from regard.training import Interrupted, Paused, Result
+from regard.training.callbacks import RESULT
+from regard.training.checkpointing import Facts, RunFolder
+from regard.training.metrics_log import read_events
 from regard.training.options import DefaultEpochs
 
 BUDGET = ("tokens", "epochs", "max_steps")
@@ -142,7 +152,7 @@ def _by_content(value: Any, checksums: Mapping[str, str]) -> Any:
 CONDITIONS, RECIPES = "conditions.json", "recipes"
 ERROR = "error"
 CONTINUES = "Finished runs are kept: the same command continues from there."
-FUNCTION = "regard.experiments.study_worker:trained_until"
+FUNCTION = "regard.experiments.study:trained_until"
 Row = dict[str, Any]
 Overrides = Sequence[str]
 
@@ -366,12 +376,12 @@ def recipe_in_file(
     Raises:
         ConfigError: the recipe is wrong, or the folder holds other data.
     """
-    raw = keywords.recipe_from_keywords(path, options)
+    raw = recipe_options.recipe_from_keywords(path, options)
     schema = schema_of(raw)
-    raw = keywords.with_options_in_sections(raw, schema)
-    checked_recipe(keywords.with_placeholder_paths(raw, schema))  # before data are written
+    raw = recipe_options.with_options_in_sections(raw, schema)
+    checked_recipe(recipe_options.with_placeholder_paths(raw, schema))  # before data are written
     has_runs = bool(names) or any(out.glob("*/recipe.toml"))
-    with keywords.data_in_files(raw, schema, out, has_runs) as raw:
+    with recipe_options.data_in_files(raw, schema, out, has_runs) as raw:
         recipe = checked_recipe(raw)
     if isinstance(recipe.training.epochs, DefaultEpochs):  # each run decides by its data
         training = replace(recipe.training, epochs=None)
@@ -395,3 +405,140 @@ def folder_of_study(path: Any, options: Mapping[str, Any], out: Any, ending: str
         return Path(out)
     name = options.get("name") or ("" if path is None else read(path).text_at("name"))
     return Path("runs") / f"{name_of_run(path or options.get('task', ''), name)}-{ending}"
+
+
+SAMPLES = 12  # of the test data, in the report
+POLL_INTERVAL = 1.0  # seconds between two checks whether another process has ended
+YEAR = 3e7  # seconds
+
+
+def trained_until(
+    folder: str,
+    recipe: str,
+    overrides: Sequence[str],
+    every: float,
+    until: float,
+    device: str | None,
+) -> dict[str, Any]:
+    """The job of a run: train or resume it to a part of its budget; test and measure it at the end.
+
+    until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
+
+    Returns the best validation score so far as "score", None where none is finite, its "goal",
+    "steps" and "tokens"; at the end also "outcome", the fields of `Outcome`.
+    """
+    path, progress = Path(folder), WorkerProgress(every)
+    _wait_for_other_process(path)
+    finished, stop = (path / RESULT).exists(), until if until < 1 else None
+    train = partial(train_recipe, read(recipe, overrides), path, device)
+    if (path / "recipe.toml").exists():
+        train = partial(resume, path, device=device)
+    try:
+        result = train(progress=progress, stop_after_fraction=stop).result
+    except Paused as paused:
+        return _reached(paused.goal, paused.best, paused.step, paused.tokens)
+    memory = None if finished else peak_memory()
+    task: Any = load(path, device=device)
+    score = result.scores.get(task.goal[0])
+    reached = _reached(task.goal, score, result.step, result.tokens)
+    if until < 1:  # it ended before: `patience` validations without a better score
+        return reached
+    outcome = _measured(path, task, result, memory)
+    progress.write(f"100% · {outcome.quality:.4g}, {result.seconds:.0f} s of training")
+    return reached | {"outcome": asdict(outcome)}
+
+
+def _reached(goal: Sequence[str], score: float | None, steps: int, tokens: int) -> dict[str, Any]:
+    return {"goal": [*goal], "score": score, "steps": steps, "tokens": tokens}
+
+
+def _wait_for_other_process(folder: Path) -> None:
+    """Wait while another process trains in this folder.
+
+    It can be the job of a command that was killed: on a cluster its jobs end later than it does.
+    """
+    while folder.is_dir():
+        try:
+            with locked(folder, "training in"):
+                return
+        except ConfigError as error:
+            print(f"{error} This one waits.", file=sys.stderr, flush=True)
+        time.sleep(POLL_INTERVAL)
+
+
+def _measured(folder: Path, task: Any, result: Result, memory: int | None) -> Outcome:
+    """What a finished run has reached, and what it cost."""
+    recipe: Any = read_recipe(folder / "recipe.toml")
+    cost = estimate(folder / "recipe.toml", measure=False).totals()
+    name, direction = task.goal
+    *_, newest = RunFolder(folder).saved()
+    return Outcome(
+        scores=_test_scores(task, recipe, result),
+        goal=(name, direction, result.scores.get(name)),
+        curves=curves_of(folder, task.items),
+        steps=result.step,
+        tokens=result.tokens,
+        seconds=result.seconds,
+        parameters=cost["parameters"],
+        flops=cost["flops_per_item"] * result.tokens,
+        memory=memory,
+        precision=read_json(newest / FACTS, Facts, finite=False).precision,
+        threads=recipe.training.threads or torch.get_num_threads(),
+        samples=task.test_samples(recipe)[:SAMPLES],
+        items=task.items,
+        valid={**result.scores},
+    )
+
+
+def _test_scores(task: Task, recipe: Any, result: Result) -> list[dict[str, Any]]:
+    """Those of the training; they are measured where it ended without them."""
+    if result.test_scores:
+        return [
+            {"name": name, "value": math.nan if value is None else value, "signature": signature}
+            for name, signature in result.test_signatures.items()
+            for value in [result.test_scores[name]]
+        ]
+    return [
+        {"name": one.name, "value": one.value, "signature": one.signature}
+        for one in task.test(recipe)
+    ]
+
+
+def curves_of(folder: Path, items: str) -> dict[str, list[tuple[float, float]]]:
+    """The losses and scores of metrics.jsonl against the items seen."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for event in read_events(folder):
+        for key, value in event.items():
+            if key.startswith(("train/", "valid/")) and value is not None and items in event:
+                curves.setdefault(key, []).append((event[items], value))
+    return curves
+
+
+def peak_memory() -> int:
+    """Peak memory of this process in bytes: of the GPU, where it has used one."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    try:  # on Linux getrusage includes the peak of the process that started this one
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class WorkerProgress(Silent):
+    """Progress for the process that waits; the results repeat what is only said.
+
+    every: seconds between two lines; a year means none.
+    """
+
+    def write(self, text: str) -> None:
+        """A line that tells how far the run is."""
+        if self.every < YEAR:
+            self._print(text)
+
+    def show(self, status: Any) -> None:
+        rate, left = f"{status.tokens_per_s:,.0f} {status.items}/s", f"{clock(status.left)} left"
+        self.write(f"{status.fraction:.0%} · loss {status.loss:.2f} · {rate} · {left}")

@@ -32,6 +32,7 @@ from itertools import product
 from os import PathLike
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -40,16 +41,17 @@ from regard import habit_names
 from regard.checkpoints.filling import on_meta
 from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
 from regard.executors import ExecutorOptions, Json
-from regard.experiments.build_model import build_model, build_tokenizer
 from regard.experiments.recipe_options import (
     FineTuneSection,
     open_recipe,
     read_recipe,
     schema_of,
 )
-from regard.experiments.results import run_name
+from regard.experiments.results import Outcome, SweepResults, Trial, Values, run_name
 from regard.experiments.study import (
     BUDGET,
+    ERROR,
+    Row,
     RunOptions,
     Study,
     check_equal,
@@ -60,7 +62,7 @@ from regard.experiments.study import (
     runs_by_seed,
     with_tokenizer,
 )
-from regard.experiments.sweep_results import SweepResults, Values, mean_score, results_of_sweep
+from regard.experiments.training_plan import build_model, build_tokenizer
 from regard.recipe import check_name, full_name, takes
 from regard.suggest import nearest
 from regard.toml_text import toml_value
@@ -570,3 +572,47 @@ def _without_batching(conditions: Mapping[str, Any]) -> dict[str, Any]:
     """The conditions that all trials must share whose budget is not in steps."""
     data = {name: value for name, value in conditions["data"].items() if name not in BATCHING}
     return {**conditions, "data": data}
+
+
+def mean_score(rows: Sequence[Row]) -> float | None:
+    """The mean score of the runs of a trial, negative where lower is better; None where one has
+    failed."""
+    if any(row.get("score") is None for row in rows):
+        return None
+    return mean(row["score"] for row in rows) * (1 if rows[0]["goal"][1] == "max" else -1)
+
+
+def results_of_sweep(
+    study: Study, trials: Mapping[str, Values], about: Mapping[str, str]
+) -> SweepResults:
+    """The results of a sweep that has ended.
+
+    trials: of each its values.
+
+    Raises:
+        RegardError: every trial has failed.
+    """
+    folder, seeds, ranked, goals = study.folder, study.options.seeds, [], list[list[str]]()
+    for name, values in trials.items():
+        newest = [study.newest(folder / run_name(name, seed), strict=False) for seed in seeds]
+        rows = [row for row in newest if row is not None]
+        score = mean_score(rows)
+        until, tokens = max(row["until"] for row in rows), sum(row.get("tokens", 0) for row in rows)
+        if score is None:
+            errors = [str(row[ERROR]) for row in rows if ERROR in row]
+            error = next(iter(errors), "no validation score is finite")
+            trial = Trial(name, values, until, (), tokens, error=error)
+        else:
+            goals.append(rows[0]["goal"])
+            outcomes = tuple(Outcome.of_row(row, folder) for row in rows if "outcome" in row)
+            scores = tuple(row["score"] for row in rows)
+            trial = Trial(name, values, until, scores, tokens, outcomes)
+        ranked.append((score is None, -until, -(score or 0.0), trial))
+    if not goals:
+        reasons = dict.fromkeys(trial.error for *_, trial in ranked)
+        raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
+    in_order = tuple(trial for *_, trial in sorted(ranked, key=lambda row: row[:3]))
+    name, better = goals[0]
+    results = SweepResults(folder, (name, better), seeds, in_order, about)
+    spent = f"{results.tokens:,} {results.items}"
+    return replace(results, about={**about, "read by all runs": spent})

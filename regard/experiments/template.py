@@ -175,17 +175,6 @@ def _toml_default(kind: Any, name: str) -> str:
     return toml_value(default)
 
 
-def sections_with(option: str) -> list[str]:
-    """The dotted names of an option in the recipes of all tasks, the outermost first."""
-    names = dict[str, None]()
-    for task in trained_tasks():
-        schema = schema_of(parse(dumps(_preset_options(task))))
-        for section in sections_of(schema):
-            if option in names_in(schema, section):
-                names[f"{section}.{option}"] = None
-    return sorted(names, key=lambda name: name.count("."))
-
-
 def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
     ending = FILE_ENDINGS.get(task, "tsv")

@@ -3,7 +3,7 @@
 A request has items (texts, prompts, images). Each turn computes some items of waiting requests that
 ask for the same of the same model, in one call of the library, which sorts them by length. The
 requests take turns: one with many items does not keep the others waiting. Between two turns every
-prompt that is being continued gets a token: see `regard.serving.generation`.
+prompt that is being continued gets a token: see `regard.serving.models`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from regard.errors import TextError
 from regard.serving.problems import Problem
 
 if TYPE_CHECKING:
-    from regard.serving.counters import RequestCounters
-    from regard.serving.generation import ServedBatch
+    from regard.serving.models import RequestCounters, ServedBatch
     from regard.serving.work import Work
 
 

@@ -17,7 +17,7 @@ from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import eos_tokens
 from regard.decoding.streaming import GeneratedText, text_of
 from regard.errors import ConfigError, TextError, TextTooLong
-from regard.serving.generation import Generation
+from regard.serving.models import Generation
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import NUMBER, Piece, Work, check_answer_size, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
@@ -217,11 +217,12 @@ class Body:
             "choices": choices,
         }
 
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether the last event of a stream counts tokens."""
+    def end(self, results: Sequence[Any]) -> dict[str, Any] | None:
+        """The last chunk of a stream, which counts tokens, where it is asked for."""
         options = self.request.stream_options
-        return options is not None and options.include_usage
+        if options is None or not options.include_usage:
+            return None
+        return self.chunk_of([]) | {"usage": self.usage(results)}
 
 
 @dataclass(frozen=True)
@@ -239,13 +240,13 @@ class CompletionBody(Body):
         ]
         for index, choice in enumerate(choices):
             choice["index"] = index
-        return self._of(choices) | {"usage": self._usage(results)}
+        return self.chunk_of(choices) | {"usage": self.usage(results)}
 
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
         """With what is new of one choice."""
         index = prompt * self.request.n + row
         choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
-        return self._of([choice])
+        return self.chunk_of([choice])
 
     def pieces(self, results: Sequence[Completed]) -> Iterator[Piece]:
         """All choices, each as one piece."""
@@ -253,14 +254,12 @@ class CompletionBody(Body):
             for row, text in enumerate(completed.texts[: self.request.n]):
                 yield prompt, row, text.text, text.reason
 
-    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
-        """The last chunk of a stream, where it is asked for."""
-        return self._of([]) | {"usage": self._usage(results)} if self.counts_tokens else None
-
-    def _of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def chunk_of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """With these choices."""
         return self.of("cmpl", "text_completion", choices)
 
-    def _usage(self, results: Sequence[Completed]) -> dict[str, int]:
+    def usage(self, results: Sequence[Completed]) -> dict[str, int]:
+        """How many tokens were read and written."""
         read = sum(len(completed.prompt) for completed in results)
         texts = [text for completed in results for text in completed.texts[: self.request.n]]
         return usage(read, sum(len(text.tokens) for text in texts))
@@ -415,27 +414,26 @@ class ChatBody(Body):
             }
             for _, row, text, reason in self.pieces(results)
         ]
-        return self.of("chatcmpl", "chat.completion", choices) | {"usage": self._usage(results)}
+        return self.of("chatcmpl", "chat.completion", choices) | {"usage": self.usage(results)}
 
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
         """With what is new of one reply; its first chunk has the role."""
         role = {} if row in self.started else {"role": "assistant"}
         self.started.add(row)
         delta = {**role, "content": piece}
-        choice = {"index": row, "delta": delta, "finish_reason": reason}
-        return self.of("chatcmpl", "chat.completion.chunk", [choice])
+        return self.chunk_of([{"index": row, "delta": delta, "finish_reason": reason}])
 
     def pieces(self, results: list[list[GeneratedText]]) -> Iterator[Piece]:
         """The replies."""
         for row, text in enumerate(results[0][: self.request.n]):
             yield 0, row, text.text, text.reason
 
-    def end(self, results: list[list[GeneratedText]]) -> dict[str, Any] | None:
-        """The last chunk of a stream, where it is asked for."""
-        last = self.of("chatcmpl", "chat.completion.chunk", [])
-        return last | {"usage": self._usage(results)} if self.counts_tokens else None
+    def chunk_of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """With these choices."""
+        return self.of("chatcmpl", "chat.completion.chunk", choices)
 
-    def _usage(self, results: list[list[GeneratedText]]) -> dict[str, int]:
+    def usage(self, results: list[list[GeneratedText]]) -> dict[str, int]:
+        """How many tokens were read and written."""
         return usage(self.read, sum(len(text.tokens) for text in results[0][: self.request.n]))
 
 

@@ -17,6 +17,7 @@ from regard.suggest import nearest
 Count = Annotated[int, Field(ge=1)]
 Outputs = Annotated[int, Field(ge=1, le=128)]  # of one text: they take memory and time together
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+TooLong = Literal["error", "truncate"]
 Zero = Annotated[float, Field(ge=0, le=0)]
 Value = TypeVar("Value")
 Listed = Annotated[
@@ -131,7 +132,7 @@ class ScoreTexts(Texts):
 class TextsWithLimit(Texts):
     """Texts that may be too long."""
 
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Texts beyond the model's limit."""
 
 
@@ -163,7 +164,7 @@ class Search(Request):
     """What is searched; without them the index that is served."""
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     """How many texts are found."""
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Texts beyond the model's limit."""
 
 
@@ -181,7 +182,7 @@ class TextsOrPairs(Request):
 class Predict(TextsOrPairs):
     """The prediction of any task that does not generate text."""
 
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Texts beyond the model's limit."""
 
 
@@ -215,7 +216,7 @@ class Answer(Request):
     """Where the answer is: one for all questions, or as many as questions."""
     n_best: Annotated[int, Field(ge=1, le=100)] = 1
     """How many passages to give with each answer."""
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Questions beyond the model's limit."""
 
     def items(self) -> list[Any]:
@@ -251,7 +252,7 @@ class Choose(Request):
 
     questions: ChoiceQuestionFields | Listed[ChoiceQuestionFields]
     """One question, or a list of them."""
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Questions beyond the model's limit."""
 
     def items(self) -> list[Any]:
@@ -304,7 +305,7 @@ class DecodedTexts(Decoding):
 
     texts: str | Listed[str]
     """One text or prompt, or a list of them."""
-    too_long: Literal["error", "truncate"] = "error"
+    too_long: TooLong = "error"
     """Texts beyond the model's limit."""
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from regard.lazy import on_first_call
-from regard.serving import calls, requests
-from regard.serving.work import search_work, tokenize, work_maker
+from regard.serving import requests, work
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from regard.tasks.task import Task
 
 
-has_attention = on_first_call("regard.visual.attention_maps:has_attention")
+has_attention = on_first_call("regard.visual.attention_record:has_attention")
 continues_texts = on_first_call("regard.serving.openai:continues_texts")
 replies = on_first_call("regard.serving.openai:replies")
 
@@ -60,12 +59,12 @@ def task_route(
     path: str,
     method: str,
     request: type[requests.Request],
-    call: calls.Call,
+    call: work.Call,
     condition: Callable[[Task], bool] = lambda task: True,
     **example: Any,
 ) -> Route:
     """A route whose items are answered one by one."""
-    return Route(path, method, request, work_maker(call), example, condition)
+    return Route(path, method, request, work.work_maker(call), example, condition)
 
 
 def openai_route(
@@ -77,8 +76,8 @@ def openai_route(
     **example: Any,
 ) -> Route:
     """A route of OpenAI's; name: of a function of `regard.serving.openai`."""
-    work = on_first_call(f"regard.serving.openai:{name}")
-    return Route(f"/v1/{path}", method, request, work, example, condition)
+    function = on_first_call(f"regard.serving.openai:{name}")
+    return Route(f"/v1/{path}", method, request, function, example, condition)
 
 
 CAT, MAT, IMAGE = "the cat sat", "The cat sat on the mat.", "iVBORw0KGgo="
@@ -86,10 +85,10 @@ PAIR, TURN = [CAT, "it slept"], {"role": "user", "content": CAT}
 CHOICES = {"context": MAT, "question": "Who sat?", "choices": ["the cat", "the dog"]}
 FOUND = {"query": "a cat", "texts": [CAT, "the dog ran"], "top_k": 1}
 R = requests
-predict, decode = calls.predict, calls.decode
+predict, decode = work.predict, work.decode
 ALL = (
-    task_route("/embed", "embed", R.Embed, calls.embed, texts=[CAT, MAT]),
-    Route("/search", "search", R.Search, search_work, FOUND),
+    task_route("/embed", "embed", R.Embed, work.embed, texts=[CAT, MAT]),
+    Route("/search", "search", R.Search, work.search_work, FOUND),
     task_route(
         "/classify",
         "predict_proba",
@@ -107,20 +106,20 @@ ALL = (
     task_route("/translate", "translate", R.Translate, decode, texts=[CAT]),
     task_route("/summarize", "summarize", R.SummarizeTexts, decode, texts=MAT),
     task_route("/generate", "generate", R.Generate, decode, texts=CAT, max_tokens=20),
-    task_route("/fill", "fill", R.Fill, calls.fill, texts="the cat [MASK]", top=3),
-    task_route("/score", "log_likelihoods", R.ScoreTexts, calls.score, texts=[CAT, MAT]),
-    task_route("/parse", "parse", R.ParseTexts, calls.parse, texts=CAT),
-    task_route("/caption", "caption", R.Caption, calls.caption, images=IMAGE),
+    task_route("/fill", "fill", R.Fill, work.fill, texts="the cat [MASK]", top=3),
+    task_route("/score", "log_likelihoods", R.ScoreTexts, work.score, texts=[CAT, MAT]),
+    task_route("/parse", "parse", R.ParseTexts, work.parse, texts=CAT),
+    task_route("/caption", "caption", R.Caption, work.caption, images=IMAGE),
     task_route(
         "/regions",
         "",
         R.Regions,
-        calls.region_weights,
+        work.region_weights,
         lambda task: task.reads_images,
         images=IMAGE,
     ),
-    task_route("/look", "", R.Look, calls.attention_weights, has_attention, texts=CAT),
-    Route("/tokenize", "", R.Tokenize, tokenize, {"texts": [CAT]}),
+    task_route("/look", "", R.Look, work.attention_weights, has_attention, texts=CAT),
+    Route("/tokenize", "", R.Tokenize, work.tokenize, {"texts": [CAT]}),
     openai_route(
         "completions",
         "generate",

@@ -1,26 +1,45 @@
-"""The process: loads models in the engine's thread, listens meanwhile, drains when it is told."""
+"""The process of a server: loads models in the engine's thread, listens meanwhile, drains when it
+is told. `regard.serve` starts it.
+
+What needs fastapi and uvicorn is imported late: `check_packages` tells first that they are missing.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
-from regard.errors import ConfigError
-from regard.serving.access import is_loopback
-from regard.serving.app import Service, application
-from regard.serving.counters import RequestCounters
-from regard.serving.engine import Engine
-from regard.serving.models import ServedModels, served_model
+from regard.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
+    from regard.layers.quantized import WeightType
     from regard.serving.ui.sources import UISources
+    from regard.tasks.task import Task
+
+    Folder = str | PathLike[str]
+
+
+def check_packages() -> None:
+    """Check that the packages of a server are installed.
+
+    Raises:
+        MissingExtra: one is not.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(error.name or "fastapi", "serve", "A server") from None
+
 
 # Seconds after which a thread of Python lets another one go on: the engine asks for that behind
 # each operation of a model, while the server reads requests. Python's own number is ten times it.
@@ -50,6 +69,8 @@ class ServerOptions:
     @property
     def loopback(self) -> bool:
         """Whether only programs of this machine reach it."""
+        from regard.serving.app import is_loopback
+
         return is_loopback(self.host)
 
     def __post_init__(self) -> None:
@@ -78,6 +99,12 @@ def run(
     Raises:
         RegardError: a folder cannot be loaded, or the server cannot listen as asked.
     """
+    import uvicorn
+
+    from regard.serving.app import Service, application
+    from regard.serving.engine import Engine
+    from regard.serving.models import RequestCounters, ServedModels, served_model
+
     listening = _listen(options.host, options.port)
     counters = RequestCounters()
     engine = Engine(options.max_queued_tokens, counters)
@@ -145,3 +172,55 @@ def _listen(host: str, port: int) -> socket.socket:
 def _address(listening: socket.socket) -> str:
     host, port, *_ = listening.getsockname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(
+    models: Folder | Sequence[Folder] | Mapping[str, Folder | Task],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str = "",
+    ui: bool = False,
+    quantize: WeightType | None = None,
+    device: str | None = None,
+) -> None:
+    """Answer requests over HTTP until SIGTERM or Ctrl-C, as `regard serve` does.
+
+        regard.serve("runs/reviews", ui=True)
+        regard.serve({"reviews": model, "translator": "runs/demo"})
+
+    Args:
+        models: a folder or a run, several, or either by the names under which they are served; with
+            names also models that are loaded.
+        host: the address to listen at; one that other machines reach needs an `api_key`.
+        port: 0: the system chooses one.
+        ui: whether the address has a page that shows what the models do.
+        quantize, device: as of `regard.load`.
+
+    Raises:
+        ConfigError: two folders have the same name, or the server cannot listen as asked.
+        MissingExtra: the packages of a server are not installed.
+    """
+    check_packages()
+    from regard.serving.models import named_folders
+    from regard.tasks.folders import load
+    from regard.tasks.task import Task
+
+    if isinstance(models, Mapping):
+        served: dict[str, Any] = dict(models)
+    else:
+        folders = [models] if isinstance(models, str | PathLike) else models
+        served = dict(named_folders([os.fspath(folder) for folder in folders]))
+    sources = None
+    if ui:
+        from regard.serving.ui.sources import UISources
+
+        sources = UISources(
+            {name: Path(one) for name, one in served.items() if not isinstance(one, Task)}
+        )
+
+    def loaded(model: Any) -> Any:
+        return model if isinstance(model, Task) else load(model, quantize=quantize, device=device)
+
+    options = ServerOptions(host, port, api_key)
+    run(served, loaded, options, lambda message: print(message, file=sys.stderr), sources)

@@ -1,47 +1,211 @@
-"""What a request asks of the engine: its items, their costs, and how results become an answer."""
+"""What a request asks of the engine: its items, their costs, what computes them, and how results
+become an answer.
+
+What computes are functions of a task, items and options, with one plain value an item. They call
+the same methods as the command line, so that the answers are the same. What some of them alone need
+is imported by their first request: a server starts without it.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
-from regard.errors import ConfigError
-from regard.serving.calls import Call, continuations, decode, search, tokens_of_texts
+from regard.errors import ConfigError, TextError
 from regard.serving.problems import Problem
 from regard.serving.requests import Decoding, Request, Tokenize
 
 if TYPE_CHECKING:
-    from regard.serving.generation import Generation
-    from regard.serving.models import ServedModel
+    from regard.decoding.hypothesis import Hypothesis
+    from regard.serving.models import Continued, Generation, ServedModel
+    from regard.tasks.captioning import Captioner
     from regard.tasks.embedder import EmbedsTexts
     from regard.tasks.language_modeling import TextGenerator
+    from regard.tasks.search_index import SearchIndex
     from regard.tasks.task import Task
+    from regard.visual.image_regions import AttendedRegions
 
+
+_IMAGE_HINT = "Give the bytes of a PNG or JPEG file in base64."
+Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
+
+
+def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The prediction for each item, as `regard predict --json` prints it."""
+    predictions = task.predict(items, return_proba=True, **options)
+    return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
+
+
+def decode(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The hypotheses of each text, as `regard predict --json` prints them."""
+    return _with_texts(task, items, task.hypotheses(items, **options))
+
+
+def continuations(
+    task: Task, items: list[Continued], stop: Sequence[str] | str | None = None
+) -> list[Any]:
+    """The same, of prompts that a continuous batch has continued."""
+    from regard.decoding.streaming import checked_stops
+
+    stops = checked_stops(stop)
+    hypotheses = [
+        [replace(hypothesis, stops=stops) for hypothesis in item.continuation.hypotheses]
+        for item in items
+    ]
+    return _with_texts(task, [item.source for item in items], hypotheses)
+
+
+def _with_texts(task: Task, items: list[Any], decoded: list[list[Hypothesis]]) -> list[Any]:
+    from regard.decoding.hypothesis import values_of
+
+    return [
+        {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}
+        for hypotheses, texts in zip(decoded, task.spelled(items, decoded), strict=True)
+    ]
+
+
+def embed(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The vector of each text, or those of its words or tokens, with their labels."""
+    vectors = task.embed(items, **options)
+    if options.get("granularity", "sentence") == "sentence":
+        return [{"vector": vector} for vector in vectors]
+    return [{"labels": list(of_text.labels), "vectors": of_text} for of_text in vectors]
+
+
+def search(searched: Task | SearchIndex, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The best texts for each query, as `regard search --json` prints them."""
+    several = searched.search(items, **options)
+    return [[asdict(match) for match in matches] for matches in several]
+
+
+def fill(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """Each text with its masks filled, and the candidates for each mask."""
+    return [filled.values() for filled in task.fill(items, **options)]
+
+
+def parse(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The tree of each sentence."""
+    return [{"tree": str(tree)} for tree in task.parse(items, **options)]
+
+
+def score(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """log p of each text, in nats."""
+    return [{"log_likelihood": nats} for nats in task.log_likelihoods(items, **options)]
+
+
+def attention_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The attention of each text, as `regard look --json` prints it."""
+    weights = []
+    for index, item in enumerate(items):
+        try:
+            weights.append(_attention(task, item, **options))
+        except TextError as error:  # of one text, which is the first one
+            raise error.moved(index) from None
+    return weights
+
+
+def _attention(
+    task: Task,
+    item: Any,
+    kind: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    tokens: bool = False,
+) -> dict[str, Any]:
+    from regard.visual.attention_record import attention_of_text, mean_weights
+
+    record, answer = attention_of_text(task, item)
+    heads = replace(record.plot(), tokens=tokens)
+    return {"source": item, "answer": answer, **mean_weights(heads, kind, layer, head)[1]}
+
+
+def caption(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The hypotheses for each image, given as the bytes of a file in base64."""
+    with _files(items) as names, _without_names():
+        return decode(task, names, options)
+
+
+def regions_of(task: Task, items: list[Any], options: dict[str, Any]) -> Iterator[AttendedRegions]:
+    """The caption of each image, and where each of its words looked."""
+    from regard.visual.image_regions import attended_regions
+
+    with _files(items) as names:
+        for index, name in enumerate(names):
+            with _without_names(index):
+                regions = attended_regions(cast("Captioner", task), name, **options)
+            yield regions
+
+
+def region_weights(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The same as numbers, as `regard look --regions --json` prints it."""
+    return [
+        {"answer": image.title, "words": list(image.words), "weights": image.weights.tolist()}
+        for image in regions_of(task, items, options)
+    ]
+
+
+@contextmanager
+def _without_names(first: int = 0) -> Iterator[None]:
+    """Errors of images without the names of their temporary files.
+
+    Args:
+        first: the number of the first image.
+    """
+    try:
+        yield
+    except TextError as error:
+        hint, problem = _IMAGE_HINT, "is no image that can be read."
+        raise TextError(first + error.index, problem, hint, what="Image") from None
+
+
+@contextmanager
+def _files(images: Sequence[str]) -> Iterator[list[str]]:
+    """The names of files with these images. No name comes from a client.
+
+    Raises:
+        TextError: an item is not base64.
+    """
+    with tempfile.TemporaryDirectory(prefix="regard-") as folder:
+        names = []
+        for index, image in enumerate(images):
+            path = Path(folder) / str(index)
+            try:
+                path.write_bytes(base64.b64decode(image, validate=True))
+            except (binascii.Error, ValueError):
+                raise TextError(index, "is not base64.", _IMAGE_HINT, what="Image") from None
+            names.append(str(path))
+        yield names
+
+
+def tokens_of_texts(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
+    """The tokens of each text, without those that a model adds, and where each stands in it."""
+    tokens = []
+    for text in items:
+        encoding = task.tokenizer.encode(text)
+        names = [task.tokenizer.token(number) for number in encoding.ids]
+        offsets = [list(both) for both in encoding.offsets]
+        tokens.append({"ids": list(encoding.ids), "tokens": names, "offsets": offsets})
+    return tokens
+
+
+# ---- work
 
 BYTES_OF_TOKEN = 4  # of UTF-8, about
 IMAGE = 64  # tokens that an image counts
 OF_DECODING = {*Decoding.model_fields} - {"model"}
 # The numbers of a prompt and of its sequence, what is new of its text, and why it has ended.
 Piece = tuple[int, int, str, str | None]
-
-
-class Chunks(Protocol):
-    """How the pieces of texts are sent as events of a stream."""
-
-    def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> Any:
-        """The event for a piece."""
-
-    def pieces(self, results: list[Any]) -> Iterator[Piece]:
-        """The texts of results, each as one piece."""
-
-    def end(self, results: list[Any]) -> Any:
-        """The last event; None where there is none."""
 
 
 @dataclass(eq=False)
@@ -53,7 +217,7 @@ class Work:
     run: from some items to as many results; a TextError names one of them.
     render: from the results to the body of the answer.
     generation: the items are prompts, which it continues; then `run` gets the continuations.
-    chunks: makes events of a stream.
+    chunks: makes events of a stream: a `Body` of `regard.serving.openai`.
     path: of the request, for the counters.
     deadline: of `time.monotonic`.
     future: of the results.
@@ -65,7 +229,7 @@ class Work:
     run: Callable[[list[Any]], Sequence[Any]]
     render: Callable[[list[Any]], Any]
     generation: Generation | None = None
-    chunks: Chunks | None = None
+    chunks: Any = None
     path: str = ""
     deadline: float = math.inf
     future: Future[list[Any]] = field(default_factory=Future)
@@ -97,7 +261,7 @@ class Work:
 
 
 def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
-    """A function from a request to its `Work`, which calls a function of `regard.serving.calls`."""
+    """A function from a request to its `Work`, which calls a function of `regard.serving.work`."""
 
     def work(served: ServedModel, request: Request) -> Work:
         task, items, options = served.task, request.items(), request.options()
@@ -178,7 +342,7 @@ def continued(
     """
     if served.batch is None:
         return None
-    from regard.serving.generation import Generation
+    from regard.serving.models import Generation
     from regard.tasks.inputs import checked_texts
 
     task = cast("TextGenerator", served.task)
@@ -258,7 +422,7 @@ def check_answer_size(size: float, shorter: str) -> None:
 def answer_size(
     name: str, task: Task, items: Sequence[Any], read: Sequence[int], options: Mapping[str, Any]
 ) -> float:
-    """The bytes of the answer of a function of `regard.serving.calls`, estimated.
+    """The bytes of the answer of a function of `regard.serving.work`, estimated.
 
     read: tokens of each item.
     """

@@ -8,14 +8,13 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "callbacks": "Callback Result Step",
+        "callbacks": "Callback Result Step Trainable",
+        "checkpointing": "average",
         "interrupt": "Interrupted Paused",
         "metrics_log": "MLflowLogger WandbLogger",
         "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
         "TrainingOptions ValidationOptions",
         "run": "resume train",
-        "task": "Trainable",
         "steps": "NonFiniteError",
-        "weight_average": "average",
     },
 )

@@ -1,13 +1,58 @@
-"""The result of a training, and who is told of its progress."""
+"""What a training asks of a task, its result, and who is told of its progress."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+from torch import Tensor
+
+from regard.data.batches import Batches
 from regard.errors import CheckpointError
 from regard.progress import clock, reporter
 from regard.schema import read_json
+
+Losses = dict[str, tuple[Tensor, int]]
+
+
+class Trainable(Protocol):
+    """What a training asks of a task; tasks of one's own inherit it.
+
+    module: an `nn.Module`, whose parameters with `requires_grad` are trained.
+    items: what its first loss counts: "tokens", "examples".
+    usual: how many items of a loss a batch has on average, where the objective divides by that.
+    aux_lm: a second objective, the prediction of the next token, where the task has it.
+    """
+
+    module: Any
+    items: str = "tokens"
+    usual: Mapping[str, float] = MappingProxyType({})
+    aux_lm: Any = None
+
+    @property
+    def goal(self) -> tuple[str, str]:
+        """The score that selects the best weights, and "max" or "min"."""
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """The number of items that each loss sums over, known before anything is computed."""
+
+    def losses(self, batch: Any, carry: Any) -> tuple[Losses, Any]:
+        """Each loss as (sum over its items, number of items), and the `carry` of the next batch.
+
+        carry: None or a `State`, detached.
+        """
+
+    def rate_factor(self, batch: Any) -> float:
+        """What the learning rate is multiplied by for the step of this batch."""
+        return 1.0
+
+    def train_batches(self) -> Batches:
+        """The batches to learn from."""
+
+    def validate(self) -> dict[str, float]:
+        """The scores on held-out data; empty where there is none."""
+
 
 RESULT = "result.json"
 
@@ -146,29 +191,3 @@ class Callback:
 
     def on_end(self, result: Result) -> None:
         """Called at the end, when the final weights are in model/."""
-
-
-class Callbacks(Callback):
-    """Several callbacks as one; they are called in their order."""
-
-    def __init__(self, callbacks: Sequence[Callback] = ()):
-        self.callbacks = tuple(callbacks)
-
-    def on_step(self, step: Step) -> None:
-        self._each(lambda callback: callback.on_step(step))
-
-    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
-        self._each(lambda callback: callback.on_log(step, values))
-
-    def on_validation(self, step: int, scores: Mapping[str, float]) -> None:
-        self._each(lambda callback: callback.on_validation(step, scores))
-
-    def on_checkpoint(self, path: Path) -> None:
-        self._each(lambda callback: callback.on_checkpoint(path))
-
-    def on_end(self, result: Result) -> None:
-        self._each(lambda callback: callback.on_end(result))
-
-    def _each(self, call: Callable[[Callback], None]) -> None:
-        for callback in self.callbacks:
-            call(callback)

@@ -1,9 +1,8 @@
 """How a forward pass is computed: its precision, blocks that torch compiles, and blocks whose input
 alone is kept for the backward pass."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Model
 
+Forwards = Mapping[nn.Module, Callable[..., Any]]  # of modules
 SMALL = 500_000  # parameters of a model that bfloat16 hardly makes faster
 
 
@@ -78,7 +78,7 @@ def checkpointed(block: nn.Module) -> Callable[..., Any]:
 
 
 @contextmanager
-def replaced(calls: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+def replaced(calls: Forwards) -> Iterator[None]:
     """Inside, these functions are called instead of the modules' own `forward`."""
     before = {module: vars(module).get("forward") for module in calls}
     for module, call in calls.items():
@@ -97,18 +97,10 @@ BACKEND = "inductor"
 RECOMPILATIONS = 4  # of each block, for other shapes or modes
 
 
-@dataclass(frozen=True)
-class CompiledBlock:
-    """A block, and the compiled function that replaces its `forward`."""
-
-    block: nn.Module
-    forward: Callable[..., Any]
-
-
 def compiled_blocks(
     model: nn.Module, device: torch.device, *, checkpointing: bool = False
-) -> list[CompiledBlock]:
-    """The blocks of a model; each is compiled when it is first called.
+) -> Forwards:
+    """The compiled forward of each block of a model; it is compiled when it is first called.
 
     checkpointing: with activation checkpointing.
 
@@ -123,18 +115,16 @@ def compiled_blocks(
         )
     calls = [checkpointed(block) if checkpointing else block.forward for block in blocks]
     compiled = [torch.compile(call, backend=BACKEND) for call in calls]
-    return [CompiledBlock(*both) for both in zip(blocks, compiled, strict=True)]
+    return dict(zip(blocks, compiled, strict=True))
 
 
 @contextmanager
-def compiling(compiled: Sequence[CompiledBlock]) -> Iterator[None]:
+def compiling(compiled: Forwards) -> Iterator[None]:
     """Forward passes inside use the compiled blocks, unless capture or head gating is on."""
     if not compiled or captured_or_gated():
         yield
         return
     limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS * len(compiled))
     with torch._dynamo.config.patch(recompile_limit=limit):
-        with replaced(
-            {compiled_block.block: compiled_block.forward for compiled_block in compiled}
-        ):
+        with replaced(compiled):
             yield

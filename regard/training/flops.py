@@ -16,8 +16,8 @@ from regard.models.composed import Features
 from regard.models.conversions import adapted_layers, insert_updates_like
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Generator, Head
+from regard.training.callbacks import Trainable
 from regard.training.compiling import activation_checkpointing, blocks_of
-from regard.training.task import Trainable
 
 if TYPE_CHECKING:
     from regard.tasks.encoding import EncoderTask

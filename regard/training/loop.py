@@ -1,33 +1,49 @@
 """The loop: step, log, validate, checkpoint.
 
-`Loop.run` and `Steps.apply_step` are the whole of it. `training_state` starts it, and restores
-it to exactly where it stopped.
+`Loop.run` and `Steps.apply_step` are the whole of it. `start_run` starts it, and `restore` puts it
+back to exactly where it stopped: a checkpoint holds the weights, the optimizer's state, the carried
+state of a recurrent model, all random generators and the sums of losses that are not logged yet;
+the position in the data, the counters, the best score and the length of metrics.jsonl.
 """
 
 import math
+import platform
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from regard import __version__
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import FACTS
 from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.metrics.score import NamedScore
 from regard.schema import read_json
-from regard.training.callbacks import Callback, Progress, Result, Step
-from regard.training.checkpointing import Checkpointer, Facts, RunFolder
-from regard.training.counters_and_rng import fraction, isolated_rng, reason_to_end
+from regard.training.callbacks import Callback, Progress, Result, Step, Trainable
+from regard.training.checkpointing import (
+    AVERAGED,
+    FROZEN,
+    Checkpoint,
+    Checkpointer,
+    Facts,
+    RunFolder,
+    Tables,
+    WeightAverage,
+    average,
+)
+from regard.training.compiling import casting, resolve
+from regard.training.distributed import Processes
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
-from regard.training.options import TrainingOptions, known
-from regard.training.report import Report
-from regard.training.schedules import ScheduleStep, schedule
+from regard.training.metrics_log import MetricsLog, Report
+from regard.training.optimizers import ScheduleStep, named_state, restore_state, schedule
+from regard.training.options import TrainingOptions, description, known
 from regard.training.steps import NonFiniteError, Steps
-from regard.training.task import Trainable
-from regard.training.weight_average import WeightAverage, average
 
 Test = Callable[[], Sequence[NamedScore]]
 
@@ -40,7 +56,7 @@ def no_test() -> Sequence[NamedScore]:
 class Loop(Steps):
     """One training. All that changes while it runs is here, and all of it is in a checkpoint.
 
-    `training_state.start_run` or `training_state.restore` comes before `run`.
+    `start_run` or `restore` comes before `run`.
     """
 
     report: Report
@@ -55,12 +71,12 @@ class Loop(Steps):
         publish: Callable[[Any, Path], None],
         progress: Progress,
         interruption: Interruption,
-        callback: Callback,
+        callbacks: Sequence[Callback],
     ):
         super().__init__(task, options)
         self.folder, self.identity = folder, identity
         self.publish, self.progress, self.interruption = publish, progress, interruption
-        self.callback = callback
+        self.callbacks = callbacks
         self.schedule = schedule(options.schedule)
         self.scores: dict[str, float] = {}
         self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
@@ -80,7 +96,7 @@ class Loop(Steps):
             while True:
                 if self.validation_is_due():
                     self.validate()
-                if reason := reason_to_end(self.options, self.counters, self.epochs):
+                if reason := self.reason_to_end():
                     return self.finish(reason, test)
                 self.checkpointer.save_if_due()
                 if self.processes.maximum(self.interruption.code):
@@ -110,7 +126,8 @@ class Loop(Steps):
         if step % self.options.logging_steps == 0:
             self.report.log(self.epochs, self.learning_rate, self.norm)
         self.report.show_if_due(self.epochs, self.fraction, self.learning_rate)
-        self.callback.on_step(Step(step, self.epochs, self.learning_rate, self.norm))
+        for callback in self.callbacks:
+            callback.on_step(Step(step, self.epochs, self.learning_rate, self.norm))
 
     def scheduled_rate(self) -> float:
         """The peak rate times the multiplier of the schedule."""
@@ -122,7 +139,26 @@ class Loop(Steps):
     @property
     def fraction(self) -> float:
         """How much of the training is done, from 0 to 1."""
-        return fraction(self.options, self.counters, self.epochs)
+        return min(1.0, max(count / limit for _, count, limit in self.limits() if limit))
+
+    def limits(self) -> tuple[tuple[str, float, int | None], ...]:
+        """What may end the training: its unit, how many there are, and how many end it."""
+        options, counters = self.options, self.counters
+        return (
+            ("steps", counters.step, options.max_steps),
+            ("epochs", self.epochs, options.epochs),
+            ("tokens", counters.tokens, options.tokens),
+        )
+
+    def reason_to_end(self) -> str:
+        """Which limit is reached, in words; empty while none is."""
+        for unit, count, limit in self.limits():
+            if limit is not None and count >= limit:
+                return f"{limit:,} {unit if limit != 1 else unit.removesuffix('s')}"
+        stale = self.counters.stale
+        if 0 < self.options.validation.patience <= stale:
+            return f"no better score in {stale} validation{'s' * (stale != 1)}"
+        return ""
 
     # ---- validation and the end ------------------------------------------------------------------
 
@@ -135,7 +171,7 @@ class Loop(Steps):
             due = counters.step % every == 0
         else:
             due = int(self.epochs) > counters.validated_epochs
-        return due or bool(reason_to_end(self.options, counters, self.epochs))
+        return due or bool(self.reason_to_end())
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
@@ -150,12 +186,12 @@ class Loop(Steps):
 
     def measure(self) -> dict[str, float]:
         """The task's scores on the validation data."""
-        return self.sharded.with_whole_model(self.measured)
 
-    def measured(self) -> dict[str, float]:
-        """The task's scores on the validation data, in the first process."""
-        with self.measuring():
-            return self.task.validate()
+        def in_first_process() -> dict[str, float]:
+            with self.measuring():
+                return self.task.validate()
+
+        return self.sharded.with_whole_model(in_first_process)
 
     def test(self, test: Test) -> tuple[dict[str, float], dict[str, str]]:
         """The scores of the test data and their signatures; after an error, with a warning, none.
@@ -238,7 +274,8 @@ class Loop(Steps):
         self.checkpointer.prune()  # a process that was killed may have saved and not pruned
         if self.report.meters.sums:
             self.report.log(self.epochs, self.learning_rate, self.norm)
-        self.apply_last_mean()
+        if self.last_is_best:
+            self.average.put_into_model()
         self.sharded.gather_on_first()
         return self.processes.from_first(lambda: self.publish_final(reason, test))
 
@@ -266,11 +303,6 @@ class Loop(Steps):
             signatures,
         )
 
-    def apply_last_mean(self) -> None:
-        """Fill the model with the mean that `average` has, where the last weights are the best."""
-        if self.last_is_best:
-            self.average.put_into_model()
-
     @property
     def last_is_best(self) -> bool:
         """Whether the last weights are the best; without validation they are."""
@@ -280,7 +312,8 @@ class Loop(Steps):
     def load_published(self) -> str:
         """Fill the model with what is published: the mean of the last checkpoints, or the best.
 
-        `apply_last_mean` comes before. `scores` are those of the best weights afterwards.
+        Where the last weights are the best, the model has them. `scores` are those of the best
+        weights afterwards.
 
         Returns:
             Which weights they are, in words.
@@ -337,3 +370,174 @@ def _better(score: float, best: float | None, direction: str) -> bool:
     if not math.isfinite(score):
         return False
     return best is None or (score > best if direction == "max" else score < best)
+
+
+# ---- the state of a training, restored exactly
+
+
+def rng_tensors() -> dict[str, Tensor]:
+    """The state of torch's generators, as uint8."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def rng_facts() -> dict[str, Any]:
+    """The state of Python's and numpy's generators, for JSON: tasks may draw from them."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return {"python": random.getstate(), "numpy": [kind, np.asarray(keys).tolist(), *rest]}
+
+
+def restore_rng(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Put all generators back; GPUs that were not there when they were stored keep their state."""
+    torch.set_rng_state(tensors["cpu"])
+    if torch.cuda.is_available():
+        for device in range(torch.cuda.device_count()):
+            if (name := f"cuda{device}") in tensors:
+                torch.cuda.set_rng_state(tensors[name], device)
+    version, keys, gauss = facts["python"]
+    random.setstate((version, tuple(keys), gauss))
+    kind, keys, *rest = facts["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+
+
+@contextmanager
+def isolated_rng() -> Iterator[None]:
+    """Random numbers that are drawn inside leave the generators as they were."""
+    tensors, facts = rng_tensors(), rng_facts()
+    try:
+        yield
+    finally:
+        restore_rng(tensors, facts)
+
+
+def start_run(loop: Loop, seed: int) -> None:
+    """Start a training from its first step, with a checkpoint before it."""
+    loop.processes.seed(seed)
+    resolved = resolve(loop.options.precision, loop.model)
+    # The processes may run on different machines: the first one's counts.
+    loop.precision = loop.processes.from_first(lambda: resolved)
+    loop.progress.say(description(loop.options, loop.precision))
+    _open(loop, 0)
+    loop.checkpointer.save()
+
+
+def _open(loop: Loop, length: int) -> None:
+    """Open metrics.jsonl, which has so many bytes, and what writes checkpoints."""
+    log = None
+    if loop.processes.first:
+        tensorboard, step = loop.options.tensorboard, loop.counters.step
+        log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
+    loop.report = Report(log, loop.progress, loop.items, loop.counters, loop.callbacks)
+    loop.checkpointer = Checkpointer(
+        loop.folder,
+        loop.options.checkpoints,
+        loop.counters,
+        lambda: gather(loop),
+        loop.progress.warn,
+        loop.callbacks,
+        loop.processes,
+    )
+
+
+def gather(loop: Loop) -> tuple[Tables, Facts]:
+    """All that `restore` needs: tensors by file and name, and facts for JSON."""
+    groups = {
+        "optimizer": named_state(loop.optimizer, loop.sharded.trained),
+        "carry": loop.carry.tensors() if loop.carry is not None else {},
+        "random": rng_tensors(),
+        "meters": loop.report.meters.sums,
+    }
+    memory = {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
+    facts = Facts(
+        identity=loop.identity,
+        counters=loop.counters,
+        position=loop.batches.position(),
+        precision=loop.precision,
+        scores=loop.scores,
+        learning_rate=loop.learning_rate,
+        norm=loop.norm,
+        counts=loop.report.meters.counts,
+        metrics_bytes=loop.report.length(),
+        random=rng_facts(),
+        machine=_machine(loop.processes),
+    )
+    tables = {**_weights(loop), "memory": memory}
+    averaged = loop.average.tensors()
+    return tables | ({AVERAGED: averaged} if averaged else {}), facts
+
+
+def _weights(loop: Loop) -> Tables:
+    """The state of the model: what is trained, and what is frozen, where something is."""
+    state = loop.sharded.local_state()
+    parameters = loop.model.named_parameters(remove_duplicate=False)
+    names = {name for name, parameter in parameters if not parameter.requires_grad}
+    frozen = {name: tensor for name, tensor in state.items() if name in names}
+    trained = {name: tensor for name, tensor in state.items() if name not in names}
+    return {"weights": trained, FROZEN: frozen} if frozen else {"weights": trained}
+
+
+def restore(loop: Loop, checkpoint: Checkpoint) -> None:
+    """Restore the training that `gather` stored: it continues after the checkpoint's step."""
+    facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
+    loop.sharded.load(checkpoint.weights)
+    loop.counters = loop.average.counters = facts.counters
+    loop.average.restore(loop.sharded.local_parts(checkpoint.tensors.get(AVERAGED, {})))
+    state = loop.sharded.local_parts(memory.get("optimizer", {}))
+    restore_state(loop.optimizer, loop.sharded.trained, state)
+    loop.batches.restore(facts.position)
+    loop.precision, loop.scores = facts.precision, facts.scores
+    loop.learning_rate, loop.norm = facts.learning_rate, facts.norm
+    if "carry" in memory:
+        loop.carry = _carry(loop, memory["carry"])
+    _open(loop, facts.metrics_bytes)
+    sums = memory.get("meters", {})
+    loop.report.meters.sums = {name: value.to(loop.device) for name, value in sums.items()}
+    loop.report.meters.counts = facts.counts
+    loop.checkpointer.resumed(checkpoint.path)
+    if "random" in memory:
+        restore_rng(memory["random"], facts.random)
+    else:  # another number of processes has saved it
+        loop.processes.seed(facts.identity["seed"] + loop.counters.step)
+    loop.progress.say(f"going on from {checkpoint.path} (step {loop.counters.step:,})")
+    before = {"processes": 1, **facts.machine}
+    for name, now in _machine(loop.processes).items():
+        if before.get(name) != now:
+            loop.progress.warn(
+                f"{name} was {before.get(name)!r} and is {now!r}: the result will be as good, but "
+                "not equal in every bit."
+            )
+
+
+def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
+    """The carried state with the saved values; a state of its kind comes from a first batch."""
+    position = loop.batches.position()
+    with isolated_rng(), torch.no_grad(), casting(loop.precision, loop.device):
+        _, carry = loop.sharded.losses(next(loop.batches), None)
+    loop.batches.restore(position)
+    own_rows: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        rows = loop.processes.rows(tensor.size(0))
+        own_rows[name] = tensor[rows.start : rows.stop].to(loop.device)
+    return carry.with_tensors(own_rows)
+
+
+def _grouped(memory: dict[str, Tensor]) -> Tables:
+    """The tensors of `memory.safetensors` by group and name, from `group/name` -> tensor."""
+    groups: Tables = {}
+    for full, tensor in memory.items():
+        group, _, name = full.partition("/")
+        groups.setdefault(group, {})[name] = tensor
+    return groups
+
+
+def _machine(processes: Processes) -> dict[str, Any]:
+    """What the last bit of a result depends on beside the recipe."""
+    return {
+        "regard": __version__,
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "processes": processes.size,
+    }

@@ -16,14 +16,12 @@ from regard.file_writing import write_text
 from regard.malloc import keep_freed_blocks
 from regard.progress import Mute
 from regard.schema import change_lines
-from regard.training.callbacks import Callback, Callbacks, Progress, Result, display_of, read_result
+from regard.training.callbacks import Callback, Progress, Result, Trainable, display_of, read_result
 from regard.training.checkpointing import RunFolder, Tables, checked_checkpoint
-from regard.training.distributed.processes import processes
+from regard.training.distributed import processes
 from regard.training.interrupt import Interruption
-from regard.training.loop import Loop, Test, no_test
+from regard.training.loop import Loop, Test, no_test, restore, start_run
 from regard.training.options import TrainingOptions, defaults_of, with_defaults
-from regard.training.task import Trainable
-from regard.training.training_state import restore, start_run
 
 Publish = Callable[[Any, Path], None]
 
@@ -81,8 +79,8 @@ def train(
                 _check_identity(checkpoint.facts.identity, now)
             if run.result.exists():
                 return _finished(run, shown)
-        callback = Callbacks(callbacks if group.first else ())
-        loop = Loop(task, options, run, now, save, shown, interruption, callback)
+        callbacks = callbacks if group.first else ()
+        loop = Loop(task, options, run, now, save, shown, interruption, callbacks)
         if checkpoint:
             restore(loop, checkpoint)
         else:
@@ -91,7 +89,8 @@ def train(
         result = loop.run(test, stop_after_fraction)
         text = json.dumps(asdict(result), indent=1) + "\n"
         group.from_first(lambda: write_text(run.result, text))
-        callback.on_end(result)
+        for callback in callbacks:
+            callback.on_end(result)
         return result
 
 

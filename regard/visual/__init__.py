@@ -9,17 +9,14 @@ __all__, __getattr__ = names_of(
     __name__,
     {
         "attention_record": "attention_comparison look run_encoder",
-        "cell_search": "FoundCell find_cells python_properties text_properties",
-        "constituents": "TreePicture n_best_picture",
-        "curves": "Curves Series",
+        "charts": "Curves Heatmap Series mask_grid sinusoids sparse_patterns",
         "decoding": "BeamNode BeamTrace BeamTree Distribution next_tokens",
         "head_grid": "HeadGrid Panel",
-        "heatmap": "Heatmap mask_grid sinusoids sparse_patterns",
         "image_regions": "AttendedRegions attended_regions",
         "picture": "Illustration Note Picture PictureColumn PictureRow Table",
-        "recurrent_cells": "CellText cell_activation gradient_curves gradient_norms",
-        "report": "ComparedModel ReportSample RunReport compare_results",
-        "text_map": "TextMap",
-        "tokens": "encoder_inputs lattice",
+        "recurrent_cells": "CellText FoundCell cell_activation find_cells gradient_curves "
+        "gradient_norms python_properties text_properties",
+        "report": "ComparedModel RunReport compare_results",
+        "texts": "TextMap TreePicture encoder_inputs lattice n_best_picture",
     },
 )

@@ -95,17 +95,14 @@ def _pairs(points: Iterable[Point]) -> str:
     return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
 
 
-def _attributes(**values: str | float | None) -> str:
-    """XML attributes; those that are None are left out, "_" in their names becomes "-"."""
-    return "".join(
+def _element(tag: str, content: str = "", **attributes: str | float | None) -> str:
+    """An element of XML; attributes that are None are left out, "_" in names becomes "-"."""
+    written = "".join(
         f' {name.replace("_", "-")}="{value if isinstance(value, str) else _number(value)}"'
-        for name, value in values.items()
+        for name, value in attributes.items()
         if value is not None
     )
-
-
-def _element(tag: str, attributes: str, content: str = "") -> str:
-    return f"<{tag}{attributes}>{content}</{tag}>" if content else f"<{tag}{attributes}/>"
+    return f"<{tag}{written}>{content}</{tag}>" if content else f"<{tag}{written}/>"
 
 
 def _tip(title: str) -> str:
@@ -150,11 +147,18 @@ class Rect(_Point):
     stroke: str = "none"
 
     def svg(self, paint: Paint) -> str:
-        box = _attributes(x=self.x, y=self.y, width=self.width, height=self.height)
-        fill = _attributes(fill=paint(self.fill), fill_opacity=_opacity(self.opacity))
-        stroke = _attributes(stroke=paint(self.stroke) if self.stroke != "none" else None)
-        box += _attributes(rx=self.radius or None)
-        return _element("rect", box + fill + stroke, _tip(self.title))
+        return _element(
+            "rect",
+            _tip(self.title),
+            x=self.x,
+            y=self.y,
+            width=self.width,
+            height=self.height,
+            rx=self.radius or None,
+            fill=paint(self.fill),
+            fill_opacity=_opacity(self.opacity),
+            stroke=paint(self.stroke) if self.stroke != "none" else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -167,10 +171,16 @@ class Polyline(_Points):
     dashed: bool = False
 
     def svg(self, paint: Paint) -> str:
-        line = _attributes(points=_pairs(self.points), fill="none", stroke=paint(self.stroke))
-        line += _attributes(stroke_width=self.width, stroke_linejoin="round")
-        line += _attributes(stroke_opacity=_opacity(self.opacity))
-        return _element("polyline", line + ' stroke-dasharray="3 3"' * self.dashed)
+        return _element(
+            "polyline",
+            points=_pairs(self.points),
+            fill="none",
+            stroke=paint(self.stroke),
+            stroke_width=self.width,
+            stroke_linejoin="round",
+            stroke_opacity=_opacity(self.opacity),
+            stroke_dasharray="3 3" if self.dashed else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -181,8 +191,8 @@ class Polygon(_Points):
     opacity: float = 0.15
 
     def svg(self, paint: Paint) -> str:
-        area = _attributes(points=_pairs(self.points), fill=paint(self.fill))
-        return _element("polygon", area + _attributes(fill_opacity=f"{self.opacity:.3f}"))
+        opacity, points = _opacity(self.opacity), _pairs(self.points)
+        return _element("polygon", points=points, fill=paint(self.fill), fill_opacity=opacity)
 
 
 @dataclass(frozen=True)
@@ -201,10 +211,14 @@ class Connector(_Points):
 
     def svg(self, paint: Paint) -> str:
         start, end = self.points
-        path = f"M{_pairs([start])} C{_pairs([*self.controls, end])}"
-        curve = _attributes(d=path, fill="none", stroke=paint(self.stroke))
-        curve += _attributes(stroke_width=self.width, stroke_opacity=f"{self.opacity:.3f}")
-        return _element("path", curve)
+        return _element(
+            "path",
+            d=f"M{_pairs([start])} C{_pairs([*self.controls, end])}",
+            fill="none",
+            stroke=paint(self.stroke),
+            stroke_width=self.width,
+            stroke_opacity=_opacity(self.opacity),
+        )
 
 
 @dataclass(frozen=True)
@@ -214,8 +228,8 @@ class Circle(_Point):
     title: str = ""
 
     def svg(self, paint: Paint) -> str:
-        circle = _attributes(cx=self.x, cy=self.y, r=self.radius, fill=paint(self.fill))
-        return _element("circle", circle, _tip(self.title))
+        tip = _tip(self.title)
+        return _element("circle", tip, cx=self.x, cy=self.y, r=self.radius, fill=paint(self.fill))
 
 
 @dataclass(frozen=True)
@@ -232,14 +246,21 @@ class Label(_Point):
     title: str = ""
 
     def svg(self, paint: Paint) -> str:
-        anchor = self.anchor if self.anchor != "start" else None
-        font, weight = MONO if self.mono else None, "600" if self.bold else None
         x, y, angle = map(_number, (self.x, self.y, self.angle))
-        label = _attributes(x=x, y=y, dy=".35em", font_size=self.size, text_anchor=anchor)
-        label += _attributes(font_family=font, font_weight=weight, fill=paint(self.fill))
-        label += _attributes(transform=f"rotate({angle} {x} {y})" if self.angle else None)
-        content = _tip(self.title) + escape(visible(self.text))
-        return _element("text", label + ' xml:space="preserve"', content)
+        return _element(
+            "text",
+            _tip(self.title) + escape(visible(self.text)),
+            x=x,
+            y=y,
+            dy=".35em",
+            font_size=self.size,
+            text_anchor=self.anchor if self.anchor != "start" else None,
+            font_family=MONO if self.mono else None,
+            font_weight="600" if self.bold else None,
+            fill=paint(self.fill),
+            transform=f"rotate({angle} {x} {y})" if self.angle else None,
+            **{"xml:space": "preserve"},
+        )
 
 
 @dataclass(frozen=True)
@@ -262,10 +283,16 @@ class Raster(_Point):
 
     def svg(self, paint: Paint) -> str:
         image = png_bytes(len(self.values[0]), len(self.values), self.pixels())
-        box = _attributes(x=self.x, y=self.y, width=self.width, height=self.height)
-        box += _attributes(preserveAspectRatio="none", image_rendering="pixelated")
-        data = f"data:image/png;base64,{base64.b64encode(image).decode()}"
-        return _element("image", box + _attributes(href=data))
+        return _element(
+            "image",
+            x=self.x,
+            y=self.y,
+            width=self.width,
+            height=self.height,
+            preserveAspectRatio="none",
+            image_rendering="pixelated",
+            href=f"data:image/png;base64,{base64.b64encode(image).decode()}",
+        )
 
 
 @dataclass(frozen=True)

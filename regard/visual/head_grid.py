@@ -23,6 +23,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.visual.charts import Heatmap
 from regard.visual.decoding import Distribution
 from regard.visual.drawing import (
     Drawing,
@@ -31,7 +32,6 @@ from regard.visual.drawing import (
     tile,
     visible,
 )
-from regard.visual.heatmap import Heatmap
 from regard.visual.picture import (
     Matrix,
     Picture,
@@ -173,7 +173,6 @@ class HeadGrid(Picture):
 
     panels: tuple[Panel, ...]
     title: str = ""
-    view: str = "matrix"  # what the page shows first: "matrix" or "arcs"
     tokens: bool = False  # whether subwords are shown, not merged
 
     def __post_init__(self) -> None:
@@ -184,7 +183,7 @@ class HeadGrid(Picture):
             )
 
     @classmethod
-    def of(cls, passes: Sequence[ForwardPass], title: str = "", view: str = "matrix") -> Self:
+    def of(cls, passes: Sequence[ForwardPass]) -> Self:
         """Recorded forward passes; every row of every pass is an example, without its padding.
 
         Layers are numbered from 1 in the order in which they ran.
@@ -207,7 +206,7 @@ class HeadGrid(Picture):
                     labels = _first(queries, height), _first(keys, cut.size(2), before)
                     which = kind, layers[kind]
                     panels.append(Panel.of(*which, cut, *labels, first + row, attention.heads))
-        return cls(tuple(sorted(panels, key=lambda panel: panel.example)), title, view)
+        return cls(tuple(sorted(panels, key=lambda panel: panel.example)))
 
     def select(
         self, kind: str | None = None, layer: int | None = None, example: int | None = None
@@ -270,7 +269,7 @@ class HeadGrid(Picture):
         else:
             matrices = {f"layer {panel.layer}": panel.head(head) for panel in panels}
             title = first.title if len(panels) == 1 else first.attention
-            title += f", {head_name(head)}"
+            title += ", mean of the heads" if head is None else f", head {head}"
         query = index_of(token, first.queries)
         return TokenWeights(first.queries, first.keys, query, matrices, title)
 
@@ -346,7 +345,7 @@ class HeadGrid(Picture):
             "labels": [[visible(token) for token in tokens] for tokens in labels],
             "words": [_sizes(tokens) for tokens in labels],
             "examples": [f"{number + 1}. {self.text_of(number)}" for number in examples],
-            "view": self.view,
+            "view": "matrix",
             "unit": "tokens" if self.tokens else "words",
             "head": 0,
             "note": "Weights are shown to four decimals, stored to 0.00001. "
@@ -362,24 +361,18 @@ class HeadGrid(Picture):
 
 
 def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
-    """Check that one panel is selected, or one text and one kind of attention.
+    """Check that one text and one kind of attention are selected.
 
-    selected: (kind, example) or (kind, layer, example) of the panels.  where: begins the message.
+    selected: (kind, example) of the panels.  where: begins the message.
 
     Raises:
         ConfigError: several are selected, of which one must be chosen.
     """
     if len(selected) > 1:
-        names = ("kind", "layer", "example") if len(min(selected)) == 3 else ("kind", "example")
         raise ConfigError(
-            f"{where}one ({', '.join(names)}) must be chosen of {sorted(selected)[:8]}. "
-            f"Give {' and '.join(f'{name}=' for name in names)}."
+            f"{where}one (kind, example) must be chosen of {sorted(selected)[:8]}. "
+            "Give kind= and example=."
         )
-
-
-def head_name(head: int | None) -> str:
-    """How titles call a head, or the mean of all."""
-    return "mean of the heads" if head is None else f"head {head}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.file_writing import write_text
 from regard.training.callbacks import Callback, Status, Step
-from regard.visual.curves import Curves, Series, short
+from regard.visual.charts import Curves, Series, short
 from regard.visual.drawing import visible
 from regard.visual.picture import (
     Note,
@@ -51,7 +51,6 @@ def compare_results(
     models: Sequence[ComparedModel],
     quality: str = "BLEU",
     better: str = "max",
-    title: str = "",
     items: str = "tokens",
     *,
     validation: str = "",
@@ -63,7 +62,7 @@ def compare_results(
     validation: the name of the score of the curves, if it is another one. The table shows
     the standard deviation over seeds, the curves their range.
     """
-    parts: list[Picture] = [_table(models, quality, better, title, items)]
+    parts: list[Picture] = [_table(models, quality, better, items)]
     if max(len(model.scores) for model in models) > 1:
         seeds = "± is the standard deviation over seeds; the band is the range over seeds."
         parts.append(Note((seeds,)))
@@ -77,7 +76,7 @@ def compare_results(
         for name, unit, cost in costs
     )
     charts += against
-    return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts), title)
+    return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts))
 
 
 Cost = Callable[[ComparedModel], float | None]
@@ -90,9 +89,7 @@ COSTS: tuple[tuple[str, str, Cost], ...] = (
 )
 
 
-def _table(
-    models: Sequence[ComparedModel], quality: str, better: str, title: str, items: str
-) -> Table:
+def _table(models: Sequence[ComparedModel], quality: str, better: str, items: str) -> Table:
     extra = list(dict.fromkeys(name for model in models for name in model.notes))
     head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
     rows = [
@@ -113,7 +110,7 @@ def _table(
     means = [mean(model.scores) for model in models]
     best = means.index(pick(means)) if better else None
     name, *cells = (tuple(row[column] for column in shown) for row in (head, *rows))
-    return Table(name, tuple(cells), title, best)
+    return Table(name, tuple(cells), "", best)
 
 
 def spread(scores: Sequence[float]) -> str:
@@ -177,29 +174,21 @@ MAX_POINTS = 600  # of a curve: more cannot be distinguished
 
 
 @dataclass(frozen=True)
-class ReportSample:
-    """An input, the output of the model, and the reference."""
-
-    source: str
-    hypothesis: str
-    reference: str = ""
-
-
-@dataclass(frozen=True)
 class RunReport:
     """What `report.html` shows: curves, scores, samples and pictures.
 
     facts: by name: model, data, parameters, time.  scores: the final scores of each model.
     events: the lines of metrics.jsonl; each number but counters becomes a curve.
-    samples: of each model.  pictures: (heading, picture).  links: name -> address of another page,
-    relative to the folder of this one.
+    samples: of each model: its input, its output and, where there is one, the reference.
+    pictures: (heading, picture).  links: name -> address of another page, relative to the folder of
+    this one.
     """
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     events: Sequence[Mapping[str, Any]] = ()
-    samples: Mapping[str, Sequence[ReportSample]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     pictures: Sequence[tuple[str, Picture]] = ()
     comparison: Picture | None = None
     links: Mapping[str, str] = field(default_factory=dict)
@@ -250,12 +239,9 @@ class RunReport:
     def _samples(self) -> list[str]:
         parts = []
         for model, samples in self.samples.items():
-            columns = 3 if any(sample.reference for sample in samples) else 2
-            rows = [
-                [sample.source, sample.hypothesis, sample.reference][:columns] for sample in samples
-            ]
+            columns = 3 if any(any(sample[2:]) for sample in samples) else 2
             head = ["source", "hypothesis", "reference"][:columns]
-            parts.append(Table.of(head, rows, model).body())
+            parts.append(Table.of(head, [sample[:columns] for sample in samples], model).body())
         return parts
 
 

@@ -21,8 +21,12 @@ from regard.data import hash_of, read, read_conll, read_parallel
 from regard.data.files import lines
 from regard.data.readers import open_table, without_header
 from regard.errors import ConfigError, DataError
-from regard.experiments.keywords import recipe_from_keywords, with_options_in_sections
-from regard.experiments.recipe_options import checked_recipe, schema_of
+from regard.experiments.recipe_options import (
+    checked_recipe,
+    recipe_from_keywords,
+    schema_of,
+    with_options_in_sections,
+)
 from regard.experiments.runs import plan
 from regard.recipe import parse
 from regard.tasks.text_to_text import pairs_of

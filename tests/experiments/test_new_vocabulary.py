@@ -11,7 +11,7 @@ import torch
 import regard
 from regard.checkpoints.model_folder import read_model
 from regard.errors import ConfigError
-from regard.experiments.build_model import for_vocabulary
+from regard.experiments.training_plan import for_vocabulary
 from regard.text import train as train_tokenizer
 
 OLD = "the cat sat on the mat\nthe dog ran\n" * 20

@@ -22,8 +22,9 @@ from regard.cli import app
 from regard.errors import ConfigError, RegardError
 from regard.executors import Job, Json
 from regard.executors.local import HereExecutor
-from regard.experiments import runs, study, study_worker
+from regard.experiments import runs, study
 from regard.experiments.recipe_options import read_recipe
+from regard.experiments.results import SweepResults
 from regard.experiments.study import RunOptions
 from regard.experiments.sweep import (
     LogUniform,
@@ -35,7 +36,6 @@ from regard.experiments.sweep import (
     sweep,
     sweep_file,
 )
-from regard.experiments.sweep_results import SweepResults
 from regard.file_writing import locked
 from regard.recipe import read
 from regard.toml_text import toml_value
@@ -335,8 +335,8 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
 
 
 def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_worker, "POLL_INTERVAL", 0.01)
-    waiting = threading.Thread(target=study_worker._wait_for_other_process, args=[tmp_path])
+    monkeypatch.setattr(study, "POLL_INTERVAL", 0.01)
+    waiting = threading.Thread(target=study._wait_for_other_process, args=[tmp_path])
     with locked(tmp_path, "training in"):
         waiting.start()
         waiting.join(0.1)
@@ -344,7 +344,7 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
     waiting.join(10)
     assert not waiting.is_alive()
     assert "another process is training in" in capsys.readouterr().err
-    study_worker._wait_for_other_process(tmp_path / "none")
+    study._wait_for_other_process(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 

@@ -17,9 +17,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from regard.serving.app import Service, application
-from regard.serving.counters import RequestCounters
 from regard.serving.engine import Engine
-from regard.serving.models import ServedModels, served_model
+from regard.serving.models import RequestCounters, ServedModels, served_model
 from regard.tasks.folders import load
 from regard.tasks.search_index import FACTS, SearchIndex
 

@@ -9,8 +9,8 @@ import pytest
 from served import ask, ask_together, near, service_of
 
 from regard.errors import TextError
-from regard.serving.counters import RequestCounters
 from regard.serving.engine import TURN_TOKENS, Engine
+from regard.serving.models import RequestCounters
 from regard.serving.problems import Problem
 from regard.serving.work import Work
 

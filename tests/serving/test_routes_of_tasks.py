@@ -222,7 +222,7 @@ def test_tokens_of_a_text_equal_those_of_the_tokenizer(service):
     assert found["tokens"] == [tokenizer.token(number) for number in encoded.ids]
     info = ask(service, "/tokenizer_info?model=tagging").json()
     assert info["vocab_size"] == tokenizer.vocab_size
-    assert info["special_tokens"]["mask"]["id"] == tokenizer.mask_id
+    assert info["mask_token"] == tokenizer.token(tokenizer.mask_id)
 
 
 def test_each_model_lists_the_routes_that_it_answers(service):

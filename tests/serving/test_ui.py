@@ -18,7 +18,7 @@ from regard.data.batches import Sequences
 from regard.serving.ui.routes import PAGE, UI_ROUTES
 from regard.serving.ui.sources import UISources
 from regard.text import explain
-from regard.visual import attention_maps
+from regard.visual import attention_record
 from regard.visual.attention_record import run_encoder
 from regard.visual.head_grid import HeadGrid
 
@@ -35,7 +35,7 @@ def server(folders):
 
 
 def with_ui(folders, **options):
-    return service_of(folders, ui=UISources.of({}), **options)
+    return service_of(folders, ui=UISources({}), **options)
 
 
 def answer(server, path, **fields):
@@ -177,7 +177,7 @@ def test_attention_between_words_is_that_of_the_picture_in_python(server, name):
 
 
 def test_long_texts_have_the_largest_weight_in_each_cell(server, monkeypatch):
-    monkeypatch.setattr(attention_maps, "CELLS", 4)
+    monkeypatch.setattr(attention_record, "CELLS", 4)
     text = "the old cat sat on a mat"
     task = server.models.all["tagging"].task
     layers = list(record_of(task, text).attentions.values())

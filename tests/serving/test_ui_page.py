@@ -45,7 +45,7 @@ def service(folders, tmp_path_factory):
         for n, word in enumerate(words)
     ]
     (folder / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    sources = UISources.of({}, folder / "texts.jsonl", "kind")
+    sources = UISources({}, folder / "texts.jsonl", "kind")
     named = {name: folders[task] for name, task in NAMED.items()}
     service = service_of(named, ui=sources)
     sources.prepare(service.models, lambda message: None)

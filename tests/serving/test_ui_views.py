@@ -45,7 +45,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(folders, texts):
     """A running service with models and texts."""
-    sources = UISources.of({}, texts, "kind")
+    sources = UISources({}, texts, "kind")
     names = ("embedding", "language-modeling", "translation", "captioning")
     made = service_of({name: folders[name] for name in names}, ui=sources)
     sources.prepare(made.models, lambda message: None)
@@ -182,7 +182,7 @@ def test_wrong_questions_about_maps_are_errors(server):
 
 
 def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
-    sources, said = UISources.of({}, texts=texts, labels="kind"), []
+    sources, said = UISources({}, texts=texts, labels="kind"), []
     service = service_of({"embedding": folders["embedding"]}, ui=sources)
     for parameter in service.models.all["embedding"].task.module.parameters():
         parameter.data.fill_(float("nan"))
@@ -241,7 +241,7 @@ def test_examples_are_the_validation_texts_of_a_run_or_neutral_sentences(folders
         recipe = f'task = "translation"\n[data]\n{data}\n{rest}'
         (tmp_path / name / "recipe.toml").write_text(recipe)
     named = {"run": tmp_path / "run", "inner": tmp_path / "run/model", "moved": tmp_path / "moved"}
-    sources = UISources.of({**named, "bare": folders["tagging"]})
+    sources = UISources({**named, "bare": folders["tagging"]})
     service = service_of({**named, "bare": folders["tagging"]}, ui=sources)
     sources.prepare(service.models, print)
     texts = {name: sources.examples.of(name) for name in service.models.all}

@@ -18,7 +18,7 @@ from regard.data.batches import IGNORE
 from regard.data.corpus import build_corpus, encode_corpus, read_documents
 from regard.data.pretraining import Masking, MaskVocabulary
 from regard.experiments import runs
-from regard.experiments.build_model import build_tokenizer
+from regard.experiments.training_plan import build_tokenizer
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import batching
 from regard.tasks.masked_language_modeling import MaskedData, MaskedLanguageModel

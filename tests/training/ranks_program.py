@@ -21,14 +21,12 @@ import regard
 from regard.data.batches import PairBatch, Sequences, StreamBatch
 from regard.errors import RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.training.callbacks import Callback
-from regard.training.distributed.fsdp_model import FSDPModel, WholeModel, layers_of
-from regard.training.distributed.processes import connected, processes
+from regard.training.callbacks import Callback, Trainable
+from regard.training.distributed import FSDPModel, WholeModel, connected, layers_of, processes
 from regard.training.interrupt import Interrupted
 from regard.training.optimizers import trained
 from regard.training.options import OptimizerOptions
 from regard.training.run import resume, train
-from regard.training.task import Trainable
 
 KILLED = 40  # the batch in which a process dies: after 22 steps, of which 20 are saved
 STOP = 17  # the step after which runs are stopped by a signal

@@ -23,12 +23,12 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.training import compiling
+from regard.training.callbacks import Trainable
 from regard.training.compiling import activation_checkpointing, blocks_of
 from regard.training.flops import stored_by
 from regard.training.loop import Loop
 from regard.training.options import CheckpointOptions, TrainingOptions, ValidationOptions
 from regard.training.run import resume, train
-from regard.training.task import Trainable
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_compiled_blocks_have_the_same_gradients(anywhere, name):
     for compiled, checkpointing in ((False, False), (True, False), (True, True)):
         here = torch.device("cpu")
         used = (
-            compiling.compiled_blocks(model, here, checkpointing=checkpointing) if compiled else []
+            compiling.compiled_blocks(model, here, checkpointing=checkpointing) if compiled else {}
         )
         model.zero_grad()
         with compiling.compiling(used):
@@ -165,7 +165,7 @@ def test_a_gpu_trains_the_same_with_compiled_blocks(tmp_path):
         torch.manual_seed(0)
         model = without_dropout(MODELS["gpt2"]()).cuda()
         here = torch.device("cuda")
-        used = compiling.compiled_blocks(model, here) if compile else []
+        used = compiling.compiled_blocks(model, here) if compile else {}
         with compiling.compiling(used):
             losses.append(model(texts().ids.cuda()).hidden.square().mean())
     torch.testing.assert_close(*losses, atol=1e-4, rtol=1e-4)

@@ -15,6 +15,8 @@ from toy import D, Toy, V, early_stopping, options
 from regard.data.batches import PairBatch, Sequences
 from regard.data.sampler import EpochSampler
 from regard.errors import CheckpointError, ConfigError
+from regard.training.callbacks import Trainable
+from regard.training.checkpointing import average
 from regard.training.compiling import resolve
 from regard.training.options import (
     CheckpointOptions,
@@ -25,8 +27,6 @@ from regard.training.options import (
 )
 from regard.training.run import train
 from regard.training.steps import NonFiniteError
-from regard.training.task import Trainable
-from regard.training.weight_average import average
 
 
 def events(folder) -> list[dict]:

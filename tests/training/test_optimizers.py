@@ -237,6 +237,6 @@ def test_a_model_without_layers_raises_an_error():
         dict(gradual_unfreezing_interval=1),
     ):
         with pytest.raises(ConfigError, match="has no layers with rates of their own"):
-            from regard.training.range_test import GrowingRate
+            from regard.training.steps import GrowingRate
 
             GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen))

@@ -15,23 +15,23 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.recipe import parse
-from regard.training import range_test
+from regard.training import steps
+from regard.training.callbacks import Trainable
 from regard.training.metrics_log import read_events
 from regard.training.options import OptimizerOptions
-from regard.training.range_test import smoothed, suggested_rate
 from regard.training.run import train
-from regard.training.task import Trainable
+from regard.training.steps import smoothed, suggested_rate
 
 
 def curve(task, chosen):
-    rates, losses = zip(*range_test.range_test(task, chosen, 1), strict=True)
+    rates, losses = zip(*steps.range_test(task, chosen, 1), strict=True)
     return rates, losses
 
 
 def test_the_losses_are_those_of_a_training_with_these_rates(tmp_path, monkeypatch):
     """Dropout, accumulation, clipping, a carried state: the training gets the rates of the test."""
-    monkeypatch.setattr(range_test, "STEPS", 20)
-    monkeypatch.setattr(range_test, "END", 1e-1)
+    monkeypatch.setattr(steps, "STEPS", 20)
+    monkeypatch.setattr(steps, "END", 1e-1)
     chosen = options(max_steps=20, logging_steps=1)
     rates, losses = curve(Toy(), chosen)
     np.testing.assert_allclose(rates, np.geomspace(1e-7, 1e-1, 20), rtol=1e-12)
@@ -80,8 +80,8 @@ def sgd():
 
 
 def test_steps_equal_gradient_descent_by_hand_until_the_loss_diverges(monkeypatch):
-    monkeypatch.setattr(range_test, "START", 1e-3)
-    monkeypatch.setattr(range_test, "END", 100.0)
+    monkeypatch.setattr(steps, "START", 1e-3)
+    monkeypatch.setattr(steps, "END", 100.0)
     rates, losses = curve(Line(), sgd())
     weight, expected = 3.0, []
     for rate in rates:

@@ -16,7 +16,18 @@ from regard.experiments.recipe_options import read_recipe
 from regard.models import model_class
 from regard.models.config import TRANSFORMER
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.training.optimizers import clip, gradients, optimizer, set_rate
+from regard.training.optimizers import (
+    ScheduleStep,
+    clip,
+    cosine,
+    gradients,
+    inverse_square_root,
+    linear,
+    noam,
+    optimizer,
+    schedule,
+    set_rate,
+)
 from regard.training.options import (
     OptimizerOptions,
     ScheduleOptions,
@@ -24,14 +35,6 @@ from regard.training.options import (
     defaults_of,
     description,
     with_defaults,
-)
-from regard.training.schedules import (
-    ScheduleStep,
-    cosine,
-    inverse_square_root,
-    linear,
-    noam,
-    schedule,
 )
 
 WARMUP, TOTAL = 7, 40

@@ -22,6 +22,7 @@ from torch import nn
 from regard.data.batches import StreamBatch
 from regard.data.sampler import EpochSampler
 from regard.state import Cells
+from regard.training.callbacks import Trainable
 from regard.training.optimizers import optimizer
 from regard.training.options import (
     AveragingOptions,
@@ -32,7 +33,6 @@ from regard.training.options import (
     ValidationOptions,
 )
 from regard.training.run import resume
-from regard.training.task import Trainable
 
 V, D, B, T = 13, 8, 4, 5  # vocabulary, width, rows, window
 

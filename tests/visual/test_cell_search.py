@@ -12,8 +12,7 @@ from regard.errors import ConfigError
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
 from regard.visual import find_cells, python_properties, text_properties
-from regard.visual.cell_search import STREAMS
-from regard.visual.recurrent_cells import reader_of
+from regard.visual.recurrent_cells import STREAMS, reader_of
 
 LINES = ['"Yes" (he said)', "no", '"a (b (c))"', "and nothing more than this", '(1) "x y z"']
 TEXT = "\n".join(LINES * 40) + "\n"

@@ -20,7 +20,6 @@ from regard.visual import (
     Panel,
     PictureColumn,
     PictureRow,
-    ReportSample,
     RunReport,
     Table,
     attention_comparison,
@@ -92,7 +91,7 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
 
 
 def report() -> RunReport:
-    samples = {"model": [ReportSample(" ".join(WORDS), "x" * 200, "short")]}
+    samples = {"model": [(" ".join(WORDS), "x" * 200, "short")]}
     shown = [(name, picture) for name, picture in pictures().items() for _ in range(2)]
     facts = {"signature": "nrefs:1|" * 20}
     both = compare_results([LSTM, TRANSFORMER])

@@ -17,7 +17,6 @@ from regard.visual import (
     HeadGrid,
     Heatmap,
     Panel,
-    ReportSample,
     RunReport,
     Series,
     Table,
@@ -113,7 +112,7 @@ def report() -> RunReport:
         {SAVAGE[0]: SAVAGE[0]},
         {SAVAGE[0]: {"BLEU": 12.5, "signature": SAVAGE[0]}, "other": {"BLEU": 3e7}},
         EVENTS,
-        {"model": [ReportSample(*SAVAGE[:3]), ReportSample(*SAVAGE[:1] * 3)]},
+        {"model": [SAVAGE[:3], SAVAGE[:1] * 3]},
         [("heads", heads), ("map", Heatmap.of([[1.0]], ["a"], ["b"])), ("more", heads)],
         compare_results([LSTM, TRANSFORMER]),
     )

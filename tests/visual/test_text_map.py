@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from regard.visual.text_map import TextMap
+from regard.visual.texts import TextMap
 
 
 def vectors(count, width=6, seed=0):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -18,7 +17,7 @@ from regard.serving.requests import Listed, RequestFields
 from regard.serving.ui import lessons
 from regard.tasks.embedder import EmbedsTexts
 from regard.visual.drawing import visible
-from regard.visual.text_map import TextMap
+from regard.visual.texts import TextMap
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModels
@@ -66,22 +65,13 @@ class NeighboursIn(MapOf):
     """How many neighbours."""
 
 
-@dataclass(frozen=True)
 class UISources:
-    """The files that the command names."""
+    """What the command names: folders of models by name, and a file of texts with labels."""
 
-    maps: TextMaps
-    examples: Examples
-
-    @classmethod
-    def of(
-        cls,
-        models: Mapping[str, Path],
-        texts: Path | None = None,
-        labels: str | None = None,
-    ) -> Self:
-        """Of the folders of models by name, and a file of texts with labels."""
-        return cls(TextMaps(texts, labels), Examples(models))
+    def __init__(
+        self, models: Mapping[str, Path], texts: Path | None = None, labels: str | None = None
+    ):
+        self.maps, self.examples = TextMaps(texts, labels), Examples(models)
 
     def prepare(self, models: ServedModels, say: Callable[[str], None]) -> None:
         """What is computed before the page answers: examples, and the vectors of the texts."""

@@ -17,13 +17,11 @@ from regard.models.bert import Bert
 from regard.text import Tokenizer, wordpiece
 from regard.text.explain import Training, training
 from regard.text.trees import tree_of
-from regard.visual.cell_search import text_properties
-from regard.visual.constituents import n_best_picture
+from regard.visual.charts import Heatmap, mask_grid, sinusoids, sparse_patterns
 from regard.visual.decoding import Distribution
-from regard.visual.heatmap import Heatmap, mask_grid, sinusoids, sparse_patterns
 from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
-from regard.visual.recurrent_cells import CellText
-from regard.visual.tokens import encoder_inputs
+from regard.visual.recurrent_cells import CellText, text_properties
+from regard.visual.texts import encoder_inputs, n_best_picture
 
 # ------------------------------------------------------------------------------- subwords
 
