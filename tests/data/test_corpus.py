@@ -16,11 +16,11 @@ from regard.data import (
     EpochSampler,
     TokenArray,
     build_corpus,
-    corpus_folder,
     encode_corpus,
     open_corpus,
     read_documents,
 )
+from regard.data import corpus as corpus_module
 from regard.data.lm_streams import DocumentWindows
 from regard.errors import CheckpointError, ConfigError, DataError
 
@@ -207,11 +207,11 @@ def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(
 
         return wrapped
 
-    def write(self, files, part, write=corpus_folder._Build._write):
+    def write(self, files, part, write=corpus_module._Build._write):
         write(self, [DyingFile(file, dying) for file in files], part)
 
-    monkeypatch.setattr(corpus_folder._Build, "_write", write)
-    monkeypatch.setattr(corpus_folder, "SAVE_EVERY", 0.001)
+    monkeypatch.setattr(corpus_module._Build, "_write", write)
+    monkeypatch.setattr(corpus_module, "SAVE_EVERY", 0.001)
     monkeypatch.setattr("regard.data.token_arrays._CHUNK", 16)
     for name in ("fsync", "replace"):
         monkeypatch.setattr(os, name, dying(getattr(os, name)))
@@ -242,7 +242,7 @@ def test_an_interrupted_build_goes_on_in_the_same_process(
     monkeypatch.setattr("regard.data.token_arrays._FEW", 1)
     source.write_text(source.read_text() * 20)
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    write, calls = corpus_folder._Build._write, []
+    write, calls = corpus_module._Build._write, []
 
     def interrupted(self, files, part):
         calls.append(part.passages)
@@ -251,7 +251,7 @@ def test_an_interrupted_build_goes_on_in_the_same_process(
             raise KeyboardInterrupt
         write(self, files, part)
 
-    monkeypatch.setattr(corpus_folder._Build, "_write", interrupted)
+    monkeypatch.setattr(corpus_module._Build, "_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     assert json.loads((tmp_path / "out/building.json").read_text())["passages"] == sum(calls[:2])
@@ -271,7 +271,7 @@ def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkey
     def built_again(self, progress):
         raise AssertionError("the corpus is built again")
 
-    monkeypatch.setattr(corpus_folder._Build, "run", built_again)
+    monkeypatch.setattr(corpus_module._Build, "run", built_again)
     build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
     open_corpus(tmp_path / "out")
     assert bytes_of(tmp_path / "out") == before

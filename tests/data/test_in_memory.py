@@ -12,7 +12,7 @@ import torch
 
 from regard.data import read
 from regard.data.in_memory import rows, text_rows, write_jsonl, write_lines
-from regard.data.readers import LabelledTexts, read_labelled
+from regard.data.readers import read_labelled
 from regard.errors import ConfigError, DataError
 from regard.sharded.parts import UnfitValue, table_of
 
@@ -206,19 +206,18 @@ def write(path, rows):
 @pytest.mark.parametrize("name", ["a.jsonl", "a.tsv", "a.csv", "a.txt"])
 def test_each_format_gives_the_same_texts(tmp_path, name):
     path = write(tmp_path / name, [*ROWS, ("  ", "blank")])
-    texts, labels = zip(*ROWS, strict=True)
+    texts, labels = map(list, zip(*ROWS, strict=True))
     if name != "a.txt":
-        assert read_labelled(path, "kind") == LabelledTexts(texts, labels)
-        assert read_labelled(path, "kind", most=3).texts == texts
+        assert read_labelled(path, "kind", 3) == (texts, labels)
     else:
-        assert read_labelled(path) == LabelledTexts(texts)
+        assert read_labelled(path, None, 3) == (texts, [])
 
 
 def test_a_label_that_is_a_number_is_a_text(tmp_path):
     path = tmp_path / "a.jsonl"
     lines = [{"text": "one", "n": 1}, {"text": "two", "n": 2}]
     path.write_text("\n".join(map(json.dumps, lines)))
-    assert read_labelled(path, "n").labels == ("1", "2")
+    assert read_labelled(path, "n", 9)[1] == ["1", "2"]
 
 
 def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
@@ -230,13 +229,13 @@ def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
     two = tmp_path / "two.csv"
     two.write_text("question,answer,other\na,b,c\n")
     for path, labels, most, said in (
-        (empty, None, None, "is empty"),
-        (blank, None, None, "every row is blank"),
-        (blank, "kind", None, "no column 'kind'"),
-        (table, "sort", None, "no field 'sort'"),
-        (two, None, None, "do not say which is a text"),
+        (empty, None, 9, "is empty"),
+        (blank, None, 9, "every row is blank"),
+        (blank, "kind", 9, "no column 'kind'"),
+        (table, "sort", 9, "no field 'sort'"),
+        (two, None, 9, "do not say which is a text"),
         (table, "kind", 2, "has 3 texts; at most 2"),
-        (tmp_path / "nothing.txt", None, None, "does not exist"),
+        (tmp_path / "nothing.txt", None, 9, "does not exist"),
     ):
         with pytest.raises(DataError, match=said) as raised:
             read_labelled(path, labels, most)
