@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from regard.errors import CheckpointError, DataError, RegardError
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError, shown
 
 ErrorOf = Callable[[str], RegardError]
 
@@ -166,6 +166,21 @@ def decode_json(
     else:
         return value
     raise error(f"{where}: {problem}")
+
+
+def check_same(where: str | Path, name: str, value: Any, other: str, stated: Any) -> None:
+    """Compare two statements of one fact; None is no statement.
+
+    where: the file of the field `name`.  other: what states the fact, too, such as "`n_head`".
+
+    Raises:
+        ConfigError: they differ; it names both.
+    """
+    if value is not None and stated is not None and value != stated:
+        raise ConfigError(
+            f"{where}: `{name}` is {shown(value)}, but {other} says {shown(stated)}. Remove the "
+            "wrong one, or make them equal."
+        )
 
 
 def checked(

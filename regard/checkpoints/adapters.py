@@ -35,7 +35,7 @@ from regard.layers.linear import Linear, LowRankUpdate
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import described
 from regard.models.conversions import adapted_layers, freeze_base, insert_updates, merged
-from regard.schema import Fields, read_json
+from regard.schema import Fields, check_same, read_json
 from regard.suggest import nearest
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -83,6 +83,8 @@ class AdapterFields(Fields):
     """The fields of adapter_config.json that are read."""
 
     peft_type: Literal["LORA"]
+    target_modules: list[str] | str | None = None
+    rank_pattern: dict[str, int] | None = None
     base_model_name_or_path: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     task_type: str | None = None
@@ -109,7 +111,7 @@ class AdapterFields(Fields):
 # the tensors. Any other field that is set is an error.
 WITHOUT_EFFECT: Any = dict.fromkeys(
     (
-        *("inference_mode", "peft_version", "rank_pattern", "lora_dropout", "target_modules"),
+        *("inference_mode", "peft_version", "lora_dropout"),
         *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
         *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
         *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
@@ -363,6 +365,7 @@ def read_adapter(
             problems.add("without matrices A and B of one rank", layer)
         else:
             name = names[bare]
+            _check_factors(adapter_config, layer, a.size(0))
             delta = adapter_config.scale(a.size(0)) * (b.float() @ a.float())
             delta = delta.t() if name.removesuffix(".weight") in transposed else delta
             problems.add_shape(layer, delta, published[name])
@@ -374,6 +377,19 @@ def read_adapter(
     problems.add("tied to another tensor, which the adapter does not have", *(changed & tied))
     problems.raise_any()
     return from_published(model_config or config, published)
+
+
+def _check_factors(config: AdapterFields, layer: str, rank: int) -> None:
+    """Compare the fields with a layer that the file of tensors has factors of this rank for.
+
+    Raises:
+        ConfigError: they say another rank, or name other layers.
+    """
+    if rank not in (config.rank_pattern or {}).values():
+        check_same(CONFIG, "r", config.r, f"the matrix {layer}{A_SUFFIX}", rank)
+    targets = config.target_modules
+    if isinstance(targets, list) and not any(f".{layer}".endswith(f".{name}") for name in targets):
+        check_same(CONFIG, "target_modules", targets, f"{WEIGHTS} has", layer)
 
 
 def _architecture(config: AdapterFields, layout: Layout, base: nn.Module) -> str:

@@ -15,6 +15,7 @@ from regard.checkpoints.filling import SkipInit, assign, check_finite, check_fit
 from regard.errors import CheckpointError
 from regard.layers.quantized import StoredMatrix, WeightType, quantize_matrix
 from regard.models.conversions import prepare, quantize_layers
+from regard.schema import check_same
 
 SCALE = ".scale"
 QUANTIZED = (torch.int8, torch.bfloat16)
@@ -51,6 +52,9 @@ def read_quantized(
         CheckpointError: the tensors are not those of this model.
     """
     model, matrices = _filled(build, tensors)
+    for matrix in matrices.values():
+        stored = "int8" if matrix.scale is not None else "bfloat16"
+        check_same("config.json", "regard.weights", dtype, "the type of the tensors", stored)
     model = prepare(model, dtype)
     if all(matrix.used for matrix in matrices.values()):
         _dequantize(model, matrices)

@@ -15,7 +15,7 @@ from regard.errors import CheckpointError
 from regard.file_writing import write_text
 from regard.layers.pooling import Pooling
 from regard.models.config import Size
-from regard.schema import Fields, read_json
+from regard.schema import Fields, check_same, read_json
 from regard.text import Tokenizer
 
 CONFIG, MODULES, POOLING, NORMALIZE = "config.json", "modules.json", "1_Pooling", "2_Normalize"
@@ -188,9 +188,11 @@ def read_pooling(folder: str | Path) -> Pooling | None:
     if not pooling.exists():
         raise CheckpointError(f"{pooling} is missing, which says how texts are pooled.")
     config = _read(pooling, PoolingConfig)
-    flagged = tuple(kind for kind, flag in FLAGS.items() if getattr(config, flag)) or ("mean",)
-    mode = flagged if config.pooling_mode is None else config.pooling_mode
+    flagged = tuple(kind for kind, flag in FLAGS.items() if getattr(config, flag))
+    mode = config.pooling_mode or flagged or ("mean",)
     modes = (mode,) if isinstance(mode, str) else tuple(mode)
+    named = " and ".join(f"`{FLAGS[kind]}`" for kind in flagged)
+    check_same(pooling, "pooling_mode", sorted(modes), named, sorted(flagged) or None)
     return Pooling(modes, bool(others), _max_length(folder))
 
 

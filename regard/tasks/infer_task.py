@@ -16,7 +16,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models import is_encoder, name_of
 from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
 from regard.models.protocols import EncoderDecoder
-from regard.schema import joined_with_or
+from regard.schema import check_same, joined_with_or
 
 # kind of head -> task; the first kind that a model has decides
 TASK_OF = {
@@ -126,11 +126,7 @@ def kept_settings(
     if "labels" in settings and not config.get("id2label"):
         return dict(settings)
     labels = labels_of(config, outputs_of(heads[kind]))
-    if settings.get("labels", labels) != labels:
-        raise ConfigError(
-            f"config.json: `regard.labels` is {settings['labels']}, but `id2label` has {labels}. "
-            "Remove the first, which is not needed."
-        )
+    check_same("config.json", "regard.labels", settings.get("labels"), "`id2label`", labels)
     return {**settings, "labels": labels}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.errors import ConfigError
 from regard.models.config import Probability, TokenId
-from regard.schema import checked
+from regard.schema import check_same, checked
 
 # their activation -> ours; of several names for one of ours the first is written
 ACTIVATIONS = {
@@ -242,9 +242,7 @@ def with_own_names(config: Mapping[str, Any], aliases: Mapping[str, str]) -> dic
         value = fields.get(alias)
         if fields.get(name) is None and value is not None:
             fields[name] = value
-        if value not in (None, fields.get(name)):
-            must = f"equal to `{name}` ({fields[name]!r}), of which it is another name,"
-            raise unsupported(alias, must, value)
+        check_same("config.json", alias, value, f"`{name}`", fields.get(name))
     return fields
 
 
@@ -308,9 +306,8 @@ def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[i
         raise unsupported("label2id", "the numbers of the names in `id2label`", numbers)
     if outputs is None:
         return names
-    count = config.get("num_labels")
-    if count not in (None, outputs):
-        raise unsupported("num_labels", f"{outputs}, the outputs of the head", count)
+    for name in ("num_labels", "_num_labels"):
+        check_same("config.json", name, config.get(name), "the output of the head", outputs)
     if names and max(names) >= outputs:
         raise unsupported("id2label", f"names of the {outputs} outputs of the head", labels)
     if names and len(names) < outputs:

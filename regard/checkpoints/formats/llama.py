@@ -22,6 +22,7 @@ from regard.checkpoints.formats.gpt import CausalLMLayout
 from regard.checkpoints.names import Names
 from regard.models.config import Epsilon, InitScale, Size, TokenId
 from regard.models.llama import Factor, Llama
+from regard.schema import check_same
 
 PARTIAL = "partial_rotary_factor"  # in the table or, in older files, beside it
 ORIGINAL = "original_max_position_embeddings"  # likewise; that beside the table takes precedence
@@ -75,6 +76,13 @@ def _read_rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     table = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if not isinstance(table, Mapping):
         raise unsupported("rope_parameters", "a table", table)
+    new = "rope_parameters"
+    other = config[new] if isinstance(config.get(new), Mapping) else {}
+    for name in other:
+        check_same("config.json", f"rope_scaling.{name}", table.get(name), f"`{new}`", other[name])
+    for name, fields in (("rope_theta", config), ("type", table)):
+        inside = "rope_type" if name == "type" else name
+        check_same("config.json", name, fields.get(name), f"`{new}.{inside}`", table.get(inside))
     theta = table.get("rope_theta", config.get("rope_theta", 10_000.0))
     kind = table.get("rope_type", table.get("type", "default"))
     if kind not in SCALINGS:

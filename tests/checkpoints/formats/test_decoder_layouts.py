@@ -177,7 +177,7 @@ REFUSED_OF_GPT_NEO = [
      "`attention_types` must be those of 3 layers"),
     ({"attention_layers": ["global"] * 3}, "`attention_layers` must be what `attention_types`"),
     ({"window_size": 0}, "`window_size`"),
-    ({"num_attention_heads": 4}, "`num_attention_heads` must be equal to `num_heads`"),
+    ({"num_attention_heads": 4}, "`num_attention_heads` is 4, but `num_heads` says"),
     ({"activation_function": "other"}, "`activation_function` must be one of"),
 ]  # fmt: skip
 REFUSED_OF_LLAMA = [
