@@ -387,6 +387,7 @@ def generation(found: Found, draw: Random) -> bool | None:
     }  # fmt: skip
     names = draw.sample([*known], draw.randint(1, 7))
     found.files["generation_config.json"] = {name: known[name] for name in names}
+    found.refusable |= {"penalty_alpha"} & {*names}
     return None
 
 
