@@ -33,16 +33,13 @@ class DataError(RegardError):
 class TextError(DataError):
     """There is no prediction for one of several texts.
 
-    index: of the text, from 0.  what: how the message calls a text ("Question").  said: the whole
-    message, where "Text 3 has ..." is not it.
+    index: of the text, from 0.  what: how the message calls a text ("Question").
     """
 
-    def __init__(
-        self, index: int, problem: str, hint: str = "", *, what: str = "Text", said: str = ""
-    ):
+    def __init__(self, index: int, problem: str, hint: str = "", *, what: str = "Text"):
         super().__init__("texts", index + 1, problem, hint)
-        self.index, self.what, self.said = index, what, said
-        self.args = (said or f"{what} {index + 1} {problem} {hint}".rstrip(),)
+        self.index, self.what = index, what
+        self.args = (f"{what} {index + 1} {problem} {hint}".rstrip(),)
 
     def moved(self, count: int) -> TextError:
         """The same error, counted in a list with `count` texts before these."""

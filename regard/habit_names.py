@@ -26,6 +26,8 @@ def _inside(section: str, names: Mapping[str, str]) -> dict[str, str]:
     return {other: f"{section}.{ours}" for other, ours in names.items()}
 
 
+Named = Mapping[str, Any]  # options and sections by their names
+
 # ------------------------------------------------------------------------------- options
 
 DECODING = _names(
@@ -249,7 +251,7 @@ DATA = ("train", "valid", "test")  # options whose mappings are columns of data
 DEEPEST = 20  # sections in one another; deeper ones are an error elsewhere
 
 
-def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
+def recipe(tables: Named) -> dict[str, Any]:
     """The tables of a recipe, or keywords, with our names and values.
 
     A text for the sections [tokenizer], [optimizer] and [schedule] is their kind or name.
@@ -276,9 +278,7 @@ def recipe(tables: Mapping[str, Any]) -> dict[str, Any]:
 TWO_STACKS = ("transformer", "transformer-prenorm", "bart", "mbart")  # `layers` is of both
 
 
-def of_recipe(
-    tables: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def of_recipe(tables: Named, overrides: Named) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables and overrides, values by dotted names, with our names, also of task and model.
 
     A text for `model` replaces the whole section, a name of a model the path, and a path the name.
@@ -307,9 +307,7 @@ def of_recipe(
     return ours, changed
 
 
-def _drop_replaced_model(
-    ours: dict[str, Any], overrides: Mapping[str, Any], changed: Mapping[str, Any]
-) -> None:
+def _drop_replaced_model(ours: dict[str, Any], overrides: Named, changed: Named) -> None:
     """Remove what overrides of the model replace from the tables: all of [model], or its source."""
     model = ours.get("model")
     if isinstance(overrides.get("model"), str):
@@ -320,7 +318,7 @@ def _drop_replaced_model(
         ours["model"] = {key: value for key, value in model.items() if key not in replaced}
 
 
-def _named_model(model: Mapping[str, Any], task: str) -> dict[str, Any]:
+def _named_model(model: Named, task: str) -> dict[str, Any]:
     """[model] with our name, and the size or the cell that the other name says.
 
     Raises:
@@ -350,7 +348,7 @@ def _as_override(key: str, value: Any) -> dict[str, Any]:
     return {key: value} if ours == nested else dict(_leaves(ours, ""))
 
 
-def _leaves(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]:
+def _leaves(table: Named, section: str) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{section}{name}.")
@@ -358,7 +356,7 @@ def _leaves(table: Mapping[str, Any], section: str) -> Iterator[tuple[str, Any]]
             yield f"{section}{name}", value
 
 
-def _own(table: Mapping[str, Any], section: str, moved: dict[str, tuple[str, Any]]) -> Any:
+def _own(table: Named, section: str, moved: dict[str, tuple[str, Any]]) -> Any:
     """The options of a section that have our names; the others are put into `moved`."""
     ours: dict[str, Any] = {}
     if section == "decoding":
@@ -419,9 +417,7 @@ def _target(name: str, section: str) -> str | None:
     return target if section.partition(".")[0] in ("", root) else None
 
 
-def _move(
-    other: str, value: Any, target: str, table: Mapping[str, Any], moved: dict[str, Any]
-) -> None:
+def _move(other: str, value: Any, target: str, table: Named, moved: dict[str, Any]) -> None:
     option = target.rpartition(".")[2]
     if option in table:
         raise _twice(other, option)
@@ -434,7 +430,7 @@ def _twice(first: str, second: str) -> ConfigError:
     return ConfigError(f"`{first}` and `{second}` mean the same. Leave one of them out.")
 
 
-def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
+def decoding(named: Named) -> dict[str, Any]:
     """Options of decoding with our names; None means not given.
 
     Raises:
@@ -452,7 +448,7 @@ def decoding(named: Mapping[str, Any]) -> dict[str, Any]:
     return ours
 
 
-def embedding(named: Mapping[str, Any]) -> dict[str, Any]:
+def embedding(named: Named) -> dict[str, Any]:
     """Options of `embed` with our names. Raises as `decoding`."""
     if named.get("convert_to_numpy", True) is not True:
         raise ConfigError("`convert_to_numpy` must be True: vectors are arrays of NumPy.")
@@ -460,7 +456,7 @@ def embedding(named: Mapping[str, Any]) -> dict[str, Any]:
     return _renamed(options, EMBEDDING)
 
 
-def _renamed(named: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _renamed(named: Named, names: Mapping[str, str]) -> dict[str, Any]:
     ours: dict[str, Any] = {}
     first: dict[str, str] = {}  # by which name each of our options was given
     for name, value in named.items():

@@ -16,14 +16,13 @@ LARGEST = 1 << 30  # blocks up to this stay in the process
 SMALLER = 1 << 25  # the most that older versions take
 
 
-def keep_freed_blocks() -> bool:
-    """Tell the C library; False where it is not that of Linux."""
-    try:
+def keep_freed_blocks() -> None:
+    """Tell the C library, where it is that of Linux."""
+    with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
-    mallopt(TRIM_THRESHOLD, -1)  # never
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST) or mallopt(MMAP_THRESHOLD, SMALLER))
+        mallopt(TRIM_THRESHOLD, -1)  # never
+        if not mallopt(MMAP_THRESHOLD, LARGEST):
+            mallopt(MMAP_THRESHOLD, SMALLER)
 
 
 def give_back_freed_blocks() -> None:

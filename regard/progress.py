@@ -62,8 +62,10 @@ class Bar:
 class Lines:
     """Plain lines, for a log file or a pipe."""
 
-    def __init__(self, every: float = 30.0, out: TextIO | None = None):
-        self.every, self.out = every, out or sys.stderr
+    every = 30.0
+
+    def __init__(self, out: TextIO | None = None):
+        self.out = out or sys.stderr
 
     def show(self, status: Stage) -> None:
         self.say(str(status))
@@ -85,8 +87,7 @@ class Lines:
 class Silent(Lines):
     """Shows warnings alone."""
 
-    def __init__(self, every: float = float("inf")):
-        super().__init__(every)
+    every = float("inf")
 
     def say(self, message: str) -> None:
         pass

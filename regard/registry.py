@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from types import ModuleType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 
@@ -39,15 +40,15 @@ REGISTERING = (
 
 
 @dataclass(frozen=True)
-class Implementation(Generic[P, R]):
+class Implementation:
     """A faster equivalent of an operation, for arguments that fulfil a condition (None: for all).
 
     traceable: whether it may run inside what `torch.compile` traces.
     """
 
     name: str
-    run: Callable[P, R]
-    when: Callable[P, bool] | None
+    run: Callable[..., Any]
+    when: Callable[..., bool] | None
     traceable: bool
 
 
@@ -58,7 +59,7 @@ class Operation(Generic[P, R]):
         update_wrapper(self, definition)
         self.name = definition.__name__
         self.definition = definition
-        self.implementations: list[Implementation[P, R]] = []
+        self.implementations: list[Implementation] = []
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._chosen(*args, **kwargs)(*args, **kwargs)
@@ -72,7 +73,8 @@ class Operation(Generic[P, R]):
         traced = torch.compiler.is_compiling()  # which cannot read a context variable
         disabled = frozenset() if traced else _disabled.get()
         for implementation in self.implementations:
-            on = implementation.traceable if traced else implementation.name not in disabled
+            on = disabled is not None and implementation.name not in disabled
+            on = implementation.traceable if traced else on
             when = implementation.when
             if on and (when is None or when(*args, **kwargs)):
                 return implementation.run
@@ -112,20 +114,12 @@ def register(
 # ------------------------------------------------------------------------- turning them off
 
 
-class _AllNames:
-    """Contains every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-
 VARIABLE = "REGARD_WITHOUT"
 _from_environment = frozenset(
     filter(None, os.environ.get(VARIABLE, "").replace(" ", "").split(","))
 )
-_disabled: ContextVar[_AllNames | frozenset[str]] = ContextVar(
-    "disabled", default=_from_environment
-)
+# The names of those that are turned off; None: all.
+_disabled: ContextVar[frozenset[str] | None] = ContextVar("disabled", default=_from_environment)
 
 
 @contextmanager
@@ -134,7 +128,7 @@ def reference() -> Iterator[None]:
 
     Code that `torch.compile` has compiled, and other threads, are not affected.
     """
-    with _disabling(_AllNames()):
+    with _disabling(None):
         yield
 
 
@@ -147,12 +141,12 @@ def without(*names: str) -> Iterator[None]:
     """
     _check_names(names, loaded=load_kernels())
     disabled = _disabled.get()
-    with _disabling(disabled if isinstance(disabled, _AllNames) else disabled.union(names)):
+    with _disabling(None if disabled is None else disabled.union(names)):
         yield
 
 
 @contextmanager
-def _disabling(names: _AllNames | frozenset[str]) -> Iterator[None]:
+def _disabling(names: frozenset[str] | None) -> Iterator[None]:
     token = _disabled.set(names)
     try:
         yield
@@ -162,7 +156,8 @@ def _disabling(names: _AllNames | frozenset[str]) -> Iterator[None]:
 
 def is_disabled(name: str) -> bool:
     """Whether an implementation is turned off here."""
-    return name in _disabled.get()
+    disabled = _disabled.get()
+    return disabled is None or name in disabled
 
 
 def implementation_names() -> list[str]:
@@ -199,25 +194,12 @@ def _check_names(names: Iterable[str], *, loaded: bool, source: str = "") -> Non
 # ----------------------------------------------------------------------- the compiled kernels
 
 
-class KernelPackage(Protocol):
-    """What the optional package of compiled implementations offers."""
-
-    def setup(self) -> None:
-        """Compile the kernels if need be, load them, and register them as implementations."""
-
-    def available(self) -> bool:
-        """Whether kernels are loaded."""
-
-    def status(self) -> str:
-        """Which compiled library is loaded, or why none is."""
-
-
-def kernel_package() -> KernelPackage | None:
+def kernel_package() -> ModuleType | None:
     """The package, imported by its name; None where it is not beside this file."""
     folder = Path(__file__).with_name(KERNELS.rpartition(".")[2])
     if not (folder / "__init__.py").exists():
         return None
-    return cast(KernelPackage, importlib.import_module(KERNELS))
+    return importlib.import_module(KERNELS)
 
 
 def load_kernels() -> bool:

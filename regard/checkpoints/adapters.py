@@ -17,18 +17,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field, create_model
 from torch import Tensor, nn
 
 from regard.attention.pruning import pruned_heads
-from regard.checkpoints.filling import Problems, SkipInit, check_finite
-from regard.checkpoints.formats import LAYOUTS, Layout, from_published, layout_for
+from regard.checkpoints.filling import Problems, SkipInit, Weights, check_finite
+from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
 from regard.checkpoints.names import NameRow
-from regard.checkpoints.store import read_tensors, write_tensors
-from regard.checkpoints.weights import read_pickled
+from regard.checkpoints.store import read_pickled, read_tensors, write_tensors
 from regard.errors import ConfigError
 from regard.file_writing import write_text
 from regard.layers.linear import Linear, LowRankUpdate
@@ -37,6 +36,9 @@ from regard.models import described
 from regard.models.conversions import adapted_layers, freeze_base, insert_updates, merged
 from regard.schema import Fields, check_same, read_json
 from regard.suggest import nearest
+
+if TYPE_CHECKING:
+    from regard.checkpoints.formats import Layout
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 NAME_PREFIX = "base_model.model."  # of every tensor's name
@@ -325,7 +327,7 @@ def read_adapter_tensors(folder: Path) -> dict[str, Tensor]:
 
 def read_adapter(
     adapter_config: AdapterFields,
-    tensors: Mapping[str, Tensor],
+    tensors: Weights,
     base: nn.Module,
     model_config: Mapping[str, Any] | None = None,
 ) -> nn.Module:
@@ -461,7 +463,7 @@ def _is_linear(model: nn.Module, ours: tuple[str, ...]) -> bool:
 
 
 def _of_row(
-    row: NameRow, ours: str, theirs: tuple[str, ...], tensors: Mapping[str, Tensor]
+    row: NameRow, ours: str, theirs: tuple[str, ...], tensors: Weights
 ) -> Iterator[Projection]:
     outputs, inputs = tensors[ours].shape
     numbers = torch.arange(max(outputs, inputs))

@@ -5,7 +5,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from regard.checkpoints.weights import read_pickled
+from regard.checkpoints.store import read_pickled
 from regard.errors import CheckpointError, MissingExtra
 from regard.layers.convolution import EfficientNetLite
 

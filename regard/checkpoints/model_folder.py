@@ -20,36 +20,14 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import create_model
-from torch import Tensor, nn
+from torch import nn
 
-from regard.checkpoints.adapters import (
-    holds_adapter,
-    read_adapter,
-    read_adapter_config,
-    read_adapter_tensors,
-)
-from regard.checkpoints.filling import (
-    SkipInit,
-    check_finite,
-    check_fit,
-    load_strict,
-    on_meta,
-    unique_tensors,
-)
-from regard.checkpoints.formats import (
-    PRUNED,
-    from_published,
-    layout_of,
-    to_published,
-)
-from regard.checkpoints.formats.config_table import GENERATION as GENERATION_FIELDS
-from regard.checkpoints.formats.config_table import label_names
+from regard.checkpoints import adapters, filling, formats
+from regard.checkpoints.formats import config_table
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.hub import CONFIG, folder_of
-from regard.checkpoints.quantized_checkpoint import read_dequantized, read_quantized
 from regard.checkpoints.sentence_transformers import MODULES
-from regard.checkpoints.store import write_tensors
-from regard.checkpoints.weights import holds_weights, read_weights
+from regard.checkpoints.store import holds_weights, read_weights, write_tensors
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_pages import releasing
 from regard.file_writing import write_text
@@ -74,7 +52,7 @@ OURS = "regard"  # the model_type of models that no other library has
 # Fields of the base's config.json that an adapted model has, too: how it generates, and what stands
 # before its sources.
 FROM_BASE = (
-    *(name for name in GENERATION_FIELDS if name != "decoder_start_token_id"),
+    *(name for name in config_table.GENERATION if name != "decoder_start_token_id"),
     *("eos_token_id", "max_length", "prefix", "task_specific_params"),
 )
 NOT_OPTIONS = ("model_type", "architectures", "regard", "id2label", "label2id", "problem_type")
@@ -150,24 +128,22 @@ class ModelFolder:
             weights = read_weights(self.path)
             if self.config.get("model_type") != OURS:
                 config = self.config | self._decoder_start() | self._architecture(weights)
-                return self._labelled(from_published(config, weights))
+                return self._labelled(formats.from_published(config, weights))
             model = self.build(weights)
-            load_strict(model, weights)
+            filling.load_strict(model, weights)
             return self._labelled(model)
 
-    def quantized_model(self) -> nn.Module:
-        """The model of a folder with quantized weights, prepared for decoding on the CPU."""
+    def quantized_model(self, *, float32: bool = False) -> nn.Module:
+        """The model of a folder with quantized weights, prepared for decoding on the CPU, or with
+        these as float32.
+        """
         assert self.dtype is not None
         with self.located(), releasing():
             tensors = read_weights(self.path)
             build = partial(self.build, tensors)
-            return self._labelled(read_quantized(build, tensors, self.dtype))
-
-    def dequantized_model(self) -> nn.Module:
-        """The model of a folder with quantized weights, these as float32."""
-        with self.located(), releasing():
-            tensors = read_weights(self.path)
-            return self._labelled(read_dequantized(partial(self.build, tensors), tensors))
+            if float32:
+                return self._labelled(filling.read_dequantized(build, tensors))
+            return self._labelled(filling.read_quantized(build, tensors, self.dtype))
 
     @property
     def tokenizer_path(self) -> Path:
@@ -214,7 +190,7 @@ class ModelFolder:
     def _labelled(self, model: nn.Module) -> nn.Module:
         """The same model; under heads it knows the names of its labels."""
         if isinstance(model, EncoderWithHeads):
-            model.labels = tuple(label_names(self.config).values())
+            model.labels = tuple(config_table.label_names(self.config).values())
         return model
 
     def _decoder_start(self) -> dict[str, int]:
@@ -224,18 +200,18 @@ class ModelFolder:
         the padding: their tokenizers have no bos token. Empty where the file names no token, and
         for models without an encoder: they start with the prompt.
         """
-        path, model = self.path / GENERATION, layout_of(self.config.get("model_type")).model
+        path, model = self.path / GENERATION, formats.layout_of(self.config.get("model_type")).model
         if not issubclass(model, EncoderDecoder) or not path.is_file():
             return {}
         start = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if start is None else {"decoder_start_token_id": start}
 
-    def _architecture(self, weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    def _architecture(self, weights: filling.Weights) -> dict[str, Any]:
         """`architectures` where it is not that of config.json: the one with the head that the user
         asks for; none, so that the tensors decide, for a folder of sentence-transformers that names
         a class whose head it does not hold.
         """
-        layout = layout_of(self.config.get("model_type"))
+        layout = formats.layout_of(self.config.get("model_type"))
         if self.head is not None:
             ending = EncoderLayout.ENDINGS.get((self.head,) if self.head else (), "")
             if (name := layout.family + ending) in layout.known_architectures:
@@ -244,7 +220,7 @@ class ModelFolder:
             return {}
         return {"architectures": None}
 
-    def build(self, weights: Mapping[str, Tensor]) -> nn.Module:
+    def build(self, weights: filling.Weights) -> nn.Module:
         """The model of a configuration of ours, its parameters not yet initialized.
 
         weights: the tensors that it is for, against which its sizes are checked.
@@ -261,7 +237,7 @@ class ModelFolder:
         model_config = config_of(kind.Config, options, where)
         check_sizes(model_config, weights, where)
         try:
-            with SkipInit(weights):
+            with filling.SkipInit(weights):
                 model = kind(model_config)
                 if heads is not None and is_encoder(kind):
                     model = assembled(model, heads)
@@ -339,7 +315,7 @@ def open_folder(
             kind of adapter.
     """
     folder = folder_of(path)
-    if holds_adapter(folder):
+    if adapters.holds_adapter(folder):
         if not holds_weights(folder):
             return _open_adapter(folder)
         hint = "Remove the adapter if it is merged into the weights, and else the weights."
@@ -358,9 +334,9 @@ def _without_config(folder: Path) -> ModelFolder | None:
         model: nn.Module = EncoderWithHeads(elmo.read(folder), {})
         config = {"model_type": "elmo"}
         return LoadedFolder(folder, config, None, model, elmo.read_tokenizer(folder))
-    if (files := fastai.FastaiFiles.find(folder)) is None:
+    if (files := fastai.find(folder)) is None:
         return None
-    words = fastai.read_words(files.words)
+    words = fastai.read_words(files[1])
     model = fastai.read_model(files, words)
     about = {"task": "language-modeling", **model_section(model)}
     tokenizer = closed_vocabulary(words, fastai.roles(words))
@@ -369,10 +345,10 @@ def _without_config(folder: Path) -> ModelFolder | None:
 
 def _open_adapter(folder: Path) -> AdapterFolder:
     """The folder of an adapter, with its base model."""
-    about, where = read_adapter_config(folder), folder / "adapter_config.json"
+    about, where = adapters.read_adapter_config(folder), folder / "adapter_config.json"
     try:
         whole = folder_of(about.base)
-        if holds_adapter(whole) and not holds_weights(whole):
+        if adapters.holds_adapter(whole) and not holds_weights(whole):
             raise CheckpointError(f"{whole} holds an adapter itself, and no whole model.")
         base = open_folder(whole)
         model = read_model(whole)
@@ -381,7 +357,7 @@ def _open_adapter(folder: Path) -> AdapterFolder:
         raise CheckpointError(f"{where}: {field}: the base cannot be opened: {error}") from error
     own = read_json(folder / ADAPTED) if (folder / ADAPTED).exists() else None
     try:
-        adapted = read_adapter(about, read_adapter_tensors(folder), model, own)
+        adapted = adapters.read_adapter(about, adapters.read_adapter_tensors(folder), model, own)
     except (CheckpointError, ConfigError) as error:
         raise type(error)(f"{folder}: {error}") from error
     names = FROM_BASE
@@ -429,21 +405,19 @@ def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = No
 # ----------------------------------------------------------------------------------- writing
 
 
-def exported(model: nn.Module) -> tuple[dict[str, Any], Mapping[str, Tensor]]:
+def exported(model: nn.Module) -> tuple[dict[str, Any], filling.Weights]:
     """The contents of config.json and the tensors, as other libraries publish the architecture;
     as only this one reads them where none has it. Adapters are merged, and what is for training
     alone is left out.
     """
     model = merged(deployed(model))
-    return to_published(model) or (own_config(model), model.state_dict())
+    return formats.to_published(model) or (own_config(model), model.state_dict())
 
 
-def in_half_precision(
-    tensors: Mapping[str, Tensor], dtype: torch.dtype
-) -> Mapping[str, Tensor] | None:
+def in_half_precision(tensors: filling.Weights, dtype: torch.dtype) -> filling.Weights | None:
     """Tensors in a type of half precision, each once; None where that would change a number."""
     result = {}
-    for name, tensor in unique_tensors(tensors).items():
+    for name, tensor in filling.unique_tensors(tensors).items():
         result[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         if not torch.equal(result[name].to(tensor.dtype), tensor):
             return None
@@ -473,7 +447,7 @@ OF_MODELS = (  # files that the model of a folder may have
 def write_model(
     folder: Path,
     config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
+    tensors: filling.Weights,
     tokenizer: Tokenizer,
     max_length: int | None,
 ) -> None:
@@ -498,22 +472,23 @@ def write_model(
             path.unlink()
 
 
-def _check_readable(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _check_readable(folder: Path, config: Mapping[str, Any], tensors: filling.Weights) -> None:
     """Build the model of a folder that is to be written, without memory for its numbers.
 
     Raises:
         CheckpointError: the folder would be no model.
     """
     empty = {name: tensor.to("meta") for name, tensor in tensors.items()}
-    whole = {name: value for name, value in config.items() if name != PRUNED}
+    whole = {name: value for name, value in config.items() if name != formats.PRUNED}
     try:
-        check_finite(tensors)
-        with on_meta(), warnings.catch_warnings():
+        filling.check_finite(tensors)
+        with filling.on_meta(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if config["model_type"] == OURS:
-                check_fit(ModelFolder(folder, whole, None).build(empty), unique_tensors(empty))
+                model = ModelFolder(folder, whole, None).build(empty)
+                filling.check_fit(model, filling.unique_tensors(empty))
             else:
-                from_published(whole, empty)
+                formats.from_published(whole, empty)
     except (CheckpointError, ConfigError) as error:
         why = f"for it could not be opened again: {error}"
         raise CheckpointError(f"{folder} was not written, {why}") from error

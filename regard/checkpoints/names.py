@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.checkpoints.filling import Problems, check_finite
+from regard.checkpoints.filling import Problems, Weights, check_finite
 
 Column = str | tuple[str, ...]
 LAYER = re.compile(r".*\.\d+\.")  # the part of a name up to the last number
@@ -73,45 +73,29 @@ keep = Transform(read=list, write=list)  # the tensors are equal on both sides
 transpose = Transform(read=_transposed, write=_transposed)
 
 
-def split(parts: int, dim: int = 0) -> Transform:
-    """One published tensor holds `parts` equal blocks along `dim`, each a tensor of ours.
+def split(parts: int) -> Transform:
+    """One published tensor holds `parts` equal blocks of rows, each a tensor of ours.
 
     `split(3)` reads a packed query-key-value matrix; `split(3).reversed()` is for a model whose own
     tensor is packed while there are three published ones.
 
     Raises:
-        ValueError: when read, the dimension has no such parts; when written, shapes differ.
+        ValueError: when read, there are no such parts; when written, shapes differ.
     """
 
     def read(tensors: Tensors) -> Tensors:
         (packed,) = tensors
-        if packed.shape[dim] % parts:
-            raise ValueError(f"dimension {dim} of {tuple(packed.shape)} has no {parts} equal parts")
-        return list(packed.chunk(parts, dim))
+        if len(packed) % parts:
+            raise ValueError(f"the rows of {tuple(packed.shape)} have no {parts} equal parts")
+        return list(packed.chunk(parts))
 
     def write(tensors: Tensors) -> Tensors:
         shapes = {tuple(tensor.shape) for tensor in tensors}
         if len(shapes) > 1:  # the size of the packed tensor may be right all the same
             raise ValueError(f"the parts must have one shape, but have {sorted(shapes)}")
-        return [torch.cat(tensors, dim)]
+        return [torch.cat(tensors)]
 
     return Transform(read, write)
-
-
-def reorder(order: Sequence[int], dim: int = 0) -> Transform:
-    """Equal blocks along `dim` come in another order: block i of ours is their block `order[i]`.
-
-    A gate order of (input, forget, cell, output) against (input, forget, output, cell) is
-    `reorder((0, 1, 3, 2))`.
-    """
-    inverse = [order.index(i) for i in range(len(order))]
-
-    def permuted(tensors: Tensors, blocks: Sequence[int]) -> Tensors:
-        (tensor,) = tensors
-        chunks = tensor.chunk(len(blocks), dim)
-        return [torch.cat([chunks[i] for i in blocks], dim)]
-
-    return Transform(lambda given: permuted(given, order), lambda given: permuted(given, inverse))
 
 
 def interleave(dim: int = 0) -> Transform:
@@ -176,8 +160,8 @@ class Names:
 
     def read(
         self,
-        published: Mapping[str, Tensor],
-        ours: Mapping[str, Tensor],
+        published: Weights,
+        ours: Weights,
         described_by: str = "config.json",
     ) -> dict[str, Tensor]:
         """Published tensors under our names; a warning names those that the model does not read.
@@ -196,7 +180,7 @@ class Names:
         published = {**alone, **published}
         result: dict[str, Tensor] = {}
         used = set(self.duplicates)
-        for row, here, there in self._filled_rows(ours, problems):
+        for row, here, there in self.filled(ours, problems):
             used.update(there)
             absent = [name for name in there if name not in published]
             if absent:
@@ -225,7 +209,7 @@ class Names:
         check_finite({name: published[name] for name in published if name in used})
         return result
 
-    def write(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def write(self, ours: Weights) -> dict[str, Tensor]:
         """Our tensors under their published names: the inverse of `read`, and as strict.
 
         Duplicates are left out, as `save_pretrained` does with tied weights.
@@ -235,7 +219,7 @@ class Names:
         """
         problems = Problems("weights do not fit the table of published names")
         result: dict[str, Tensor] = {}
-        for row, here, there in self._filled_rows(ours, problems):
+        for row, here, there in self.filled(ours, problems):
             tensors = _converted(row.transform.write, ours, here, there, problems)
             result.update(zip(there, (t.contiguous() for t in tensors), strict=False))
         for name, original in self.tied.items():
@@ -243,15 +227,6 @@ class Names:
                 problems.add("differs", f"{name} must equal {original}: they are tied")
         problems.raise_any()
         return result
-
-    def filled(
-        self, ours: Mapping[str, Tensor]
-    ) -> Iterator[tuple[NameRow, tuple[str, ...], tuple[str, ...]]]:
-        """Each row with its names for this model: (row, ours, theirs).
-
-        ours: the state dict of the model.
-        """
-        return self._filled_rows(ours, Problems("weights do not fit the table of published names"))
 
     def without_prefixes(self, ours: str = "", theirs: str = "") -> Names:
         """The table of a model whose names lack these prefixes."""
@@ -267,10 +242,14 @@ class Names:
         made.ignored, made.zero = self.ignored, self.zero
         return made
 
-    def _filled_rows(
-        self, ours: Mapping[str, Tensor], problems: Problems
+    def filled(
+        self, ours: Weights, problems: Problems | None = None
     ) -> Iterator[tuple[NameRow, tuple[str, ...], tuple[str, ...]]]:
-        """Each row with the names that its placeholders give for this model."""
+        """Each row with its names for this model: (row, ours, theirs).
+
+        ours: the state dict of the model.  problems: where names without a row are noted.
+        """
+        problems = problems or Problems("")
         covered = set(self.tied)
         for row in self.rows:
             pattern = _pattern(row.ours[0])
@@ -291,7 +270,7 @@ class Names:
                     yield row, here, there
         problems.add("not in the table", *(name for name in ours if name not in covered))
 
-    def _check_values(self, published: Mapping[str, Tensor], problems: Problems) -> None:
+    def _check_values(self, published: Weights, problems: Problems) -> None:
         """Duplicates must be equal, and parts that our model does not have zero; tensors on the
         meta device have no values.
         """
@@ -334,7 +313,7 @@ def _matches(name: str, patterns: Iterable[re.Pattern[str]]) -> bool:
 
 def _converted(
     change: Callable[[Tensors], Tensors],
-    source: Mapping[str, Tensor],
+    source: Weights,
     names: tuple[str, ...],
     into: tuple[str, ...],
     problems: Problems,

@@ -1,25 +1,32 @@
-"""Files of tensors and folders of checkpoints, written atomically and verified when read.
+"""Files of tensors, folders of checkpoints, and the weights of other libraries.
 
-- `read_tensors`, `write_tensors`: safetensors files, never pickle.
+- `read_tensors`, `write_tensors`: safetensors files, written atomically.
+- `read_weights`: the weights of a published folder, one file or shards, safetensors or pickle.
 - `write_folder`, `read_folder`: a folder of tensors and facts that is either complete or absent,
   with a manifest of SHA-256 checksums that is verified when the folder is read.
+
+A pickle is a program. It is read by an interpreter that knows tensors and nothing else, so that a
+file with other instructions raises an error before any of them has run.
 """
 
 import hashlib
 import json
 import os
+import pickle
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import AfterValidator, Field
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
-from regard.checkpoints.filling import unique_tensors
+from regard.checkpoints.filling import Weights, unique_tensors
 from regard.errors import CheckpointError
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
@@ -30,7 +37,8 @@ INDEX = "index.json"
 OWN = "random/"  # tensors of each process by itself begin with this
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
-Tables = dict[str, dict[str, Tensor]]
+Tensors = dict[str, Tensor]  # by name
+Tables = dict[str, Tensors]
 Rows = dict[str, dict[str, int]]  # table -> name -> rows that a process holds
 
 
@@ -43,7 +51,7 @@ class Manifest(Fields):
 # ----------------------------------------------------------------------------------- files
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> Tensors:
     """The tensors of one safetensors file, mapped into memory.
 
     Raises:
@@ -61,7 +69,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: not a whole safetensors file: {error}.") from error
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: Weights) -> None:
     """Write one safetensors file; it is there completely or, after any accident, not at all.
 
     Raises:
@@ -71,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         _save(temporary, tensors)
 
 
-def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def _save(path: Path, tensors: Weights) -> None:
     ready = {name: t.detach().cpu().contiguous() for name, t in unique_tensors(tensors).items()}
     path.touch()
     mode = path.stat().st_mode  # as this process makes files: safetensors lets nobody else read
@@ -83,12 +91,182 @@ def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
     sync(path)
 
 
+# ------------------------------------------------------------------------------ published weights
+
+WHOLE, PICKLED = "model.safetensors", "pytorch_model.bin"
+SHARDS = ".index.json"  # after the name of the whole file: which shard holds which tensor
+
+
+def _file_name(name: str) -> str:
+    if name != Path(name).name or {"\\", "\0"} & {*name} or name == "..":
+        raise ValueError("must be the name of a file beside the index, not outside of the folder")
+    return name
+
+
+class ShardIndex(Fields):
+    """What an index of shards holds: tensor -> the file with it."""
+
+    weight_map: Annotated[
+        dict[str, Annotated[str, AfterValidator(_file_name)]], Field(min_length=1)
+    ]
+
+
+def read_pickled(path: Path, inside: str = "") -> Tensors:
+    """The tensors of a file that `torch.save` wrote, by their names; nothing in it is executed.
+
+    inside: where the file has a table of this name, such as the weights beside the state of an
+        optimizer, its tensors.
+
+    Raises:
+        CheckpointError: the file is damaged, holds anything else than tensors by name, or would
+            run something when it is opened.
+    """
+    try:
+        # Files of before PyTorch 1.6 are no archives and cannot be mapped.
+        is_archive = begins_with(path, b"PK\x03\x04")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: there is no such file of weights.") from None
+    except Exception as error:  # a damaged pickle may raise anything
+        message = str(error)
+        if call := re.search(r"GLOBAL ([\w.]+)", message):
+            hint = "Use model.safetensors, or save it as safetensors where you trust the file."
+            raise CheckpointError(f"{path}: it would run {call[1]}. {hint}") from None
+        unsupported = re.search("Unsupported.*", message)
+        message = unsupported[0] if unsupported else message.split("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a whole file of weights: {message}") from error
+    if isinstance(content, Mapping) and isinstance(content.get(inside), Mapping):
+        content = content[inside]
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise CheckpointError(f"{path} must hold tensors by name, and nothing else.")
+    return {name: tensor.detach() for name, tensor in content.items()}
+
+
+class _StringsUnpickler(pickle.Unpickler):
+    """Reads what is made of lists and strings alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it would run {module}.{name}")
+
+
+def read_pickled_strings(path: Path) -> Any:
+    """What a pickle of lists of strings holds; nothing in it is executed.
+
+    Raises:
+        CheckpointError: the file is damaged, or would run something when it is opened.
+    """
+    try:
+        with path.open("rb") as file:
+            return _StringsUnpickler(file).load()
+    except Exception as error:  # a damaged pickle may raise anything
+        raise CheckpointError(f"{path} was not opened: {error}.") from None
+
+
+def begins_with(path: Path, prefix: bytes) -> bool:
+    """Whether these are the first bytes of a file.
+
+    Raises:
+        CheckpointError: this user has no permission to read it.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(len(prefix)) == prefix
+    except PermissionError:
+        raise CheckpointError(f"{path}: this user has no permission to read it.") from None
+
+
+Read = Callable[[Path], Tensors]
+READERS: dict[str, Read] = {WHOLE: read_tensors, PICKLED: read_pickled}
+
+
+def read_weights(folder: str | Path) -> Tensors:
+    """The tensors of a folder by their published names, in the precision they are stored in.
+
+    The first that is there is read of model.safetensors, its shards, pytorch_model.bin, its shards.
+    Files are mapped into memory, not copied, where their format allows it.
+
+    Raises:
+        CheckpointError: there are no weights, a shard or a tensor is missing, a file is damaged or
+            a pickle asks for more than tensors.
+    """
+    folder = Path(folder)
+    for name, read in READERS.items():
+        if (folder / name).exists():
+            return _unwrapped(_read(folder / name, read), folder / name)
+        if (index := folder / f"{name}{SHARDS}").exists():
+            return _unwrapped(_read_shards(index, read), index)
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    must = f"must be {WHOLE} or {PICKLED}, whole or in shards"
+    listed = _some(names, 12) or "nothing"
+    raise CheckpointError(f"{folder} holds no weights: there {must}, but there is {listed}.")
+
+
+def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
+    """The tensors of a module that was saved inside a wrapper, without the wrapper's name.
+
+    `torch.compile` puts `_orig_mod.` before the names of the module that it compiles, which may be
+    a part; DataParallel puts `module.` before all.
+    """
+    names = {name: name.replace("_orig_mod.", "") for name in tensors}
+    while tensors and all(name.startswith("module.") for name in names.values()):
+        names = {name: inner.removeprefix("module.") for name, inner in names.items()}
+    if all(name == inner for name, inner in names.items()):
+        return tensors
+    if len(set(names.values())) < len(names):
+        raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
+    warnings.warn(
+        f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
+        "DataParallel, is ignored.",
+        stacklevel=2,
+    )
+    return {names[name]: tensor for name, tensor in tensors.items()}
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a folder holds the weights of a whole model."""
+    names = (whole for name in READERS for whole in (name, f"{name}{SHARDS}"))
+    return any((folder / name).exists() for name in names)
+
+
+def _some(names: list[str], limit: int = 8) -> str:
+    """The first names of a list, and how many there are more."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+def _read(path: Path, read: Read) -> Tensors:
+    """One file, unless it is a placeholder."""
+    if not path.is_file():  # opening a named pipe would block
+        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
+    if begins_with(path, b"version https://git-lfs"):
+        raise CheckpointError(f"{path} holds a pointer to weights. Fetch them: git lfs pull")
+    return read(path)
+
+
+def _read_shards(index: Path, read: Read) -> Tensors:
+    listed = read_json(index, ShardIndex).weight_map
+    shards = sorted(set(listed.values()))
+    if missing := [shard for shard in shards if not (index.parent / shard).is_file()]:
+        raise CheckpointError(f"{index} names shards that are not there: {_some(missing)}.")
+    merged: Tensors = {}
+    for shard in shards:
+        tensors = _read(index.parent / shard, read)
+        if twice := sorted(merged.keys() & tensors.keys()):
+            raise CheckpointError(f"{index.parent / shard}: {twice[0]} is in another shard, too.")
+        merged |= tensors
+    if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in merged]:
+        raise CheckpointError(f"{index} lists tensors that no shard holds: {_some(absent)}.")
+    return merged
+
+
 # ----------------------------------------------------------------------------------- folders
 
 
 def write_folder(
     folder: Path,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    tensors: Mapping[str, Weights],
     facts: Mapping[str, Any],
     same: Mapping[str, Path] | None = None,
 ) -> None:
@@ -120,7 +298,7 @@ def begin_folder(folder: Path) -> None:
 
 def write_files(
     folder: Path,
-    tensors: Mapping[str, Mapping[str, Tensor]],
+    tensors: Mapping[str, Weights],
     same: Mapping[str, Path] | None = None,
 ) -> dict[str, str]:
     """Write tensors into a folder that was begun; see `write_folder`. The checksum of each file."""
@@ -189,7 +367,7 @@ def verify_folder(folder: Path) -> None:
 
 def read_folder(
     folder: Path, rank: int = 0, size: int = 1, *, verified: bool = False
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+) -> tuple[Tables, dict[str, Any]]:
     """The tensors (by file, by name) and the facts of a folder, after it was verified.
 
     Tensors that several processes have written are joined.
@@ -206,7 +384,7 @@ def read_folder(
     return tensors, _readable(folder / FACTS, lambda path: read_json(path, finite=False))
 
 
-def read_table(folder: Path, name: str) -> dict[str, Tensor]:
+def read_table(folder: Path, name: str) -> Tensors:
     """The tensors of one file of a folder, `name` without ending; {} where it is not there."""
     return _tables(folder, f"{name}*", 0, 1).get(name, {})
 
@@ -259,7 +437,7 @@ def shard_name(table: str, rank: int, size: int) -> str:
     return f"{table}-{rank + 1:05}-of-{size:05}"
 
 
-def rows_of(tables: Mapping[str, Mapping[str, Tensor]]) -> Rows:
+def rows_of(tables: Mapping[str, Weights]) -> Rows:
     """The rows of all tensors that have some, but those of each process by itself."""
     return {
         table: {
@@ -284,7 +462,7 @@ def index_of(rows: list[Rows]) -> dict[str, object]:
     return {"processes": len(rows), "rows": cut}
 
 
-def joined(folder: Path, files: Mapping[str, Mapping[str, Tensor]], rank: int, size: int) -> Tables:
+def joined(folder: Path, files: Mapping[str, Weights], rank: int, size: int) -> Tables:
     """The tables of a folder from its files, with whole tensors.
 
     files: name without ending -> the tensors of the file
@@ -316,9 +494,7 @@ def joined(folder: Path, files: Mapping[str, Mapping[str, Tensor]], rank: int, s
     return tables
 
 
-def _cat(
-    folder: Path, table: str, name: str, shards: list[Mapping[str, Tensor]], rows: list[int]
-) -> Tensor:
+def _cat(folder: Path, table: str, name: str, shards: list[Weights], rows: list[int]) -> Tensor:
     parts = [shard[name] for shard, count in zip(shards, rows, strict=True) if name in shard]
     if sum(part.size(0) for part in parts) != sum(rows):
         raise CheckpointError(f"{folder}: {table} must have {sum(rows)} rows of {name}.")

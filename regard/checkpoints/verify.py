@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.checkpoints.formats import layout_of, type_of
 from regard.checkpoints.hub import CONFIG
 from regard.checkpoints.model_folder import OURS, ModelFolder, open_folder, read_model
-from regard.checkpoints.weights import read_weights
+from regard.checkpoints.store import read_weights
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, MissingExtra
 from regard.layers.task_heads import ClassificationHead, LastTokenWithId

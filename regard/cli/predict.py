@@ -329,7 +329,7 @@ def _generate(
 ) -> None:
     """Print what the model generates after each prompt."""
     from regard.decoding import IncrementalMethod, with_options
-    from regard.decoding.hypothesis import values_of
+    from regard.decoding.steps import values_of
 
     task = console.load_task(model, **vars(opening))
     task.require("generate", model, f"{model} answers a text and does not continue one.")

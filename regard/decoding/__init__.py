@@ -13,18 +13,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ConfigError
-from regard.lazy import entry, imported, names_of
+from regard.lazy import imported, names_of
 
 if TYPE_CHECKING:
     from regard.data.batches import Sequences
-    from regard.decoding.hypothesis import Hypothesis, Method
+    from regard.decoding.steps import Hypothesis, Method
     from regard.models.protocols import Generator
 
 METHODS = {
     "greedy": "loop:Greedy",
     "beam": "beam:Beam",
     "sampling": "loop:Sampling",
-    "speculative": "speculative:Speculative",
+    "speculative": "loop:Speculative",
 }
 
 _names, __getattr__ = names_of(
@@ -34,26 +34,15 @@ _names, __getattr__ = names_of(
         "filters": "BadWords ForcedEnd ForcedFirst MinLength MinTokens NoRepeatNGram Renormalize "
         "RepetitionPenalty Suppress Temperature TopK TopP",
         "generation_config": "load load_from_model_config save with_options",
-        "hypothesis": "Hypothesis unfinished",
-        "length_penalty": "BeamFinished CurrentLength ExactBound GNMT Power RelativeLimit "
-        "TotalLimit",
-        "loop": "Greedy IncrementalMethod Sampling",
+        "length_penalty": "GNMT Power RelativeLimit TotalLimit",
+        "loop": "Greedy IncrementalMethod Sampling Speculative",
         "prefix_cache": "PrefixCache",
         "settings": "options",
-        "speculative": "Speculative",
+        "steps": "Hypothesis unfinished",
         "streaming": "Streaming",
     },
 )
-__all__ = sorted([*_names, "METHODS", "generate", "method_class"])
-
-
-def method_class(name: str) -> Any:
-    """The options class of a method, imported now.
-
-    Raises:
-        ConfigError: there is no such method; the nearest one is offered.
-    """
-    return entry(METHODS, name, "decoding method", __name__)
+__all__ = sorted([*_names, "METHODS", "generate"])
 
 
 def generate(
@@ -78,7 +67,7 @@ def generate(
         raise ConfigError(f"Give `method` or options by name, but not both: {', '.join(named)}.")
     if method is None:
         method = imported("settings:options", __name__)(**named)
-    if not isinstance(method, imported("hypothesis:Method", __name__)):
+    if not isinstance(method, imported("steps:Method", __name__)):
         raise ConfigError(
             f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
             f"{method!r:.80}. Options by name are given as they are: beams=4."

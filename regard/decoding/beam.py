@@ -13,43 +13,30 @@ Dimensions: A sentences whose search goes on, W running hypotheses of each, N ra
 of each, W' hypotheses of the next step. The state has a row for each hypothesis, B = A * W.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.filters import NEG_INF, Filter, Prefix, apply
-from regard.decoding.hypothesis import FinishedHypotheses, Hypothesis
-from regard.decoding.length_penalty import (
-    BeamFinished,
-    CurrentLength,
-    LengthPenalty,
-    Limit,
-    Power,
-    SearchStatus,
-    Stopping,
-    limits,
-)
+from regard.decoding.filters import NEG_INF, Filter, Prefix, TokenIds, apply
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import forces_end
 from regard.decoding.option_types import check as check_option
 from regard.decoding.ranking import (
-    SearchOptions,
     best_continuations,
     best_of_topk,
     ranked_count,
     run_compiled_search,
 )
-from regard.decoding.settings import (
-    Settings,
-    check_common,
-    check_no_sampling,
-    common_settings,
-    stopping_settings,
-)
+from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
 from regard.decoding.steps import (
+    FinishedHypotheses,
+    Hypotheses,
+    Hypothesis,
     check_log_probs,
     eos_tokens,
     evaluating,
@@ -82,17 +69,9 @@ class Expansion:
     continued: Tensor
 
 
-class SearchListener(Protocol):
-    """What is called at every step of a search, such as a picture of the beam."""
-
-    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
-        """One step.
-
-        Args:
-            sentences: (A,) their indices in the batch.
-            step: their continuations.
-            done: (A,) bool, whether the search for this sentence ends here.
-        """
+# Called at every step of a search, such as by a picture of the beam, with the indices (A,) of the
+# sentences in the batch, their continuations, and (A,) bool, whether the search for each ends here.
+SearchListener = Callable[[Tensor, Expansion, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -103,8 +82,13 @@ class Beam:
         size: running hypotheses of each source.
         n_best: hypotheses of each source that are returned; fewer where fewer were found.
         length_penalty: see `regard.decoding.length_penalty`.
-        stopping: when the search ends; a beam of one has no alternative, so that it is greedy
-            search with every rule.
+        early_stopping: when the search for a source ends, as in transformers; a beam of one has no
+            alternative, so that it is greedy search with every rule.
+            True: as many hypotheses have finished as the beam is wide. The fastest, and fairseq's
+            rule; a better hypothesis that would have finished later is missed.
+            False: and the best running hypothesis would not enter among them if it ended at its
+            current length. One whose mean improves as it grows can still be missed.
+            "never": no running hypothesis can enter the n best any more, however long it gets.
         filters: what may come next.
         max_tokens: how many tokens may be generated.
         eos: the tokens that end a sequence; None: the model's own.
@@ -116,14 +100,15 @@ class Beam:
     size: int = 4
     n_best: int = 1
     length_penalty: LengthPenalty = Power(1.0)
-    stopping: Stopping = CurrentLength()
+    early_stopping: bool | Literal["never"] = False
     filters: tuple[Filter, ...] = ()
     max_tokens: Limit = 256
-    eos: tuple[int, ...] | None = None
+    eos: TokenIds | None = None
 
     def __post_init__(self) -> None:
         check_option("num_beams", self.size)
         check_option("num_return_sequences", self.n_best, "n_best")
+        check_option("early_stopping", self.early_stopping)
         if self.n_best > self.size:
             raise ConfigError(
                 f"`n_best` must be between 1 and `beams`, {self.size}, but is {self.n_best}."
@@ -134,7 +119,7 @@ class Beam:
     @torch.no_grad()
     def run(
         self, model: Generator, source: Sequences | None, listener: SearchListener | None = None
-    ) -> list[list[Hypothesis]]:
+    ) -> Hypotheses:
         """The `n_best` hypotheses of each source, best first.
 
         Args:
@@ -145,7 +130,12 @@ class Beam:
             state, tokens = start_decoding(model, source)
             limit = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             if listener is None:
-                results = run_compiled_search(model, (state, tokens), limit, self._search_options)
+                results = run_compiled_search(
+                    *(model, (state, tokens), limit, self.filters, self.eos, self.length_penalty),
+                    size=self.size,
+                    n_best=self.n_best,
+                    early_stopping=self.stops,
+                )
                 if results is not None:
                     return results
             search = _Search(self, tokens, limit, eos_tokens(self.eos, model), listener)
@@ -157,28 +147,23 @@ class Beam:
         return search.results
 
     @property
-    def _search_options(self) -> SearchOptions:
-        penalty, stopping = self.length_penalty, self._rule
-        return SearchOptions(self.size, self.n_best, penalty, stopping, self.eos, self.filters)
-
-    @property
-    def _rule(self) -> Stopping:
+    def stops(self) -> bool | str:
         """The stopping rule; the first finished hypothesis ends a beam of one."""
-        return self.stopping if self.size > 1 else BeamFinished()
+        return self.early_stopping if self.size > 1 else True
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         return cls(
             size=settings.take("num_beams", 4),
             n_best=settings.take("num_return_sequences", 1),
-            stopping=settings.stopping(),
+            early_stopping=settings.take("early_stopping", False),
             **settings.common(),
         )
 
     def settings(self) -> dict[str, Any]:
         common = common_settings(self.filters, self.length_penalty, self.max_tokens, self.eos)
         options = {"do_sample": False, "num_beams": self.size, "num_return_sequences": self.n_best}
-        return common | options | stopping_settings(self.stopping)
+        return common | options | {"early_stopping": self.early_stopping}
 
 
 class _Search:
@@ -196,7 +181,7 @@ class _Search:
         beam: Beam,
         tokens: Tensor,
         limits: Tensor,
-        eos: tuple[int, ...],
+        eos: TokenIds,
         listener: SearchListener | None,
     ):
         self.beam, self.limits, self.eos, self.listener = beam, limits, eos, listener
@@ -208,7 +193,7 @@ class _Search:
         self.sentences = torch.arange(sentences, device=device)
         self.running = torch.zeros(sentences, 1, dtype=torch.float64, device=device)
         self.finished = FinishedHypotheses(sentences, beam.size, device)
-        self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+        self.results: Hypotheses = [[] for _ in range(sentences)]
 
     def expand(self, model: Generator, state: State) -> tuple[Expansion, State]:
         """The best continuations by the model's next step, and the state after it.
@@ -235,7 +220,7 @@ class _Search:
         running = step.log_prob.masked_fill(step.ended, NEG_INF).gather(1, step.continued)
         done = at_limit | self._is_done(running[:, 0])
         if self.listener is not None:
-            self.listener.expanded(self.sentences, step, done)
+            self.listener(self.sentences, step, done)
         row, token = step.row.gather(1, step.continued), step.token.gather(1, step.continued)
         if bool(done.any()):
             remaining = self._remove(done)
@@ -310,10 +295,19 @@ class _Search:
 
         running: (A,) log-probability of the best hypothesis that goes on.
         """
-        beam, scores, length = self.beam, self.finished.scores, self.generated
-        penalty, n_best = beam.length_penalty, beam.n_best
-        status = SearchStatus(scores, running, length, self.limits, penalty, n_best)
-        return beam._rule(status) | (running == NEG_INF)
+        beam, scores, penalty = self.beam, self.finished.scores, self.beam.length_penalty
+        if beam.stops is True:
+            done = scores[:, -1].isfinite()
+        elif beam.stops == "never":
+            # log P only falls as a hypothesis grows, and the penalty is monotone, so that the best
+            # score in reach is log P / penalty(n) at the next length or at the limit.
+            at_next = torch.as_tensor(penalty(float(self.generated + 1)))
+            at_limit = penalty(self.limits.to(running.dtype))  # (A,)
+            bound = running / torch.maximum(at_limit, at_next.to(at_limit))
+            done = bound <= scores[:, beam.n_best - 1]
+        else:
+            done = running / penalty(self.generated) <= scores[:, -1]
+        return done | (running == NEG_INF)
 
     def _remove(self, done: Tensor) -> Tensor:
         """Store the results of sentences that are done, (A,) bool; the indices of the others."""

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from regard.attention.cache import KeyValueCache, paged
 from regard.data.batches import Sequences
-from regard.decoding.filters import Prefix
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.filters import Prefix, TokenIds
 from regard.decoding.length_penalty import limits
 from regard.decoding.loop import (
     ActiveSequence,
@@ -34,7 +33,14 @@ from regard.decoding.loop import (
     forces_end,
 )
 from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.steps import NonFiniteStep, check_log_probs, eos_tokens, evaluating, start
+from regard.decoding.steps import (
+    Hypothesis,
+    NonFiniteStep,
+    check_log_probs,
+    eos_tokens,
+    evaluating,
+    start,
+)
 from regard.models.protocols import Generator
 from regard.state import State
 
@@ -54,7 +60,7 @@ class Continuation:
     prompt: list[int]
     method: TokenMethod
     limit: int
-    eos: tuple[int, ...]
+    eos: TokenIds
     collector: Collector
     choose: Chooser
     rows: list[ActiveSequence]
@@ -94,6 +100,10 @@ class Continuation:
         """What filters read."""
         limit = torch.full((len(self.rows),), self.limit, device=self.tokens.device)
         return Prefix(self.tokens, self.count, self.eos, limit)
+
+
+# Of each continuation that is written the results of a step, or the error that ended it.
+Outcomes = list[tuple[Continuation, list[StepResult] | NonFiniteStep]]
 
 
 class ContinuousBatch:
@@ -162,7 +172,7 @@ class ContinuousBatch:
             self._keep(keep)
 
     @torch.no_grad()
-    def advance(self) -> list[tuple[Continuation, list[StepResult] | NonFiniteStep]]:
+    def advance(self) -> Outcomes:
         """Read a chunk of prompts, then generate the next token of each sequence.
 
         Returns:
@@ -248,13 +258,13 @@ class ContinuousBatch:
 
     # ---- steps
 
-    def _step(self) -> list[tuple[Continuation, list[StepResult] | NonFiniteStep]]:
+    def _step(self) -> Outcomes:
         """Generate the next token of each sequence; see `advance`."""
         assert self._fed is not None
         scores, self._state = self.model.step(self._fed, self._state)
         tokens, log_probs = self._chosen(scores[:, -1])  # (B, 1, V) -> (B, V)
         self._fed = tokens[:, None].contiguous()  # (B,) -> (B, 1)
-        outcomes: list[tuple[Continuation, list[StepResult] | NonFiniteStep]] = []
+        outcomes: Outcomes = []
         keep, start = list[bool](), 0
         for continuation in self.writing:
             part = slice(start, start + len(continuation.rows))

@@ -9,9 +9,9 @@ shape is a filter.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from regard.decoding.option_types import check
 from regard.errors import ConfigError
 
 NEG_INF = float("-inf")
+TokenIds = tuple[int, ...]
 BIN_SHIFT = 16  # float32 probabilities whose bits above these agree share a bin: 128 per factor 2
 
 
@@ -36,7 +37,7 @@ class Prefix:
 
     tokens: Tensor
     generated: int
-    eos: tuple[int, ...] = ()
+    eos: TokenIds = ()
     limits: Tensor | None = None
 
     @property
@@ -49,11 +50,8 @@ class Prefix:
         return [token for token in self.eos if token < vocab_size]
 
 
-class Filter(Protocol):
-    """A function that changes scores."""
-
-    def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
-        """New scores (B, V); those given are not changed in place."""
+# A function of scores (B, V), which it does not change in place, and the prefix; returns new ones.
+Filter = Callable[[Tensor, Prefix], Tensor]
 
 
 @dataclass(frozen=True)
@@ -246,9 +244,9 @@ class BadWords(OptionFilter):
     """
 
     option = "bad_words_ids"
-    sequences: tuple[tuple[int, ...], ...]
+    sequences: tuple[TokenIds, ...]
 
-    def singles(self, eos: tuple[int, ...]) -> list[int]:
+    def singles(self, eos: TokenIds) -> list[int]:
         """The tokens of the sequences of length 1."""
         return [ids[0] for ids in self.sequences if len(ids) == 1 and ids[0] not in eos]
 
@@ -268,7 +266,7 @@ class Suppress(OptionFilter):
     """Forbids these tokens."""
 
     option = "suppress_tokens"
-    tokens: tuple[int, ...]
+    tokens: TokenIds
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         return _forbid(scores, self.tokens)
@@ -300,7 +298,7 @@ class ForcedEnd(OptionFilter):
     """
 
     option = "forced_eos_token_id"
-    tokens: tuple[int, ...]
+    tokens: TokenIds
 
     def __call__(self, scores: Tensor, prefix: Prefix) -> Tensor:
         if prefix.limits is None:

@@ -9,8 +9,7 @@ from typing import Any
 
 from regard import habit_names
 from regard.decoding.beam import Beam
-from regard.decoding.hypothesis import Method
-from regard.decoding.loop import TokenMethod
+from regard.decoding.loop import Speculative, TokenMethod
 from regard.decoding.option_types import LOOKUP, NAMES, OPTION_TYPES, check, schema
 from regard.decoding.settings import (
     FORMULA,
@@ -20,8 +19,7 @@ from regard.decoding.settings import (
     method_of,
     not_storable,
 )
-from regard.decoding.speculative import Speculative
-from regard.decoding.steps import eos_tokens
+from regard.decoding.steps import Method, eos_tokens
 from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import write_text
 from regard.models.protocols import Generator

@@ -4,7 +4,7 @@ The length n of a hypothesis is the number of tokens that were generated, `eos` 
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +13,6 @@ from regard.data.batches import Sequences
 from regard.decoding.option_types import check
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
-
-
-class LengthPenalty(Protocol):
-    """score = log P(y) / penalty(n)"""
-
-    @property
-    def alpha(self) -> float: ...
-
-    def __call__(self, length: Any) -> Any:
-        """The divisor for lengths of n >= 1 tokens (numbers or tensors); monotone in n."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +28,7 @@ class Power:
         check("length_penalty", self.alpha)
 
     def __call__(self, length: Any) -> Any:
+        """The divisor for lengths of n >= 1 tokens (numbers or tensors); monotone in n."""
         return length**self.alpha
 
 
@@ -54,7 +45,8 @@ class GNMT:
         return ((5 + length) / 6) ** self.alpha
 
 
-PENALTIES: dict[str, type[Power] | type[GNMT]] = {"power": Power, "gnmt": GNMT}
+LengthPenalty = Power | GNMT  # score = log P(y) / penalty(n)
+PENALTIES: dict[str, type[LengthPenalty]] = {"power": Power, "gnmt": GNMT}
 
 
 @dataclass(frozen=True)
@@ -113,16 +105,6 @@ class TotalLimit:
 Limit = int | RelativeLimit | TotalLimit
 
 
-def check_limit(max_tokens: Limit) -> None:
-    """Check the field `max_tokens` of a method.
-
-    Raises:
-        ConfigError: a fixed limit below one token, or no limit at all.
-    """
-    if not isinstance(max_tokens, RelativeLimit | TotalLimit):
-        check("max_new_tokens", max_tokens)
-
-
 def limits(
     max_tokens: Limit, model: Generator, source: Sequences | None, batch_size: int
 ) -> Tensor:
@@ -159,81 +141,3 @@ def limits(
             f"most {longest}. Shorten the prompt."
         )
     return torch.minimum(allowed, longest + 1 - read_counts)
-
-
-@dataclass(frozen=True, eq=False)
-class SearchStatus:
-    """A beam search of A sentences after a step.
-
-    scores: (A, W) of the finished hypotheses, best first, W being the beam size; minus infinity
-        where there are fewer.
-    running: (A,) log-probability of the best running hypothesis.
-    length: tokens generated so far.
-    limits: (A,) tokens that may be generated.
-    penalty: divides a log-probability to give a score.
-    n_best: how many hypotheses of each sentence are returned.
-    """
-
-    scores: Tensor
-    running: Tensor
-    length: int
-    limits: Tensor
-    penalty: LengthPenalty
-    n_best: int
-
-
-class Stopping(Protocol):
-    """A stopping rule."""
-
-    def __call__(self, status: SearchStatus) -> Tensor:
-        """(A,) bool, whether the search for this sentence ends."""
-
-
-@dataclass(frozen=True)
-class BeamFinished:
-    """As many hypotheses have finished as the beam is wide.
-
-    transformers' `early_stopping=True`, and fairseq's rule. The fastest; a better hypothesis that
-    would have finished later is missed.
-    """
-
-    def __call__(self, status: SearchStatus) -> Tensor:
-        return status.scores[:, -1].isfinite()
-
-
-@dataclass(frozen=True)
-class CurrentLength:
-    """As many have finished as the beam is wide, and the best running hypothesis would not enter
-    among them if it ended at its current length.
-
-    transformers' `early_stopping=False`, its default. A hypothesis whose mean improves as it grows
-    can still be missed.
-    """
-
-    def __call__(self, status: SearchStatus) -> Tensor:
-        score = status.running / status.penalty(status.length)
-        return score <= status.scores[:, -1]
-
-
-@dataclass(frozen=True)
-class ExactBound:
-    """No running hypothesis can enter the n best any more, however long it gets.
-
-    log P only falls as a hypothesis grows, and the penalty is monotone, so that the best score in
-    reach is log P / penalty(n) at the next length or at the limit. The n best are those that a
-    search to the limit would give: transformers' `early_stopping="never"`, but it stops sooner.
-    """
-
-    def __call__(self, status: SearchStatus) -> Tensor:
-        at_next = torch.as_tensor(status.penalty(float(status.length + 1)))
-        at_limit = status.penalty(status.limits.to(status.running.dtype))  # (A,)
-        bound = status.running / torch.maximum(at_limit, at_next.to(at_limit))
-        return bound <= status.scores[:, status.n_best - 1]
-
-
-# The values of `early_stopping`, as in transformers.
-STOPPING: dict[bool | str, Stopping] = {
-    True: BeamFinished(),
-    False: CurrentLength(),
-    "never": ExactBound(),
-}

@@ -1,25 +1,44 @@
-"""Greedy search and sampling: one token of each sequence at every step."""
+"""Greedy search and sampling, one token of each sequence at every step, and speculative decoding.
+
+    Speculative(Sampling((TopK(40),)), 4)
+
+There a draft proposes some tokens, and the model checks them all in one step. Reading a few tokens
+takes a model little longer than reading one, since the time goes into moving its weights. Drafted
+tokens are accepted up to the first that the model rejects; that one is replaced, and the rest is
+dropped: each step gives at least one token (Leviathan et al. 2023, Chen et al. 2023).
+
+The draft is the text itself: what followed when its last three tokens, or two, occurred before, in
+the prompt, the source or the generated text (Saxena 2023, "Prompt lookup decoding"). It pays where
+a text repeats itself or its source: code, corrections, summaries, answers about a document. The
+tokens are those that the method gives without a draft.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from itertools import groupby
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from regard import ops
 from regard.data.batches import Sequences
-from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, Renormalize, apply
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import BeamFinished, LengthPenalty, Limit, Power, limits
-from regard.decoding.option_types import check
-from regard.decoding.ranking import SearchOptions, run_compiled_search
-from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
+from regard.decoding.filters import NEG_INF, Filter, ForcedEnd, Prefix, Renormalize, TokenIds, apply
+from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
+from regard.decoding.option_types import LOOKUP, NAMES, check
+from regard.decoding.ranking import Draw, row_seeds, run_compiled_search
+from regard.decoding.settings import (
+    METHOD_OPTIONS,
+    Settings,
+    check_common,
+    check_no_sampling,
+    common_settings,
+)
 from regard.decoding.steps import (
+    Hypotheses,
+    Hypothesis,
     check_log_probs,
     eos_tokens,
     evaluating,
@@ -27,7 +46,9 @@ from regard.decoding.steps import (
     normalized,
     start_decoding,
 )
+from regard.errors import ConfigError
 from regard.models.protocols import Generator
+from regard.models.wrappers import unwrapped
 from regard.state import State
 
 # Scores (B, V), the sequences so far, their indices in the batch (B,) -> the next tokens (B,) and
@@ -38,6 +59,8 @@ Chooser = Callable[[Tensor, Prefix, Tensor], tuple[Tensor, Tensor]]
 Pick = Callable[[Tensor, Tensor, int], Tensor]
 # The next token of a sequence -> whether the sequence ends with it.
 Watcher = Callable[[int], bool]
+# What ends a sequence beside the end-of-sequence tokens: called with a prompt, or with nothing.
+EndRule = Callable[[Sequence[int]], Watcher]
 
 
 @dataclass(frozen=True)
@@ -60,15 +83,6 @@ class StepResult:
     stopped: bool = False
 
 
-class EndRule(Protocol):
-    """What ends a sequence beside the end-of-sequence tokens."""
-
-    def watch(self, prompt: Sequence[int]) -> Watcher:
-        """A function that is called with each token that is generated after a prompt (or after
-        nothing), and returns whether the sequence ends with it.
-        """
-
-
 class IncrementalMethod(ABC):
     """A method that decides one token after another, so that its text can be streamed."""
 
@@ -85,14 +99,18 @@ class IncrementalMethod(ABC):
     def collector(self, model: Generator) -> Collector:
         """What turns the results of the steps into hypotheses."""
 
-    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+    def run(self, model: Generator, source: Sequences | None) -> Hypotheses:
         """The hypotheses of each source.
 
         Args:
             source: the sources to answer or prompts to continue; None: one empty prompt.
         """
+        return self.collected(model, self.steps(model, source))
+
+    def collected(self, model: Generator, steps: Iterable[list[StepResult]]) -> Hypotheses:
+        """The hypotheses that the results of all steps make."""
         collector = self.collector(model)
-        for results in self.steps(model, source):
+        for results in steps:
             collector.add(results)
         return collector.results()
 
@@ -108,7 +126,7 @@ class TokenMethod(IncrementalMethod):
 
     length_penalty: LengthPenalty
     filters: tuple[Filter, ...]
-    eos: tuple[int, ...] | None
+    eos: TokenIds | None
     ends: tuple[EndRule, ...]
 
     @property
@@ -118,12 +136,13 @@ class TokenMethod(IncrementalMethod):
 
     def watchers(self, prompt: Sequence[int]) -> list[Watcher]:
         """What is called with each token of a sequence after this prompt."""
-        return [rule.watch(prompt) for rule in self.ends]
+        return [rule(prompt) for rule in self.ends]
 
     @abstractmethod
     def chooser(self, source: Sequences | None, limits: Tensor) -> Chooser:
         """What chooses the tokens of sequences with these limits (B,)."""
 
+    @torch.no_grad()
     def steps(
         self,
         model: Generator,
@@ -134,7 +153,44 @@ class TokenMethod(IncrementalMethod):
 
         started: what `start_decoding` returned, if it was called before.
         """
-        return decode_steps(model, source, self, started)
+        with evaluating(model):
+            state, tokens = started or start_decoding(model, source)
+            limit = limits(self.max_tokens, model, source, tokens.size(0))
+            if self.copies > 1:
+                limit = limit.repeat_interleave(self.copies)
+                sources = torch.arange(limit.size(0), device=tokens.device) // self.copies
+                state, tokens = state.select(sources), tokens[sources]
+            rows = torch.arange(limit.size(0), device=tokens.device)
+            filters, eos = self.filters, eos_tokens(self.eos, model)
+            choose, forced = self.chooser(source, limit), forces_end(filters)
+            active = [ActiveSequence(row, count) for row, count in enumerate(limit.tolist())]
+            if self.ends:  # nothing else reads the prompts here
+                prompts = prompts_of(model, source, self.copies)
+                for sequence, prompt in zip(active, prompts, strict=True):
+                    sequence.watchers = self.watchers(prompt)
+            state = state.expect_tokens(int(limit.max())) if active else state
+            limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
+            count, prompt_width = 0, tokens.size(1)
+            while active:
+                scores, state = model.step(fed, state)
+                token, log_prob = choose(scores[:, -1], Prefix(tokens, count, eos, limit), rows)
+                fed = token[:, None]  # (B,) -> (B, 1)
+                ids, log_probs = _on_cpu(token, log_prob)
+                check_log_probs(log_probs, prompt_width + count)
+                count += 1
+                if filters:  # nothing else reads the tokens
+                    tokens = torch.cat([tokens, fed], 1)
+                results = [
+                    sequence.add(token_id, gain, count, eos, forced)
+                    for sequence, token_id, gain in zip(active, ids, log_probs, strict=True)
+                ]
+                yield results
+                remaining = [index for index, result in enumerate(results) if not result.last]
+                if len(remaining) < len(active):
+                    active = [active[index] for index in remaining]
+                    keep = rows.new_tensor(remaining)
+                    rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
+                    state = state.select(keep) if active else state
 
     def collector(self, model: Generator) -> Collector:
         return Collector(eos_tokens(self.eos, model), self.length_penalty, self.copies)
@@ -156,7 +212,7 @@ class ActiveSequence:
     watchers: Sequence[Watcher] = ()
 
     def add(
-        self, token: int, log_prob: float, count: int, eos: tuple[int, ...], forced: bool
+        self, token: int, log_prob: float, count: int, eos: TokenIds, forced: bool
     ) -> StepResult:
         """Add the next token, the generated token number `count`.
 
@@ -172,61 +228,6 @@ class ActiveSequence:
         stopped = any([watcher(token) for watcher in self.watchers])
         last = at_limit or stopped or token in eos
         return StepResult(self.row, token, self.log_prob, last, forced and at_limit, stopped)
-
-
-@torch.no_grad()
-def decode_steps(
-    model: Generator,
-    source: Sequences | None,
-    method: TokenMethod,
-    started: tuple[State, Tensor] | None = None,
-) -> Iterator[list[StepResult]]:
-    """The results of each step for the sequences that have not ended.
-
-    Sequence i of source b has the row b * copies + i.
-
-    Args:
-        source: sources or prompts; None: one empty prompt.
-        started: what `start_decoding` returned, if it was called before.
-    """
-    with evaluating(model):
-        state, tokens = started or start_decoding(model, source)
-        limit = limits(method.max_tokens, model, source, tokens.size(0))
-        if method.copies > 1:
-            limit = limit.repeat_interleave(method.copies)
-            sources = torch.arange(limit.size(0), device=tokens.device) // method.copies
-            state, tokens = state.select(sources), tokens[sources]
-        rows = torch.arange(limit.size(0), device=tokens.device)
-        filters, eos = method.filters, eos_tokens(method.eos, model)
-        choose, forced = method.chooser(source, limit), forces_end(filters)
-        active = [ActiveSequence(row, count) for row, count in enumerate(limit.tolist())]
-        if method.ends:  # nothing else reads the prompts here
-            prompts = prompts_of(model, source, method.copies)
-            for sequence, prompt in zip(active, prompts, strict=True):
-                sequence.watchers = method.watchers(prompt)
-        state = state.expect_tokens(int(limit.max())) if active else state
-        limit, fed = limit.to(tokens.device), tokens[:, -1:].contiguous()
-        count, prompt_width = 0, tokens.size(1)
-        while active:
-            scores, state = model.step(fed, state)
-            token, log_prob = choose(scores[:, -1], Prefix(tokens, count, eos, limit), rows)
-            fed = token[:, None]  # (B,) -> (B, 1)
-            ids, log_probs = _on_cpu(token, log_prob)
-            check_log_probs(log_probs, prompt_width + count)
-            count += 1
-            if filters:  # nothing else reads the tokens
-                tokens = torch.cat([tokens, fed], 1)
-            results = [
-                sequence.add(token_id, gain, count, eos, forced)
-                for sequence, token_id, gain in zip(active, ids, log_probs, strict=True)
-            ]
-            yield results
-            remaining = [index for index, result in enumerate(results) if not result.last]
-            if len(remaining) < len(active):
-                active = [active[index] for index in remaining]
-                keep = rows.new_tensor(remaining)
-                rows, fed, tokens, limit = (x[keep] for x in (rows, fed, tokens, limit))
-                state = state.select(keep) if active else state
 
 
 def prompts_of(model: Generator, source: Sequences | None, copies: int) -> list[Sequence[int]]:
@@ -273,7 +274,7 @@ class Collector:
         copies: sequences for each source.
     """
 
-    def __init__(self, eos: tuple[int, ...], penalty: LengthPenalty, copies: int = 1):
+    def __init__(self, eos: TokenIds, penalty: LengthPenalty, copies: int = 1):
         self.eos, self.penalty, self.copies = eos, penalty, copies
         self._tokens: dict[int, list[int]] = {}
         self._ended: dict[int, Hypothesis] = {}
@@ -294,7 +295,7 @@ class Collector:
         finished = (ended or last.stopped) and not last.forced
         return Hypothesis(without_end, score, last.log_prob, finished)
 
-    def results(self) -> list[list[Hypothesis]]:
+    def results(self) -> Hypotheses:
         """For each source its `copies` hypotheses; complete when all steps have been added."""
         ended = [self._ended[row] for row in sorted(self._ended)]
         return [ended[row : row + self.copies] for row in range(0, len(ended), self.copies)]
@@ -320,37 +321,33 @@ class Greedy(TokenMethod):
     length_penalty: LengthPenalty = Power(1.0)
     filters: tuple[Filter, ...] = ()
     max_tokens: Limit = 256
-    eos: tuple[int, ...] | None = None
+    eos: TokenIds | None = None
     ends: tuple[EndRule, ...] = ()
 
     def __post_init__(self) -> None:
         check_common(self.max_tokens, self.eos)
         check_no_sampling(self.filters, "greedy search")
 
-    def run(self, model: Generator, source: Sequences | None) -> list[list[Hypothesis]]:
+    def run(self, model: Generator, source: Sequences | None) -> Hypotheses:
         """One hypothesis for each source."""
         with torch.no_grad(), evaluating(model):
             started = start_decoding(model, source)
             compiled = self._compiled(model, source, started)
         if compiled is not None:
             return compiled
-        collector = self.collector(model)
-        for results in self.steps(model, source, started):
-            collector.add(results)
-        return collector.results()
+        return self.collected(model, self.steps(model, source, started))
 
     def _compiled(
         self, model: Generator, source: Sequences | None, started: tuple[State, Tensor]
-    ) -> list[list[Hypothesis]] | None:
+    ) -> Hypotheses | None:
         """The hypotheses as one compiled call finds them; None where it cannot."""
         if any(isinstance(part, Renormalize | ForcedEnd) for part in self.filters):
             return None  # these change the scores of a beam, but not those of greedy search
         if self.ends:
             return None
         limit = limits(self.max_tokens, model, source, started[1].size(0))
-        penalty, rule = self.length_penalty, BeamFinished()
-        options = SearchOptions(1, 1, penalty, rule, self.eos, self.filters)
-        return run_compiled_search(model, started, limit, options)
+        options = self.filters, self.eos, self.length_penalty
+        return run_compiled_search(model, started, limit, *options)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -391,7 +388,7 @@ class Sampling(TokenMethod):
     seed: int = 0
     length_penalty: LengthPenalty = Power(1.0)
     max_tokens: Limit = 256
-    eos: tuple[int, ...] | None = None
+    eos: TokenIds | None = None
     ends: tuple[EndRule, ...] = ()
 
     def __post_init__(self) -> None:
@@ -423,70 +420,242 @@ class Sampling(TokenMethod):
         return {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | common | options
 
 
-def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
-    """A seed for each sample: the first 8 bytes of BLAKE2b over "seed sample-number token …".
+# --------------------------------------------------------------------------------- with a draft
+
+NGRAM_SIZES = (3, 2)  # what followed a single token is hardly ever right
+SEPARATOR = -1  # stands for a token between a source and the generated text
+
+
+@dataclass(frozen=True)
+class Speculative(IncrementalMethod):
+    """Greedy search or sampling, with a draft of `tokens` tokens before each step of the model.
 
     Args:
-        source: sources or prompts; None: one empty prompt.
-        samples: how many for each source.
+        method: greedy search or sampling.
+        tokens: how many tokens are proposed at most.
+
+    Raises:
+        ConfigError: the method is beam search, or `tokens` is below 1.
+    """
+
+    method: Greedy | Sampling = Greedy()
+    tokens: int = 4
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Greedy | Sampling):
+            raise ConfigError(
+                "A draft makes greedy search and sampling faster, but the method is "
+                f"{type(self.method).__name__}. Leave the draft out, or decode greedily."
+            )
+        check(LOOKUP, self.tokens)
+
+    @property
+    def max_tokens(self) -> Limit:
+        """That of the method."""
+        return self.method.max_tokens
+
+    @torch.no_grad()
+    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
+        """Token by token; those of one step of the model come together.
+
+        Raises:
+            ConfigError: the model's state cannot rewind.
+        """
+        method, longest = self.method, model.config.max_length
+        with evaluating(model):
+            state, tokens = start_decoding(model, source)
+            try:
+                state.rewind(0)
+            except TypeError:
+                raise ConfigError(
+                    f"Speculative decoding (`{LOOKUP}`) must take back tokens that were guessed "
+                    f"wrong, which {type(unwrapped(model)).__name__} cannot. Leave it out."
+                ) from None
+            limit = limits(self.max_tokens, model, source, tokens.size(0))
+            limit = limit.repeat_interleave(method.copies)
+            choose, eos = method.chooser(source, limit), eos_tokens(method.eos, model)
+            device = tokens.device
+            sequences = _begun(model, source, self, tokens, limit)
+            if method.copies > 1:
+                state = state.select(torch.arange(len(sequences), device=device) // method.copies)
+            while sequences:
+                count = self.tokens
+                if longest is not None:
+                    count = min(
+                        [count, *(longest - len(sequence.tokens) for sequence in sequences)]
+                    )
+                guesses = [
+                    sequence.text.guess(min(count, sequence.active.limit - sequence.generated - 1))
+                    for sequence in sequences
+                ]
+                width = 1 + max(map(len, guesses))
+                fed = [
+                    [sequence.text.tokens[-1], *guess, *[0] * (width - 1 - len(guess))]
+                    for sequence, guess in zip(sequences, guesses, strict=True)
+                ]
+                scores, state = model.step(torch.tensor(fed, device=device), state)  # (B, width, V)
+                results, decided, ended = _verified(self, choose, scores, sequences, guesses, eos)
+                yield results
+                rejected = torch.tensor([width - count for count in decided], device=device)
+                state = state.rewind(rejected) if bool(rejected.any()) else state
+                if ended:
+                    remaining = [index for index in range(len(sequences)) if index not in ended]
+                    sequences = [sequences[index] for index in remaining]
+                    state = (
+                        state.select(torch.tensor(remaining, device=device)) if remaining else state
+                    )
+
+    def collector(self, model: Generator) -> Collector:
+        return self.method.collector(model)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        tokens = settings.take(LOOKUP, cls.tokens)
+        has_sampling = settings.has(*(NAMES[name] for name in METHOD_OPTIONS["sampling"]))
+        method = Sampling if settings.take("do_sample", has_sampling) else Greedy
+        return cls(method.from_settings(settings), tokens)
+
+    def settings(self) -> dict[str, Any]:
+        return self.method.settings() | {LOOKUP: self.tokens}
+
+
+class IndexedText:
+    """A text with the position after the latest occurrence of each n-gram."""
+
+    def __init__(self, tokens: Sequence[int]):
+        self.tokens: list[int] = []
+        self.after: dict[TokenIds, int] = {}
+        for token in tokens:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        """Append a token to the text."""
+        for size in NGRAM_SIZES:
+            if len(self.tokens) >= size:
+                self.after[tuple(self.tokens[-size:])] = len(self.tokens)
+        self.tokens.append(token)
+
+    def guess(self, count: int) -> list[int]:
+        """At most `count` tokens; a guess that reaches the end of the text repeats itself."""
+        positions = (self.after.get(tuple(self.tokens[-size:])) for size in NGRAM_SIZES)
+        start = next((position for position in positions if position is not None), None)
+        if start is None:
+            return []
+        period = len(self.tokens) - start
+        guess = [self.tokens[start + step % period] for step in range(count)]
+        return guess[: guess.index(SEPARATOR)] if SEPARATOR in guess else guess
+
+
+@dataclass
+class _Sequence:
+    """A sequence that has not ended.
+
+    text: its tokens, after those of the source where a model answers one.
+    begin: where its first token, of the prompt or the start token, is in that text.
+    generated: how many tokens were generated.
+    """
+
+    active: ActiveSequence
+    text: IndexedText
+    begin: int
+    generated: int = 0
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.text.tokens[self.begin :]
+
+
+def _verified(
+    plan: Speculative,
+    choose: Chooser,
+    scores: Tensor,
+    sequences: list[_Sequence],
+    guesses: list[list[int]],
+    eos: TokenIds,
+) -> tuple[list[StepResult], list[int], set[int]]:
+    """Add the tokens that the scores (B, J + 1, V) decide, of each sequence until a guess is wrong.
 
     Returns:
-        Seeds from 0 to 2^64 - 1; that of sample i of source b has the index b * samples + i.
+        The results, how many tokens of each sequence were decided, and which sequences ended.
     """
-    texts: list[list[int]] = [[]]
-    if source is not None:
+    results: list[StepResult] = []
+    decided, ended = [0] * len(sequences), set[int]()
+    forced = forces_end(plan.method.filters)
+    accepted = list(range(len(sequences)))  # those whose guesses were right so far
+    for position in range(scores.size(1)):
+        members = [sequences[index] for index in accepted]
+        chosen = _chosen(plan, choose, scores[accepted, position], members, eos)
+        right = []
+        for index, token, log_prob in zip(accepted, *chosen, strict=True):
+            sequence = sequences[index]
+            sequence.text.add(token)
+            sequence.generated += 1
+            decided[index] += 1
+            result = sequence.active.add(token, log_prob, sequence.generated, eos, forced)
+            results.append(result)
+            if result.last:
+                ended.add(index)
+            elif guesses[index][position : position + 1] == [token]:
+                right.append(index)
+        accepted = right
+        if not accepted:
+            break
+    return results, decided, ended
+
+
+def _begun(
+    model: Generator, source: Sequences | None, plan: Speculative, tokens: Tensor, limit: Tensor
+) -> list[_Sequence]:
+    """The sequences, those of one source side by side, with limits (B,).
+
+    tokens: (sources, T), the prompts or start tokens.
+    """
+    method, before = plan.method, [list[int]() for _ in range(tokens.size(0))]
+    if source is not None and not model.continues:
         lengths = source.lengths.tolist()
-        texts = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
+        before = [
+            [*ids[:n], SEPARATOR] for ids, n in zip(source.ids.tolist(), lengths, strict=True)
+        ]
+    rows = [[token for token in row if token >= 0] for row in tokens.tolist()]
     return [
-        int.from_bytes(hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=8).digest())
-        for ids in texts
-        for key in ([seed, number, *ids] for number in range(samples))
+        _Sequence(
+            ActiveSequence(row, at_most, watchers=method.watchers(prompt)),
+            IndexedText([*before[row // method.copies], *rows[row // method.copies]]),
+            len(before[row // method.copies]),
+        )
+        for row, (at_most, prompt) in enumerate(
+            zip(limit.tolist(), prompts_of(model, source, method.copies), strict=True)
+        )
     ]
 
 
-class Draw:
-    """Draws tokens by the inverse of the cumulative distribution.
+def _chosen(
+    plan: Speculative,
+    choose: Chooser,
+    scores: Tensor,
+    sequences: list[_Sequence],
+    eos: TokenIds,
+) -> tuple[list[int], list[float]]:
+    """The next tokens of the sequences by the scores (B, V), and their log-probabilities.
 
-    Each sequence has its own generator with its own seed; its i-th token takes the i-th uniform
-    number, whatever the other sequences do. The numbers are drawn on demand: limits may be huge.
-
-    Args:
-        seeds: one for each sequence of the batch.
-        limits: how many tokens may be generated for each.
+    Filters and random numbers depend on how many tokens were generated: those with the same number
+    are chosen together.
     """
-
-    FIRST = 256  # how many numbers a sequence draws at first; their number doubles from then on
-
-    def __init__(self, seeds: list[int], limits: Tensor):
-        self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
-        self.limit = int(limits.max()) if seeds else 0
-        self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
-
-    def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
-        """The uniform numbers (B,) float64, in [0, 1), for the next tokens.
-
-        Args:
-            rows: (B,) the sequences' indices in the batch.
-            count: how many tokens were generated before: one number, or (B,) of each sequence its
-                own.
-        """
-        self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
-        self.uniform = self.uniform.to(rows.device)
-        return self.uniform[rows, count]
-
-    def _draw(self, needed: int) -> None:
-        """Draw numbers of each sequence until there are at least `needed`."""
-        drawn = self.uniform.size(1)
-        if needed <= drawn or not self.generators:
-            return
-        more = min(max(needed, 2 * drawn, self.FIRST), max(self.limit, needed)) - drawn
-        new = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
-        self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
-
-    def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
-        """Tokens (B,) for scores (B, V); rows, count: see `numbers`.
-
-        A sequence for which no token is allowed gets any token.
-        """
-        probs = scores.softmax(-1).nan_to_num(0.0)  # (B, V); zeros where no token is allowed
-        return ops.weighted_index(probs, self.numbers(rows, count))
+    if isinstance(plan.method, Greedy) and not plan.method.filters:
+        groups = [list(range(len(sequences)))]
+    else:
+        order = sorted(range(len(sequences)), key=lambda i: sequences[i].generated)
+        groups = [list(g) for _, g in groupby(order, key=lambda i: sequences[i].generated)]
+    tokens, log_probs = [0] * len(sequences), [0.0] * len(sequences)
+    for group in groups:
+        members = [sequences[index] for index in group]
+        width = max(len(member.tokens) for member in members)
+        padded = [[-1] * (width - len(member.tokens)) + member.tokens for member in members]
+        columns = (padded, [m.active.limit for m in members], [m.active.row for m in members])
+        before, at_most, rows = (torch.tensor(column, device=scores.device) for column in columns)
+        prefix = Prefix(before, members[0].generated, eos, at_most)
+        chosen, gains = choose(scores[group], prefix, rows)
+        check_log_probs(gains.tolist(), width)
+        for index, token, gain in zip(group, chosen.tolist(), gains.tolist(), strict=True):
+            tokens[index], log_probs[index] = token, gain
+    return tokens, log_probs

@@ -1,4 +1,6 @@
-"""The prefix cache: keys and values of prompts, computed once for all prompts that share them.
+"""Generators around a language model: a cache of prefixes, and a sliding context.
+
+The prefix cache computes keys and values of prompts once for all prompts that share them.
 
     cache = PrefixCache(model, budget_bytes=2**30)
     for prompt in prompts:
@@ -8,7 +10,8 @@
 The cache is a generator around a model: decoding that is given the cache instead of the model
 starts each prompt after its longest cached prefix. Keys and values are stored once, however many
 prompts share them, in a radix tree (Zheng et al. 2024, "SGLang: Efficient execution of structured
-language model programs", section 3).
+language model programs", section 3). With a sliding context a text may be longer than the model
+reads at once.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.capture import captured_or_gated
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.models.protocols import Generator
+from regard.models.protocols import Generator, LanguageModel
 from regard.models.wrappers import GeneratorWrapper, generator, unwrapped
+from regard.state import State
 
 MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
 
@@ -72,11 +76,9 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
 
     def __str__(self) -> str:
         share = self.reused / self.tokens if self.tokens else 0.0
-        bypassed = f", {self.bypassed:,} prompts bypassed the cache" if self.bypassed else ""
         return (
             f"{self.reused:,} of {self.tokens:,} tokens of {self.prompts:,} prompts were reused "
-            f"({share:.0%}); {self.bytes / 2**20:,.1f} of {self._tree.budget_bytes / 2**20:,.1f} "
-            f"MiB used, {self.evicted:,} tokens evicted{bypassed}"
+            f"({share:.0%}), {self.evicted:,} tokens were evicted"
         )
 
     def prefill(
@@ -346,3 +348,59 @@ class _PrefixTree:
             del node.parent.children[node.tokens[0]]
             self.bytes -= len(node.tokens) * _token_bytes(node.keys)
             self.evicted += len(node.tokens)
+
+
+# ----------------------------------------------------------------------------- a sliding context
+
+
+@dataclass
+class LastTokens(State):
+    """`ids` (B, context) begin with the last tokens of each sequence, `counts` (B,) of them."""
+
+    ids: Tensor
+    counts: Tensor
+
+
+class SlidingContext(GeneratorWrapper[LastTokens]):
+    """A language model that forgets the first tokens of texts longer than its context.
+
+    Every step reads the window from its first token, as the sampler of nanoGPT does, since all
+    positions in it move: no keys are kept, so that a step costs as much as reading the context.
+    """
+
+    slides = True
+
+    def __init__(self, model: LanguageModel):
+        if model.config.max_length is None:
+            raise ConfigError(
+                "`window` would be without effect: this model has no limit. Leave `--window` "
+                "(`window=True`) out."
+            )
+        super().__init__(model)
+
+    def empty(self, sequences: int, dtype: torch.dtype | None = None) -> LastTokens:
+        device = next(iter(self.model.empty(1).tensors().values())).device
+        ids = torch.zeros(sequences, self.config.max_length, dtype=torch.long, device=device)
+        return LastTokens(ids, torch.zeros(sequences, dtype=torch.long, device=device))
+
+    def prefill(
+        self, tokens: Tensor, state: LastTokens, lengths: Tensor | None = None
+    ) -> LastTokens:
+        state.consume()
+        ids = state.ids.clone()
+        ids[:, : tokens.size(1)] = tokens
+        counts = state.counts + tokens.size(1) if lengths is None else lengths
+        return LastTokens(ids, counts)
+
+    def step(self, tokens: Tensor, state: LastTokens) -> tuple[Tensor, LastTokens]:
+        state.consume()
+        full = state.counts == state.ids.size(1)
+        ids = torch.where(full[:, None], state.ids.roll(-1, 1), state.ids)
+        counts = state.counts - full.long()
+        ids.scatter_(1, counts[:, None], tokens)
+        hidden = self.model(ids[:, : int(counts.max()) + 1]).hidden
+        last = hidden[torch.arange(len(ids), device=ids.device), counts]
+        return self.head.logits(last[:, None]), LastTokens(ids, counts + 1)
+
+    def search(self, tokens: Tensor, state: LastTokens, plan: object) -> None:
+        return None

@@ -1,5 +1,6 @@
-"""The best continuations of all hypotheses of each sentence: exact, fast, and deterministic; and
-searches in one compiled call, where the model has one and nothing reads the single steps.
+"""The best continuations of all hypotheses of each sentence: exact, fast, and deterministic;
+searches in one compiled call, where the model has one and nothing reads the single steps; and
+tokens that are drawn.
 
 `torch.topk` promises no order among equal values, and reads every value several times. Here the
 vocabulary is divided into chunks: the k best values are in the k chunks with the greatest maxima,
@@ -10,57 +11,52 @@ Dimensions: A sentences, W hypotheses of each, V tokens in the vocabulary, C chu
 continuations of a sentence.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.decoding.filters import BadWords, Filter, ForcedEnd, Renormalize, Suppress
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.length_penalty import STOPPING, LengthPenalty, Stopping
-from regard.decoding.steps import eos_tokens
+from regard import ops
+from regard.data.batches import Sequences
+from regard.decoding.filters import BadWords, Filter, ForcedEnd, Renormalize, Suppress, TokenIds
+from regard.decoding.length_penalty import LengthPenalty
+from regard.decoding.steps import Hypotheses, Hypothesis, eos_tokens
 from regard.models.protocols import Generator, SearchPlan
-
-# `early_stopping` of a `SearchPlan` by the class of the rule; a user's own rule has none.
-EARLY_STOPPING = {type(rule): value for value, rule in STOPPING.items()}
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """The options of a search; see `regard.decoding.beam.Beam`."""
-
-    size: int
-    n_best: int
-    penalty: LengthPenalty
-    stopping: Stopping
-    eos: tuple[int, ...] | None
-    filters: Sequence[Filter]
 
 
 def run_compiled_search(
-    model: Generator, started: tuple[Any, Tensor], limits: Tensor, options: SearchOptions
-) -> list[list[Hypothesis]] | None:
+    model: Generator,
+    started: tuple[Any, Tensor],
+    limits: Tensor,
+    filters: Sequence[Filter],
+    eos: TokenIds | None,
+    penalty: LengthPenalty,
+    *,
+    size: int = 1,
+    n_best: int = 1,
+    early_stopping: bool | str = True,
+) -> Hypotheses | None:
     """The hypotheses of each source, best first; None where the search must go step by step, as
     with most filters or where the model has no compiled search.
 
     Args:
         started: the state after the sources, and the first tokens (B, 1).
         limits: (B,) how many tokens may be generated.
+        filters, ...: see `regard.decoding.beam.Beam`.
     """
     state, tokens = started
-    rule, filters = EARLY_STOPPING.get(type(options.stopping)), options.filters
-    if tokens.size(1) > 1 or rule is None:
+    if tokens.size(1) > 1:
         return None
-    eos = eos_tokens(options.eos, model)
+    eos = eos_tokens(eos, model)
     forbidden = _forbidden(filters, eos, model.config.vocab_size)
     if forbidden is None:
         return None
-    count = ranked_count(options.size, eos)
+    count = ranked_count(size, eos)
     plan = SearchPlan(
-        *(options.size, options.n_best, eos, rule, limits, options.penalty),
+        *(size, n_best, eos, early_stopping, limits, penalty),
         bits=partial(index_bits, count=count),
         count=count,
         forbidden=forbidden,
@@ -80,9 +76,7 @@ def ranked_count(size: int, eos: Sequence[int]) -> int:
     return (1 + max(1, len(eos))) * size
 
 
-def _forbidden(
-    filters: Sequence[Filter], eos: tuple[int, ...], vocab_size: int
-) -> tuple[int, ...] | None:
+def _forbidden(filters: Sequence[Filter], eos: TokenIds, vocab_size: int) -> TokenIds | None:
     """The tokens that filters never allow; None where they do something else too.
 
     The compiled search knows: single tokens that are forbidden, one end that is forced at the
@@ -201,3 +195,75 @@ def _greatest(values: Tensor, count: int, bits: int, outside: Tensor | None = No
     if outside is not None:
         keys = keys.masked_fill(outside, LOWEST)
     return keys.topk(count).indices
+
+
+# ----------------------------------------------------------------------------------- sampling
+
+
+def row_seeds(source: Sequences | None, samples: int, seed: int) -> list[int]:
+    """A seed for each sample: the first 8 bytes of BLAKE2b over "seed sample-number token …".
+
+    Args:
+        source: sources or prompts; None: one empty prompt.
+        samples: how many for each source.
+
+    Returns:
+        Seeds from 0 to 2^64 - 1; that of sample i of source b has the index b * samples + i.
+    """
+    texts: list[list[int]] = [[]]
+    if source is not None:
+        lengths = source.lengths.tolist()
+        texts = [ids[:n] for ids, n in zip(source.ids.tolist(), lengths, strict=True)]
+    return [
+        int.from_bytes(hashlib.blake2b(" ".join(map(str, key)).encode(), digest_size=8).digest())
+        for ids in texts
+        for key in ([seed, number, *ids] for number in range(samples))
+    ]
+
+
+class Draw:
+    """Draws tokens by the inverse of the cumulative distribution.
+
+    Each sequence has its own generator with its own seed; its i-th token takes the i-th uniform
+    number, whatever the other sequences do. The numbers are drawn on demand: limits may be huge.
+
+    Args:
+        seeds: one for each sequence of the batch.
+        limits: how many tokens may be generated for each.
+    """
+
+    FIRST = 256  # how many numbers a sequence draws at first; their number doubles from then on
+
+    def __init__(self, seeds: list[int], limits: Tensor):
+        self.generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        self.limit = int(limits.max()) if seeds else 0
+        self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
+
+    def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
+        """The uniform numbers (B,) float64, in [0, 1), for the next tokens.
+
+        Args:
+            rows: (B,) the sequences' indices in the batch.
+            count: how many tokens were generated before: one number, or (B,) of each sequence its
+                own.
+        """
+        self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
+        self.uniform = self.uniform.to(rows.device)
+        return self.uniform[rows, count]
+
+    def _draw(self, needed: int) -> None:
+        """Draw numbers of each sequence until there are at least `needed`."""
+        drawn = self.uniform.size(1)
+        if needed <= drawn or not self.generators:
+            return
+        more = min(max(needed, 2 * drawn, self.FIRST), max(self.limit, needed)) - drawn
+        new = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
+        self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
+
+    def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
+        """Tokens (B,) for scores (B, V); rows, count: see `numbers`.
+
+        A sequence for which no token is allowed gets any token.
+        """
+        probs = scores.softmax(-1).nan_to_num(0.0)  # (B, V); zeros where no token is allowed
+        return ops.weighted_index(probs, self.numbers(rows, count))

@@ -25,23 +25,21 @@ from regard.decoding.filters import (
     RepetitionPenalty,
     Suppress,
     Temperature,
+    TokenIds,
     TopK,
     TopP,
     as_tuples,
 )
 from regard.decoding.length_penalty import (
     PENALTIES,
-    STOPPING,
     LengthPenalty,
     Limit,
-    Power,
     RelativeLimit,
-    Stopping,
     TotalLimit,
-    check_limit,
 )
 from regard.decoding.option_types import LOOKUP, MAX_TOKENS, NAMES, OUR_NAMES, check
 from regard.errors import ConfigError
+from regard.lazy import entry
 from regard.suggest import nearest
 
 METHOD_OPTIONS = {
@@ -84,7 +82,6 @@ def options(method: str | None = None, **named: Any) -> Any:
 
 def method_of(method: str | None = None, **named: Any) -> Any:
     """As `options`, for options that change those of another method: its limit may be another."""
-    named = habit_names.decoding(named)
     method = method or _method_of(named)
     _check_names(named, method)
     return build(method, {NAMES.get(name, name): value for name, value in named.items()})
@@ -96,10 +93,10 @@ def build(method: str, values: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: an option that the method does not have, or a value out of range.
     """
-    from regard.decoding import method_class
+    from regard.decoding import METHODS
 
     settings = Settings(values)
-    built = method_class(method).from_settings(settings)
+    built = entry(METHODS, method, "decoding method", __package__).from_settings(settings)
     settings.check_all_taken(method)
     return built
 
@@ -160,14 +157,6 @@ class Settings:
             eos=self._tokens("eos_token_id") if "eos_token_id" in self._values else None,
         )
 
-    def stopping(self) -> Stopping:
-        """True, False or "never" as in transformers, or a rule of one's own."""
-        value = self._values.pop("early_stopping", False)
-        if callable(value):
-            return value
-        check("early_stopping", value)
-        return STOPPING[value]
-
     def check_all_taken(self, method: str) -> None:
         """Check that the method of this name has taken every option.
 
@@ -192,10 +181,8 @@ class Settings:
         """A number is `Power`; "gnmt:0.6" or `length_penalty_formula` name another formula."""
         value = self._values.pop("length_penalty", 1.0)
         formula = self._values.pop(FORMULA, None)
-        if formula is not None and (callable(value) or isinstance(value, str)):
+        if formula is not None and isinstance(value, str):
             raise ConfigError(f"`length_penalty` has a formula: leave `{FORMULA}` out.")
-        if callable(value):
-            return value
         formula = "power" if formula is None else formula
         if isinstance(value, str) and ":" in value:
             formula, value = value.split(":", 1)
@@ -229,7 +216,7 @@ class Settings:
             raise ConfigError("`max_length_b` needs `max_length_a`: tokens for each source token.")
         return RelativeLimit(**relative) if relative else fixed
 
-    def _tokens(self, name: str) -> tuple[int, ...]:
+    def _tokens(self, name: str) -> TokenIds:
         """One token or a list of them."""
         value = self._values.pop(name)
         value = list(value) if isinstance(value, tuple) else value
@@ -251,13 +238,14 @@ def check_least(min_tokens: int | None, max_tokens: Any) -> None:
         )
 
 
-def check_common(max_tokens: Limit, eos: tuple[int, ...] | None) -> None:
+def check_common(max_tokens: Limit, eos: TokenIds | None) -> None:
     """Check the fields that every method has.
 
     Raises:
         ConfigError: a limit below one token, or `eos` is neither None nor a tuple of tokens.
     """
-    check_limit(max_tokens)
+    if not isinstance(max_tokens, RelativeLimit | TotalLimit):
+        check("max_new_tokens", max_tokens)
     if eos is not None:
         check("eos_token_id", list(eos) if isinstance(eos, tuple) else (eos,))
 
@@ -280,12 +268,12 @@ def common_settings(
     filters: Sequence[Filter],
     length_penalty: LengthPenalty,
     max_tokens: Limit,
-    eos: tuple[int, ...] | None,
+    eos: TokenIds | None,
 ) -> dict[str, Any]:
     """The options that `Settings.common` reads, under the names of generation_config.json.
 
     Raises:
-        ConfigError: a filter or penalty of a user, which the file has no option for.
+        ConfigError: a filter of a user, which the file has no option for.
     """
     stored: dict[str, Any] = {}
     for part in filters:
@@ -299,24 +287,10 @@ def common_settings(
     return stored | _penalty_settings(length_penalty) | _limit_settings(max_tokens)
 
 
-def stopping_settings(stopping: Stopping) -> dict[str, Any]:
-    """`early_stopping` as transformers writes it.
-
-    Raises:
-        ConfigError: a rule of a user, which the file has no value for.
-    """
-    for value, rule in STOPPING.items():
-        if rule == stopping:
-            return {"early_stopping": value}
-    raise not_storable(stopping)
-
-
 def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
-    for name, formula in PENALTIES.items():
-        if type(penalty) is formula:
-            other = {} if formula is Power else {FORMULA: name}
-            return {"length_penalty": penalty.alpha} | other
-    raise not_storable(penalty)
+    name = next(name for name, formula in PENALTIES.items() if type(penalty) is formula)
+    other = {} if name == "power" else {FORMULA: name}
+    return {"length_penalty": penalty.alpha} | other
 
 
 def _limit_settings(limit: Limit) -> dict[str, Any]:

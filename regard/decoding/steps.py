@@ -1,20 +1,24 @@
-"""What every method of decoding does with a model: start, and ask for the next log-probabilities.
+"""What every method of decoding does with a model, and what it gives: hypotheses.
 
-This is all that decoding knows of a model; `regard.models.protocols` writes it down.
+It starts, and asks for the next log-probabilities. This is all that decoding knows of a model;
+`regard.models.protocols` writes it down.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import isnan
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.attention.cache import HEADROOM, extremes
+from regard.attention.capture import NEXT
 from regard.data.batches import Sequences
 from regard.decoding import cuda_graphs as cuda_graphs  # which registers a generator
+from regard.decoding.filters import NEG_INF, TokenIds
 from regard.errors import ConfigError, RegardError
 from regard.models.protocols import Generator
 from regard.models.wrappers import unwrapped
@@ -64,16 +68,6 @@ def _after_prompts(model: Generator, prompts: Sequences, state: State) -> tuple[
     return state, last.masked_fill(prompts.lengths[:, None] == 0, model.first_token)
 
 
-class HasModes(Protocol):
-    """A model, or a generator around one, that is in training mode or in evaluation mode."""
-
-    training: bool
-
-    def train(self, mode: bool = True) -> Any: ...
-
-    def eval(self) -> Any: ...
-
-
 class NonFiniteStep(RegardError):
     """A model's scores for what comes next are infinite or NaN."""
 
@@ -92,7 +86,7 @@ def start_decoding(model: Generator, source: Sequences | None) -> tuple[Any, Ten
     return state, torch.cat([prompts[:, :-1], tokens], 1)
 
 
-def eos_tokens(eos: tuple[int, ...] | None, model: Generator) -> tuple[int, ...]:
+def eos_tokens(eos: TokenIds | None, model: Generator) -> TokenIds:
     """The tokens that end a sequence: `eos`, or where it is None those of the model's config."""
     tokens = model.config.eos if eos is None else eos
     if tokens is None:
@@ -133,7 +127,7 @@ def check_log_probs(log_probs: Sequence[float], read: int) -> None:
 
 
 @contextmanager
-def evaluating(model: HasModes) -> Iterator[None]:
+def evaluating(model: Any) -> Iterator[None]:
     """Inside, the model is in evaluation mode (no dropout); its own mode is restored afterwards."""
     training = model.training
     if training:
@@ -143,3 +137,110 @@ def evaluating(model: HasModes) -> Iterator[None]:
     finally:
         if training:
             model.train()
+
+
+# ----------------------------------------------------------------------------------- hypotheses
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A decoded sequence.
+
+    tokens: without the prompt or start token, and without the end-of-sequence token.
+    score: `log_prob` divided by the length penalty; hypotheses of a source are ranked by it.
+    log_prob: natural logarithm of the model's own probability of the tokens (and of the end, where
+        `finished`), before temperature, top-k and top-p.
+    finished: it ended with an end-of-sequence token or a stop sequence, which is the end of
+        `tokens`; False where it was truncated: by the limit on its length, or because the filters
+        allowed no token.
+    stops: stop sequences; its text ends before the first of them.
+    """
+
+    tokens: list[int]
+    score: float
+    log_prob: float
+    finished: bool
+    stops: tuple[str, ...] = ()
+
+
+Hypotheses = list[list[Hypothesis]]  # of each source or prompt, the best first
+
+
+@runtime_checkable
+class Method(Protocol):
+    """A frozen dataclass of the options of a decoding method.
+
+    Its class method `from_settings` takes the options back, as `regard.decoding.settings.Settings`.
+    """
+
+    def run(self, model: Generator, source: Sequences | None) -> Hypotheses:
+        """The hypotheses of each source or prompt, best first; without any, of one empty prompt."""
+
+    def settings(self) -> dict[str, Any]:
+        """The options under the names of generation_config.json."""
+
+
+def unfinished(results: Iterable[list[Hypothesis]]) -> int:
+    """The number of sources whose best hypothesis was truncated."""
+    return sum(1 for hypotheses in results if hypotheses and not hypotheses[0].finished)
+
+
+def labels_of(
+    hypothesis: Hypothesis, ids: Sequence[int], label_of: Callable[[int], str]
+) -> list[str]:
+    """What pictures write for `ids`: a start token, the tokens of a hypothesis and its end, or the
+    first of these. Where the hypothesis was truncated, what follows is not known.
+    """
+    labels = list(map(label_of, ids))
+    if not hypothesis.finished and len(ids) == len(hypothesis.tokens) + 2:
+        labels[-1] = NEXT
+    return labels
+
+
+def values_of(hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Hypotheses of one source, with their texts, as plain values for JSON."""
+    return [
+        {"text": text, "score": h.score, "log_prob": h.log_prob, "finished": h.finished}
+        for h, text in zip(hypotheses, texts, strict=True)
+    ]
+
+
+class FinishedHypotheses:
+    """For each of A sentences the `size` best finished hypotheses, best first.
+
+    scores: (A, size) float64, minus infinity where there are fewer.
+    """
+
+    def __init__(self, sentences: int, size: int, device: torch.device):
+        shape = (sentences, size)
+        self.scores = torch.full(shape, NEG_INF, dtype=torch.float64, device=device)
+        self._indices = torch.full(shape, -1, device=device)  # in `_all`
+        self._all: list[Hypothesis] = []
+
+    def add(self, ended: Tensor, scores: Tensor, hypotheses: list[Hypothesis]) -> None:
+        """Add hypotheses; of equal scores the one that was added first stays first.
+
+        Args:
+            ended: (A, N) bool, which of the best N continuations are finished hypotheses.
+            scores: (A, N) theirs; those of the others are not read.
+            hypotheses: those for which `ended` is True, row by row.
+        """
+        indices = torch.full_like(self._indices[:, :1], -1).expand(ended.shape).clone()
+        first = len(self._all)
+        indices[ended] = torch.arange(first, first + len(hypotheses), device=ended.device)
+        self._all += hypotheses
+        joined = torch.cat([self.scores, scores.masked_fill(~ended, NEG_INF)], 1)
+        self.scores, order = joined.sort(dim=1, descending=True, stable=True)
+        size = self._indices.size(1)
+        self.scores, order = self.scores[:, :size], order[:, :size]
+        self._indices = torch.cat([self._indices, indices], 1).gather(1, order)
+
+    def of(self, sentence: int, count: int) -> list[Hypothesis]:
+        """The best `count` of a sentence, or as many as there are."""
+        indices = self._indices[sentence, :count].tolist()
+        return [self._all[index] for index in indices if index >= 0]
+
+    def select(self, sentences: Tensor) -> None:
+        """Keep these sentences (A',) alone."""
+        self.scores = self.scores.index_select(0, sentences)
+        self._indices = self._indices.index_select(0, sentences)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.data.batches import Sequences
-from regard.decoding.hypothesis import Hypothesis, Method
 from regard.decoding.loop import IncrementalMethod, TokenMethod, Watcher
+from regard.decoding.steps import Hypotheses, Hypothesis, Method
 from regard.errors import ConfigError, shown
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
@@ -52,7 +52,7 @@ class Streaming:
                     yield result.row, result.token
 
     @property
-    def results(self) -> list[list[Hypothesis]]:
+    def results(self) -> Hypotheses:
         """The hypotheses of each source; complete after the iteration."""
         return self._collector.results()
 
@@ -245,7 +245,7 @@ class StopSequences:
     tokenizer: Tokenizer
     stops: tuple[str, ...]
 
-    def watch(self, prompt: Sequence[int]) -> Watcher:
+    def __call__(self, prompt: Sequence[int]) -> Watcher:
         text = GeneratedText(self.tokenizer, prompt, self.stops)
 
         def is_stopped_by(token: int) -> bool:

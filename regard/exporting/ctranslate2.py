@@ -17,7 +17,7 @@ from regard.attention.attend import Dot, Score
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.relative import RelativeBias
 from regard.data.batches import Sequences
-from regard.exporting.runtime import (
+from regard.exporting import (
     Comparison,
     Difference,
     ExportSource,
@@ -31,7 +31,6 @@ from regard.models.gpt2 import GPT2
 from regard.models.t5 import T5, T5DecoderBlock, T5EncoderBlock
 from regard.models.transformer import PreNormTransformer, Transformer
 
-NAME = "CTranslate2"
 # ours -> theirs
 ACTIVATIONS = {
     "gelu": "GELU",
@@ -52,7 +51,7 @@ NormLayer = nn.LayerNorm | nn.RMSNorm
 class CTranslate2:
     """Folders that CTranslate2 opens."""
 
-    name = NAME
+    name = "CTranslate2"
     ending = "-ctranslate2"
     package = "ctranslate2"
     distribution = "ctranslate2"
@@ -63,14 +62,16 @@ class CTranslate2:
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
         specs = package("ctranslate2.specs")
-        source.check_architecture(NAME, WRITERS)
+        source.check_architecture(WRITERS)
         spec = WRITERS[type(source.body)](source, specs)
         spec.validate()
         spec.optimize(quantization=weights or "float32")
         out.mkdir()
         spec.save(str(out))
         source.tokenizer.save(out)
-        return NOTES.get(type(source.body), ())
+        if not isinstance(source.body, Bert):
+            return ()
+        return ("it gives hidden states: the vector of a text is pooled by its caller",)
 
     def compare(self, source: ExportSource, out: Path) -> Comparison:
         engine = package("ctranslate2")
@@ -129,7 +130,7 @@ def _feed_forward(spec: Spec, feed: FeedForward, norm: NormLayer) -> None:
 
 
 def _activation(source: ExportSource, specs: ModuleType) -> Any:
-    source.check_field(NAME, "activation", ACTIVATIONS)
+    source.check_field("activation", ACTIVATIONS)
     return specs.common_spec.Activation[ACTIVATIONS[source.body.config.activation]]
 
 
@@ -143,9 +144,9 @@ def _named(source: ExportSource, id: int | None) -> str:
 
 def _gpt2(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
-    source.check_heads(NAME, ())
-    source.check_field(NAME, "positions", ABSOLUTE)
-    source.check_field(NAME, "output", ("tied", "own"))
+    source.check_heads(())
+    source.check_field("positions", ABSOLUTE)
+    source.check_field("output", ("tied", "own"))
     activation = _activation(source, specs)
     spec = specs.TransformerDecoderModelSpec.from_config(
         config.layers, config.heads, pre_norm=True, activation=activation
@@ -169,8 +170,8 @@ def _gpt2(source: ExportSource, specs: ModuleType) -> Spec:
 
 def _bert(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
-    source.check_heads(NAME, ("pooler",))
-    source.check_field(NAME, "positions", ABSOLUTE)
+    source.check_heads(("pooler",))
+    source.check_field("positions", ABSOLUTE)
     encoder = specs.TransformerEncoderSpec(
         config.layers,
         config.heads,
@@ -200,7 +201,7 @@ def _bert(source: ExportSource, specs: ModuleType) -> Spec:
 
 def _transformer(source: ExportSource, specs: ModuleType) -> Spec:
     model, config = source.body, source.body.config
-    source.check_field(NAME, "positions", ABSOLUTE)
+    source.check_field("positions", ABSOLUTE)
     options = {
         "pre_norm": isinstance(model, PreNormTransformer),
         "activation": _activation(source, specs),
@@ -295,9 +296,6 @@ WRITERS: dict[type, Callable[[ExportSource, ModuleType], Spec]] = {
     Transformer: _transformer,
     PreNormTransformer: _transformer,
     T5: _t5,
-}
-NOTES: dict[type, tuple[str, ...]] = {
-    Bert: ("it gives hidden states: the vector of a text is pooled by its caller",),
 }
 
 

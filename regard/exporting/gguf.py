@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.checkpoints.formats import layout_for, to_published
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError
-from regard.exporting.runtime import (
+from regard.exporting import (
     Comparison,
     Difference,
     ExportSource,
@@ -132,7 +132,8 @@ def _silent(llama: ModuleType) -> Iterator[None]:
     """Inside, llama.cpp prints no message; the previous log callback is restored afterwards."""
     before, data = llama.llama_log_callback(), ctypes.c_void_p()
     llama.llama_log_get(ctypes.byref(before), ctypes.byref(data))
-    silent = llama.llama_log_callback(_ignore)  # llama.cpp may call it as long as it is set
+    # llama.cpp may call it as long as it is set; what went wrong is in the results
+    silent = llama.llama_log_callback(lambda *message: None)
     llama.llama_log_set(silent, ctypes.c_void_p(0))
     try:
         yield
@@ -140,11 +141,6 @@ def _silent(llama: ModuleType) -> Iterator[None]:
         llama.llama_log_set(before, data)
 
 
-def _ignore(level: int, text: bytes, data: int | None) -> None:
-    """No message is printed: what went wrong is in the results."""
-
-
-NAME = "llama.cpp"
 POOLINGS = {"mean": "MEAN", "cls": "CLS", "lasttoken": "LAST", "none": "NONE"}  # ours -> theirs
 GELU = (
     "GELU is computed by a table of its tanh form in 16 bits, so that outputs differ from ours by "
@@ -156,7 +152,7 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 class GGUF:
     """Files that llama.cpp opens."""
 
-    name = NAME
+    name = "llama.cpp"
     ending = ".gguf"
     package = "llama_cpp"
     distribution = "llama-cpp-python"
@@ -167,16 +163,16 @@ class GGUF:
         self, source: ExportSource, out: Path, weights: WeightsInFile | None
     ) -> tuple[str, ...]:
         gguf, kind = package("gguf"), type(source.body)
-        source.check_architecture(NAME, FAMILIES)
+        source.check_architecture(FAMILIES)
         family, fields, describe = FAMILIES[kind]
-        source.check_heads(NAME, HEADS.get(kind, ()))
+        source.check_heads(("pooler",) if kind is Bert else ())
         for field, values in fields.items():
-            source.check_field(NAME, field, values)
+            source.check_field(field, values)
         if layout_for(source.body) is None:
             reason = (
                 f"reads published layouts, which have no form for this {kind.__name__}'s options"
             )
-            raise source.unsupported(NAME, reason)
+            raise source.unsupported(reason)
         writer = gguf.GGUFWriter(out, family)
         try:
             _write_sizes(writer, source)
@@ -231,10 +227,6 @@ def _write_sizes(writer: GGUFWriter, source: ExportSource) -> None:
     writer.add_head_count(config.heads)
 
 
-def _describe_gpt2(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
-    writer.add_layer_norm_eps(source.body.config.norm_eps)
-
-
 def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -> None:
     writer.add_layer_norm_eps(source.body.config.norm_eps)
     writer.add_causal_attention(False)
@@ -243,7 +235,7 @@ def _describe_bert(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) -
     if len(kinds) > 1 or kinds[0] not in POOLINGS:
         names = ", ".join(POOLINGS)
         reason = f"pools a text by one of {names}, but the folder by {', '.join(kinds)}"
-        raise source.unsupported(NAME, reason)
+        raise source.unsupported(reason)
     writer.add_pooling_type(gguf.PoolingType[POOLINGS[kinds[0]]])
 
 
@@ -327,12 +319,11 @@ FAMILIES: dict[type, Family] = {
             "scaled": (True,),
             "scaled_by_layer": (False,),
         },
-        _describe_gpt2,
+        lambda writer, gguf, source: writer.add_layer_norm_eps(source.body.config.norm_eps),
     ),
     Bert: ("bert", {"positions": ("learned",), "activation": GELUS}, _describe_bert),
     Llama: ("llama", {"activation": ("swish",), "output": OUTPUTS}, _describe_llama),
 }
-HEADS: dict[type, tuple[str, ...]] = {Bert: ("pooler",)}
 NOTES: dict[type, tuple[str, ...]] = {
     Bert: (
         "every token is of the first segment: pairs of texts need another runtime",
@@ -362,7 +353,7 @@ def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) 
     types = _types(gguf, source, content)
     match kind:
         case "BPE" if split and split[-1]["type"] == "ByteLevel":
-            _write_bpe(writer, source, content, names)
+            _write_bpe(writer, source, content)
         case "BPE" if content["model"]["byte_fallback"]:
             types = _write_llama(writer, gguf, content, names, types)
         case "WordPiece" if normalizer and normalizer["type"] == "BertNormalizer":
@@ -376,7 +367,6 @@ def write_tokenizer(writer: GGUFWriter, gguf: ModuleType, source: ExportSource) 
 
 def _cannot(source: ExportSource, what: str) -> Exception:
     return source.unsupported(
-        NAME,
         f"has no form for {what}",
         "It reads BPE of bytes and of SentencePiece, and WordPiece as BERT's.",
     )
@@ -402,9 +392,7 @@ def _types(gguf: ModuleType, source: ExportSource, content: Mapping[str, Any]) -
     return types
 
 
-def _write_bpe(
-    writer: GGUFWriter, source: ExportSource, content: Mapping[str, Any], names: list[str]
-) -> None:
+def _write_bpe(writer: GGUFWriter, source: ExportSource, content: Mapping[str, Any]) -> None:
     """Byte-level BPE, whose rule for words is one of those that the runtime knows by name."""
     model = content["model"]
     if content["normalizer"] is not None:
@@ -500,12 +488,12 @@ def _write_roles(writer: GGUFWriter, source: ExportSource, kind: str) -> None:
         can = "one token on each side of" if kind == "WordPiece" else "at most one on a side of"
         tokens = " ".join(map(tokenizer.token, [*before, *after])) or "none"
         reason = f"puts {can} a text of a {kind} tokenizer, but this model reads {tokens}"
-        raise source.unsupported(NAME, reason)
+        raise source.unsupported(reason)
     for role, around in (("bos", before), ("eos", after), ("sep", after)):
         if around:
             ids[role] = around[0]
     if "eos" not in ids:
-        raise source.unsupported(NAME, "needs an end-of-text token (`eos`)")
+        raise source.unsupported("needs an end-of-text token (`eos`)")
     for role in ("bos", "eos", "unk", "sep", "pad", "mask"):
         if role in ids:
             getattr(writer, f"add_{role}_token_id")(ids[role])

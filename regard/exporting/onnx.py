@@ -28,7 +28,7 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.relative import RelativeBias
 from regard.data.batches import Sequences
 from regard.errors import RegardError
-from regard.exporting.runtime import Comparison, Difference, ExportSource, WeightsInFile, package
+from regard.exporting import Comparison, Difference, ExportSource, WeightsInFile, package
 from regard.file_writing import write_json
 from regard.layers.positions import PositionTable, SinusoidalPositions
 from regard.layers.recurrent import RecurrentLayer
@@ -173,7 +173,6 @@ class BucketTable:
         return self.table[distance.clamp(-self.limit, self.limit) + self.limit]
 
 
-NAME = "ONNX Runtime"
 HEADS = (
     *("pooler", "masked_lm", "replaced", "next_sentence", "sentence_order"),
     *("classes", "tags", "span", "multiple_choice"),
@@ -207,7 +206,7 @@ class Graph:
 class ONNX:
     """Folders of ONNX graphs."""
 
-    name = NAME
+    name = "ONNX Runtime"
     ending = "-onnx"
     package = "onnxruntime"
     distribution = "onnxruntime"
@@ -252,7 +251,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
         ConfigError: it is none of the three kinds, or has a head that is no function of its states.
     """
     model = source.model
-    source.check_heads(NAME, HEADS, "Save")
+    source.check_heads(HEADS, "Save")
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
     if isinstance(model, Transformer | T5) and not isinstance(model, RegionTransformer):
@@ -261,7 +260,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
     if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
         return [_encoder_graph(source)]
     what = "Encoders, and decoders whose state is a cache of keys and values, can be exported."
-    raise source.unsupported(NAME, f"is given no graph of {type(source.body).__name__}", what)
+    raise source.unsupported(f"is given no graph of {type(source.body).__name__}", what)
 
 
 class HiddenStates(nn.Module):
@@ -310,13 +309,13 @@ def _check_inputs(source: ExportSource) -> None:
     read = body.complete(source.batch, source.tokenizer).extras.keys() - source.batch.extras.keys()
     if read:
         reason = f"has inputs for ids and segments alone, but {type(body).__name__} reads "
-        raise source.unsupported(NAME, reason + ", ".join(sorted(read)) + " of tokens, too")
+        raise source.unsupported(reason + ", ".join(sorted(read)) + " of tokens, too")
     if any(isinstance(part, RecurrentLayer) for part in source.model.modules()):
-        raise source.unsupported(NAME, "is given no graph of recurrent layers")
+        raise source.unsupported("is given no graph of recurrent layers")
     if isinstance(body, BigBird) and config.attention != "full":
         if config.full_length < config.max_length:
             hint = 'Write "attention_type": "original_full" into config.json.'
-            raise source.unsupported(NAME, "is given no graph of sparse attention", hint)
+            raise source.unsupported("is given no graph of sparse attention", hint)
 
 
 def _outputs(source: ExportSource) -> dict[str, nn.Module]:
@@ -443,7 +442,7 @@ def _write(source: ExportSource, graph: Graph, out: Path) -> None:
     except Exception as error:  # torch raises many kinds
         message = next((line for line in str(error.__cause__ or error).splitlines() if line), "")
         reason = f"is given no graph, for torch cannot trace {type(source.body).__name__}"
-        raise source.unsupported(NAME, f"{reason} ({message:.200})") from error
+        raise source.unsupported(f"{reason} ({message:.200})") from error
     program.save(out / f"{graph.name}.onnx")
 
 

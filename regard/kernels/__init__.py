@@ -8,14 +8,16 @@ Internal: names that `regard` itself does not have may change with every version
 
 from functools import cache
 
+from regard.kernels import build
+
+available, status = build.available, build.status
+
 
 def setup() -> None:
     """Load the kernels, compiled now if need be, and register them as implementations.
 
     Where they cannot be compiled, a warning says so, and nothing is registered.
     """
-    from regard.kernels import build
-
     if build.setup():
         _register()
 
@@ -25,17 +27,3 @@ def _register() -> None:
     from regard.kernels import operations
 
     operations.register()
-
-
-def available() -> bool:
-    """Whether kernels are loaded."""
-    from regard.kernels import build
-
-    return build.available()
-
-
-def status() -> str:
-    """Which compiled library is loaded, or why none is."""
-    from regard.kernels import build
-
-    return build.status()

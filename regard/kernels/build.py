@@ -134,7 +134,7 @@ def setup() -> bool:
     with _lock:  # two threads shall not build the same
         if _loaded is None and not _failure:
             try:
-                _loaded, _path = _of_wheel() or _of_cache()
+                _loaded, _path = _of_wheel() or (load(path := build()), str(path))
             except (BuildError, OSError, ValueError) as error:
                 _failure = f"The kernels could not be compiled: {error}"
                 warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
@@ -163,12 +163,6 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
         f"({platform.machine()}): they are compiled."
     )
     return None
-
-
-def _of_cache() -> tuple[ctypes.CDLL, str]:
-    """The library that is compiled for this processor, and its path."""
-    path = build()
-    return load(path), str(path)
 
 
 def kernels() -> ctypes.CDLL | None:

@@ -18,15 +18,16 @@ from torch.nn import functional as F
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import ALL, FirstTokens, Sequences, TokenSubset
 from regard.kernels import build
-from regard.kernels.leaves import IDS, SEGMENTS, lowering_of
-from regard.kernels.lowering import EMBEDDING, TABLE, Op, OpList
+from regard.kernels.lowering import IDS, SEGMENTS, Lowering, tracer
 from regard.kernels.products import threads_for
 from regard.kernels.program import (
+    Kind,
+    Op,
+    OpList,
     Program,
     agree,
     programs_of,
     readable,
-    tracer,
     wants_results_alone,
 )
 from regard.kernels.signatures import PartStruct
@@ -85,7 +86,7 @@ class CompiledGenerator(GeneratorWrapper):
     def read(self, source: Sequences) -> Any:
         if not isinstance(self.model, CrossAttentionModel):
             return self.model.read(source)
-        memory = CompiledTexts(self.model, "encode").last(source)
+        memory = CompiledTexts(self.model, "encode").states(source)
         if memory is None:
             memory = self.model.encode(source)
         return self.model.initial_state(memory, source.lengths, torch.float16)
@@ -121,11 +122,11 @@ class CompiledGenerator(GeneratorWrapper):
         self, program: Program, tokens: Tensor, cache: KeyValueCache
     ) -> tuple[Tensor, KeyValueCache]:
         """Hidden states (R, T, D), by slices of the tokens, and the next state."""
-        library, parts = build.kernels(), []
+        parts = []
         cache.consume()
         cache = cache.reserve(tokens.size(1))
         for part in tokens.split(max(1, MAX_TOKENS // max(1, tokens.size(0))), dim=1):
-            parts.append(program.step(library, part.contiguous(), cache, None))
+            parts.append(program.step(part.contiguous(), cache, None))
             cache = cache.advance(part.size(1))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1), cache
 
@@ -151,7 +152,7 @@ class CompiledGenerator(GeneratorWrapper):
         program = self._program(tokens, state) if self._takes(tokens, cache, source) else None
         if program is None:
             return None
-        return program.search(build.kernels(), tokens, cache, source, plan)
+        return program.search(tokens, cache, source, plan)
 
     def _stepped(self, tokens: Tensor, state: State) -> tuple[Tensor, Any] | None:
         cache, source = _memories(state)
@@ -163,7 +164,7 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         state.check_unused()
         cache = cache.reserve(count)
-        result = program.step(build.kernels(), tokens, cache, source)
+        result = program.step(tokens, cache, source)
         state.consume()
         after = cache.advance(count)
         return result, after if source is None else replace(
@@ -182,7 +183,7 @@ class CompiledGenerator(GeneratorWrapper):
             return None
         state.check_unused()
         parts, after = _next(state)
-        result = program.step(build.kernels(), tokens, None, source, parts)
+        result = program.step(tokens, None, source, parts)
         state.consume()
         return result, after
 
@@ -268,8 +269,7 @@ def _step_ops(model: nn.Module, method: str, state: State) -> OpList:
         return [tracing.symbol("tokens"), state_symbols(tracing, state)]
 
     graph = tracer(method, arguments).graph_of(model)
-    lowering = lowering_of(model)
-    return lowering.step(graph, state)
+    return Lowering(model).step(graph, state)
 
 
 def _memories(state: State) -> tuple[Any, Any]:
@@ -385,13 +385,13 @@ class CompiledEncoder(EncoderWrapper):
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         hidden = None
         if tokens is ALL:
-            hidden = self.texts.last(batch)
+            hidden = self.texts.states(batch)
         elif isinstance(tokens, FirstTokens):
-            hidden = self.texts.first(batch)
+            hidden = self.texts.states(batch, "first")
         return self.model.encode(batch, tokens) if hidden is None else hidden
 
     def chosen(self, batch: Sequences, choice: LayerChoice) -> Tensor:
-        hidden = self.texts.last(batch) if choice == LAST else None
+        hidden = self.texts.states(batch) if choice == LAST else None
         return self.model.chosen(batch, choice) if hidden is None else hidden[batch.keep]
 
 
@@ -416,12 +416,12 @@ class TextProgram(Program):
                     return False
         return True
 
-    def encode(self, library: Any, flat: Flat) -> Tensor:
+    def encode(self, flat: Flat) -> Tensor:
         """States (N, D) of texts."""
         count = (flat.count,)
         out = torch.empty(flat.count, self.width)
         if flat.count:
-            library.regard_encode(
+            build.library().regard_encode(
                 *(self._address, raw_address(out), flat.count),
                 optional_address("ids", flat.ids, torch.int64, count),
                 optional_address("segments", flat.segments, torch.int64, count),
@@ -432,7 +432,7 @@ class TextProgram(Program):
 
 
 def _looks_up(op: Op, kind: int) -> bool:
-    return op.kind in (EMBEDDING, TABLE) and op.heads == kind
+    return op.kind in (Kind.EMBEDDING, Kind.TABLE) and op.heads == kind
 
 
 def _rows(op: Op) -> int:
@@ -469,21 +469,16 @@ class CompiledTexts:
     def __init__(self, model: Encoder | CrossAttentionModel, method: str):
         self.model, self.method, self.programs = model, method, programs_of(model)
 
-    def last(self, batch: Sequences) -> Tensor | None:
-        """Hidden states of the last layer, (B, T, D); None where there is no program."""
+    def states(self, batch: Sequences, part: str = "last") -> Tensor | None:
+        """Hidden states of the last layer, (B, T, D), or of the "first" tokens alone, (B, 1, D);
+        None where there is no program.
+        """
         flat = self._flat(batch)
-        program = None if flat is None else self._program(batch, flat, "last")
+        program = None if flat is None else self._program(batch, flat, part)
         if flat is None or program is None:
             return None
-        return flat.padded(program.encode(build.kernels(), flat))
-
-    def first(self, batch: Sequences) -> Tensor | None:
-        """Of the first tokens alone, (B, 1, D); None where there is no program."""
-        flat = self._flat(batch)
-        program = None if flat is None else self._program(batch, flat, "first")
-        if flat is None or program is None:
-            return None
-        return program.encode(build.kernels(), flat)[flat.starts[:-1], None]
+        hidden = program.encode(flat)
+        return flat.padded(hidden) if part == "last" else hidden[flat.starts[:-1], None]
 
     def _flat(self, batch: Sequences) -> Flat | None:
         plain = (
@@ -516,7 +511,7 @@ class CompiledTexts:
         flat = Flat(first)
         if not program.takes(flat):
             return True
-        hidden = program.encode(build.kernels(), flat)
+        hidden = program.encode(flat)
         return agree(hidden[:1], expected[:1]) if part == "first" else agree(hidden, expected)
 
     def _ops(self, part: str, has_segments: bool) -> OpList:
@@ -531,5 +526,5 @@ class CompiledTexts:
         graph = tracer(self.method, arguments).graph_of(module)
         states: Any = graph.output_node().args[0]
         result = states if isinstance(states, fx.Node) else states[-1]
-        lowering = lowering_of(module)
+        lowering = Lowering(module)
         return lowering.finished(lowering.lowered(graph, result))

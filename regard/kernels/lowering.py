@@ -1,23 +1,28 @@
 """From the graph of a method to a list of operations.
 
 Each node of the graph has a value: a register of the program, or a symbol such as a mask, of which
-only its identity matters. `regard.kernels.leaves` says what each layer becomes.
+only its identity matters. `LEAVES` says what each layer becomes, `METHODS` and `FUNCTIONS` what is
+made of the rest.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from regard.attention.attend import Dot
+from regard.attention.attend import Dot, General
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.relative import RelativeBias
+from regard.attention.multihead import CrossAttention, GroupedQueryAttention, Memory, SelfAttention
+from regard.attention.relative import RelativeBias, T5Positions
+from regard.attention.selection import CrossAttentionStep
+from regard.data.batches import ALL
+from regard.kernels.program import ABSENT, Kind, Op, OpList, allocate_registers, fuse_additions
 from regard.kernels.tracer import (
     ADVANCED,
     CACHE,
@@ -25,41 +30,37 @@ from regard.kernels.tracer import (
     INPUTS,
     MASK,
     NOTHING,
+    SEGMENT_IDS,
     SOURCE,
     SOURCE_MASK,
     SUBSET,
+    TOKENS,
+    WHOLE_TEXTS,
     Built,
     CannotCompile,
+    LeafTracer,
     Register,
     Symbol,
     needed_for,
     require,
     where_of,
 )
-from regard.layers.feedforward import (
-    ACTIVATIONS,
-    gelu,
-    gelu_tanh,
-    quick_gelu,
-    relu_squared,
-)
-from regard.layers.positions import RobertaPositions, SinusoidalPositions
-from regard.layers.quantized import (
-    QuantizedLinear,
-    QuantizedMatrix,
-)
+from regard.layers import feedforward, positions, quantized
+from regard.layers.dropout import AddNorm, Dropout
+from regard.layers.quantized import PANEL, QuantizedLinear, QuantizedMatrix
+from regard.layers.recurrent import LSTMStep
 from regard.state import State
 
+RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # kinds of cells, as cells.h has them
 MAX_DISTANCES = 2**14  # of which a table has the biases, for each head
 
 
-def table_of(positions: Any) -> Tensor:
+def table_of(layer: Any) -> Tensor:
     """The vectors of positions, (N, D), from the first; of RoBERTa's, those of padding, too."""
-    if isinstance(positions, SinusoidalPositions):
-        return positions.table
-    weight: Tensor = positions.vectors.weight
-    counted = isinstance(positions, RobertaPositions)
-    return weight if counted else weight[positions.offset :]
+    if isinstance(layer, positions.SinusoidalPositions):
+        return layer.table
+    weight: Tensor = layer.vectors.weight
+    return weight if isinstance(layer, positions.RobertaPositions) else weight[layer.offset :]
 
 
 def readable_table(table: Tensor) -> Tensor:
@@ -87,150 +88,26 @@ def bias_table(bias: RelativeBias, heads: Sequence[int], scale: float) -> Tensor
     return readable_table((biases[:, list(heads)].t() / scale).contiguous())
 
 
-# The numbers that programs.h gives them.
-NORM, LINEAR, SELF, CROSS, ADD, EMBEDDING, TABLE, POSITIONS, SCALE = range(9)
-TOKEN_POSITIONS, FIRST_TOKEN, SELF_FIRST_TOKEN = range(9, 12)
-READ_STATE, WRITE_STATE, CONCAT, CELL, CACHE_ONLY = range(12, 17)
-RMS_NORM, GATED, GROUPED = range(17, 20)
-RNN_CELL, GRU_CELL, LSTM_CELL, LSTM_HIDDEN = range(4)  # of CELL, as cells.h has them
-ABSENT = -1
-
-
-@dataclass(frozen=True, eq=False)
-class Op:
-    """target = kind(source), and `other` is added: numbers of registers.
-
-    matrix: of a product, with its bias, or of an embedding.  gain, bias: of a norm.
-    table: (N, D) float32, of ids or of positions; of self-attention (H, 2 N - 1), what is added to
-        the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it; of
-        GROUPED (N, K), the cosines and sines of positions.
-    number: the scale of scores or of states, or the epsilon of a norm.
-    window: of self-attention, how many positions a token sees, its own included; 0: all.
-    """
-
-    kind: int
-    target: int
-    source: int = ABSENT
-    other: int = ABSENT
-    layer: int = 0
-    heads: int = 0
-    head_dim: int = 0
-    activation: int = 0
-    number: float = 0.0
-    window: int = 0
-    matrix: QuantizedMatrix | None = None
-    gain: Tensor | None = None
-    bias: Tensor | None = None
-    table: Tensor | None = None
-
-    @property
-    def reads(self) -> tuple[int, int]:
-        return self.source, self.other
-
-
-@dataclass(frozen=True)
-class OpList:
-    """Operations over registers of these widths; the first is what comes in and goes out."""
-
-    ops: list[Op]
-    widths: list[int]
-
-    def cache_only(self) -> OpList:
-        """What of it fills a cache; no hidden states come out.
-
-        Raises:
-            CannotCompile: it fills none.
-        """
-        at = [number for number, op in enumerate(self.ops) if op.kind in (SELF, GROUPED)]
-        require(at, "a model without self-attention has no cache to fill")
-        last = replace(self.ops[at[-1]], kind=CACHE_ONLY)
-        return OpList([*self.ops[: at[-1]], last], self.widths)
-
-
-def fuse_additions(ops: list[Op], last: int) -> list[Op]:
-    """Additions that follow a product directly become part of it."""
-    fused: list[Op] = []
-    for at, op in enumerate(ops):
-        before = fused[-1] if fused else None
-        later = {register for other in ops[at + 1 :] for register in other.reads} | {last}
-        if (
-            op.kind == ADD
-            and before is not None
-            and (before.kind, before.other) == (LINEAR, ABSENT)
-            and before.target in op.reads
-            and before.target not in later
-            and op.source != op.other
-        ):
-            added = next(register for register in op.reads if register != before.target)
-            fused[-1] = replace(before, target=op.target, other=added)
-        else:
-            fused.append(op)
-    return fused
-
-
-def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
-    """Reuse registers that are not read any more; the result is in the first.
-
-    Raises:
-        CannotCompile: the last product still reads what came in, or there is nothing.
-    """
-    end = ops[-1] if ops else None
-    fits = end and end.target == last and (end.kind == ADD or 0 not in end.reads)
-    require(fits, "the result must be that of the last layer")
-    final = {register: at for at, op in enumerate(ops) for register in op.reads}
-    register_of, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
-    free: dict[int, list[int]] = {}  # by width
-    allocated = []
-    for at, op in enumerate(ops):
-        width = widths[op.target]
-        spare = free.setdefault(width, [])
-        if op is end:
-            register_of[last] = 0
-        elif spare:
-            register_of[op.target] = spare.pop()
-        else:
-            register_of[op.target] = len(packed)
-            packed.append(width)
-        allocated.append(
-            replace(
-                op,
-                target=register_of[op.target],
-                source=register_of[op.source],
-                other=register_of[op.other],
-            )
-        )
-        for register in {
-            register for register in op.reads if register > 0 and final[register] == at
-        }:
-            free.setdefault(widths[register], []).append(register_of[register])
-    return OpList(allocated, packed)
-
-
 ONE_LAYER = "a state may be indexed by one layer alone, as in `[:, layer]`"
 NOT_QUANTIZED = "the weights of a matrix product must be quantized"
 ACTIVATION: dict[Any, int] = {
-    ACTIVATIONS["linear"]: 0,
+    feedforward.ACTIVATIONS["linear"]: 0,
     F.relu: 1,
-    gelu: 2,
-    gelu_tanh: 3,
-    quick_gelu: 4,
+    feedforward.gelu: 2,
+    feedforward.gelu_tanh: 3,
+    feedforward.quick_gelu: 4,
     F.silu: 5,
-    relu_squared: 6,
+    feedforward.relu_squared: 6,
     torch.tanh: 7,
     torch.sigmoid: 8,
 }
 
 
 class Lowering:
-    """Of one graph.
+    """Of the graph of one method of a model."""
 
-    Args:
-        model: whose method it is of.
-        leaves: what each layer becomes.
-    """
-
-    def __init__(self, model: nn.Module, leaves: Mapping[type, Callable[..., Any]]):
-        self.model, self.leaves = model, leaves
+    def __init__(self, model: nn.Module):
+        self.model = model
         self.modules = dict(model.named_modules())
         self.ops: list[Op] = []
         self.widths = [0]
@@ -274,7 +151,7 @@ class Lowering:
         fits = _follows(after, state) and len(parts) == self.parts
         require(fits, "the next state must be the advanced cache, or of the same class")
         for number, part in enumerate(parts):
-            self.write(WRITE_STATE, self.width(part), part, layer=number)
+            self.write(Kind.WRITE_STATE, self.width(part), part, layer=number)
         if parts:  # the state is stored before the last product
             last = self.register(result)
             end = next(op for op in self.ops if op.target == last)
@@ -294,7 +171,7 @@ class Lowering:
         arguments, options = self._resolved(node.args), self._resolved(node.kwargs)
         if node.op == "call_module":
             module = self.modules[str(node.target)]
-            lower = self.leaves.get(type(module))
+            lower = LEAVES.get(type(module))
             if lower is None:
                 raise CannotCompile(f"the layer {type(module).__name__} has no compiled form")
             return lower(self, module, *arguments, **options)
@@ -317,7 +194,7 @@ class Lowering:
         count = shape[1] if len(shape) == 3 else 1
         registers = []
         for _ in range(count):
-            registers.append(self.write(READ_STATE, shape[-1], layer=self.parts))
+            registers.append(self.write(Kind.READ_STATE, shape[-1], layer=self.parts))
             self.parts += 1
         return registers if len(shape) == 3 else registers[0]
 
@@ -358,7 +235,8 @@ class Lowering:
             CannotCompile: they come from no product, or from one of a kind that cannot be changed.
         """
         number = self.register(value)
-        products = [n for n, op in enumerate(self.ops) if (op.kind, op.target) == (LINEAR, number)]
+        wanted = Kind.LINEAR, number
+        products = [n for n, op in enumerate(self.ops) if (op.kind, op.target) == wanted]
         fits = products and not any(number in other.reads for other in self.ops)
         require(fits, "activations and biases must follow a product that is read once")
         op = self.ops[products[0]]
@@ -372,21 +250,21 @@ class Lowering:
     def add(self, hidden: Any, other: Any) -> Register:
         """The sum of two."""
         width = self.width(hidden)
-        return self.write(ADD, width, hidden, other=self.register(other, width))
+        return self.write(Kind.ADD, width, hidden, other=self.register(other, width))
 
     def scaled(self, hidden: Any, number: Any) -> Register:
         """A product with a number."""
         require(isinstance(number, int | float), "hidden states are multiplied by a number alone")
         if number == 1:
             return Register(self.register(hidden))
-        return self.write(SCALE, self.width(hidden), hidden, number=float(number))
+        return self.write(Kind.SCALE, self.width(hidden), hidden, number=float(number))
 
     def product(self, matrix: Any, bias: Tensor | None, x: Any, activation: int = 0) -> Register:
         """With a quantized matrix."""
         require(isinstance(matrix, QuantizedMatrix), NOT_QUANTIZED)
         rows, columns = matrix.shape
         self.register(x, columns)
-        return self.write(LINEAR, rows, x, activation=activation, matrix=matrix, bias=bias)
+        return self.write(Kind.LINEAR, rows, x, activation=activation, matrix=matrix, bias=bias)
 
     def linear(self, layer: Any, x: Any, activation: int = 0) -> Register:
         """By a quantized layer."""
@@ -399,9 +277,9 @@ class Lowering:
         fits = layer.normalized_shape == (width,) and layer.weight is not None
         require(fits and layer.eps is not None, "a norm must be over all features, with a weight")
         if isinstance(layer, nn.RMSNorm):
-            return self.write(RMS_NORM, width, hidden, number=layer.eps, gain=layer.weight)
+            return self.write(Kind.RMS_NORM, width, hidden, number=layer.eps, gain=layer.weight)
         parts = dict(gain=layer.weight, bias=layer.bias)
-        return self.write(NORM, width, hidden, number=layer.eps, **parts)
+        return self.write(Kind.NORM, width, hidden, number=layer.eps, **parts)
 
     def attention(
         self,
@@ -430,16 +308,17 @@ class Lowering:
     def first_of(self, hidden: Any) -> Register:
         """The first token of each text."""
         number = self.register(hidden)
-        targets = (op.target for op in self.ops if (op.kind, op.source) == (FIRST_TOKEN, number))
+        of_it = Kind.FIRST_TOKEN, number
+        targets = (op.target for op in self.ops if (op.kind, op.source) == of_it)
         target = next(targets, None)
         if target is not None:
             return Register(target)
-        return self.write(FIRST_TOKEN, self.width(hidden), hidden)
+        return self.write(Kind.FIRST_TOKEN, self.width(hidden), hidden)
 
     def state(self, kind: int, width: int, gates: Any, before: Any = None) -> Register:
         """What a cell makes of its gates."""
         other = {} if before is None else {"other": self.register(before)}
-        return self.write(CELL, width, gates, activation=kind, **other)
+        return self.write(Kind.CELL, width, gates, activation=kind, **other)
 
     def lstm(self, gates: Any, cell: Any) -> tuple[Register, Register]:
         """The next hidden state and cell."""
@@ -457,7 +336,7 @@ def _look(lowering: Lowering, look: Any, hidden: Any) -> Register:
     require(is_look, "a call of something that is neither a layer nor a known function")
     width, scale = lowering.width(hidden), look.parts[0]
     number = width**-0.5 if scale is None else scale
-    return lowering.write(CROSS, width, hidden, heads=1, head_dim=width, number=number)
+    return lowering.write(Kind.CROSS, width, hidden, heads=1, head_dim=width, number=number)
 
 
 def _cache_method(name: str, result: Any) -> Callable[..., Any]:
@@ -530,7 +409,7 @@ def concatenate(lowering: Lowering, values: Any, dim: int = 0) -> Register:
     require(fits, "two hidden states may be concatenated, along their last dimension")
     first, other = values
     width = lowering.width(first) + lowering.width(other)
-    return lowering.write(CONCAT, width, first, other=lowering.register(other))
+    return lowering.write(Kind.CONCAT, width, first, other=lowering.register(other))
 
 
 def _tokens_of(lowering: Lowering, tokens: Any, hidden: Any) -> Register:
@@ -588,3 +467,229 @@ def registers_of(state: object) -> Iterator[Any]:
         yield from state
     elif isinstance(state, Register):
         yield state
+
+
+# ----------------------------------------------------------------------------------- layers
+
+OTHER_SOURCE = "cross-attention must read the source of the state"
+OTHER_CACHE = "attention must use the cache of the state, with `state.mask(count)`"
+OTHER_POSITIONS = "positions must be those of the tokens that are read"
+IDS, SEGMENTS = range(2)  # what an embedding looks up, as encoder.h has it
+
+# Layers whose results are pairs, (hidden, cell), or a pair of hidden states and such a pair.
+PAIRS: dict[type, int] = {LSTMStep: 1, quantized.QuantizedRecurrent: 2}
+
+
+def _self_attention(
+    lowering: Lowering,
+    layer: SelfAttention,
+    hidden: Any,
+    mask: Any = None,
+    *,
+    bias: Any = None,
+    relation: Any = None,
+    cache: Any = None,
+    tokens: Any = ALL,
+) -> Register:
+    require(bias is None, "attention with a score bias has no compiled form")
+    table = _table_of(relation, "of" if cache is None else "after")
+    if cache is None:
+        require(mask == WHOLE_TEXTS, "attention must have the padding mask of the batch")
+        if tokens == SUBSET and table is None:
+            return _first_attention(lowering, layer, hidden)
+        number, window = 0, None
+    else:
+        require(is_part(mask, "mask", CACHE) and is_part(cache, "layer", CACHE), OTHER_CACHE)
+        number, window = cache.parts[1], mask.parts[1]
+    require(tokens is ALL, "attention must compute all tokens")
+    projected = lowering.linear(layer.query_key_value, hidden)
+    return lowering.attention(Kind.SELF, layer, projected, number, bias=table, window=window)
+
+
+def _grouped_attention(
+    lowering: Lowering,
+    layer: GroupedQueryAttention,
+    hidden: Any,
+    mask: Any = None,
+    *,
+    angles: Any,
+    cache: Any = None,
+) -> Register:
+    require(mask == MASK and is_part(cache, "layer", CACHE), OTHER_CACHE)
+    rotated = isinstance(angles, Symbol) and angles.name == "angles"
+    require(rotated, "queries and keys must be rotated by the positions of the cache")
+    query = lowering.linear(layer.query, hidden)
+    key_value = lowering.linear(layer.key_value, hidden)
+    sizes: dict[str, Any] = dict(heads=layer.heads, head_dim=layer.head_dim)
+    context = lowering.write(
+        Kind.GROUPED,
+        layer.heads * layer.head_dim,
+        query,
+        other=key_value.number,
+        layer=cache.parts[1],
+        number=layer.head_dim**-0.5,
+        table=angles.parts[0],
+        **sizes,
+    )
+    return lowering.linear(layer.output, context)
+
+
+def _rotary(
+    lowering: Lowering, layer: positions.RotaryPositions, *arguments: Any, method: str
+) -> Symbol:
+    require(method == "after" and arguments == (CACHE, COUNT), OTHER_POSITIONS)
+    return Symbol("angles", (readable_table(layer.table),))
+
+
+def _table_of(relation: Any, method: str) -> RelativeBias | None:
+    """The biases of all tokens of the batch, or of those behind the cache, by distance."""
+    if relation is None:
+        return None
+    is_bias = isinstance(relation, Symbol) and relation.name == "bias"
+    require(is_bias and relation.parts[1] == method, OTHER_POSITIONS)
+    return relation.parts[0]
+
+
+def _relations(
+    lowering: Lowering, layer: T5Positions, *arguments: Any, method: str
+) -> list[Symbol]:
+    """Of each layer, from which table and for which tokens."""
+    _check_read(arguments, method)
+    return [Symbol("bias", (layer.table_of(n), method)) for n in range(layer.layers)]
+
+
+def _check_read(arguments: Sequence[Any], method: str) -> None:
+    """Raises CannotCompile: positions are asked for of other tokens than those that are read."""
+    batch = arguments[0]
+    whole = isinstance(batch, Built) and batch.values["ids"] == TOKENS
+    require(whole if method == "of" else arguments == (CACHE, COUNT), OTHER_POSITIONS)
+
+
+def _first_attention(lowering: Lowering, layer: SelfAttention, hidden: Any) -> Register:
+    projection: Any = layer.query_key_value
+    width = layer.heads * layer.head_dim
+    require(isinstance(projection, QuantizedLinear), NOT_QUANTIZED)
+    if width % PANEL:  # the matrix cannot be sliced
+        attended = lowering.attention(Kind.SELF, layer, lowering.linear(projection, hidden), 0)
+        return lowering.first_of(attended)
+
+    def slice_of(first: int, end: int, x: Any) -> Register:
+        bias = None if projection.bias is None else projection.bias[first:end]
+        return lowering.product(projection.matrix.part(first, end), bias, x)
+
+    query = slice_of(0, width, lowering.first_of(hidden))
+    key_value = slice_of(width, 3 * width, hidden)
+    return lowering.attention(Kind.SELF_FIRST_TOKEN, layer, query, 0, other=key_value.number)
+
+
+def _cross_attention(
+    lowering: Lowering, layer: CrossAttention, hidden: Any, memory: Any
+) -> Register:
+    key: Any = memory.values["key"] if isinstance(memory, Built) and memory.kind is Memory else None
+    require(is_part(key, "layer", SOURCE), OTHER_SOURCE)
+    number = key.parts[1]
+    expected = {f: Symbol("layer", (SOURCE, number, n)) for n, f in enumerate(("key", "value"))}
+    require(memory.values == expected | {"mask": SOURCE_MASK}, OTHER_SOURCE)
+    return lowering.attention(Kind.CROSS, layer, lowering.linear(layer.query, hidden), number)
+
+
+def _activation(layer: feedforward.FeedForward | feedforward.GatedFeedForward) -> int:
+    require(layer.activation in ACTIVATION, "the activation has no compiled form")
+    return ACTIVATION[layer.activation]
+
+
+def _feed_forward(lowering: Lowering, layer: feedforward.FeedForward, hidden: Any) -> Register:
+    inner = lowering.linear(layer.inner, hidden, _activation(layer))
+    return lowering.linear(layer.outer, inner)
+
+
+def _gated_feed_forward(
+    lowering: Lowering, layer: feedforward.GatedFeedForward, hidden: Any
+) -> Register:
+    inner = lowering.linear(layer.inner, hidden)
+    kind, width = _activation(layer), lowering.width(inner) // 2
+    return lowering.linear(layer.outer, lowering.write(Kind.GATED, width, inner, activation=kind))
+
+
+def _embedding(lowering: Lowering, layer: Any, ids: Any) -> Register:
+    # Without segments all tokens belong to the first: the kernels look up 0.
+    kinds = {TOKENS: IDS, SEGMENT_IDS: SEGMENTS, Symbol("zeros", (TOKENS,)): SEGMENTS}
+    require(ids in kinds, "an embedding must look up the ids of the batch, or its segments")
+    if isinstance(layer, quantized.QuantizedEmbedding):
+        matrix = layer.matrix
+        return lowering.write(Kind.EMBEDDING, matrix.in_features, matrix=matrix, heads=kinds[ids])
+    table = readable_table(layer.weight)
+    return lowering.write(Kind.TABLE, table.size(1), table=table, heads=kinds[ids])
+
+
+def _positions(lowering: Lowering, layer: Any, *arguments: Any, method: str) -> Register:
+    _check_read(arguments, method)
+    table = readable_table(table_of(layer))
+    if not isinstance(layer, positions.RobertaPositions):
+        return lowering.write(Kind.POSITIONS, table.size(1), table=table)
+    require(method == "of", "positions counted from the padding have no compiled form with a cache")
+    padded = {"heads": IDS, "layer": layer.pad}
+    return lowering.write(Kind.TOKEN_POSITIONS, table.size(1), table=table, **padded)
+
+
+def _recurrent(
+    lowering: Lowering, layer: quantized.QuantizedRecurrent, x: Any, hidden: Any, cell: Any
+) -> Any:
+    width = layer.d_model
+    below, recurrent = lowering.linear(layer.input, x), lowering.linear(layer.recurrent, hidden)
+    match lowering.width(below) // width:
+        case 4:
+            new, cell = lowering.lstm(lowering.add(below, recurrent), cell)
+        case 3:
+            both = concatenate(lowering, [recurrent, hidden], 1)
+            new = lowering.state(GRU_CELL, width, below, both)
+        case _:
+            new = lowering.state(RNN_CELL, width, lowering.add(below, recurrent))
+    return new, (new, cell)
+
+
+def _lstm_step(
+    lowering: Lowering, layer: LSTMStep, below: Any, recurrent: Any, cell: Any
+) -> tuple[Register, Register]:
+    if isinstance(below, Tensor):  # a bias alone
+        return lowering.lstm(lowering.change(recurrent, bias=below), cell)
+    return lowering.lstm(lowering.add(below, recurrent), cell)
+
+
+def _looking(
+    lowering: Lowering, layer: CrossAttentionStep, source: Any, score: Any, capture: Any
+) -> Any:
+    score = Dot(1.0) if isinstance(score, General) else score  # whose matrix is in the keys
+    fits = source == SOURCE and type(score) is Dot
+    require(fits, "cross-attention must read the source of the state, with dot-product scores")
+    return Symbol("look", (score.scale,))
+
+
+LEAVES: dict[type, Callable[..., Any]] = {
+    nn.LayerNorm: Lowering.norm,
+    nn.RMSNorm: Lowering.norm,
+    AddNorm: lambda low, layer, hidden, update: low.norm(layer, low.add(hidden, update)),
+    SelfAttention: _self_attention,
+    CrossAttention: _cross_attention,
+    GroupedQueryAttention: _grouped_attention,
+    feedforward.FeedForward: _feed_forward,
+    feedforward.GatedFeedForward: _gated_feed_forward,
+    T5Positions: _relations,
+    Dropout: lambda low, layer, hidden: hidden,
+    nn.Embedding: _embedding,
+    quantized.QuantizedEmbedding: _embedding,
+    QuantizedLinear: Lowering.linear,
+    QuantizedMatrix: lambda low, layer, x, bias=None: low.product(layer, bias, x),
+    quantized.QuantizedRecurrent: _recurrent,
+    LSTMStep: _lstm_step,
+    CrossAttentionStep: _looking,
+    positions.LearnedPositions: _positions,
+    positions.SinusoidalPositions: _positions,
+    positions.RobertaPositions: _positions,
+    positions.RotaryPositions: _rotary,
+}
+
+
+def tracer(method: str, arguments: Callable[[LeafTracer], list[Any]]) -> LeafTracer:
+    """Of a method of a model; `arguments` makes its arguments."""
+    return LeafTracer(frozenset(LEAVES), PAIRS, method, arguments)

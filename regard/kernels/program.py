@@ -1,4 +1,6 @@
-"""A model's operations in the form that the kernels run, and the programs of a model."""
+"""Operations over registers, in the form that the kernels run, and the programs of a model."""
+
+from __future__ import annotations
 
 import ctypes
 import operator
@@ -8,6 +10,8 @@ import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -18,24 +22,6 @@ from regard.attention.cache import PAGE, KeyValueCache, PagedCache, SourceMemory
 from regard.attention.capture import captured_or_gated
 from regard.errors import RegardError
 from regard.kernels import build, signatures
-from regard.kernels.leaves import LEAVES, PAIRS
-from regard.kernels.lowering import (
-    ABSENT,
-    CACHE_ONLY,
-    EMBEDDING,
-    GATED,
-    GROUPED,
-    LINEAR,
-    NORM,
-    POSITIONS,
-    RMS_NORM,
-    SELF,
-    TABLE,
-    TOKEN_POSITIONS,
-    WRITE_STATE,
-    Op,
-    OpList,
-)
 from regard.kernels.products import WORK_PER_THREAD, packed_matrix, threads_for
 from regard.kernels.signatures import BeamsStruct
 from regard.kernels.tensors import (
@@ -47,9 +33,128 @@ from regard.kernels.tensors import (
     raw_address,
     strided_address,
 )
-from regard.kernels.tracer import CannotCompile, LeafTracer, require
+from regard.kernels.tracer import CannotCompile, require
 from regard.layers.quantized import QuantizedMatrix
 from regard.models.protocols import Model, SearchPlan, SearchResults
+
+Kind = IntEnum(  # of operations, in the order of programs.h
+    "Kind",
+    "NORM LINEAR SELF CROSS ADD EMBEDDING TABLE POSITIONS SCALE TOKEN_POSITIONS FIRST_TOKEN "
+    "SELF_FIRST_TOKEN READ_STATE WRITE_STATE CONCAT CELL CACHE_ONLY RMS_NORM GATED GROUPED",
+    start=0,
+)
+ABSENT = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """target = kind(source), and `other` is added: numbers of registers.
+
+    matrix: of a product, with its bias, or of an embedding.  gain, bias: of a norm.
+    table: (N, D) float32, of ids or of positions; of self-attention (H, 2 N - 1), what is added to
+        the scores of keys N - 1 positions before the query, ..., at it, ..., N - 1 behind it; of
+        GROUPED (N, K), the cosines and sines of positions.
+    number: the scale of scores or of states, or the epsilon of a norm.
+    window: of self-attention, how many positions a token sees, its own included; 0: all.
+    """
+
+    kind: int
+    target: int
+    source: int = ABSENT
+    other: int = ABSENT
+    layer: int = 0
+    heads: int = 0
+    head_dim: int = 0
+    activation: int = 0
+    number: float = 0.0
+    window: int = 0
+    matrix: QuantizedMatrix | None = None
+    gain: Tensor | None = None
+    bias: Tensor | None = None
+    table: Tensor | None = None
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        return self.source, self.other
+
+
+@dataclass(frozen=True)
+class OpList:
+    """Operations over registers of these widths; the first is what comes in and goes out."""
+
+    ops: list[Op]
+    widths: list[int]
+
+    def cache_only(self) -> OpList:
+        """What of it fills a cache; no hidden states come out.
+
+        Raises:
+            CannotCompile: it fills none.
+        """
+        at = [number for number, op in enumerate(self.ops) if op.kind in (Kind.SELF, Kind.GROUPED)]
+        require(at, "a model without self-attention has no cache to fill")
+        last = replace(self.ops[at[-1]], kind=Kind.CACHE_ONLY)
+        return OpList([*self.ops[: at[-1]], last], self.widths)
+
+
+def fuse_additions(ops: list[Op], last: int) -> list[Op]:
+    """Additions that follow a product directly become part of it."""
+    fused: list[Op] = []
+    for at, op in enumerate(ops):
+        before = fused[-1] if fused else None
+        later = {register for other in ops[at + 1 :] for register in other.reads} | {last}
+        if (
+            op.kind == Kind.ADD
+            and before is not None
+            and (before.kind, before.other) == (Kind.LINEAR, ABSENT)
+            and before.target in op.reads
+            and before.target not in later
+            and op.source != op.other
+        ):
+            added = next(register for register in op.reads if register != before.target)
+            fused[-1] = replace(before, target=op.target, other=added)
+        else:
+            fused.append(op)
+    return fused
+
+
+def allocate_registers(ops: list[Op], widths: list[int], last: int) -> OpList:
+    """Reuse registers that are not read any more; the result is in the first.
+
+    Raises:
+        CannotCompile: the last product still reads what came in, or there is nothing.
+    """
+    end = ops[-1] if ops else None
+    fits = end and end.target == last and (end.kind == Kind.ADD or 0 not in end.reads)
+    require(fits, "the result must be that of the last layer")
+    final = {register: at for at, op in enumerate(ops) for register in op.reads}
+    register_of, packed = {ABSENT: ABSENT, 0: 0}, [widths[last]]
+    free: dict[int, list[int]] = {}  # by width
+    allocated = []
+    for at, op in enumerate(ops):
+        width = widths[op.target]
+        spare = free.setdefault(width, [])
+        if op is end:
+            register_of[last] = 0
+        elif spare:
+            register_of[op.target] = spare.pop()
+        else:
+            register_of[op.target] = len(packed)
+            packed.append(width)
+        allocated.append(
+            replace(
+                op,
+                target=register_of[op.target],
+                source=register_of[op.source],
+                other=register_of[op.other],
+            )
+        )
+        for register in {
+            register for register in op.reads if register > 0 and final[register] == at
+        }:
+            free.setdefault(widths[register], []).append(register_of[register])
+    return OpList(allocated, packed)
+
 
 # The stopping rules, as beams.h numbers them.
 RULES = {True: 0, False: 1, "never": 2}
@@ -187,8 +292,8 @@ class Program:
         self._matrices = [_matrix(op) for op in ops]
         self._ops = (signatures.OpStruct * len(ops))(*map(_op, ops, self._matrices))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
-        linears = [op.matrix for op in ops if op.kind == LINEAR and op.matrix is not None]
-        self._parts = sum(op.kind == WRITE_STATE for op in ops)  # of a recurrent state
+        linears = [op.matrix for op in ops if op.kind == Kind.LINEAR and op.matrix is not None]
+        self._parts = sum(op.kind == Kind.WRITE_STATE for op in ops)  # of a recurrent state
         self._program = signatures.ProgramStruct(
             ctypes.addressof(self._ops),
             len(ops),
@@ -201,11 +306,10 @@ class Program:
         work = sum(matrix.weight.numel() for matrix in linears)
         self._work = work // max(len(linears), 1)
         last = ops[-1]
-        self._scores = (last.kind, last.other, last.activation) == (LINEAR, ABSENT, 0)
+        self._scores = (last.kind, last.other, last.activation) == (Kind.LINEAR, ABSENT, 0)
 
     def step(
         self,
-        library: Any,
         tokens: Tensor,
         cache: KeyValueCache | None,
         source: SourceMemory | None,
@@ -219,13 +323,12 @@ class Program:
             IndexError: there is no such token.
         """
         out = torch.empty(*tokens.shape, self.width)
-        if out.numel() and self._run(library.regard_run, out, tokens, cache, source, parts):
+        if out.numel() and self._run(out, tokens, cache, source, parts):
             raise IndexError("a token is not in the vocabulary")
         return out
 
     def search(
         self,
-        library: Any,
         tokens: Tensor,
         cache: KeyValueCache,
         source: SourceMemory,
@@ -242,14 +345,13 @@ class Program:
 
         def call(options: Any) -> int:
             arguments = (self._address, options, first, ctypes.byref(memory))
-            return library.regard_beams(*arguments, NUMBERS[cache.keys.dtype], *sizes)
+            return build.library().regard_beams(*arguments, NUMBERS[cache.keys.dtype], *sizes)
 
         result = search(plan, self.width, self._work, call)
         return None if result is None else result.rows(plan.n_best)
 
     def _run(
         self,
-        run: Any,
         out: Tensor,
         tokens: Tensor,
         cache: KeyValueCache | None,
@@ -270,7 +372,7 @@ class Program:
             None if memory is None else ctypes.byref(memory),
             parts,
         )
-        threads = threads_for(rows * count * self._work)
+        run, threads = build.library().regard_run, threads_for(rows * count * self._work)
         if threads == 1:
             return run(*arguments, 1)
         tuner = self._tuners[(rows * count).bit_length()]
@@ -279,10 +381,10 @@ class Program:
 
 def _positions(op: Op) -> int:
     """How many positions the table of an operation has."""
-    rotates = op.kind == GROUPED or (op.kind == CACHE_ONLY and op.other != ABSENT)
-    if op.table is None or not (rotates or op.kind in (POSITIONS, TOKEN_POSITIONS)):
+    rotates = op.kind == Kind.GROUPED or (op.kind == Kind.CACHE_ONLY and op.other != ABSENT)
+    if op.table is None or not (rotates or op.kind in (Kind.POSITIONS, Kind.TOKEN_POSITIONS)):
         return sys.maxsize
-    return len(op.table) - (op.layer + 1 if op.kind == TOKEN_POSITIONS else 0)
+    return len(op.table) - (op.layer + 1 if op.kind == Kind.TOKEN_POSITIONS else 0)
 
 
 def readable(state: KeyValueCache | SourceMemory) -> bool:
@@ -339,22 +441,22 @@ def _check(op: Op, widths: list[int]) -> None:
     require(all(at in registers for at in reads), "an operation reads a register that is missing")
     target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
     conditions: tuple[Any, ...]
-    if op.kind == LINEAR and op.matrix is not None:
+    if op.kind == Kind.LINEAR and op.matrix is not None:
         conditions = op.matrix.shape == (target, source), (op.bias, target)
-    elif op.kind in (NORM, RMS_NORM):
+    elif op.kind in (Kind.NORM, Kind.RMS_NORM):
         conditions = target == source, (op.gain, target), (op.bias, target)
-    elif op.kind == GATED:
+    elif op.kind == Kind.GATED:
         conditions = (2 * target == source,)
-    elif op.kind == SELF and op.table is not None:
+    elif op.kind == Kind.SELF and op.table is not None:
         shape = op.table.shape
         conditions = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
-    elif op.kind == GROUPED and op.table is not None:
+    elif op.kind == Kind.GROUPED and op.table is not None:
         width, shared = op.head_dim, widths[op.other]
         fits = target == source == op.heads * width and shared and shared % (2 * width) == 0
         conditions = (fits and op.heads % (shared // (2 * width)) == 0, op.table.size(1) == width)
-    elif op.kind == EMBEDDING and op.matrix is not None:
+    elif op.kind == Kind.EMBEDDING and op.matrix is not None:
         conditions = (op.matrix.in_features == target,)
-    elif op.kind in (TABLE, POSITIONS, TOKEN_POSITIONS) and op.table is not None:
+    elif op.kind in (Kind.TABLE, Kind.POSITIONS, Kind.TOKEN_POSITIONS) and op.table is not None:
         conditions = (op.table.dim() == 2 and op.table.size(1) == target,)
     else:
         return
@@ -388,7 +490,7 @@ def _matrix(op: Op) -> signatures.MatrixStruct | None:
 
 def _op(op: Op, matrix: signatures.MatrixStruct | None) -> signatures.OpStruct:
     table = op.matrix if op.table is None else op.table
-    rows = 0 if table is None else table.shape[1 if op.kind == SELF else 0]
+    rows = 0 if table is None else table.shape[1 if op.kind == Kind.SELF else 0]
     parts = (("gain", op.gain), ("bias", op.bias), ("table", op.table))
     addresses = (None if x is None else address(n, x, torch.float32, x.shape) for n, x in parts)
     return signatures.OpStruct(
@@ -485,11 +587,6 @@ def fits(model: object) -> bool:
     if not isinstance(model, nn.Module) or not build.available():
         return False
     return any(isinstance(part, QuantizedMatrix) for part in model.modules())
-
-
-def tracer(method: str, arguments: Callable[[LeafTracer], list[Any]]) -> LeafTracer:
-    """Of a method of a model; `arguments` makes its arguments."""
-    return LeafTracer(frozenset(LEAVES), PAIRS, method, arguments)
 
 
 def wants_results_alone(model: Model) -> bool:

@@ -88,8 +88,7 @@ class SearchPlan:
     size: the running hypotheses of each source (the beam size).
     n_best: the finished hypotheses that are returned for each source.
     eos: the tokens that end a hypothesis.
-    early_stopping: when the search for a source ends: a key of `STOPPING` in
-        `regard.decoding.length_penalty`.
+    early_stopping: when the search for a source ends; see `regard.decoding.beam.Beam`.
     limits: (A,), the most tokens of a hypothesis.
     penalty: from a length to the divisor of the log-probability.
     bits: from the numbers of hypotheses and of tokens of the vocabulary to the bits that hold the

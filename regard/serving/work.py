@@ -27,7 +27,7 @@ from regard.serving.problems import Problem
 from regard.serving.requests import Decoding, Request, Tokenize
 
 if TYPE_CHECKING:
-    from regard.decoding.hypothesis import Hypothesis
+    from regard.decoding.steps import Hypothesis
     from regard.serving.models import Continued, Generation, ServedModel
     from regard.tasks.captioning import Captioner
     from regard.tasks.embedder import EmbedsTexts
@@ -67,7 +67,7 @@ def continuations(
 
 
 def _with_texts(task: Task, items: list[Any], decoded: list[list[Hypothesis]]) -> list[Any]:
-    from regard.decoding.hypothesis import values_of
+    from regard.decoding.steps import values_of
 
     return [
         {"text": texts[0], "hypotheses": values_of(hypotheses, texts)}

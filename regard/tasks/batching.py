@@ -14,9 +14,8 @@ from regard import decoding
 from regard.attention.capture import captured_or_gated
 from regard.data import FieldEncoder, Sequences, TokenArray, sorted_batches
 from regard.decoding.beam import Beam
-from regard.decoding.hypothesis import Hypothesis
 from regard.decoding.loop import Greedy
-from regard.decoding.steps import NonFiniteStep, evaluating
+from regard.decoding.steps import Hypothesis, NonFiniteStep, evaluating
 from regard.errors import ConfigError
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model

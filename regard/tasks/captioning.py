@@ -30,8 +30,7 @@ from regard.data.readers import RowReader, read
 from regard.data.sampler import Buckets, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
-from regard.decoding.hypothesis import Hypothesis, labels_of
-from regard.decoding.steps import evaluating
+from regard.decoding.steps import Hypothesis, evaluating, labels_of
 from regard.errors import ConfigError, DataError
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output

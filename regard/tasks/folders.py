@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import regard
 from regard import decoding, ops
 from regard.checkpoints.adapters import AdapterOptions, write_adapter
+from regard.checkpoints.filling import quantized_tensors
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.model_folder import (
     ADAPTED,
@@ -34,7 +35,6 @@ from regard.checkpoints.model_folder import (
     own_config,
     write_model,
 )
-from regard.checkpoints.quantized_checkpoint import quantized_tensors
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
@@ -117,7 +117,7 @@ def load_float32(path: str | PathLike[str]) -> Task:
     """
     folder = open_folder(path)
     with folder.located():
-        model = folder.model() if folder.dtype is None else folder.dequantized_model()
+        model = folder.model() if folder.dtype is None else folder.quantized_model(float32=True)
         return _task_of(folder, model.float().eval())
 
 
@@ -155,7 +155,7 @@ def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
     """The model of a folder; stored 8-bit and bfloat16 weights stay quantized on the CPU alone."""
     if folder.dtype is None:
         return folder.model()
-    return folder.quantized_model() if target.type == "cpu" else folder.dequantized_model()
+    return folder.quantized_model(float32=target.type != "cpu")
 
 
 def _task_of(folder: ModelFolder, model: nn.Module, chosen: str | None = None) -> Task:

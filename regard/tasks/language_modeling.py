@@ -27,9 +27,8 @@ from regard.data.lm_streams import (
 from regard.data.readers import RowReader
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.prefix_cache import PrefixCache
-from regard.decoding.steps import evaluating
+from regard.decoding.prefix_cache import PrefixCache, SlidingContext
+from regard.decoding.steps import Hypothesis, evaluating
 from regard.decoding.streaming import (
     GeneratedText,
     Streaming,
@@ -38,7 +37,6 @@ from regard.decoding.streaming import (
     stopped_hypothesis,
     text_until_stop,
 )
-from regard.decoding.window import SlidingContext
 from regard.errors import ConfigError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import check_any

@@ -74,7 +74,7 @@ class LinePredictor:
         if not task.decodes:
             predictions = task.predict(texts, return_proba=True, too_long=too_long)
             return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
-        from regard.decoding.hypothesis import unfinished, values_of
+        from regard.decoding.steps import unfinished, values_of
 
         hypotheses = task.hypotheses(texts, **self.decoding, too_long=too_long)
         self.counts["unfinished"] += unfinished(hypotheses)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from regard import decoding, habit_names
-from regard.decoding.hypothesis import Hypothesis
+from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError, TextTooLong
 from regard.tasks.batching import TooLong, check_too_long
 from regard.text import Tokenizer

@@ -20,8 +20,8 @@ from regard.attention.capture import muted
 from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
 from regard.decoding import RelativeLimit
 from regard.decoding.filters import TreeVocabulary, WellFormedTree
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.speculative import Speculative
+from regard.decoding.loop import Speculative
+from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score, Scores
 from regard.models.protocols import EncoderDecoder

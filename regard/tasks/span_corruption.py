@@ -19,8 +19,7 @@ from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import CorruptedWindows, Noise
 from regard.data.sampler import EpochSampler
 from regard.decoding import RelativeLimit
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.steps import evaluating
+from regard.decoding.steps import Hypothesis, evaluating
 from regard.errors import ConfigError
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe

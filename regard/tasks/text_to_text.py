@@ -29,8 +29,7 @@ from regard.data.readers import RowReader, columns_in_header, read, read_paralle
 from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst
-from regard.decoding.hypothesis import Hypothesis, labels_of
-from regard.decoding.steps import evaluating
+from regard.decoding.steps import Hypothesis, evaluating, labels_of
 from regard.errors import ConfigError, DataError
 from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
 from regard.models.protocols import EncoderDecoder, Output

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from regard.data.batches import Sequences
 from regard.decoding.beam import Expansion
-from regard.decoding.hypothesis import Hypothesis
-from regard.decoding.steps import evaluating, start
+from regard.decoding.steps import Hypothesis, evaluating, start
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
@@ -250,7 +249,7 @@ class BeamTrace:
         self.steps: list[tuple[int, int, float, str]] = []  # parent, token, log-prob, state
         self._running = [-1]  # the nodes that the search continues; -1 is the start
 
-    def expanded(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
+    def __call__(self, sentences: Tensor, step: Expansion, done: Tensor) -> None:
         """A step of the search: see `regard.decoding.beam.SearchListener`."""
         rows = sentences.tolist()
         if self.sentence not in rows:

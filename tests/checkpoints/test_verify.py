@@ -85,7 +85,7 @@ def architectures():
         if model_type in WHOLE:
             names = {WHOLE[model_type]}
             names |= (
-                {*layout.encoder.known_architectures} if isinstance(layout, T5Layout) else set()
+                {*layout.heads.known_architectures} if isinstance(layout, T5Layout) else set()
             )
         else:
             assert isinstance(layout, EncoderLayout)

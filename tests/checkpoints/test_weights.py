@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from regard.checkpoints.weights import read_pickled, read_weights
+from regard.checkpoints.store import read_pickled, read_weights
 from regard.errors import CheckpointError
 
 TENSORS = {

@@ -16,9 +16,6 @@ from decoding_mocks import (
 from regard.decoding import (
     GNMT,
     Beam,
-    BeamFinished,
-    CurrentLength,
-    ExactBound,
     Greedy,
     MinTokens,
     NoRepeatNGram,
@@ -28,6 +25,8 @@ from regard.decoding import (
     generate,
     unfinished,
 )
+from regard.decoding.beam import _Search
+from regard.decoding.filters import NEG_INF
 from regard.errors import ConfigError, RegardError
 
 
@@ -66,9 +65,7 @@ def rules(size, n_best, penalty, longest):
         reach = max(running / penalty(n) for n in range(length + 1, longest + 2))
         return len(scores) >= n_best and reach <= scores[n_best - 1]
 
-    return {"full": (BeamFinished(), full), "current": (CurrentLength(), current)} | {
-        "exact": (ExactBound(), exact)
-    }
+    return {"full": (True, full), "current": (False, current), "exact": ("never", exact)}
 
 
 @pytest.mark.parametrize("rule", ["full", "current", "exact"])
@@ -88,14 +85,12 @@ def test_a_batch_equals_a_naive_search_of_each_sentence(rule, size, penalty):
 
 
 @pytest.mark.parametrize("penalty", [Power(1.0), Power(0.0), Power(2.0), Power(-1.0), GNMT(1.0)])
-def test_exact_stopping_finds_the_results_of_a_search_to_the_limit(penalty):
-    class Never:
-        def __call__(self, standing):
-            return torch.zeros(len(standing.running), dtype=torch.bool)
-
+def test_exact_stopping_finds_the_results_of_a_search_to_the_limit(penalty, monkeypatch):
     model, rows = Recurrent(eos_bias=2.5, seed=3), batch(sources(12, seed=3))
-    exact = Beam(4, 3, penalty, ExactBound(), max_tokens=12).run(model, rows)
-    assert exact == Beam(4, 3, penalty, Never(), max_tokens=12).run(model, rows)
+    beam = Beam(4, 3, penalty, "never", max_tokens=12)
+    exact = beam.run(model, rows)
+    monkeypatch.setattr(_Search, "_is_done", lambda self, running: running == NEG_INF)
+    assert exact == beam.run(model, rows)
 
 
 def test_sentences_that_are_done_leave_the_batch():
@@ -116,7 +111,7 @@ def test_sentences_that_are_done_leave_the_batch():
     assert together.rows == alone  # no step was done for a sentence that had its result
 
 
-@pytest.mark.parametrize("stopping", [BeamFinished(), CurrentLength(), ExactBound()])
+@pytest.mark.parametrize("stopping", [True, False, "never"])
 @pytest.mark.parametrize("penalty", [Power(1.0), GNMT(0.6), Power(3.0)])
 @pytest.mark.parametrize("filters", [(), (MinTokens(3), NoRepeatNGram(2))])
 def test_greedy_equals_a_beam_of_one(stopping, penalty, filters):
@@ -200,7 +195,7 @@ def test_filters_that_allow_nothing_leave_one_unfinished_result():
 def test_a_vocabulary_that_no_chunk_size_divides_is_searched_exactly():
     model = Recurrent(vocabulary=1003, sharpness=1.0, eos_bias=4.0)
     rows = sources(4, vocabulary=1003)
-    found = Beam(4, 4, stopping=BeamFinished(), max_tokens=8).run(model, batch(rows))
+    found = Beam(4, 4, early_stopping=True, max_tokens=8).run(model, batch(rows))
     for row, hypotheses in zip(rows, found, strict=True):
         enough = rules(4, 4, Power(1.0), 8)["full"][1]
         for one, other in zip(

@@ -11,9 +11,6 @@ from regard import ops
 from regard.decoding import (
     BadWords,
     Beam,
-    BeamFinished,
-    CurrentLength,
-    ExactBound,
     ForcedEnd,
     Greedy,
     MinLength,
@@ -129,7 +126,7 @@ def test_a_beam_of_all_ends_is_exact_on_a_chain():
 
     walk([], 1, 0.0)
     wanted = sorted(found, key=lambda one: -one[0])[:6]
-    beam = Beam(100, 6, Power(0.0), ExactBound(), max_tokens=4, eos=ends)
+    beam = Beam(100, 6, Power(0.0), "never", max_tokens=4, eos=ends)
     (best,) = beam.run(model, None)
     assert [(one.tokens, one.finished) for one in best] == [one[1:] for one in wanted]
     assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
@@ -150,7 +147,7 @@ def test_an_end_that_the_limit_forces_is_reported_as_unfinished(gpt2):
 class SilentListener:
     """A listener, for which a search runs step by step."""
 
-    def expanded(self, sentences, step, done):
+    def __call__(self, sentences, step, done):
         pass
 
 
@@ -186,7 +183,7 @@ def constrained(draw, liked, vocabulary):
     if draw.random() < 0.5:
         filters.append(Renormalize())
     size = draw.randint(1, 5)
-    rule = draw.choice([BeamFinished(), CurrentLength(), ExactBound()])
+    rule = draw.choice([True, False, "never"])
     limit = draw.choice([1, 2, 7, 15, TotalLimit(9), RelativeLimit(1.0, 3)])
     penalty = Power(draw.choice([0.0, 0.6, 1.0, -1.0]))
     return Beam(size, draw.randint(1, size), penalty, rule, tuple(filters), limit, ends)

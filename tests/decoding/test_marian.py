@@ -9,9 +9,6 @@ from decoding_mocks import batch, sources
 from regard.checkpoints.formats import from_published
 from regard.decoding import (
     Beam,
-    BeamFinished,
-    CurrentLength,
-    ExactBound,
     Greedy,
     MinTokens,
     NoRepeatNGram,
@@ -19,7 +16,6 @@ from regard.decoding import (
 )
 
 VOCABULARY, PAD, EOS = 61, 0, 2
-STOPPING = {True: BeamFinished(), False: CurrentLength(), "never": ExactBound()}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,7 @@ def test_beam_search_finds_the_tokens_and_scores_of_transformers(
     marian, ours = models
     source = batch(sources(6, VOCABULARY, seed=beams), PAD)
     expected = theirs(marian, source, beams, n_best, length_penalty=alpha, early_stopping=early)
-    beam = Beam(beams, n_best, Power(alpha), STOPPING[early], max_tokens=20)
+    beam = Beam(beams, n_best, Power(alpha), early, max_tokens=20)
     assert_same(beam.run(ours, source), expected)
 
 

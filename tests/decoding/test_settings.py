@@ -11,9 +11,6 @@ from regard.decoding import (
     GNMT,
     BadWords,
     Beam,
-    BeamFinished,
-    CurrentLength,
-    ExactBound,
     Greedy,
     MinTokens,
     NoRepeatNGram,
@@ -40,7 +37,7 @@ def test_option_names_decide_the_method():
     assert options() == Greedy()
     assert options(max_tokens=40) == Greedy(max_tokens=40)
     assert options(beams=5, n_best=2, length_penalty=0.6, early_stopping="never") == Beam(
-        5, 2, Power(0.6), ExactBound()
+        5, 2, Power(0.6), "never"
     )
     assert options(beams=4, length_penalty="gnmt:0.6", max_length_a=1.5, max_length_b=10) == Beam(
         4, length_penalty=GNMT(0.6), max_tokens=RelativeLimit(1.5, 10)
@@ -88,9 +85,9 @@ def test_wrong_options_raise_an_error_that_names_them(named, message):
 METHODS = [
     Greedy(),
     Greedy(GNMT(0.8), (MinTokens(3), NoRepeatNGram(2)), RelativeLimit(1.5, 7)),
-    Beam(5, 3, Power(0.6), BeamFinished(), (NoRepeatNGram(3),), 77),
-    Beam(4, 1, GNMT(1.0), CurrentLength(), (), RelativeLimit()),
-    Beam(4, 1, Power(0.0), ExactBound()),
+    Beam(5, 3, Power(0.6), True, (NoRepeatNGram(3),), 77),
+    Beam(4, 1, GNMT(1.0), False, (), RelativeLimit()),
+    Beam(4, 1, Power(0.0), "never"),
     Sampling(),
     Sampling((Temperature(0.8), TopK(50), TopP(0.95)), 4, 11, max_tokens=20),
 ]
@@ -148,7 +145,7 @@ CHANGED = [
     Greedy(),
     Greedy(filters=(BadWords(((3,),)),), max_tokens=TotalLimit(8)),
     Beam(2),
-    Beam(4, 2, GNMT(0.6), ExactBound(), (MinTokens(2),), TotalLimit(30)),
+    Beam(4, 2, GNMT(0.6), "never", (MinTokens(2),), TotalLimit(30)),
     Sampling((Temperature(0.5), TopK(50)), 2, 7, max_tokens=RelativeLimit(2.0, 5)),
     Speculative(),
     Speculative(Sampling((TopK(3),)), 2),
@@ -186,7 +183,6 @@ def test_one_beam_cannot_give_several_hypotheses(method):
         dict(max_length=9, max_length_b=5),
         dict(max_length_b=5),
         dict(length_penalty="gnmt:0.6", length_penalty_formula="power"),
-        dict(length_penalty=GNMT(0.6), length_penalty_formula="power"),
     ],
     ids=str,
 )
@@ -220,9 +216,7 @@ def test_transformers_loads_saved_methods(method, tmp_path):
     if isinstance(method, Beam):
         assert read.num_return_sequences == method.n_best
         assert read.length_penalty == method.length_penalty.alpha
-        assert read.early_stopping == {BeamFinished(): True, CurrentLength(): False}.get(
-            method.stopping, "never"
-        )
+        assert read.early_stopping == method.early_stopping
 
 
 def test_files_of_transformers_are_loaded(tmp_path):
@@ -235,7 +229,7 @@ def test_files_of_transformers_are_loaded(tmp_path):
         6,
         1,
         Power(0.6),
-        CurrentLength(),
+        False,
         (BadWords(((5,),)),),
         max_tokens=TotalLimit(512),
         eos=(0,),

@@ -23,7 +23,7 @@ from regard.decoding import (
     options,
     with_options,
 )
-from regard.decoding.speculative import IndexedText
+from regard.decoding.loop import IndexedText
 from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.protocols import Generator

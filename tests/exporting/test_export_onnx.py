@@ -11,8 +11,7 @@ import torch
 import regard
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.exporting import onnx
-from regard.exporting.runtime import ExportSource
+from regard.exporting import ExportSource, onnx
 from regard.tasks.folders import load_float32
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -116,7 +115,7 @@ def test_a_token_beyond_the_table_of_positions_is_an_error(build, options, room,
 )
 def test_an_encoder_gives_hidden_states_unless_a_head_of_a_task_reads_them(heads, names, tmp_path):
     folder = small.bert(tmp_path / "model", heads=heads, layers=1)
-    (graph,) = onnx._graphs(ExportSource(folder, load_float32(folder)))
+    (graph,) = onnx._graphs(ExportSource(folder, load_float32(folder), "ONNX Runtime"))
     assert graph.outputs == names
     found = graph.module(*graph.inputs)
     assert len(found) == len(names) and found[0].shape[0] == 2

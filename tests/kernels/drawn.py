@@ -28,7 +28,6 @@ from regard.kernels import (
     build,
     operations,
     products,
-    training,
 )
 from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.kernels.tensors import is_cpu_strided
@@ -163,7 +162,7 @@ def a_drop(draw: Draw) -> Case:
         scaled = (x.float() * drop.scale).to(x.dtype)
         return torch.where(ops.keep_mask(x.shape, drop), scaled, 0)
 
-    return Case(training.drop, wanted, given, counts=("threshold",))
+    return Case(operations.dropped, wanted, given, counts=("threshold",))
 
 
 def a_norm(draw: Draw) -> Case:
@@ -174,9 +173,9 @@ def a_norm(draw: Draw) -> Case:
     given |= dict(seed_threshold=draw.choice([(0, 0), (draw.getrandbits(63), 3000)]))
 
     def call(grad, hidden, update, gain, bias, seed_threshold):
-        out, stats = training.add_norm(hidden, update, gain, bias, 1e-5, seed_threshold)
+        out, stats = operations.add_norm(hidden, update, gain, bias, 1e-5, seed_threshold)
         parts = hidden, update, gain, bias, stats
-        return out, *training.add_norm_back(grad, parts, 1e-5, seed_threshold)
+        return out, *operations.add_norm_back(grad, parts, 1e-5, seed_threshold)
 
     def wanted(grad, hidden, update, gain, bias, seed_threshold):
         with torch.enable_grad():
@@ -196,7 +195,7 @@ def an_entropy(draw: Draw) -> Case:
 
     def call(scores: Tensor, targets: Tensor) -> Any:
         scores = scores.clone() if scores.is_contiguous() else scores
-        return training.cross_entropy(scores, targets, smoothing), scores
+        return operations.cross_entropy(scores, targets, smoothing), scores
 
     def wanted(scores: Tensor, targets: Tensor) -> Any:
         with torch.enable_grad():
@@ -223,10 +222,10 @@ def an_attention(draw: Draw) -> Case:
         given["allowed"] = torch.rand(rows, heads, queries, keys) < 0.7
 
     def call(query, key, value, grad, allowed):
-        asked = training.AttentionCall(allowed, causal, width**-0.5, ops.NO_DROP)
-        context, norms = training.attend(query, key, value, asked)
+        asked = operations.AttentionCall(allowed, causal, width**-0.5, ops.NO_DROP)
+        context, norms = operations.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
-        training.attend_back(grad, (query, key, value, context), norms, asked, found)
+        operations.attend_back(grad, (query, key, value, context), norms, asked, found)
         return context, *found
 
     def wanted(query, key, value, grad, allowed):
@@ -258,10 +257,10 @@ def rows_end_to_end(draw: Draw) -> Case:
             ops.SequenceOffsets(query_starts, longest),
             ops.SequenceOffsets(key_starts, longest),
         )
-        asked = training.AttentionCall(None, False, width**-0.5, ops.NO_DROP, extents)
-        context, norms = training.attend(query, key, value, asked)
+        asked = operations.AttentionCall(None, False, width**-0.5, ops.NO_DROP, extents)
+        context, norms = operations.attend(query, key, value, asked)
         found = [torch.empty_like(x.contiguous()) for x in (query, key, value)]
-        training.attend_back(grad, (query, key, value, context), norms, asked, found)
+        operations.attend_back(grad, (query, key, value, context), norms, asked, found)
         return [context[:, :, : starts[-1]]]
 
     def wanted(query, key, value, grad, query_starts, key_starts):
@@ -288,10 +287,10 @@ def an_lstm(draw: Draw) -> Case:
     given |= dict(d_end=normal(rows, width), d_cell=normal(rows, width))
 
     def call(weight, bias, inputs, hidden, cell, d_hiddens, d_end, d_cell):
-        swept = training.lstm_forward(weight, inputs, bias, hidden, cell, keep=True)
-        last = training.lstm_forward(weight, inputs, bias, hidden, cell, keep=False)
+        swept = products.lstm_forward(weight, inputs, bias, hidden, cell, keep=True)
+        last = products.lstm_forward(weight, inputs, bias, hidden, cell, keep=False)
         grads = d_hiddens, d_end, d_cell
-        training.lstm_backward(weight, swept, cell, grads, first=True)
+        products.lstm_backward(weight, swept, cell, grads, first=True)
         return swept.hiddens, last.hiddens, swept.cells[:, -1], last.cells[:, 0]
 
     def wanted(weight, bias, inputs, hidden, cell, **_):
@@ -321,7 +320,7 @@ def an_update(draw: Draw) -> Case:
         )
         step = torch.tensor(2.0)
         one = ops.AdamUpdate(values, gradient, means, squares, step, copy, 0.9, 0.0, 0.1)
-        training.adam([one], **options)
+        operations.adam([one], **options)
         return values, means, squares
 
     def wanted(values, gradient, means, squares, copy):
@@ -569,7 +568,7 @@ def main(seed: int, count: int, kind: str = "fast", threads: int = 1) -> int:
     operations.register()
     if threads > 1:  # however little there is to do
         products.threads_for = lambda *work: threads  # type: ignore[assignment]
-        training._threads = lambda x: threads  # type: ignore[assignment]
+        operations._threads = lambda x: threads  # type: ignore[assignment]
         torch.set_num_threads(threads)
     names = [n for n in FUNCTIONS if n != "an_lstm" or library.regard_lstm_available()]
     if not library.regard_attention_is_fast():

@@ -11,7 +11,7 @@ from regard.data.batches import Sequences
 from regard.decoding import Greedy
 from regard.decoding.beam import Beam, SearchListener
 from regard.decoding.filters import NoRepeatNGram
-from regard.decoding.length_penalty import GNMT, STOPPING, Power, RelativeLimit
+from regard.decoding.length_penalty import GNMT, Power, RelativeLimit
 from regard.errors import RegardError
 from regard.kernels.compiled_models import CompiledGenerator
 from regard.models.conversions import prepare
@@ -57,8 +57,8 @@ def both(method, model, monkeypatch, sources=SOURCES):
 @pytest.mark.parametrize(
     "words, rule, penalty",
     [
-        *((9001, rule, GNMT(0.9)) for rule in STOPPING),
-        *((99, rule, Power(0.6)) for rule in STOPPING),
+        *((9001, rule, GNMT(0.9)) for rule in (True, False, "never")),
+        *((99, rule, Power(0.6)) for rule in (True, False, "never")),
         *((9001, "never", penalty) for penalty in (Power(0.0), Power(1.0))),
     ],
 )
@@ -69,7 +69,7 @@ def test_the_compiled_search_finds_the_hypotheses_of_the_stepwise_one(
     model = prepare(ending(words=words, often=17.0 if words > 99 else 14.0))
     lengths = set()
     for size, n_best, limit in [(1, 1, 15), (2, 1, 1), (4, 4, RelativeLimit(2.0, 3)), (5, 2, 30)]:
-        beam = Beam(size, n_best, penalty, STOPPING[rule], max_tokens=limit)
+        beam = Beam(size, n_best, penalty, rule, max_tokens=limit)
         found, wanted = both(beam, model, monkeypatch)
         assert found == wanted and searches[-1] is not None
         lengths |= {len(one.tokens) for several in found for one in several if one.finished}
@@ -118,7 +118,7 @@ def test_searches_that_cannot_be_compiled_run_step_by_step(use, searches, monkey
 
 
 class SilentListener(SearchListener):
-    def expanded(self, sentences, step, done):
+    def __call__(self, sentences, step, done):
         pass
 
 

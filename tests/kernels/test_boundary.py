@@ -146,8 +146,6 @@ def test_kernels_raise_an_error_for_pages_that_are_not_there(use):
     model = decoder("gpt2")
     state, tokens = started(model)
     program, cache = model._program(tokens, state), PagedCache.of(state)
-    from regard.kernels import build
-
     for change, told in [
         ({"pages": torch.full_like(cache.pages, 10**6)}, "origins of the cache must be from 0 to"),
         ({"pages": torch.full_like(cache.pages, -1)}, "but one is -1"),
@@ -157,7 +155,7 @@ def test_kernels_raise_an_error_for_pages_that_are_not_there(use):
         ({"lengths": cache.lengths + 10**6}, "lengths of the cache must be from 0"),
     ]:
         with pytest.raises(RegardError, match=told):
-            Program.step(program, build.kernels(), tokens, replace(cache, **change), None)
+            Program.step(program, tokens, replace(cache, **change), None)
 
 
 def test_tokens_of_another_batch_size_cause_no_read_out_of_bounds(use):
@@ -195,8 +193,6 @@ def test_texts_with_invalid_lengths_or_ids_raise_an_error(use):
 
 def test_kernels_raise_an_error_for_invalid_starts_of_texts(use, monkeypatch):
     use("fast")
-    from regard.kernels import build
-
     bert = Bert(BertConfig(60, d_model=32, d_ff=32, heads=2, layers=1))
     model = CompiledEncoder(prepare(bert.eval()))
     texts, programs = Sequences.of([[3, 4, 5], [1, 2]], 0), []
@@ -211,7 +207,7 @@ def test_kernels_raise_an_error_for_invalid_starts_of_texts(use, monkeypatch):
             continue
         flat.starts = torch.tensor(starts)
         with pytest.raises(RegardError, match="starts"):
-            programs[0].encode(build.kernels(), flat)
+            programs[0].encode(flat)
 
 
 # ---- what kernels throw

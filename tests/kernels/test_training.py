@@ -14,8 +14,8 @@ from regard import ops
 from regard.attention.attend import attend
 from regard.attention.masks import causal, given, padding
 from regard.attention.multihead import SelfAttention
-from regard.kernels import training
-from regard.kernels import training as compiled
+from regard.kernels import operations as compiled
+from regard.kernels import products
 from regard.layers.dropout import AddNorm
 from regard.layers.feedforward import FeedForward
 from regard.layers.linear import Linear
@@ -271,15 +271,15 @@ def error(found, wanted):
 def calls(use, monkeypatch):
     """The kernels that ran; a skip where this processor has none."""
     use("fast")
-    if not training.lstm_available():
+    if not products.lstm_available():
         pytest.skip("these kernels are for processors that multiply bfloat16")
-    names, call = [], training._call_lstm
+    names, call = [], products._call_lstm
 
     def noted(name, *rest, **tensors):
         names.append(name)
         call(name, *rest, **tensors)
 
-    monkeypatch.setattr(training, "_call_lstm", noted)
+    monkeypatch.setattr(products, "_call_lstm", noted)
     return names
 
 
@@ -316,7 +316,7 @@ def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
     def states(rows, threads):
         torch.set_num_threads(threads)
         try:
-            return training.lstm_forward(
+            return products.lstm_forward(
                 *(layer.recurrent.weight, inputs[rows], layer.input.bias),
                 *(hidden[rows], cell[rows]),
                 keep=False,

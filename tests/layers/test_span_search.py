@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.checkpoints.formats import from_published
-from regard.checkpoints.formats.xlnet import XLNET
+from regard.checkpoints.formats.transformer_xl import XLNET
 from regard.data.batches import Sequences
 from regard.layers.task_heads import SpanSearchHead
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from regard.attention.relative_attention import SegmentMemory
 from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.xlnet import XLNET
+from regard.checkpoints.formats.transformer_xl import XLNET
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import ConfigError, RegardError

@@ -11,13 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.checkpoints.formats import from_published
-from regard.checkpoints.formats.albert import ALBERT
-from regard.checkpoints.formats.bert import BERT
-from regard.checkpoints.formats.big_bird import BIG_BIRD
-from regard.checkpoints.formats.distilbert import DISTILBERT
-from regard.checkpoints.formats.electra import ELECTRA
+from regard.checkpoints.formats.bert import (
+    ALBERT,
+    BERT,
+    BIG_BIRD,
+    DISTILBERT,
+    ELECTRA,
+    MPNET,
+    ROBERTA,
+    XLM_ROBERTA,
+)
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
-from regard.checkpoints.formats.roberta import MPNET, ROBERTA, XLM_ROBERTA
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
 

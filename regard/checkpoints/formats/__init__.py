@@ -1,4 +1,4 @@
-"""The layouts in which models are published, one a file: configuration and weights, both ways.
+"""The layouts in which models are published, a file a family: configuration and weights, both ways.
 
     config, tensors = to_published(model)       what `transformers` opens
     model = from_published(config, tensors)     ours, with these weights
@@ -8,102 +8,55 @@ silently. Other libraries have no pruned heads: they are published as zeros, whi
 and a field of config.json lists them, so that they are pruned again when they are read.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from regard.attention.pruning import prune_zero_heads, pruned_heads, with_all_heads
-from regard.checkpoints.filling import SkipInit
-from regard.checkpoints.names import Names
+from regard.checkpoints.filling import SkipInit, Weights
+from regard.checkpoints.formats.config_table import ConfigJson
 from regard.errors import ConfigError, RegardError
 from regard.lazy import imported
 
-# `model_type` of the published config.json -> module:layout
+if TYPE_CHECKING:
+    from regard.checkpoints.formats.encoder_layout import EncoderLayout
+    from regard.checkpoints.formats.transformer import EncoderDecoderLayout
+
+    Layout = EncoderLayout | EncoderDecoderLayout
+
+# `model_type` of the published config.json -> module of this folder:layout
 LAYOUTS = {
-    "marian": "regard.checkpoints.formats.transformer:MARIAN",
-    "pegasus": "regard.checkpoints.formats.transformer:PEGASUS",
-    "bart": "regard.checkpoints.formats.bart:BART",
-    "mbart": "regard.checkpoints.formats.bart:MBART",
-    "m2m_100": "regard.checkpoints.formats.bart:M2M_100",
-    "bert": "regard.checkpoints.formats.bert:BERT",
-    "segabert": "regard.checkpoints.formats.bert:SEGABERT",
-    "openai-gpt": "regard.checkpoints.formats.gpt:GPT_LAYOUT",
-    "gpt2": "regard.checkpoints.formats.gpt:GPT2_LAYOUT",
-    "gpt_neo": "regard.checkpoints.formats.gpt:GPT_NEO",
-    "llama": "regard.checkpoints.formats.llama:LLAMA",
-    "transfo-xl": "regard.checkpoints.formats.transfo_xl:TRANSFO_XL",
-    "roberta": "regard.checkpoints.formats.roberta:ROBERTA",
-    "xlm-roberta": "regard.checkpoints.formats.roberta:XLM_ROBERTA",
-    "camembert": "regard.checkpoints.formats.roberta:CAMEMBERT",
-    "mpnet": "regard.checkpoints.formats.roberta:MPNET",
-    "xlnet": "regard.checkpoints.formats.xlnet:XLNET",
-    "electra": "regard.checkpoints.formats.electra:ELECTRA",
-    "albert": "regard.checkpoints.formats.albert:ALBERT",
-    "big_bird": "regard.checkpoints.formats.big_bird:BIG_BIRD",
-    "distilbert": "regard.checkpoints.formats.distilbert:DISTILBERT",
-    "t5": "regard.checkpoints.formats.t5:T5_LAYOUT",
-    "mt5": "regard.checkpoints.formats.t5:MT5_LAYOUT",
-    "umt5": "regard.checkpoints.formats.t5:UMT5_LAYOUT",
+    "marian": "transformer:MARIAN",
+    "pegasus": "transformer:PEGASUS",
+    "bart": "transformer:BART",
+    "mbart": "transformer:MBART",
+    "m2m_100": "transformer:M2M_100",
+    "bert": "bert:BERT",
+    "segabert": "bert:SEGABERT",
+    "openai-gpt": "gpt:GPT_LAYOUT",
+    "gpt2": "gpt:GPT2_LAYOUT",
+    "gpt_neo": "gpt:GPT_NEO",
+    "llama": "gpt:LLAMA",
+    "transfo-xl": "transformer_xl:TRANSFO_XL",
+    "roberta": "bert:ROBERTA",
+    "xlm-roberta": "bert:XLM_ROBERTA",
+    "camembert": "bert:CAMEMBERT",
+    "mpnet": "bert:MPNET",
+    "xlnet": "transformer_xl:XLNET",
+    "electra": "bert:ELECTRA",
+    "albert": "bert:ALBERT",
+    "big_bird": "bert:BIG_BIRD",
+    "distilbert": "bert:DISTILBERT",
+    "t5": "t5:T5_LAYOUT",
+    "mt5": "t5:MT5_LAYOUT",
+    "umt5": "t5:UMT5_LAYOUT",
 }
 # Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
 PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
-
-
-class Layout(Protocol):
-    """How models of one class are published; one file of this folder, one line in its table."""
-
-    model: type[nn.Module]  # the class of ours, under heads that of the encoder
-    model_type: str  # as config.json names it
-    family: str  # how the names of their architectures begin
-    prefix: str  # before their names of all tensors but those of heads; some files leave it out
-    # Their names of the query and value projections, which low-rank adapters change by default.
-    adapted: tuple[str, ...]
-
-    @property
-    def known_architectures(self) -> Collection[str]:
-        """The names in `architectures` of config.json that this layout reads."""
-
-    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-        """Whether the tensors have the heads of the architecture that config.json names."""
-
-    def holds(self, model: nn.Module) -> bool:
-        """Whether a model is published this way."""
-
-    def write(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The contents of config.json and of model.safetensors."""
-
-    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """The model that they hold.
-
-        Raises:
-            ConfigError: the configuration asks for what our model does not compute.
-            CheckpointError: tensors are missing, left over or of another shape.
-        """
-
-    def names_of(self, model: nn.Module) -> Names:
-        """The table between the names of a model's tensors and theirs."""
-
-    def architecture_of(self, model: nn.Module) -> str:
-        """Their name for a model that this layout holds."""
-
-    def with_architecture(
-        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
-    ) -> nn.Module:
-        """The same model under the heads of one of their architectures.
-
-        A head that the model does not have is new, and not initialized.
-
-        tensors: published ones, which say how many outputs a new head has.
-
-        Raises:
-            ConfigError: there is no such architecture.
-            CheckpointError: neither the model nor the tensors have its head.
-        """
-
-    def in_their_order(self, hidden: Tensor) -> Tensor:
-        """Our hidden states (..., D), their dimensions in the order of the published model."""
 
 
 def layout_of(model_type: object) -> Layout:
@@ -116,10 +69,10 @@ def layout_of(model_type: object) -> Layout:
         hint = "regard.load(folder, model_type=...) says what a folder does not."
         must = f"must be one of {', '.join(LAYOUTS)}, but is {model_type!r}. {hint}"
         raise ConfigError(f"config.json: `model_type` {must}")
-    return imported(LAYOUTS[model_type])
+    return imported(LAYOUTS[model_type], __name__)
 
 
-def type_of(config: Mapping[str, Any], tensors: Iterable[str]) -> Any:
+def type_of(config: ConfigJson, tensors: Iterable[str]) -> Any:
     """The key of `LAYOUTS` for a folder: its `model_type`, unless its tensors say otherwise."""
     model_type = config.get("model_type")
     for name, (other, tensor) in BY_TENSOR.items():
@@ -143,7 +96,7 @@ def layout_for(model: nn.Module) -> Layout | None:
     return next((layout for layout in map(layout_of, LAYOUTS) if layout.holds(model)), None)
 
 
-def from_published(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+def from_published(config: ConfigJson, tensors: Weights) -> nn.Module:
     """Our model with published weights, which become its parameters where their layout allows it.
 
     Raises:

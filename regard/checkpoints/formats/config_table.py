@@ -16,6 +16,7 @@ from regard.errors import ConfigError
 from regard.models.config import Probability, TokenId
 from regard.schema import check_same, checked
 
+ConfigJson = Mapping[str, Any]  # the contents of a config.json
 # their activation -> ours; of several names for one of ours the first is written
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -58,25 +59,25 @@ SILENT = (
 )
 # The same, where they have these values, which older releases always write.
 SILENT_VALUES: dict[str, tuple[Any, ...]] = {
-    "min_length": (0,),
-    "do_sample": (False,),
-    "early_stopping": (False,),
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
-    "temperature": (1.0,),
+    **dict.fromkeys(
+        (
+            *("do_sample", "early_stopping", "output_scores", "return_dict_in_generate"),
+            *("remove_invalid_values", "tie_encoder_decoder"),
+        ),
+        (False,),
+    ),
+    **dict.fromkeys(
+        ("min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"),
+        (0,),
+    ),
+    **dict.fromkeys(
+        (
+            *("num_beams", "num_beam_groups", "num_return_sequences", "temperature", "top_p"),
+            *("typical_p", "repetition_penalty", "length_penalty"),
+        ),
+        (1,),
+    ),
     "top_k": (50,),
-    "top_p": (1.0,),
-    "typical_p": (1.0,),
-    "repetition_penalty": (1.0,),
-    "length_penalty": (1.0,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "num_return_sequences": (1,),
-    "output_scores": (False,),
-    "return_dict_in_generate": (False,),
-    "remove_invalid_values": (False,),
-    "tie_encoder_decoder": (False,),
 }
 # Fields of generation, which models that generate read from config.json where a folder has no
 # generation_config.json.
@@ -89,12 +90,8 @@ GENERATION = (
 # Of every model type: fields that change results -> the values that our models compute. null, and
 # what is as empty, means that a field is not used.
 DECISIVE: dict[str, tuple[Any, ...]] = {
-    "is_encoder_decoder": (False,),
-    "add_cross_attention": (False,),
-    "is_decoder": (False,),
-    "pruned_heads": ({},),
-    "quantization_config": ({},),
-    "per_layer_config": ({},),
+    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "is_decoder"), (False,)),
+    **dict.fromkeys(("pruned_heads", "quantization_config", "per_layer_config"), ({},)),
     "configuration_files": ([],),
 }
 
@@ -115,7 +112,7 @@ class Field:
     names: Mapping[Any, Any] | None = None
     back: Mapping[Any, Any] | None = None
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         """Our value.
 
         Raises:
@@ -154,13 +151,27 @@ class TokenField(Field):
 
     several: bool = False  # whether it may be a list
 
-    def read(self, config: Mapping[str, Any]) -> Any:
+    def read(self, config: ConfigJson) -> Any:
         value = config.get(self.theirs, self.absent)
         if self.several and isinstance(value, list):
             ids = checked(value, list[TokenId], "config.json", ConfigError, self.theirs)
             value = ids[0] if ids else None
         optional = self.kind == TokenId | None
         return super().read({self.theirs: None if value == -1 and optional else value})
+
+
+def of_kind(kind: Any, **rows: tuple[str, Any]) -> dict[str, Field]:
+    """Fields with values of one kind, from our names and (theirs, what its absence means)."""
+    return {ours: Field(theirs, absent, kind) for ours, (theirs, absent) in rows.items()}
+
+
+def special_tokens(pad: int | None, bos: int | None, eos: int | None) -> dict[str, Field]:
+    """The ids of a decoder's special tokens, with their defaults; it may have none."""
+    return {
+        "pad": TokenField("pad_token_id", pad, TokenId | None),
+        "bos": TokenField("bos_token_id", bos, TokenId | None),
+        "eos": TokenField("eos_token_id", eos, TokenId | None, several=True),
+    }
 
 
 def activation(theirs: str, absent: Any) -> Field:
@@ -204,7 +215,7 @@ class ConfigTable:
         """Our name of each field -> theirs."""
         return {ours: field.theirs for ours, field in self.fields.items()}
 
-    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> dict[str, Any]:
         """The options of our configuration. A warning names the fields that are ignored.
 
         Raises:
@@ -231,7 +242,7 @@ class ConfigTable:
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
 
 
-def with_own_names(config: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+def with_own_names(config: ConfigJson, aliases: Mapping[str, str]) -> dict[str, Any]:
     """The fields, those that have an alias under their own name, too.
 
     Raises:
@@ -246,7 +257,7 @@ def with_own_names(config: Mapping[str, Any], aliases: Mapping[str, str]) -> dic
     return fields
 
 
-def check_decisive(config: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
+def check_decisive(config: ConfigJson, values: Mapping[str, Sequence[Any]]) -> None:
     """Compare fields that change results with the values that our model computes.
 
     Raises:
@@ -261,7 +272,7 @@ def check_decisive(config: Mapping[str, Any], values: Mapping[str, Sequence[Any]
             raise unsupported(name, wanted, value)
 
 
-def warn_ignored(config: Mapping[str, Any], known: Iterable[str]) -> None:
+def warn_ignored(config: ConfigJson, known: Iterable[str]) -> None:
     """Warn of fields that are not known, once and by name."""
     silent = {*known, *SILENT}
     names = [
@@ -277,7 +288,7 @@ def warn_ignored(config: Mapping[str, Any], known: Iterable[str]) -> None:
         )
 
 
-def label_names(config: Mapping[str, Any], outputs: int | None = None) -> dict[int, str]:
+def label_names(config: ConfigJson, outputs: int | None = None) -> dict[int, str]:
     """The names of labels by their numbers, in the order of these; empty where none are given.
 
     outputs: of the head, all of which are to have a name: LABEL_0 and so on where the file has

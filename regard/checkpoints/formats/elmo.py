@@ -17,7 +17,7 @@ from tokenizers import models
 from torch import Tensor
 
 from regard.checkpoints.filling import SkipInit, assign
-from regard.checkpoints.names import Names, Tensors, only_read, reorder, transpose
+from regard.checkpoints.names import Names, Tensors, only_read, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
 from regard.layers.pooling import ScalarMix
 from regard.models.check_config import check_sizes
@@ -121,23 +121,25 @@ def read_options(path: Path, vocab_size: int = len(ROLES)) -> ElmoConfig:
 # ----------------------------------------------------------------------------------- weights
 
 
+def _in_our_order(rows: Tensor) -> Tensor:
+    """The rows of gates, which are i, g, f, o there, as i, f, g, o."""
+    ingoing, cell, forget, outgoing = rows.chunk(4)
+    return torch.cat([ingoing, forget, cell, outgoing])
+
+
 def _read_gates(tensors: Tensors) -> Tensors:
     (packed,) = tensors  # (in + P, 4D)
-    (rows,) = GATES.read([packed.t()])
-    return [part.contiguous() for part in rows.chunk(2, 1)]  # in = P
+    return [part.contiguous() for part in _in_our_order(packed.t()).chunk(2, 1)]  # in = P
 
 
-def _forget_bias(tensors: Tensors) -> Tensors:
-    """The bias of the forget gate, the second quarter, with 1 added."""
-    (bias,) = tensors
-    change = torch.zeros_like(bias)
-    change[len(bias) // 4 : len(bias) // 2] = 1.0
-    return [bias + change]
+def _read_bias(tensors: Tensors) -> Tensors:
+    """That of the forget gate, the second quarter, with 1 added."""
+    bias = _in_our_order(tensors[0])
+    bias[len(bias) // 4 : len(bias) // 2] += 1
+    return [bias]
 
 
-GATES = reorder((0, 2, 1, 3))  # i, g, f, o there, i, f, g, o here
-MATRICES = only_read(_read_gates)
-BIAS = GATES.then(only_read(_forget_bias))
+MATRICES, BIAS = only_read(_read_gates), only_read(_read_bias)
 # (1, width, D, F) there, (F, D, width) here
 FILTERS = only_read(lambda tensors: [tensors[0].squeeze(0).permute(2, 1, 0)])
 # without the vector of character 0 there

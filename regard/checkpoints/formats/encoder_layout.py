@@ -8,12 +8,17 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from regard.checkpoints.filling import Problems, assign
-from regard.checkpoints.formats.config_table import ConfigTable, label_names, unsupported
+from regard.checkpoints.filling import Problems, Weights, assign
+from regard.checkpoints.formats.config_table import (
+    ConfigJson,
+    ConfigTable,
+    label_names,
+    unsupported,
+)
 from regard.checkpoints.names import Column, Names, Transform, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.check_config import check_consistent, check_sizes
@@ -25,6 +30,8 @@ Rows = Sequence[tuple]
 # One tensor of ours that they have twice, where only the first is read.
 TWICE = Transform(read=lambda both: both[:1], write=lambda one: [one[0], one[0].clone()])
 MISFIT = "published weights do not fit the model that config.json describes"
+# of a block, beside the projections of queries, keys and values
+PARTS = ("attention.output", "attention_norm", "feed.inner", "feed.outer", "feed_norm")
 LABELLED = ("classes", "tags")  # kinds of heads with one output for each label
 TENSORFLOW = ((".gamma", ".weight"), (".beta", ".bias"))  # names of norms in converted files
 
@@ -66,7 +73,7 @@ class HeadLayout:
 
 @dataclass(frozen=True)
 class EncoderLayout:
-    """How one family of encoders is published, a `Layout`.
+    """How one family of encoders is published.
 
     model: the class of the encoder.
     family: how the names of their architectures begin ("Bert").
@@ -76,7 +83,6 @@ class EncoderLayout:
     adapted: their names of the projections that low-rank adapters change by default.
     ignored: names, after the prefix, that carry nothing.
     projection: of the embeddings to `d_model`: rows beside the body where the widths differ.
-    unsupported_architectures: those that this library does not compute -> why.
     """
 
     model: Any
@@ -89,8 +95,9 @@ class EncoderLayout:
     adapted: tuple[str, ...] = ("query", "value")
     ignored: Sequence[str] = ()
     projection: Rows = ()
-    unsupported_architectures: Mapping[str, str] = field(default_factory=dict)
 
+    # how names end of decoders that have the same body, which no encoder here computes
+    CAUSAL: ClassVar[tuple[str, ...]] = ("LMHeadModel", "ForCausalLM")
     # the kinds of a model's heads, poolers left out -> how their name for it ends
     ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
         (): "Model",
@@ -114,38 +121,48 @@ class EncoderLayout:
             if self.heads.keys() >= {*kinds}
         }
 
-    # ------------------------------------------------------------------------- `Layout`
+    # ------------------------------------------------------------------------- for other modules
 
     @property
     def known_architectures(self) -> Collection[str]:
+        """The names in `architectures` of config.json that this layout reads."""
         return self.architectures.values()
 
-    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-        """See `Layout`; an architecture that is not known has none."""
+    def has_heads_of(self, config: ConfigJson, tensors: Weights) -> bool:
+        """Whether the tensors have the heads of the architecture that config.json names; one that
+        is not known has none.
+        """
         name = (config.get("architectures") or [""])[0]
         required = self._required_heads(name)
         named = self._with_prefix(tensors)
         is_readable = name in self.known_architectures
         return is_readable and all(self.heads[kind].sign in named for kind in required)
 
-    def holds(self, model: nn.Module) -> bool:
-        """See `Layout`; an encoder alone is one without heads."""
-        encoder: Any = model.encoder if isinstance(model, EncoderWithHeads) else model
+    def holds(self, model: Any) -> bool:
+        """Whether a model is published this way; an encoder alone is one without heads."""
+        encoder = model.encoder if isinstance(model, EncoderWithHeads) else model
         return (
             type(encoder) is self.model
             and self.config.can_write(encoder.config)
             and self._name_of(model) is not None
         )
 
-    def write(self, model: EncoderWithHeads | Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The contents of config.json and of model.safetensors."""
         config = {"model_type": self.model_type, "architectures": [self.architecture_of(model)]}
         config |= self.config.write(model.config)
         outputs = model.outputs() if isinstance(model, EncoderWithHeads) else {}
         counts = [count for kind, count in outputs.items() if kind in LABELLED]
         config |= _labels(counts[0]) if counts else {}
-        return config, self.names_of(model).write(cast(nn.Module, model).state_dict())
+        return config, self.names_of(model).write(model.state_dict())
 
-    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
+        """The model that they hold.
+
+        Raises:
+            ConfigError: the configuration asks for what our model does not compute.
+            CheckpointError: tensors are missing, left over or of another shape.
+        """
         named = self._with_prefix(tensors)
         ours = self._configuration(config, named)
         kinds = self.kinds(config, named)
@@ -158,7 +175,8 @@ class EncoderLayout:
         assign(model, self.names(kinds, ours).read(named, model.state_dict()))
         return model
 
-    def names_of(self, model: EncoderWithHeads | Encoder) -> Names:
+    def names_of(self, model: Any) -> Names:
+        """The table between the names of a model's tensors and theirs."""
         kinds = {*model.heads} if isinstance(model, EncoderWithHeads) else set()
         bare = kinds <= {"pooler"} and self.architecture_of(model) == self.architectures[()]
         theirs = self.prefix if bare else ""
@@ -167,16 +185,24 @@ class EncoderLayout:
         return self.names((), model.config).without_prefixes("encoder.", theirs)
 
     def architecture_of(self, model: object) -> str:
+        """Their name for a model that this layout holds."""
         name = self._name_of(model)
         assert name is not None
         return name
 
-    def with_architecture(
-        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
-    ) -> EncoderWithHeads | Encoder:
+    def with_architecture(self, model: Any, name: str, tensors: Weights) -> Any:
+        """The same model under the heads of one of their architectures.
+
+        A head that the model does not have is new, and not initialized.
+
+        tensors: published ones, which say how many outputs a new head has.
+
+        Raises:
+            ConfigError: there is no such architecture.
+            CheckpointError: neither the model nor the tensors have its head.
+        """
         kinds = self._required_heads(self._named_architecture({"architectures": [name]}))
-        body = cast(Encoder, model)
-        whole = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(body, {})
+        whole = model if isinstance(model, EncoderWithHeads) else EncoderWithHeads(model, {})
         if not kinds:
             kinds = tuple(kind for kind in whole.heads if kind == "pooler")
         heads = {}
@@ -189,7 +215,7 @@ class EncoderLayout:
         return EncoderWithHeads(whole.encoder, {k: one.heads[k] for k, one in heads.items()})
 
     def in_their_order(self, hidden: Tensor) -> Tensor:
-        """See `Layout`; the order is ours."""
+        """Our hidden states (..., D), their dimensions in the order of the published model."""
         return hidden
 
     # ------------------------------------------------------------------------- parts
@@ -205,7 +231,7 @@ class EncoderLayout:
         config: the encoder's, with `tied`.
         """
         rows: list[tuple] = [
-            (_prefixed("encoder.", ours), _prefixed(self.prefix, theirs), *rest)
+            (prefixed("encoder.", ours), prefixed(self.prefix, theirs), *rest)
             for ours, theirs, *rest in self.body_of(config)
         ]
         tied: dict[str, str] = {}
@@ -213,14 +239,14 @@ class EncoderLayout:
         for kind in kinds:
             head, ours_prefix = self.heads[kind], f"heads.{kind}."
             head_rows = head.rows_for(config.tied)
-            rows += [(_prefixed(ours_prefix, ours), *rest) for ours, *rest in head_rows]
+            rows += [(prefixed(ours_prefix, ours), *rest) for ours, *rest in head_rows]
             if config.tied:
                 tied |= {ours_prefix + k: f"encoder.{v}" for k, v in head.tied.items()}
                 duplicates |= {**head.duplicates, **head.twins}
         ignored = [self.prefix + name for name in self.ignored]
         return Names(rows, tied=tied, duplicates=duplicates, ignored=ignored)
 
-    def kinds(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    def kinds(self, config: ConfigJson, tensors: Weights) -> tuple[str, ...]:
         """The heads that the tensors belong to.
 
         Raises:
@@ -261,7 +287,7 @@ class EncoderLayout:
         return heads
 
     def _heads_of_tensors(
-        self, signs: Mapping[str, str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
+        self, signs: Mapping[str, str], config: ConfigJson, tensors: Weights
     ) -> list[str]:
         """The heads of a file that names no known architecture."""
         shared = [kind for kind, sign in signs.items() if [*signs.values()].count(sign) > 1]
@@ -282,9 +308,7 @@ class EncoderLayout:
             )
         return heads
 
-    def _shared_head(
-        self, kinds: Sequence[str], config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> str:
+    def _shared_head(self, kinds: Sequence[str], config: ConfigJson, tensors: Weights) -> str:
         """Which of several heads with tensors of one name a file holds: that whose inner layer is
         there; of taggers and classifiers the one that the labels are of.
         """
@@ -297,7 +321,7 @@ class EncoderLayout:
         wanted = ("tags", "classes") if labels and tags else ("classes", "tags")
         return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
-    def _named_architecture(self, config: Mapping[str, Any]) -> str:
+    def _named_architecture(self, config: ConfigJson) -> str:
         """The architecture that config.json names; "", for which the tensors decide, where it names
         none or a class of somebody's own.
         """
@@ -307,7 +331,8 @@ class EncoderLayout:
         name, readable = names[0], [*self.architectures.values()]
         if name in ("", *readable):
             return name
-        if why := self.unsupported_architectures.get(name):
+        if name in [self.family + ending for ending in self.CAUSAL]:
+            why = "it predicts the next word from those before it, which no encoder here does"
             raise unsupported("architectures", " or ".join(readable), name, why)
         warnings.warn(
             f"config.json: `architectures` names {name!r}, which is not known here, so the tensors "
@@ -335,9 +360,7 @@ class EncoderLayout:
         has_heads = {*self._required_heads(stated)} <= {*model.heads}
         return stated if computed is not None and is_named and has_heads else computed
 
-    def _head(
-        self, encoder: Encoder, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> nn.Module:
+    def _head(self, encoder: Encoder, kind: str, config: ConfigJson, tensors: Weights) -> nn.Module:
         if kind not in LABELLED:
             return encoder.new_head(kind)
         sign = self.heads[kind].sign
@@ -345,18 +368,18 @@ class EncoderLayout:
         label_names(config, outputs)
         return encoder.new_head(kind, outputs)
 
-    def _configuration(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    def _configuration(self, config: ConfigJson, tensors: Weights) -> Any:
         """Our configuration of the encoder, checked against the weights."""
         ours = self._adjusted(self.model.Config(**self.config.read(config)), config, tensors)
         check_consistent(ours, "config.json", ConfigError, self.config.theirs)
         check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
         return ours
 
-    def _adjusted(self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    def _adjusted(self, ours: Any, config: ConfigJson, tensors: Weights) -> Any:
         """Our configuration with what more than one field of theirs decides."""
         return ours
 
-    def _with_prefix(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _with_prefix(self, tensors: Weights) -> dict[str, Tensor]:
         """All names as a model with a head has them, norms under their present names."""
         renamed = dict(tensors)
         for old, new in TENSORFLOW:
@@ -393,11 +416,21 @@ def affine(ours: str, theirs: str, *transform: Transform) -> list[tuple]:
     return [(f"{ours}.{kind}", f"{theirs}.{kind}", *transform) for kind in ("weight", "bias")]
 
 
+def block_rows(layer: str, *theirs: str) -> list[tuple]:
+    """A block without its projections: their names, after those of the layer, of `PARTS`."""
+    return [
+        row
+        for part, name in zip(PARTS, theirs, strict=True)
+        for row in affine(f"blocks.{{layer}}.{part}", f"{layer}.{name}")
+    ]
+
+
 def masked_lm(
-    dense: str, norm: str, decoder: str, bias: str, embedding: str, *, has_twin: bool = True
+    prefix: str, dense: str, norm: str, decoder: str, bias: str, *, has_twin: bool = True
 ) -> HeadLayout:
     """The head for masked words, whose output is tied to the embedding.
 
+    prefix: before the names of the encoder.
     has_twin: whether the bias also stands beside the matrix of the output, where files may have it
         in place of the other; it is the one that counts where nothing is tied.
     """
@@ -410,7 +443,7 @@ def masked_lm(
             ("softmax.bias", bias),
         ],
         tied={"softmax.weight": "embedding.weight"},
-        duplicates={f"{decoder}.weight": embedding},
+        duplicates={f"{decoder}.weight": f"{prefix}embeddings.word_embeddings.weight"},
         twins={twin: bias} if has_twin else {},
         untied=[("softmax.bias", (twin, bias), TWICE)] if has_twin else (),
     )
@@ -423,6 +456,15 @@ TOKEN_HEADS = {"tags": HeadLayout(CLASSIFIER), "span": HeadLayout(affine("output
 TWO_LAYERS = HeadLayout(
     [*affine("inner.dense", "classifier.dense"), *affine("output", "classifier.out_proj")]
 )
+
+
+def pooled(pooler: str) -> dict[str, HeadLayout]:
+    """A pooler of this name as a head, and as the inner layer of the head for multiple choice."""
+    rows = affine("inner.dense", pooler)
+    return {
+        "pooler": HeadLayout(rows),
+        "multiple_choice": HeadLayout([*rows, *CLASSIFIER]),
+    }
 
 
 def _labels(count: int) -> dict[str, Any]:
@@ -442,7 +484,8 @@ def _complete(tensors: dict[str, Tensor], twins: Mapping[str, str]) -> None:
                 tensors.setdefault(name, tensors[other])
 
 
-def _prefixed(prefix: str, names: Column) -> Column:
+def prefixed(prefix: str, names: Column) -> Column:
+    """A name, or each of several, behind a prefix."""
     return prefix + names if isinstance(names, str) else tuple(prefix + name for name in names)
 
 

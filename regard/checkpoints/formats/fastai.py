@@ -7,20 +7,16 @@ The weights are of one LSTM a layer, whose recurrent matrix is beside it (`weigh
 embedding is there up to three times: for its dropout, and where the output is tied to it.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.checkpoints.filling import SkipInit, load_strict
+from regard.checkpoints.filling import SkipInit, Weights, load_strict
 from regard.checkpoints.names import Names
-from regard.checkpoints.weights import read_pickled, read_pickled_strings
+from regard.checkpoints.store import read_pickled, read_pickled_strings
 from regard.errors import CheckpointError
 from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.schema import parse_json, read_text
@@ -37,30 +33,20 @@ OLD = {
 ROLES = {"unk": ("xxunk", "_unk_"), "pad": ("xxpad", "_pad_"), "bos": ("xxbos", "_bos_")}
 
 
-@dataclass(frozen=True)
-class FastaiFiles:
-    """The files of one language model."""
+def find(folder: Path) -> tuple[Path, Path] | None:
+    """The files of weights and of words of a folder; None where it has none.
 
-    weights: Path
-    words: Path
-
-    @classmethod
-    def find(cls, folder: Path) -> FastaiFiles | None:
-        """Those of a folder without config.json; None where it has none.
-
-        Raises:
-            CheckpointError: there are several models in it.
-        """
-        if not folder.is_dir() or (folder / "config.json").exists():
-            return None
-        weights = [path for path in sorted(folder.iterdir()) if path.suffix in WEIGHTS]
-        words = next((found for one in WORDS if (found := sorted(folder.glob(one)))), [])
-        if not weights or not words:
-            return None
-        if len(weights) > 1 or len(words) > 1:
-            names = ", ".join(path.name for path in (*weights, *words))
-            raise CheckpointError(f"{folder} must hold one model, but holds {names}.")
-        return cls(weights[0], words[0])
+    Raises:
+        CheckpointError: there are several models in it.
+    """
+    weights = [path for path in sorted(folder.iterdir()) if path.suffix in WEIGHTS]
+    words = next((paths for name in WORDS if (paths := sorted(folder.glob(name)))), [])
+    if not weights or not words:
+        return None
+    if len(weights) > 1 or len(words) > 1:
+        names = ", ".join(path.name for path in (*weights, *words))
+        raise CheckpointError(f"{folder} must hold one model, but holds {names}.")
+    return weights[0], words[0]
 
 
 def read_words(path: Path) -> list[str]:
@@ -82,21 +68,21 @@ def read_words(path: Path) -> list[str]:
     return words
 
 
-def read_model(files: FastaiFiles, words: list[str]) -> AwdLstm:
+def read_model(files: tuple[Path, Path], words: list[str]) -> AwdLstm:
     """The language model; its dropouts are those with which wt103 was trained.
 
     Raises:
         CheckpointError: tensors are missing, left over or of another shape; or there is no unknown
             word.
     """
-    tensors = _current(read_pickled(files.weights, inside="model"))
+    tensors = _current(read_pickled(files[0], inside="model"))
     config = _config(tensors, words, files)
     with SkipInit(tensors):
         model = AwdLstm(config)
     try:
         weights = names(config).read(tensors, model.state_dict())
     except CheckpointError as error:
-        raise CheckpointError(f"{files.weights}: {error}") from None
+        raise CheckpointError(f"{files[0]}: {error}") from None
     load_strict(model, weights)
     return model
 
@@ -137,7 +123,7 @@ def names(config: AwdLstmConfig) -> Names:
 _DROPPED = ["0.rnns.{layer}.module.weight_hh_l0"]
 
 
-def _current(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _current(tensors: Weights) -> dict[str, Tensor]:
     """Tensors under today's names."""
     renamed = {}
     for name, tensor in tensors.items():
@@ -147,19 +133,19 @@ def _current(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _config(tensors: Mapping[str, Tensor], words: list[str], files: FastaiFiles) -> AwdLstmConfig:
+def _config(tensors: Weights, words: list[str], files: tuple[Path, Path]) -> AwdLstmConfig:
     """The sizes, from the shapes of the tensors."""
     layers = sum(bool(re.fullmatch(r"0\.rnns\.\d+\.weight_hh_l0_raw", name)) for name in tensors)
     first, embedding = tensors.get(RECURRENT.format(layer=0)), tensors.get(EMBEDDING)
     if first is None or embedding is None or layers < 2:
-        raise CheckpointError(f"{files.weights} must hold an AWD-LSTM of at least two layers.")
+        raise CheckpointError(f"{files[0]} must hold an AWD-LSTM of at least two layers.")
     if len(words) != embedding.size(0):
         must = f"{embedding.size(0):,} words, as many as the embedding has rows"
-        raise CheckpointError(f"{files.words} must have {must}, but has {len(words):,}.")
+        raise CheckpointError(f"{files[1]} must have {must}, but has {len(words):,}.")
     special_words = roles(words)
     if "unk" not in special_words:
         must = f"a word for unknown ones, {' or '.join(ROLES['unk'])}"
-        raise CheckpointError(f"{files.words} must have {must}.")
+        raise CheckpointError(f"{files[1]} must have {must}.")
     special: dict[str, Any] = {
         role: words.index(special_words[role]) if role in special_words else None
         for role in ("pad", "bos")

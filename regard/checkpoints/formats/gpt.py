@@ -1,4 +1,4 @@
-"""The published layouts of GPT, GPT-2 and GPT-Neo: names, configuration, heads.
+"""The published layouts of GPT, GPT-2, GPT-Neo and Llama: names, configuration, heads.
 
 A language model is the model itself; under other heads it is `EncoderWithHeads`. GPT-2's published
 files have no prefix before their names although they hold language models, so that the architecture
@@ -8,34 +8,40 @@ decides and not the names.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
-from typing import Any, cast
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
+from regard.checkpoints.filling import Weights
 from regard.checkpoints.formats.config_table import (
     GENERATION,
+    ConfigJson,
     ConfigTable,
     Field,
-    TokenField,
     activation,
     dropout,
+    of_kind,
     output,
+    special_tokens,
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import (
     TOKEN_HEADS,
     EncoderLayout,
     HeadLayout,
+    Rows,
     affine,
+    block_rows,
+    packed,
 )
 from regard.checkpoints.names import NameRow, Names, split, transpose
-from regard.models.config import MOST_LAYERS, AttentionKind, Epsilon, InitScale, Size, TokenId
+from regard.models.config import MOST_LAYERS, AttentionKind, Epsilon, InitScale, Size
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT, GPT2
 from regard.models.gpt3 import GPTNeo
-from regard.models.protocols import Encoder
+from regard.models.llama import Factor, Llama
+from regard.schema import check_same
 
-LM_HEAD = "lm_head.weight"
 # theirs -> the values that our head for multiple choice computes
 SUMMARY: dict[str, tuple[Any, ...]] = {
     "summary_type": ("cls_index",),
@@ -49,6 +55,9 @@ SUMMARY: dict[str, tuple[Any, ...]] = {
 class GPTLayout(EncoderLayout):
     """How GPT's family is published."""
 
+    HEAD: ClassVar[str] = "lm_head"  # their name of the output over tokens
+    ROLES: ClassVar[tuple[str, ...]] = ("bos", "eos")  # those with default ids
+    CAUSAL = ()
     ENDINGS = {
         (): "Model",
         ("multiple_choice",): "DoubleHeadsModel",
@@ -69,17 +78,15 @@ class GPTLayout(EncoderLayout):
 
     @property
     def architectures(self) -> dict[tuple[str, ...], str]:
-        """See `EncoderLayout`; a language model is none under a head."""
         return super().architectures | {("masked_lm",): self.language_model}
 
-    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`; a language model is not under heads."""
+    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
         model: Any = super().read(config, tensors)
         name = self._named_architecture(config)
         alone = name == self.language_model or not (name or model.heads)
         return model.encoder if alone else model
 
-    def kinds(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    def kinds(self, config: ConfigJson, tensors: Weights) -> tuple[str, ...]:
         name = self._named_architecture(config)
         if name == self.double_heads or CHOICE.sign in tensors:
             for field, values in SUMMARY.items():
@@ -88,7 +95,6 @@ class GPTLayout(EncoderLayout):
         return () if name == self.language_model else super().kinds(config, tensors)
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
-        """The table of a model with these heads, and of its output over tokens."""
         table = super().names(kinds, config)
         self.add_output(table, config)
         return table
@@ -97,16 +103,13 @@ class GPTLayout(EncoderLayout):
         """Add the names of the output over tokens to a table."""
         if config.output == "tied":
             table.tied["encoder.head.weight"] = "encoder.embedding.weight"
-            table.duplicates[LM_HEAD] = self.prefix + self.body[0][1]
+            table.duplicates[f"{self.HEAD}.weight"] = self.prefix + self.body[0][1]
         elif config.output == "own":
-            table.rows.append(NameRow.of("encoder.head.weight", LM_HEAD))
+            table.rows.append(NameRow.of("encoder.head.weight", f"{self.HEAD}.weight"))
 
-    def with_architecture(
-        self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]
-    ) -> EncoderWithHeads | Encoder:
-        """See `Layout`; a language model is not under heads."""
+    def with_architecture(self, model: Any, name: str, tensors: Weights) -> Any:
         if name == self.language_model:
-            return model.encoder if isinstance(model, EncoderWithHeads) else cast(Encoder, model)
+            return model.encoder if isinstance(model, EncoderWithHeads) else model
         return super().with_architecture(model, name, tensors)
 
     def _name_of(self, model: object) -> str | None:
@@ -119,14 +122,17 @@ class GPTLayout(EncoderLayout):
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
         return () if architecture == self.language_model else super()._required_heads(architecture)
 
-    def _adjusted(self, ours: Any, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+    def _adjusted(self, ours: Any, config: ConfigJson, tensors: Weights) -> Any:
         # Their defaults are ids of the released vocabulary; a smaller one has no such token.
-        beyond = [role for role in ("bos", "eos") if (getattr(ours, role) or 0) >= ours.vocab_size]
+        beyond = [role for role in self.ROLES if (getattr(ours, role) or 0) >= ours.vocab_size]
         ours = replace(ours, **dict.fromkeys(beyond))
-        with_output = self._named_architecture(config) in (self.language_model, self.double_heads)
-        if ours.output == "own" and not with_output and LM_HEAD not in tensors:
-            return replace(ours, output="none")
-        return ours
+        if self._named_architecture(config) in (self.language_model, self.double_heads):
+            return ours
+        return ours if self._has_output(ours, tensors) else replace(ours, output="none")
+
+    def _has_output(self, ours: Any, tensors: Weights) -> bool:
+        """Whether a file has what an output over tokens needs beside the embedding."""
+        return ours.output != "own" or f"{self.HEAD}.weight" in tensors
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,7 @@ CLASSES = HeadLayout([("output.weight", "score.weight")])
 CHOICE = HeadLayout(affine("output", "multiple_choice_head.summary"))
 
 FIELDS = {
-    "d_model": Field("n_embd", 768, Size),
-    "heads": Field("n_head", 12, Size),
-    "layers": Field("n_layer", 12, Size),
+    **of_kind(Size, d_model=("n_embd", 768), heads=("n_head", 12), layers=("n_layer", 12)),
     "dropout": dropout("resid_pdrop", 0.1),
     "embedding_dropout": dropout("embd_pdrop", 0.1),
     "attention_dropout": dropout("attn_pdrop", 0.1),
@@ -165,7 +169,6 @@ FIELDS = {
     "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
     "init_range": Field("initializer_range", 0.02, InitScale),
     "output": output(True),
-    "pad": TokenField("pad_token_id", None, TokenId | None),
 }
 LEARNED = {"positions": "learned"}
 SILENT = [*SUMMARY, *GENERATION, "n_ctx"]
@@ -177,25 +180,20 @@ ALIASES = {
 }
 
 GPT_ACTIVATIONS = {"gelu": "gelu-tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
-GPT_TABLE = ConfigTable(
-    FIELDS
-    | {
-        "vocab_size": Field("vocab_size", 40478, Size),
-        "max_length": Field("n_positions", 512, Size),
-        # Their "gelu" is the approximation here, as in the paper's program, and in GPT-2 it is not.
-        "activation": Field("afn", "gelu", names=GPT_ACTIVATIONS),
-        "bos": TokenField("bos_token_id", None, TokenId | None),
-        "eos": TokenField("eos_token_id", None, TokenId | None, several=True),
-    },
-    silent=[*SILENT, "n_special", "predict_special_tokens"],
-    aliases=ALIASES,
-    only=LEARNED,
-)
 GPT_LAYOUT = GPTLayout(
     model=GPT,
     family="OpenAIGPT",
     model_type="openai-gpt",
-    config=GPT_TABLE,
+    config=ConfigTable(
+        FIELDS
+        | of_kind(Size, vocab_size=("vocab_size", 40478), max_length=("n_positions", 512))
+        | special_tokens(pad=None, bos=None, eos=None)
+        # Their "gelu" is the approximation here, as in the paper's program, and in GPT-2 it is not.
+        | {"activation": Field("afn", "gelu", names=GPT_ACTIVATIONS)},
+        silent=[*SILENT, "n_special", "predict_special_tokens"],
+        aliases=ALIASES,
+        only=LEARNED,
+    ),
     prefix="transformer.",
     adapted=("c_attn",),
     ignored=IGNORED,
@@ -207,29 +205,29 @@ GPT_LAYOUT = GPTLayout(
     heads={"classes": CLASSES, "multiple_choice": CHOICE},
 )
 
-GPT2_TABLE = ConfigTable(
-    FIELDS
-    | {
-        "vocab_size": Field("vocab_size", 50257, Size),
-        "d_ff": Field("n_inner", None, Size | None),
-        "max_length": Field("n_positions", 1024, Size),
-        "activation": activation("activation_function", "gelu_new"),
-        "head_dropout": dropout("classifier_dropout", None),
-        "scaled": Field("scale_attn_weights", True, bool),
-        "scaled_by_layer": Field("scale_attn_by_inverse_layer_idx", False, bool),
-        "bos": TokenField("bos_token_id", 50256, TokenId | None),
-        "eos": TokenField("eos_token_id", 50256, TokenId | None, several=True),
-    },
-    # The order of the factors and their type: ours is in float32 always, where it is the same.
-    silent=[*SILENT, "reorder_and_upcast_attn"],
-    aliases=ALIASES | {"hidden_dropout": "classifier_dropout"},
-    only=LEARNED,
-)
 GPT2_LAYOUT = GPTLayout(
     model=GPT2,
     family="GPT2",
     model_type="gpt2",
-    config=GPT2_TABLE,
+    config=ConfigTable(
+        FIELDS
+        | of_kind(Size, vocab_size=("vocab_size", 50257), max_length=("n_positions", 1024))
+        | of_kind(
+            bool,
+            scaled=("scale_attn_weights", True),
+            scaled_by_layer=("scale_attn_by_inverse_layer_idx", False),
+        )
+        | special_tokens(pad=None, bos=50256, eos=50256)
+        | {
+            "d_ff": Field("n_inner", None, Size | None),
+            "activation": activation("activation_function", "gelu_new"),
+            "head_dropout": dropout("classifier_dropout", None),
+        },
+        # The order of the factors and their type: ours is in float32 always, where it is the same.
+        silent=[*SILENT, "reorder_and_upcast_attn"],
+        aliases=ALIASES | {"hidden_dropout": "classifier_dropout"},
+        only=LEARNED,
+    ),
     prefix="transformer.",
     adapted=("c_attn",),
     ignored=IGNORED,
@@ -239,11 +237,7 @@ GPT2_LAYOUT = GPTLayout(
         *BLOCKS,
         *affine("norm", "ln_f"),
     ],
-    heads={
-        "classes": CLASSES,
-        "multiple_choice": CHOICE,
-        **TOKEN_HEADS,
-    },
+    heads={"classes": CLASSES, "multiple_choice": CHOICE, **TOKEN_HEADS},
 )
 
 
@@ -260,7 +254,7 @@ class AttentionTypes(Field):
     theirs: str = TYPES
     absent: Any = field(default_factory=lambda: [[["global", "local"], 12]])
 
-    def read(self, config: Mapping[str, Any]) -> tuple[AttentionKind, ...]:
+    def read(self, config: ConfigJson) -> tuple[AttentionKind, ...]:
         """See `Field`; files have a second field with one entry a layer.
 
         Raises:
@@ -304,57 +298,194 @@ class GPTNeoFields(ConfigTable):
 
 
 ATTENTION = f"{LAYER}.attn.attention"
-PROJECTIONS = tuple(f"{ATTENTION}.{name}_proj.weight" for name in ("q", "k", "v"))
-NEO_BODY = [
-    ("embedding.weight", "wte.weight"),
-    ("positions.vectors.weight", "wpe.weight"),
-    (f"{OURS}.attention.query_key_value.weight", PROJECTIONS, split(3).reversed()),
-    *affine(f"{OURS}.attention.output", f"{ATTENTION}.out_proj"),
-    *affine(f"{OURS}.attention_norm", f"{LAYER}.ln_1"),
-    *affine(f"{OURS}.feed.inner", f"{LAYER}.mlp.c_fc"),
-    *affine(f"{OURS}.feed.outer", f"{LAYER}.mlp.c_proj"),
-    *affine(f"{OURS}.feed_norm", f"{LAYER}.ln_2"),
-    *affine("norm", "ln_f"),
-]
-
-NEO_TABLE = GPTNeoFields(
-    {
-        "vocab_size": Field("vocab_size", 50257, Size),
-        "d_model": Field("hidden_size", 2048, Size),
-        "d_ff": Field("intermediate_size", None, Size | None),
-        "heads": Field("num_heads", 16, Size),
-        "layers": Field("num_layers", 24, Size),
-        "max_length": Field("max_position_embeddings", 2048, Size),
-        "attention_kinds": AttentionTypes(),
-        "window": Field("window_size", 256, Size),
-        "activation": activation("activation_function", "gelu_new"),
-        "dropout": dropout("resid_dropout", 0.0),
-        "embedding_dropout": dropout("embed_dropout", 0.0),
-        "attention_dropout": dropout("attention_dropout", 0.0),
-        "head_dropout": dropout("classifier_dropout", 0.1),
-        "norm_eps": Field("layer_norm_epsilon", 1e-5, Epsilon),
-        "init_range": Field("initializer_range", 0.02, InitScale),
-        "output": output(True),
-        "pad": TokenField("pad_token_id", None, TokenId | None),
-        "bos": TokenField("bos_token_id", 50256, TokenId | None),
-        "eos": TokenField("eos_token_id", 50256, TokenId | None, several=True),
-    },
-    # Older releases write what a head for multiple choice would be, and there is none.
-    silent=[*GENERATION, LAYERS, *SUMMARY, "summary_activation", "summary_first_dropout"],
-    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-    only=LEARNED,
-)
+PROJECTIONS = tuple(f"{ATTENTION}.{name}_proj.weight" for name in "qkv")
 GPT_NEO = CausalLMLayout(
     model=GPTNeo,
     family="GPTNeo",
     model_type="gpt_neo",
-    config=NEO_TABLE,
+    config=GPTNeoFields(
+        of_kind(
+            Size,
+            vocab_size=("vocab_size", 50257),
+            d_model=("hidden_size", 2048),
+            heads=("num_heads", 16),
+            layers=("num_layers", 24),
+            max_length=("max_position_embeddings", 2048),
+            window=("window_size", 256),
+        )
+        | special_tokens(pad=None, bos=50256, eos=50256)
+        | {name: FIELDS[name] for name in ("norm_eps", "init_range", "output")}
+        | {
+            "d_ff": Field("intermediate_size", None, Size | None),
+            "attention_kinds": AttentionTypes(),
+            "activation": activation("activation_function", "gelu_new"),
+            "dropout": dropout("resid_dropout", 0.0),
+            "embedding_dropout": dropout("embed_dropout", 0.0),
+            "attention_dropout": dropout("attention_dropout", 0.0),
+            "head_dropout": dropout("classifier_dropout", 0.1),
+        },
+        # Older releases write what a head for multiple choice would be, and there is none.
+        silent=[*GENERATION, LAYERS, *SUMMARY, "summary_activation", "summary_first_dropout"],
+        aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+        only=LEARNED,
+    ),
     prefix="transformer.",
     adapted=("q_proj", "v_proj"),
     ignored=[f"{ATTENTION}.bias", f"{ATTENTION}.masked_bias"],
-    body=NEO_BODY,
+    body=[
+        ("embedding.weight", "wte.weight"),
+        ("positions.vectors.weight", "wpe.weight"),
+        (f"{OURS}.attention.query_key_value.weight", PROJECTIONS, split(3).reversed()),
+        *block_rows(LAYER, "attn.attention.out_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2"),
+        *affine("norm", "ln_f"),
+    ],
+    heads={"classes": CLASSES, **TOKEN_HEADS},
+)
+
+# ----------------------------------------------------------------------------------- Llama
+
+PARTIAL = "partial_rotary_factor"  # in the table or, in older files, beside it
+ORIGINAL = "original_max_position_embeddings"  # likewise; that beside the table takes precedence
+ROTARY = ("rope_parameters", "rope_scaling", "rope_theta", "rope_interleaved", PARTIAL, ORIGINAL)
+# `rope_type` of theirs -> ours
+SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
+# ours -> their field inside `rope_parameters`, by `rope_type`
+SCALING_FIELDS = {
+    "none": {},
+    "linear": of_kind(Factor, rope_factor=("factor", None)),
+    "llama3": of_kind(
+        Factor,
+        rope_factor=("factor", None),
+        rope_low_factor=("low_freq_factor", None),
+        rope_high_factor=("high_freq_factor", None),
+    )
+    | of_kind(Size, rope_original_length=(ORIGINAL, None)),
+}
+
+
+@dataclass(frozen=True)
+class LlamaFields(ConfigTable):
+    """The fields of rotary positions are a table inside config.json.
+
+    Releases of `transformers` before 5 have `rope_theta` beside it and call it `rope_scaling`.
+    """
+
+    def read(self, config: ConfigJson) -> dict[str, Any]:
+        """The options of our configuration."""
+        return super().read(config) | _read_rotary(config)
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Their fields for our configuration, for both generations of releases."""
+        kind = next(theirs for theirs, ours in SCALINGS.items() if ours == config.rope_scaling)
+        fields = SCALING_FIELDS[config.rope_scaling]
+        scaling = {field.theirs: getattr(config, ours) for ours, field in fields.items()}
+        table = {"rope_type": kind, "rope_theta": config.rope_theta, **scaling}
+        old = {"rope_type": kind, **scaling} if scaling else None
+        rotary = {"rope_parameters": table, "rope_theta": config.rope_theta, "rope_scaling": old}
+        heads = {"num_key_value_heads": config.shared_heads}
+        return super().write(config) | heads | rotary
+
+
+def _read_rotary(config: ConfigJson) -> dict[str, Any]:
+    """The options of rotary positions.
+
+    Raises:
+        ConfigError: they are computed in a way that our model does not have.
+    """
+    if config.get("rope_interleaved"):
+        raise unsupported("rope_interleaved", "false", config["rope_interleaved"])
+    table = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(table, Mapping):
+        raise unsupported("rope_parameters", "a table", table)
+    new = "rope_parameters"
+    other = config[new] if isinstance(config.get(new), Mapping) else {}
+    for name in other:
+        check_same("config.json", f"rope_scaling.{name}", table.get(name), f"`{new}`", other[name])
+    for name, fields in (("rope_theta", config), ("type", table)):
+        inside = "rope_type" if name == "type" else name
+        check_same("config.json", name, fields.get(name), f"`{new}.{inside}`", table.get(inside))
+    theta = table.get("rope_theta", config.get("rope_theta", 10_000.0))
+    kind = table.get("rope_type", table.get("type", "default"))
+    if kind not in SCALINGS:
+        raise unsupported("rope_type", f"one of {', '.join(SCALINGS)}", kind)
+    for fields in (config, table):
+        if fields.get(PARTIAL) not in (None, 1, 1.0):
+            raise unsupported(PARTIAL, "1", fields[PARTIAL])
+    fields = {ORIGINAL: config.get("max_position_embeddings", 2048)} | dict(table)
+    if config.get(ORIGINAL) is not None:
+        fields[ORIGINAL] = config[ORIGINAL]
+    ours = {name: field.read(fields) for name, field in SCALING_FIELDS[SCALINGS[kind]].items()}
+    theta = Field("rope_theta", None, Factor).read({"rope_theta": theta})
+    return {"rope_theta": theta, "rope_scaling": SCALINGS[kind], **ours}
+
+
+@dataclass(frozen=True)
+class LlamaLayout(CausalLMLayout):
+    """How Llama is published: biases only where the configuration says so."""
+
+    def body_of(self, config: Any) -> Rows:
+        parts = (("attention", config.attention_bias), ("feed", config.feed_bias))
+        skipped = [f".{name}." for name, has_bias in parts if not has_bias]
+        return [
+            row
+            for row in self.body
+            if not (row[0].endswith(".bias") and any(part in row[0] for part in skipped))
+        ]
+
+    def names(self, kinds: Sequence[str], config: Any) -> Names:
+        # under the head for answers the prefix is that of GPT
+        layout = replace(self, prefix="transformer.") if "span" in kinds else self
+        return super(LlamaLayout, layout).names(kinds, config)
+
+
+LLAMA_LAYER = "layers.{layer}"
+LLAMA = LlamaLayout(
+    model=Llama,
+    family="Llama",
+    model_type="llama",
+    config=LlamaFields(
+        of_kind(
+            Size,
+            vocab_size=("vocab_size", 32000),
+            d_model=("hidden_size", 4096),
+            d_ff=("intermediate_size", 11008),
+            heads=("num_attention_heads", 32),
+            layers=("num_hidden_layers", 32),
+            max_length=("max_position_embeddings", 2048),
+        )
+        | of_kind(
+            Size | None, key_value_heads=("num_key_value_heads", None), head_dim=("head_dim", None)
+        )
+        | of_kind(bool, attention_bias=("attention_bias", False), feed_bias=("mlp_bias", False))
+        | special_tokens(pad=None, bos=1, eos=2)
+        | {
+            "activation": activation("hidden_act", "silu"),
+            "attention_dropout": dropout("attention_dropout", 0.0),
+            "head_dropout": dropout("classifier_dropout", 0.1),
+            "norm_eps": Field("rms_norm_eps", 1e-6, Epsilon),
+            "init_range": FIELDS["init_range"],
+            "output": output(False),
+        },
+        # How their program splits its products, and a note in the files of SmolLM2.
+        silent=[*GENERATION, *ROTARY, "pretraining_tp", "is_llama_config"],
+    ),
+    prefix="model.",
+    adapted=("q_proj", "v_proj"),
+    ignored=[f"{LLAMA_LAYER}.self_attn.rotary_emb.inv_freq"],
+    body=[
+        ("embedding.weight", "embed_tokens.weight"),
+        (f"{OURS}.attention_norm.weight", f"{LLAMA_LAYER}.input_layernorm.weight"),
+        *affine(f"{OURS}.attention.query", f"{LLAMA_LAYER}.self_attn.q_proj"),
+        *packed(f"{OURS}.attention.key_value", [f"{LLAMA_LAYER}.self_attn.{x}_proj" for x in "kv"]),
+        *affine(f"{OURS}.attention.output", f"{LLAMA_LAYER}.self_attn.o_proj"),
+        (f"{OURS}.feed_norm.weight", f"{LLAMA_LAYER}.post_attention_layernorm.weight"),
+        *packed(f"{OURS}.feed.inner", [f"{LLAMA_LAYER}.mlp.{x}_proj" for x in ("gate", "up")]),
+        *affine(f"{OURS}.feed.outer", f"{LLAMA_LAYER}.mlp.down_proj"),
+        ("norm.weight", "norm.weight"),
+    ],
     heads={
-        "classes": HeadLayout([("output.weight", "score.weight")]),
-        **TOKEN_HEADS,
+        "classes": CLASSES,
+        "tags": HeadLayout(affine("output", "score")),
+        "span": TOKEN_HEADS["span"],
     },
 )

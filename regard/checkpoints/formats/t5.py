@@ -5,30 +5,28 @@ in the tensors: later releases of `transformers` write `tie_word_embeddings` tru
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints.filling import assign
 from regard.checkpoints.formats.config_table import (
     ACTIVATIONS,
     GENERATION,
+    ConfigJson,
     ConfigTable,
     Field,
     TokenField,
     dropout,
+    of_kind,
     unsupported,
 )
 from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.formats.transformer import EncoderDecoderLayout
 from regard.checkpoints.names import Names, split
-from regard.errors import ConfigError
-from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Epsilon, Size, TokenId
-from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.models.protocols import Encoder
 from regard.models.t5 import T5, T5Config, T5Encoder
 
 # ----------------------------------------------------------------------------------- weights
@@ -89,20 +87,6 @@ HEAD = "lm_head.weight"
 # Old files have a relative bias for cross-attention, which no release has ever read.
 UNREAD = ["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"]
 
-
-def _names(config: T5Config) -> Names:
-    rows = [*WHOLE, _inner("encoder." + INNER[0], INNER[1], config.gated)]
-    rows.append(_inner(*DECODER_INNER, config.gated))
-    tied = {"embedding.weight": "encoder.embedding.weight"}
-    duplicates = dict.fromkeys(SHARED, "shared.weight")
-    if config.tied:
-        tied["head.weight"] = "encoder.embedding.weight"
-        duplicates[HEAD] = "shared.weight"
-    else:
-        rows.append(("head.weight", HEAD))
-    return Names(rows, tied=tied, duplicates=duplicates, ignored=UNREAD)
-
-
 # ----------------------------------------------------------------------------------- config.json
 
 ALIASES = {
@@ -119,26 +103,35 @@ SILENT = (
 FEED = ("feed_forward_proj", "dense_act_fn", "is_gated_act")  # read together
 OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
 ENCODER_FIELDS = {
-    "vocab_size": Field("vocab_size", 32128, Size),
-    "d_model": Field("d_model", 512, Size),
-    "d_ff": Field("d_ff", 2048, Size),
-    "heads": Field("num_heads", 8, Size),
-    "head_dim": Field("d_kv", 64, Size),
-    "layers": Field("num_layers", 6, Size),
-    "buckets": Field("relative_attention_num_buckets", 32, Size),
-    "max_distance": Field("relative_attention_max_distance", 128, Size),
+    **of_kind(
+        Size,
+        vocab_size=("vocab_size", 32128),
+        d_model=("d_model", 512),
+        d_ff=("d_ff", 2048),
+        heads=("num_heads", 8),
+        head_dim=("d_kv", 64),
+        layers=("num_layers", 6),
+        buckets=("relative_attention_num_buckets", 32),
+        max_distance=("relative_attention_max_distance", 128),
+    ),
     "dropout": dropout("dropout_rate", 0.1),
     "norm_eps": Field("layer_norm_epsilon", 1e-6, Epsilon),
     "pad": TokenField("pad_token_id", 0, TokenId),
 }
 # The defaults of mT5 and umT5 are those of their small models.
-MULTILINGUAL = {
-    "vocab_size": Field("vocab_size", 250112, Size),
-    "d_ff": Field("d_ff", 1024, Size),
-    "heads": Field("num_heads", 6, Size),
-    "layers": Field("num_layers", 8, Size),
+MULTILINGUAL = of_kind(
+    Size,
+    vocab_size=("vocab_size", 250112),
+    d_ff=("d_ff", 1024),
+    heads=("num_heads", 6),
+    layers=("num_layers", 8),
+)
+# Of the whole model, beside those of its encoder; the first two may be absent.
+DECODER_FIELDS = {
+    "decoder_layers": Field("num_decoder_layers", None, Size),
+    "bos": TokenField("decoder_start_token_id", None, TokenId),
+    "eos": TokenField("eos_token_id", 1, TokenId, several=True),
 }
-EOS = TokenField("eos_token_id", 1, TokenId, several=True)
 
 
 @dataclass(frozen=True)
@@ -154,9 +147,10 @@ class T5Fields(ConfigTable):
 
     @property
     def theirs(self) -> dict[str, str]:
-        return {**super().theirs, "activation": FEED[0]}
+        of_decoder = {ours: field.theirs for ours, field in DECODER_FIELDS.items()}
+        return super().theirs | of_decoder | {"activation": FEED[0]}
 
-    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> dict[str, Any]:
         options = super().read(config)
         gated, activation = _feed(config, self.feed)
         buckets, most = options["buckets"], options["max_distance"]
@@ -183,7 +177,7 @@ class T5Fields(ConfigTable):
         return {**super().write(config), **values}
 
 
-def _feed(config: Mapping[str, Any], absent: str) -> tuple[bool, str]:
+def _feed(config: ConfigJson, absent: str) -> tuple[bool, str]:
     """Whether feed-forward layers are gated, and our name of their activation.
 
     Raises:
@@ -227,64 +221,27 @@ class T5EncoderLayout(EncoderLayout):
 
 
 @dataclass(frozen=True)
-class T5Layout:
-    """How one family is published, a `Layout`."""
+class T5Layout(EncoderDecoderLayout):
+    """How one family is published; the encoder alone, and under the head of tags, is `heads`."""
 
-    model_type: str
-    family: str
-    fields: T5Fields
-    encoder: T5EncoderLayout
-    model: type[nn.Module] = T5
-    prefix: str = "transformer."
-    adapted: tuple[str, ...] = ("q", "v")
-
-    @property
-    def architecture(self) -> str:
-        """Of the whole model."""
-        return f"{self.family}ForConditionalGeneration"
-
-    @property
-    def known_architectures(self) -> Collection[str]:
-        return (self.architecture, f"{self.family}WithLMHeadModel", *self._encoders)
-
-    def has_heads_of(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-        """See `Layout`; the output is no head of its own."""
-        return True
-
-    @property
-    def _encoders(self) -> Collection[str]:
-        return self.encoder.known_architectures
-
-    def holds(self, model: nn.Module) -> bool:
-        if type(model) is T5:
-            return self.fields.can_write(model.config)
-        return self.encoder.holds(model)
-
-    def write(
-        self, model: T5 | EncoderWithHeads | Encoder
-    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        if not isinstance(model, T5):
-            config, tensors = self.encoder.write(model)
+    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        config, tensors = super().write(model)
+        if type(model) is not T5:
             return config | {"is_encoder_decoder": False}, tensors
         # Releases of `transformers` before 5 divide by sqrt(D) where the output is tied and nowhere
         # else; later ones where `scale_decoder_outputs` is true.
         ours = model.config
-        config = {
-            "model_type": self.model_type,
-            "architectures": [self.architecture],
-            **self.fields.write(ours),
-            "num_decoder_layers": ours.decoder_layers,
-            **dict(zip(OUTPUT, (ours.tied, ours.scale_output), strict=True)),
-            "is_encoder_decoder": True,
-            "decoder_start_token_id": ours.bos,
-            "eos_token_id": ours.eos,
-        }
-        return config, _names(ours).write(model.state_dict())
+        for name, field in DECODER_FIELDS.items():
+            config[field.theirs] = getattr(ours, name)
+        config |= dict(zip(OUTPUT, (ours.tied, ours.scale_output), strict=True))
+        return config, tensors
 
-    def read(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
-        """See `Layout`; a whole model is one with tensors of a decoder."""
+    def read(self, config: ConfigJson, tensors: Mapping[str, Tensor]) -> nn.Module:
+        # A whole model is one with tensors of a decoder.
+        assert self.heads is not None
         named = (config.get("architectures") or [""])[0]
-        if named in self._encoders or not any(name.startswith("decoder.") for name in tensors):
+        has_decoder = any(name.startswith("decoder.") for name in tensors)
+        if named in self.heads.known_architectures or not has_decoder:
             of_decoder = ("decoder.", "lm_head.")
             encoder = {
                 name: tensor
@@ -292,41 +249,35 @@ class T5Layout:
                 if not name.removeprefix("transformer.").startswith(of_decoder)
             }
             fields = {k: v for k, v in config.items() if k not in (*OUTPUT, "num_decoder_layers")}
-            return self.encoder.read(fields | {"is_encoder_decoder": False}, encoder)
+            return self.heads.read(fields | {"is_encoder_decoder": False}, encoder)
         if named not in ("", *self.known_architectures):
             raise unsupported("architectures", " or ".join(self.known_architectures), named)
         # A file may have the embedding only under the name of a stack.
         of_stacks = [tensors[name] for name in SHARED if name in tensors]
         tensors = {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
-        ours = self.read_config(config, tensors)
-        check_sizes(ours, tensors, "config.json", ConfigError, self._field_names)
-        model = T5(ours)
-        assign(model, _names(ours).read(tensors, model.state_dict()))
-        return model
-
-    def read_config(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> T5Config:
-        """Our configuration for config.json and the tensors, which say whether the output is tied.
-
-        Raises:
-            ConfigError: it asks for what our model does not compute.
-        """
-        options = self.fields.read({"is_encoder_decoder": True, **config})
-        pad, start = options["pad"], config.get("decoder_start_token_id")
-        layers = config.get("num_decoder_layers")
-        more = {
-            "decoder_layers": Field("num_decoder_layers", None, Size),
-            "bos": TokenField("decoder_start_token_id", None, TokenId),
-            "eos": EOS,
+        options = self.config.read({"is_encoder_decoder": True, **config})
+        defaults = {
+            "num_decoder_layers": options["layers"],
+            "decoder_start_token_id": options["pad"],
         }
-        fields = {**config, "num_decoder_layers": options["layers"] if layers is None else layers}
-        fields["decoder_start_token_id"] = pad if start is None else start
-        options |= {ours: field.read(fields) for ours, field in more.items()}
-        tied = is_tied(config, tensors)
-        ours = T5Config(**options, tied=tied, scale_output=self._scales_output(config))
-        check_consistent(ours, "config.json", ConfigError, self._field_names)
-        return ours
+        absent = {name: value for name, value in defaults.items() if config.get(name) is None}
+        options |= {k: field.read({**config, **absent}) for k, field in DECODER_FIELDS.items()}
+        tied, scales = is_tied(config, tensors), self._scales_output(config)
+        return self._filled(T5Config(**options, tied=tied, scale_output=scales), tensors)
 
-    def _scales_output(self, config: Mapping[str, Any]) -> bool:
+    def names(self, config: Any) -> Names:
+        rows = [*WHOLE, _inner("encoder." + INNER[0], INNER[1], config.gated)]
+        rows.append(_inner(*DECODER_INNER, config.gated))
+        tied = {"embedding.weight": "encoder.embedding.weight"}
+        duplicates = dict.fromkeys(SHARED, EMBEDDING)
+        if config.tied:
+            tied["head.weight"] = "encoder.embedding.weight"
+            duplicates[HEAD] = EMBEDDING
+        else:
+            rows.append(("head.weight", HEAD))
+        return Names(rows, tied=tied, duplicates=duplicates, ignored=UNREAD)
+
+    def _scales_output(self, config: ConfigJson) -> bool:
         """Whether hidden states are divided by sqrt(D) before the output."""
         tie, scale = (config.get(name) for name in OUTPUT)
         for name, value in zip(OUTPUT, (tie, scale), strict=True):
@@ -339,32 +290,8 @@ class T5Layout:
         never = self.model_type == "mt5" and release is not None and int(release[0]) >= 5
         return tie is not False and not never
 
-    @property
-    def _field_names(self) -> dict[str, str]:
-        added = dict(decoder_layers="num_decoder_layers", bos="decoder_start_token_id")
-        return {**self.fields.theirs, **added, "eos": "eos_token_id"}
 
-    def names_of(self, model: T5 | EncoderWithHeads | Encoder) -> Names:
-        return _names(model.config) if isinstance(model, T5) else self.encoder.names_of(model)
-
-    def architecture_of(self, model: nn.Module) -> str:
-        whole = isinstance(model, T5)
-        return self.architecture if whole else self.encoder.architecture_of(model)
-
-    def with_architecture(self, model: nn.Module, name: str, tensors: Mapping[str, Tensor]) -> Any:
-        """See `Layout`; a whole model has one architecture."""
-        if not isinstance(model, T5):
-            return self.encoder.with_architecture(model, name, tensors)
-        if name not in self.known_architectures or name in self._encoders:
-            raise ConfigError(f"`architectures` must name {self.architecture}, but names {name!r}.")
-        return model
-
-    def in_their_order(self, hidden: Tensor) -> Tensor:
-        """See `Layout`; the order is ours."""
-        return hidden
-
-
-def is_tied(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
+def is_tied(config: ConfigJson, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the embedding is the output, too: the tensors have no other one.
 
     Two equal ones are one, unless config.json says that they are not tied.
@@ -396,7 +323,17 @@ def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layo
         adapted=("q", "v"),
         heads={"tags": HeadLayout(affine("output", "classifier"))},
     )
-    return T5Layout(model_type, family, table, encoder)
+    return T5Layout(
+        model=T5,
+        model_type=model_type,
+        family=family,
+        rows=WHOLE,
+        config=table,
+        endings=("ForConditionalGeneration", "WithLMHeadModel"),
+        heads=encoder,
+        prefix="transformer.",
+        adapted=("q", "v"),
+    )
 
 
 T5_LAYOUT = _layout("t5", "T5", "relu")

@@ -10,7 +10,7 @@ import torch
 
 import regard
 from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.bart import BART, MBART
+from regard.checkpoints.formats.transformer import BART, MBART
 from regard.checkpoints.model_folder import open_folder
 from regard.data.batches import Sequences
 

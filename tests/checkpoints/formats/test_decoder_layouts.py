@@ -25,8 +25,7 @@ from their_gpts import (
 from torch.nn import functional as F
 
 from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.gpt import GPT_NEO
-from regard.checkpoints.formats.llama import LLAMA
+from regard.checkpoints.formats.gpt import GPT_NEO, LLAMA
 from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
 from regard.decoding import generate
