@@ -11,7 +11,7 @@ and a field of config.json lists them, so that they are pruned again when they a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard.checkpoints.formats.encoder_layout import EncoderLayout
     from regard.checkpoints.formats.transformer import EncoderDecoderLayout
 
-    Layout = EncoderLayout | EncoderDecoderLayout
+    Layout: TypeAlias = EncoderLayout | EncoderDecoderLayout
 
 # `model_type` of the published config.json -> module of this folder:layout
 LAYOUTS = {
