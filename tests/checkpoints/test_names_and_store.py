@@ -26,7 +26,7 @@ GPT2 = Names(
         (
             tuple(f"layers.{{layer}}.attention.{p}.weight" for p in ("query", "key", "value")),
             "h.{layer}.attn.c_attn.weight",
-            split(3, dim=1).then(transpose),
+            transpose.then(split(3)),
         ),
         (
             tuple(f"layers.{{layer}}.attention.{p}.bias" for p in ("query", "key", "value")),
