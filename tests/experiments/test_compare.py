@@ -362,24 +362,23 @@ def test_keywords_models_and_runs_are_compared(tmp_path, monkeypatch):
 
 
 SCORED = {  # by its task: an option outside the data on which the validation score depends
-    "replaced-tokens": ("objective.weight", 50.0, 5.0, '[tokenizer]\n[data]\ntrain = ["{}"]\n'),
-    "embedding": ("teacher.path", "one", "other", '[data]\ntrain = "{}"\n'),
+    "replaced-tokens": ("objective.weight", 50.0, 5.0, ["lines.txt"]),
+    "embedding": ("teacher.path", "one", "other", "lines.txt"),
 }
 
 
 @pytest.mark.parametrize("task", SCORED)
 def test_scores_that_depend_on_an_option_need_one_value_of_it(task, tmp_path):
     """ELECTRA's weighted sum of two losses, and the distance from the vectors of a teacher."""
-    option, value, other, sections = SCORED[task]
+    option, value, other, lines = SCORED[task]
     section, _, name = option.partition(".")
     (tmp_path / "lines.txt").write_text("the cat sat\n" * 9)
-    files = [tmp_path / "first.toml", tmp_path / "second.toml"]
-    for file, chosen in zip(files, (value, other), strict=True):
-        file.write_text(
-            f'task = "{task}"\n{sections.format(tmp_path / "lines.txt")}'
-            f'[model]\nname = "electra"\n[training]\nmax_steps = 2\n'
-            f"[{section}]\n{name} = {json.dumps(chosen)}\n"
-        )
+    both = dict(task=task, data=dict(train=lines), model=dict(name="electra"))
+    both |= dict(training=dict(max_steps=2), tokenizer={} if task == "replaced-tokens" else None)
+    files = [
+        written(tmp_path / f"{chosen}.toml", both, {section: {name: chosen}})
+        for chosen in (value, other)
+    ]
     told = f"\n  {option}: {value!r} in .*, {other!r} in "
     with pytest.raises(ConfigError, match=told):
         compare(files, out=tmp_path / "out", progress=False)

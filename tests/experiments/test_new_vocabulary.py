@@ -64,21 +64,6 @@ def test_vectors_and_biases_are_matched_by_the_word(start):
     assert made.config.eos == tokenizer.eos_id
 
 
-def test_a_tuned_model_speaks_the_new_words_and_a_classifier_starts_from_it(start):
-    run, (told,) = train(
-        "new.txt", start, "tuned", max_steps=100, learning_rate=2e-2, schedule={"name": "constant"}
-    )
-    assert "6 of 14 words" in told
-    assert "again" in run.model.generate("the dog ran off", max_tokens=3)
-    Path("rows.tsv").write_text("the zebra sat\tyes\nthe dog ran off\tno\n" * 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        classifier = regard.train(
-            task="classification", model="tuned", train="rows.tsv", max_steps=2, progress=False
-        )
-    assert classifier.model.tokenizer.vocab() == run.model.tokenizer.vocab()
-
-
 def test_subwords_are_not_exchanged(start):
     with pytest.raises(ConfigError, match="only words can be exchanged, not the kinds"):
         train("new.txt", start, "none", tokenizer=dict(kind="bpe", vocab_size=60))

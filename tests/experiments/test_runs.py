@@ -33,17 +33,11 @@ RECIPE = dict(
     data=dict(train=["train.a", "train.b"], valid=["valid.a", "valid.b"], max_tokens_per_batch=256),
     tokenizer=dict(kind="words", vocab_size=50),
     model=dict(
-        name="transformer",
-        d_model=16,
-        d_ff=32,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        max_length=12,
-        dropout=0.0,
+        name="transformer", d_model=16, d_ff=32, heads=2, encoder_layers=1, decoder_layers=1,
+        max_length=12, dropout=0.0,
     ),
     training=dict(max_steps=1),
-)
+)  # fmt: skip
 LANGUAGE = dict(
     task="language-modeling",
     data=dict(train="train.a", valid="valid.a", batch_size=4, sequence_length=8),
@@ -185,16 +179,10 @@ def test_loading_a_run_without_weights_raises_an_error_that_names_resume(workdir
 def test_transformers_translates_equally_with_a_saved_folder(workdir):
     """Its tokenizer ends sentences as ours were in training, and its limit cuts nothing off."""
     transformers = pytest.importorskip("transformers")
-    sizes = ("model.max_length=60", "decoding.min_tokens=12")
-    limits = ("decoding.max_length_a=2.0", "decoding.max_length_b=3")
-    train(
-        "small.toml",
-        "training.max_steps=80",
-        "training.optimizer.learning_rate=1e-2",
-        "training.schedule.name=constant",
-        *sizes,
-        *limits,
-    )
+    learned = ("max_steps=80", "optimizer.learning_rate=1e-2", "schedule.name=constant")
+    limits = ("min_tokens=12", "max_length_a=2.0", "max_length_b=3")
+    options = [f"training.{one}" for one in learned] + [f"decoding.{one}" for one in limits]
+    train("small.toml", "model.max_length=60", *options)
     task = runs.load("run")
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained("run/model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained("run/model")

@@ -31,33 +31,22 @@ from regard.training.interrupt import Paused
 from regard.training.metrics_log import TIMING, read_events
 
 RECIPE = dict(
-    task="translation",
-    name="small",
+    task="translation", name="small",
     data=dict(
-        train=["data/train.a", "data/train.b"],
-        valid=["data/valid.tsv"],
-        test=["data/valid.tsv"],
+        train=["data/train.a", "data/train.b"], valid=["data/valid.tsv"], test=["data/valid.tsv"],
         max_tokens_per_batch=64,
     ),
     tokenizer=dict(kind="words", vocab_size=50),
     model=dict(
-        name="transformer",
-        d_model=8,
-        d_ff=8,
-        heads=2,
-        encoder_layers=1,
-        decoder_layers=1,
-        max_length=12,
-        dropout=0.1,
+        name="transformer", d_model=8, d_ff=8, heads=2, encoder_layers=1, decoder_layers=1,
+        max_length=12, dropout=0.1,
     ),
     training=dict(
-        max_steps=3,
-        threads=1,
-        logging_steps=1,
+        max_steps=3, threads=1, logging_steps=1,
         validation=dict(eval_steps=2),
         checkpoints=dict(save_steps=1, save_seconds=0),
     ),
-)
+)  # fmt: skip
 
 
 def write_data(folder: Path) -> None:

@@ -34,7 +34,7 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.bert import Albert, AlbertConfig, Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
-from regard.models.roberta import Roberta, RobertaConfig
+from regard.models.roberta import Roberta
 from regard.tasks.replaced_tokens import ReplacedTokens
 from regard.text.training import train
 
@@ -110,14 +110,6 @@ def test_positions_start_after_the_padding_id(pad):
 def wide(texts: Sequences) -> Sequences:
     assert texts.ids.size(1) == T and int(texts.ids.max()) < V
     return texts
-
-
-def test_published_folders_of_roberta_have_its_model_type():
-    bert, roberta = Bert(BertConfig(20, **TINY)), Roberta(RobertaConfig(20, **TINY))
-    assert to_published(EncoderWithHeads(bert, {}))[0]["model_type"] == "bert"
-    config, tensors = to_published(EncoderWithHeads(roberta, {}))
-    assert config["model_type"] == "roberta"
-    assert type(from_published(config, tensors).encoder) is Roberta
 
 
 def tokenizer(*special_tokens: str):
@@ -308,7 +300,7 @@ def test_texts_have_the_vectors_of_transformers(multilingual_folder, tmp_path, f
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("stated", ["BertTokenizer", "XLMRobertaTokenizer", "spiece"])
+@pytest.mark.parametrize("stated", ["BertTokenizer", "XLMRobertaTokenizer"])
 def test_a_multilingual_sentence_encoder_opens_in_one_command(
     multilingual_folder, tmp_path, stated
 ):
@@ -321,19 +313,6 @@ def test_a_multilingual_sentence_encoder_opens_in_one_command(
         "model_max_length": 512, "tokenizer_class": stated,
     }  # fmt: skip
     given = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    if stated == "spiece":
-        spm = pytest.importorskip("sentencepiece")
-        lines = tmp_path / "lines.txt"
-        lines.write_text("\n".join(TEXTS * 30))
-        spm.SentencePieceTrainer.train(
-            input=str(lines), model_prefix=str(tmp_path / "sentencepiece.bpe"), vocab_size=30,
-            hard_vocab_limit=False, minloglevel=2,
-        )  # fmt: skip
-        config["tokenizer_class"] = "XLMRobertaTokenizer"
-        (tmp_path / "tokenizer.json").unlink()
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-        theirs = transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
-        given = theirs(TEXTS, padding=True, return_tensors="pt")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "modules.json").write_text(json.dumps([
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

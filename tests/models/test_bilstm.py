@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import asdict
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.data.batches import Sequences
-from regard.experiments import runs
 from regard.layers.pooling import choice_of
 from regard.models.bert import Bert
 from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.word_encoders import BiLSTM, BiLSTMConfig, KimCNN, KimCNNConfig
-from regard.tasks.embedding import Embedder
-from regard.text import Tokenizer, train
+from regard.text import train
 
 SMALL = dict(d_words=5, d_model=8, d_character=4, d_characters=6, word_length=9, dropout=0.0)
 TEXTS = [["the", "cat", "sat"], ["a"], ["zebras", "the", "unheardofword", "é☃", "cat"]]
@@ -231,39 +226,3 @@ def test_the_encoder_of_features_is_frozen_and_without_dropout():
     frozen = {name for name, weight in model.named_parameters() if weight.grad is None}
     assert frozen == {f"encoder.{name}" for name, _ in model.encoder.named_parameters()}
     assert (model.choice.scalars.grad != 0).all()
-
-
-def test_a_tagger_on_features_is_trained_saved_and_loaded(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    sentences = ["jim lives in rome", "anna likes jim", "rome is old"] * 3
-    words = " ".join(sentences).split()
-    tags = {"jim": "B-PER", "anna": "B-PER", "rome": "B-LOC"}
-    (tmp_path / "train").write_text(
-        "\n".join("".join(f"{w} {tags.get(w, 'O')}\n" for w in s.split()) for s in sentences)
-    )
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    (tmp_path / "vocab.txt").write_text("\n".join([*special, *dict.fromkeys(words)]))
-    inner = EncoderWithHeads(Bert(Bert.Config(len(special) + len(set(words)), **SIZES)), {})
-    runs.save(Embedder(inner, Tokenizer.load(tmp_path)), "start")
-    (tmp_path / "r.toml").write_text(
-        'task = "tagging"\n[model]\npath = "start"\n[model.features]\ncombine = "mix"\n'
-        'd_model = 16\nlstm_layers = 1\ndropout = 0.0\n[data]\ntrain = "train"\nvalid = "train"\n'
-        "[training]\nepochs = 30\nvalidation.eval_steps = 60\n"
-        '[training.schedule]\nname = "constant"\n'
-        "[training.optimizer]\nlearning_rate = 0.02\n"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trained = runs.train("r.toml", progress=False)
-        folder, result = trained.folder, trained.result
-    task = runs.load(folder)
-    assert result.scores["f1"] == 1
-    assert task.predict([["anna", "likes", "jim"]]) == [["B-PER", "O", "B-PER"]]
-    trained = task.module.encoder
-    for name, weight in inner.encoder.state_dict().items():
-        assert torch.equal(weight, trained.encoder.state_dict()[name]), name
-    assert trained.config.base_model["layers"] == 4 and trained.choice.scalars.abs().max() > 0
-    mixed = task.embed("anna likes rome", layers=0, granularity="token")
-    known = runs.load("start").embed("anna likes rome", layers=trained.choice, granularity="token")
-    torch.testing.assert_close(torch.tensor(mixed), torch.tensor(known))
-    assert asdict(trained.config)["combine"] == "mix"

@@ -13,7 +13,6 @@ import torch
 from regard.checkpoints.formats.arpa import write_arpa
 from regard.errors import ConfigError
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.tasks.language_modeling import TextGenerator
 from regard.text import train as train_tokenizer
 
 EOS, V = 2, 400
@@ -129,26 +128,6 @@ def test_steps_prefixes_and_pieces_equal_the_whole_pass():
     first = model(texts[:, :3])
     rest = model.head.logits(model(texts[:, 3:], first.state).hidden)
     assert torch.equal(rest, wanted[:, 3:])
-
-
-def test_a_task_evaluates_and_generates_with_it():
-    lines = ["the cat sat", "the dog sat down", "the cat ran"] * 40 + ["a dog ran down", "a cat"]
-    tokenizer = train_tokenizer("words", lines, 50)
-    ids = np.array([i for line in lines for i in (*tokenizer.encode(line).ids, tokenizer.eos_id)])
-    with pytest.warns(UserWarning, match="too few"):
-        config = KneserNeyConfig(
-            tokenizer.vocab_size, 3, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-        )
-        model = KneserNey.fit(ids, config)
-    task = TextGenerator(model, tokenizer, format="lines", unit="word")
-    texts = ["the cat sat down", "a dog sat"]
-    score = task.evaluate(texts).named[0]
-    ids = [i for text in texts for i in (tokenizer.eos_id, *tokenizer.encode(text).ids)]
-    text = torch.tensor([[*ids, tokenizer.eos_id]])
-    every = model.head.logits(model(text[:, :-1]).hidden)[0].double()
-    nats = -every.gather(1, text[0, 1:, None]).mean()
-    assert score.value == pytest.approx(math.exp(nats), rel=1e-6)
-    assert task.generate("the cat", max_tokens=1) in ("the cat sat", "the cat ran")
 
 
 @pytest.fixture(scope="module")

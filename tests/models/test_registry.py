@@ -71,8 +71,6 @@ LLAMA = dict(
 )  # fmt: skip
 XLNET = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3)
 
-# How the names of parameters end that a language model without segments does not read.
-UNREAD = {"xlnet": ("segment_bias", "attention.segments", "start")}
 BILSTM = dict(d_words=6, d_model=8, d_character=4, d_characters=6, word_length=9)
 KIM = dict(d_words=6, filters=((2, 4), (3, 4)))
 # How the names of parameters end that get no gradient from the prediction of the next token:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from their_encoders import SAME, randomized, transformers, weights
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.attention.relative_attention import SegmentMemory
 from regard.checkpoints.formats import from_published, to_published
@@ -20,7 +19,6 @@ from regard.data.batches import Sequences
 from regard.errors import ConfigError, RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.encoder_training import AuxiliaryLM
 
 V, T, D = 31, 9, 12
 OPTIONS = dict(
@@ -363,17 +361,3 @@ def test_the_tensors_and_labels_tell_the_head(ending):
     ours = from_published(config, weights(model))
     kind = ENDINGS[ending]
     assert list(ours.heads) == [kind] if kind else isinstance(ours, Xlnet)
-
-
-def test_the_auxiliary_objective_of_a_causal_xlnet_is_the_loss_of_the_language_model():
-    options = dict(d_model=8, d_ff=12, heads=2, layers=2, dropout=0.0)
-    both, causal = (Xlnet(XlnetConfig(20, attention=kind, **options)) for kind in ("bi", "uni"))
-    with pytest.raises(ConfigError, match="needs a model that predicts the next token"):
-        AuxiliaryLM.of(SimpleNamespace(encoder=both), 1.0)
-    objective = AuxiliaryLM.of(SimpleNamespace(encoder=causal), 1.0)
-    texts = Sequences.full(torch.randint(6, 20, (2, 7)))
-    loss, count = objective.loss(causal.encode(texts), texts)
-    scores = causal.head.logits(causal(texts.ids[:, :-1]).hidden).flatten(0, 1)
-    expected = functional.cross_entropy(scores, texts.ids[:, 1:].flatten(), reduction="sum")
-    torch.testing.assert_close(loss, expected)
-    assert count == 12

@@ -23,13 +23,9 @@ from regard.tasks.text_to_text import text_to_text_output
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "white": (255,) * 3}
 RECIPE = dict(
-    task="captioning",
-    name="small",
+    task="captioning", name="small",
     data=dict(
-        train="captions.csv",
-        valid=0.25,
-        test="captions.csv",
-        regions="patches",
+        train="captions.csv", valid=0.25, test="captions.csv", regions="patches",
         max_tokens_per_batch=200,
     ),
     tokenizer=dict(kind="words"),
@@ -41,7 +37,7 @@ RECIPE = dict(
         optimizer=dict(learning_rate=0.02),
         validation=dict(eval_steps=6),
     ),
-)
+)  # fmt: skip
 
 
 @pytest.fixture

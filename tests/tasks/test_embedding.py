@@ -113,24 +113,6 @@ def test_without_a_pooling_file_vectors_are_means_over_all_tokens(folders, tasks
         np.testing.assert_allclose(vector, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "pooling, formula",
-    [
-        ("first", lambda states: states[0]), ("cls", lambda states: states[0]),
-        ("last", lambda states: states[-1]), ("max", lambda states: states.amax(0)),
-    ],
-)  # fmt: skip
-def test_each_pooling_equals_its_formula(folders, tasks, pooling, formula):
-    found = tasks["gpt2"].embed(TEXTS[:2], pooling=pooling)
-    wanted = [formula(their_states(folders["gpt2"], text)[-1][0]) for text in TEXTS[:2]]
-    np.testing.assert_allclose(found, torch.stack(wanted), atol=1e-5)
-
-
-def test_an_unknown_option_raises_an_error_that_gives_the_nearest(tasks):
-    with pytest.raises(ConfigError, match="no option 'poling'. Did you mean 'pooling'"):
-        tasks["bert"].embed(TEXTS, poling="mean")
-
-
 @pytest.mark.parametrize("per", ["sentence", "word", "token"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_batch_does_not_change_vectors(tasks, family, per):

@@ -258,7 +258,7 @@ def test_lists_arrays_and_generators_of_texts_give_the_same_results(loaded, name
     wanted = task.predict([text, text], **options)
     given: list[Any] = [(one for one in [text, text]), deque([text, text])]
     given += [np.array([text, text])] if isinstance(text, str) else []
-    if isinstance(text, str) and "captioning" not in name:
+    if isinstance(text, str) and "captioning" not in name and text != QUESTION:
         given.append(DataFrame({"text": [text, text]}))
         long = f"{text} {'cat ' * 40}"
         assert task.over_limit(iter([text, long])) == task.over_limit([text, long])

@@ -289,7 +289,7 @@ def test_wrong_templates_and_pools_are_errors(model):
     for rows, shots, pool, message in (
         (ROWS, 9, POOL, "is 9, but the pool has 5 examples other than"),
         (POOL[:3], 3, POOL[:3], "is 3, but the pool has 3 examples|has 2"),
-        (ROWS, 1, (), "is 1, but the pool has 0 examples"),
+        (ROWS, 1, None, "is 1, but the pool has 0 examples"),
         (ROWS, -1, POOL, "must be at least 0"),
     ):
         with pytest.raises(ConfigError, match=f"`shots` {message}"):

@@ -112,7 +112,7 @@ def test_loss_and_accuracy_equal_those_of_transformers(workdir):
     assert task.evaluate(QUESTIONS).named[0].value == sum(right) / 4
 
 
-def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
+def test_the_choices_of_a_question_are_in_one_batch_with_the_loss_of_each(workdir):
     start(workdir, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     task = runs.plan(runs.read_recipe("small.toml", ["data.batch_size=2"])).task
     batches = task.train_batches()
@@ -128,9 +128,6 @@ def test_the_choices_of_a_question_are_in_one_batch_and_are_learned(workdir):
             for row, i in zip(scores, batch.numbers.tolist(), strict=True)
         )
         assert count == 2 and total.item() == pytest.approx(kept.item(), rel=1e-5)
-    task, result = train("training.epochs=60", "training.validation.eval_steps=20")
-    assert result.best == 1.0
-    assert task.predict(QUESTIONS) == [one.choices[one.answer] for one in QUESTIONS]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

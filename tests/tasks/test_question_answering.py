@@ -8,18 +8,19 @@ import warnings
 from functools import cache
 
 import pytest
-import recipe_files
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
+from recipe_files import planned
+from recipe_files import written as written_recipe
 
 import regard
 from regard.data.datasets.records import AnswerSpan as Given
 from regard.data.datasets.records import Question
 from regard.data.encoder_inputs import EncodedContext
 from regard.errors import DataError, RegardError
-from regard.experiments.runs import plan, read_recipe, train
+from regard.experiments.runs import read_recipe, train
 from regard.metrics.squad import SQuAD2
 from regard.tasks.spans import best_spans
 
@@ -145,15 +146,13 @@ def written(tmp_path, questions):
     return file
 
 
-def started(folder, file, *changes):
-    recipe = file.with_name("recipe.toml")
-    recipe.write_text(
-        f'task = "question-answering"\n[model]\npath = "{folder}"\n[data]\ntrain = "{file}"\n'
-        f"max_length = {LIMIT}\ndoc_stride = {OVERLAP}\n[training]\nmax_steps = 1\n"
-    )
+def started(folder, file, changes=None):
+    data = dict(train=file, max_length=LIMIT, doc_stride=OVERLAP)
+    recipe = dict(task="question-answering", model=dict(path=folder), data=data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return plan(read_recipe(recipe, changes))
+        training = dict(training=dict(max_steps=1))
+        return planned(file.with_name("recipe.toml"), recipe, training, changes or {})
 
 
 def their_positions(offsets, positions, start, stop):
@@ -319,11 +318,11 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
     asked = [("who?", STORY, "cat", 4), ("why?", LONG, "", None), ("what?", STORY, "hat", 19)]
     file = written(tmp_path, asked)
     assert started(folder, file).task.threshold == 0.5
-    assert started(folder, file, "answers.threshold=0.7").task.threshold == 0.7
+    assert started(folder, file, dict(answers=dict(threshold=0.7))).task.threshold == 0.7
     answerable = tmp_path / "answerable"
     answerable.mkdir()
     assert started(folder, written(answerable, asked[:1])).task.threshold == 1.0
-    task = started(folder, file, f'data.valid="{file}"').task
+    task = started(folder, file, dict(data=dict(valid=file))).task
     scores = task.validate()
     wanted = [[text] if start is not None else [] for _, _, text, start in asked]
     found = task.predict([pair[:2] for pair in asked], return_proba=True)
@@ -367,7 +366,7 @@ def test_a_trained_model_is_saved_and_gives_the_scores_of_transformers(tmp_path)
         ("who?", "a fox hid in a box in the rain, and it was not seen by any cat", "cat", 59),
     ]
     written(tmp_path, asked)
-    recipe_files.written(tmp_path / "recipe.toml", RECIPE, dict(model=dict(path=start)))
+    written_recipe(tmp_path / "recipe.toml", RECIPE, dict(model=dict(path=start)))
     trained = train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
     run, result = trained.folder, trained.result
     assert result.scores == {"f1": 100.0, "exact": 100.0}

@@ -22,17 +22,11 @@ RECIPE = dict(
     data=dict(train=["text.txt"], valid=0.1, source_length=24, batch_size=4),
     tokenizer=dict(kind="words", sentinels=8),
     model=dict(
-        name="t5",
-        size="small",
-        d_model=16,
-        d_ff=16,
-        heads=2,
-        head_dim=8,
-        layers=1,
+        name="t5", size="small", d_model=16, d_ff=16, heads=2, head_dim=8, layers=1,
         decoder_layers=1,
     ),
     training=dict(max_steps=3),
-)
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -297,30 +297,20 @@ def test_the_neural_cache_of_tokens_that_the_model_holds_to_be_impossible():
 RECIPE = dict(
     task="language-modeling",
     data=dict(
-        train="train.txt", valid="valid.txt", test="valid.txt", batch_size=3, sequence_length=6
+        train="train.txt", valid="valid.txt", test="valid.txt", batch_size=3, sequence_length=6,
     ),
     tokenizer=dict(kind="words", vocab_size=30),
     model=dict(
-        name="transformer-xl",
-        d_model=8,
-        d_ff=12,
-        heads=2,
-        layers=2,
-        cutoffs=[8],
-        divisor=2,
-        memory_length=10,
-        dropout=0.2,
-        target_length=6,
+        name="transformer-xl", d_model=8, d_ff=12, heads=2, layers=2, cutoffs=[8], divisor=2,
+        memory_length=10, dropout=0.2, target_length=6,
     ),
     evaluation=dict(memory_length=20),
     training=dict(
-        max_steps=9,
-        threads=1,
-        logging_steps=1,
+        max_steps=9, threads=1, logging_steps=1,
         validation=dict(eval_steps=4),
         checkpoints=dict(save_steps=5, save_total_limit=3),
     ),
-)
+)  # fmt: skip
 
 
 # Of each model its further options, and what a checkpoint holds of its memory besides.

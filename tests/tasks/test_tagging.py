@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
-from recipe_files import written
+from recipe_files import planned, written
 
 import regard
 from regard.data.encoder_inputs import WordWindows
 from regard.errors import DataError, RegardError
-from regard.experiments.runs import plan, read_recipe, train
+from regard.experiments.runs import read_recipe, train
 from regard.layers.chart import CRF
 from regard.metrics.entities import spans
 
@@ -96,7 +96,7 @@ def test_the_loss_equals_that_of_transformers(folder, tmp_path):
     lines = [f"{word} {TAGS[i % 5]}\n" for i, word in enumerate(SENTENCES[1])]
     file = tmp_path / "one.txt"
     file.write_text("".join(lines))
-    task = started(folder, file, **{"data.scheme": "none"}).task
+    task = started(folder, file, scheme="none").task
     batch = next(task.train_batches())
     task.module.eval()
     loss, count = task.losses(batch)[0]["loss"]
@@ -116,7 +116,7 @@ def test_the_usual_count_is_the_mean_number_of_words_of_a_batch(folder, tmp_path
     sentences = [["cat"] * (1 + i % 7) for i in range(20)]
     tagged = ("".join(f"{word} {TAGS[len(words) % 2]}\n" for word in words) for words in sentences)
     file.write_text("\n".join(tagged))
-    task = started(folder, file, **{"data.scheme": "none", "data.batch_size": "4"}).task
+    task = started(folder, file, scheme="none", batch_size=4).task
     batches = task.train_batches()
     counts = [task.counts(next(batches))["loss"] for _ in range(batches.batches_per_epoch)]
     assert len(counts) == 5 and len(set(counts)) > 1
@@ -263,18 +263,11 @@ oslo I-LOC
 """
 
 
-def started(folder, file, **changes):
-    overrides = {"model.path": folder, "data.train": file, "training.max_steps": 1, **changes}
-    recipe = file.with_name("recipe.toml")
-    recipe.write_text('task = "tagging"\n')
-    quoted = {str: '"{}"'}
-    lines = [
-        f"{name}={quoted[str].format(value) if name in ('model.path', 'data.train') else value}"
-        for name, value in overrides.items()
-    ]
+def started(folder, file, **data):
+    recipe = dict(task="tagging", model=dict(path=folder), training=dict(max_steps=1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return plan(read_recipe(recipe, lines))
+        return planned(file.with_name("recipe.toml"), recipe, dict(data=dict(train=file) | data))
 
 
 RECIPE = dict(
@@ -319,7 +312,7 @@ def test_tags_of_another_kind_than_entities_need_scheme_none(folder, tmp_path):
     file.write_text('{"words": ["the", "cat"], "tags": ["DT", "NN"]}\n')
     with pytest.raises(DataError, match=r"pos.jsonl:1: The tag 'DT' .* scheme = .none."):
         started(folder, file)
-    task = started(folder, file, **{"data.scheme": "none"}).task
+    task = started(folder, file, scheme="none").task
     assert task.labels == ("DT", "NN") and task.goal == ("accuracy", "max")
     (found,) = task.predict([["the", "cat"]])
     right = sum(a == b for a, b in zip(found, ["DT", "NN"], strict=True))
@@ -340,7 +333,7 @@ def test_validation_tags_unknown_in_training_are_counted(folder, tmp_path):
     (tmp_path / "valid.txt").write_text("bob I-MISC\n")
     file = tmp_path / "train.txt"
     file.write_text(TRAINING)
-    made = started(folder, file, **{"data.valid": f'"{tmp_path / "valid.txt"}"'})
+    made = started(folder, file, valid=tmp_path / "valid.txt")
     assert any("tag 'B-MISC', which the training data lacks: 1" in n for n in made.task.notes())
     assert made.task.validate() == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
 

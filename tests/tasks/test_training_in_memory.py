@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_folders import folder
+from tiny_runs import LABELS, TEXTS, Stop
 
 import regard
 from regard.errors import ConfigError, DataError
 from regard.experiments.runs import read_recipe, train_recipe
 from regard.recipe import read
-from regard.training.callbacks import Callback
 
 pandas = pytest.importorskip("pandas")
 
-TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
-LABELS = ["yes", "no", "yes", "no", "yes", "no"] * 4
 FRAME = pandas.DataFrame({"text": TEXTS, "label": LABELS})
 QUICK = dict(epochs=1, learning_rate=1e-2, schedule={"name": "constant"}, progress=False)
 
@@ -34,17 +32,6 @@ def train(**options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return regard.train(**(QUICK | options))
-
-
-def test_a_data_frame_trains_as_its_file_does(start):
-    FRAME.to_json("rows.jsonl", orient="records", lines=True)
-    options = dict(task="classification", model=start, columns=["text", "label"])
-    with_file = train(train="rows.jsonl", valid="rows.jsonl", out="file", **options)
-    with_frame = train(train=FRAME, valid=FRAME, out="frame", **options)
-    assert with_frame.scores == with_file.scores
-    assert with_frame.model.predict(TEXTS, return_proba=True) == with_file.model.predict(
-        TEXTS, return_proba=True
-    )
 
 
 def test_a_run_has_its_folder_scores_curves_and_model(start):
@@ -72,25 +59,25 @@ def test_a_run_is_scored_on_the_columns_that_its_training_was_told(start):
     FRAME.to_csv("plain.tsv", sep="\t", index=False, header=False)
     assert regard.evaluate(run, "table.csv", columns=["review", "stars"]).named == expected
     assert regard.evaluate(run.model, "named.csv").named == expected
-    assert (
-        regard.evaluate(run.folder, "plain.tsv").named
-        == run.evaluate("plain.tsv").named
-        == expected
-    )
-    assert run.evaluate(table).named == run.evaluate(table.to_dict("records")).named == expected
-    assert regard.evaluate(run, table).named == regard.evaluate(str(run.folder), table).named
-    assert regard.evaluate(run, table).named == expected
-    assert regard.evaluate(run, "table.csv").named == run.evaluate("table.csv").named == expected
-    assert run.evaluate(table[["stars", "review"]]).named == run.evaluate(FRAME).named == expected
+    assert regard.evaluate(run.folder, "plain.tsv").named == expected
+    assert regard.evaluate(str(run.folder), table).named == expected
+    records, turned = table.to_dict("records"), table[["stars", "review"]]
+    for rows in ("plain.tsv", "table.csv", table, records, turned, FRAME):
+        assert run.evaluate(rows).named == regard.evaluate(run, rows).named == expected
     with pytest.raises(DataError, match="<DataFrame>:3"):
         run.evaluate(table.assign(review=[*TEXTS[:2], None, *TEXTS[3:]]))
 
 
-def test_rows_of_every_kind_train_the_same_model(start):
-    pairs = list(zip(TEXTS, LABELS, strict=True))
+def test_rows_of_every_kind_and_their_file_train_the_same_model(start):
+    FRAME.to_json("rows.jsonl", orient="records", lines=True)
+    pairs, columns = list(zip(TEXTS, LABELS, strict=True)), ["text", "label"]
     kinds = [FRAME, iter(pairs), (row for row in FRAME.to_dict("records")), {**FRAME}, pairs]
     runs = [train(task="classification", model=start, train=one, valid=0.25) for one in kinds]
+    given = dict(train="rows.jsonl", columns=columns, valid=0.25)
+    runs.append(train(task="classification", model=start, **given))
     assert all(run.scores == runs[0].scores for run in runs)
+    found = [run.model.predict(TEXTS, return_proba=True) for run in (runs[0], runs[-1])]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("group", ["author", 2])
@@ -104,17 +91,12 @@ def test_a_group_is_either_training_or_validation_data(start, group):
 
 
 def test_a_run_that_has_moved_resumes_with_the_data_in_its_folder(start):
-    class Stop(Callback):
-        def on_step(self, step):
-            raise KeyboardInterrupt
-
     options = dict(task="classification", model=start, train=FRAME, valid=0.25, batch_size=4)
     with pytest.raises(KeyboardInterrupt):
-        train(**options, out="before", callbacks=[Stop()])
+        train(**options, out="before", callbacks=[Stop(1)])
     Path("before").rename("after")
-    assert (
-        regard.resume("after", progress=False).result.scores == train(**options, out="whole").scores
-    )
+    found = regard.resume("after", progress=False).result
+    assert found.scores == train(**options, out="whole").scores
 
 
 def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):

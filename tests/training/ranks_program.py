@@ -112,19 +112,11 @@ COMPRESSIVE = dict(
     data=dict(train="train.tsv", valid="valid.tsv", format="text", batch_size=4, sequence_length=8),
     tokenizer=dict(kind="characters"),
     model=dict(
-        name="compressive-transformer",
-        layers=2,
-        d_model=12,
-        d_ff=12,
-        heads=3,
-        memory_length=4,
-        compressed_length=3,
-        compression_rate=2,
-        dropout=0,
-        attention_dropout=0,
+        name="compressive-transformer", layers=2, d_model=12, d_ff=12, heads=3, memory_length=4,
+        compressed_length=3, compression_rate=2, dropout=0, attention_dropout=0,
     ),
     training=dict(max_steps=8, logging_steps=1),
-)
+)  # fmt: skip
 
 
 class Tiny(Trainable):

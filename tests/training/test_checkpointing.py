@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 
 import pytest
@@ -63,21 +62,17 @@ def test_leftovers_of_a_killed_process_are_deleted(tmp_path):
 # ---- metrics.jsonl ----------------------------------------------------------------------------
 
 
-def lines(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_events_after_the_checkpoint_are_cut_off(tmp_path):
     record = MetricsLog(tmp_path)
     record.write(1, {"lr": 0.5})
     length = record.length()
     record.write(2, {"lr": float("nan")})
     record.close()
-    assert lines(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": None}]
+    assert read_events(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": None}]
     record = MetricsLog(tmp_path, length)
     record.write(2, {"lr": 0.25})
     record.close()
-    assert lines(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": 0.25}]
+    assert read_events(tmp_path) == [{"step": 1, "lr": 0.5}, {"step": 2, "lr": 0.25}]
 
 
 def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
@@ -99,7 +94,7 @@ def test_events_survive_a_disk_that_was_full_for_a_while(tmp_path, monkeypatch):
     monkeypatch.setattr("os.pwrite", write)
     record.write(3, {"lr": 0.3})
     record.close()
-    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3]
+    assert [line["step"] for line in read_events(tmp_path)] == [1, 2, 3]
 
 
 def test_a_missing_tensorboard_is_an_error_that_names_the_extra(tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch
 from regard.data.sampler import EpochSampler
 from regard.errors import ConfigError
 from regard.models.bert import Bert, BertConfig
-from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 from regard.training import compiling
@@ -244,15 +243,6 @@ def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
         ConfigError, match="`activation_checkpointing` is for models that are made of blocks"
     ):
         blocks_of(torch.nn.Linear(2, 2))
-
-
-# ---- the share of the device's rate
-
-
-def test_the_flops_of_a_head_at_few_positions_are_counted():
-    encoder = MODELS["bert"]()
-    model = EncoderWithHeads(encoder, {"masked_lm": encoder.new_head("masked_lm")})
-    assert blocks_of(model) == list(encoder.blocks)
 
 
 # ---- waiting
