@@ -59,7 +59,7 @@ class Ours:
     def __init__(self, sizes: dict[str, int], rows: int, steps: int, precision: Any, threads: int):
         from benchmarks.updates import Updates
         from regard.models.recurrent import AwdLstm, AwdLstmConfig
-        from regard.tasks.language_modeling_recipe import LMObjective
+        from regard.tasks.running_text import LMObjective
         from regard.training.options import OptimizerOptions, TrainingOptions
 
         objective = LMObjective(

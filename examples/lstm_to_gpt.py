@@ -37,7 +37,7 @@ from regard.experiments.compare import compare_files
 from regard.experiments.estimate import estimate
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.minimal_pairs import minimal_pair_scores
+from regard.tasks.log_likelihoods import minimal_pair_scores
 from regard.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -45,7 +45,7 @@ from regard.layers.softmax import Softmax
 from regard.models.protocols import EncoderDecoder, Output
 from regard.state import State
 from regard.tasks import register
-from regard.tasks.translation import Translator
+from regard.tasks.pair_tasks import Translator
 from regard.text.tokenizer import Tokenizer
 
 LONGEST = 100  # letters that the program writes at most

@@ -31,11 +31,11 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.sharded.parts import FileResults as FileResults
     from regard.tasks import ListedModel as ListedModel
     from regard.tasks import list_models as list_models
-    from regard.tasks.calls import evaluate as evaluate
-    from regard.tasks.calls import search as search
+    from regard.tasks.folders import evaluate as evaluate
     from regard.tasks.folders import load as load
     from regard.tasks.folders import quantize as quantize
     from regard.tasks.folders import save as save
+    from regard.tasks.search_index import search as search
     from regard.text.tokenizer import Tokenizer as Tokenizer
     from regard.training.interrupt import Interrupted as Interrupted
     from regard.visual.attention_record import AttentionRecord as AttentionRecord
@@ -56,8 +56,8 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "serving.server": "serve",
             "sharded.driver": "predict_files",
             "sharded.parts": "FileResults",
-            "tasks.calls": "evaluate search",
-            "tasks.folders": "load quantize save",
+            "tasks.folders": "evaluate load quantize save",
+            "tasks.search_index": "search",
             "tasks": "ListedModel list_models",
             "text.tokenizer": "Tokenizer",
             "training.interrupt": "Interrupted",

@@ -25,7 +25,7 @@ from regard.cli import app, predict
 from regard.cli.options import Opening, ShardedWork, Sharding
 from regard.data import files, readers
 from regard.sharded import manifest, worker
-from regard.tasks.infer_task import OF_ENCODER_DECODERS
+from regard.tasks.folders import OF_ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]

@@ -20,7 +20,7 @@ from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, read, sections_of, with_section
 from regard.suggest import nearest
 from regard.tasks import TASKS, register, task_class
-from regard.tasks.methods import DecodingOptions, EmbedOptions
+from regard.tasks.task import DecodingOptions, EmbedOptions
 from regard.training import TrainingOptions
 
 LANGUAGE = dict(task="language-modeling", train="a.txt", valid="b.txt", epochs=1)

@@ -23,7 +23,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.experiments.recipe_options import open_recipe
 from regard.suggest import nearest
-from regard.tasks.translation import TranslationRecipe
+from regard.tasks.pair_tasks import TranslationRecipe
 from regard.toml_text import dumps
 
 

@@ -30,7 +30,7 @@ from regard.serving.engine import Engine
 from regard.serving.models import RequestCounters
 from regard.serving.ui.sources import UISources
 from regard.tasks import TASKS, task_class
-from regard.tasks.methods import METHODS
+from regard.tasks.task import METHODS
 
 
 def cell(text: str) -> str:

@@ -192,7 +192,7 @@ def _texts_of(
         return [text for chunk in console.chunks_of(None) for text in chunk.texts]
     from regard.data.readers import TEXT
     from regard.sharded.manifest import input_files
-    from regard.tasks.predictions import infer_columns, texts_of_row
+    from regard.tasks.line_predictor import infer_columns, texts_of_row
 
     if len(columns) > 1:
         raise ConfigError(f"--columns must name the column of texts alone, but is {columns}.")

@@ -102,7 +102,7 @@ class ZeroShotOptions:
             raise ConfigError("The test needs --data: the file of its rows.")
         if self.template is None or self.answer is None:
             from regard.data import read_minimal_pairs
-            from regard.tasks.minimal_pairs import minimal_pair_scores
+            from regard.tasks.log_likelihoods import minimal_pair_scores
 
             several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
             return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
@@ -261,7 +261,7 @@ def _predictions(
     part: Part,
 ) -> tuple[list[Any], list[Path]]:
     """Scores of the predictions of a model's head, and the files that were read."""
-    from regard.tasks.calls import recipe_columns
+    from regard.tasks.folders import recipe_columns
     from regard.tasks.inputs import rows_of
 
     task.require("evaluate", model, f"Nothing scores the task {task.name} here.")

@@ -51,7 +51,8 @@ from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Generator, Model
 from regard.tasks import task_class
-from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.encoder_training import headed
+from regard.tasks.encoding import EncoderTask
 from regard.text import Tokenizer
 from regard.training import Trainable
 from regard.training.compiling import activation_checkpointing, blocks_of, casting

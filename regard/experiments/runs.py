@@ -131,7 +131,7 @@ class Run:
             DataError: the data cannot be read.
             ConfigError: the names of the columns do not tell which to read.
         """
-        from regard.tasks.calls import evaluate, recipe_columns
+        from regard.tasks.folders import evaluate, recipe_columns
 
         if not options.get("columns"):
             options["columns"] = recipe_columns(self.folder, data)

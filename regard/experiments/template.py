@@ -20,7 +20,7 @@ from regard.experiments.recipe_options import NO_OPTIONS, schema_of
 from regard.models import model_class
 from regard.recipe import names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
-from regard.tasks.infer_task import OF_ENCODER_DECODERS
+from regard.tasks.folders import OF_ENCODER_DECODERS
 from regard.toml_text import dumps, toml_value
 
 # Fields that mean the same in every model's configuration.

@@ -29,7 +29,7 @@ from regard.models.conversions import exchange_vocabulary, keep_layers
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.schema import change_lines
 from regard.tasks import task_class
-from regard.tasks.encoding import headed
+from regard.tasks.encoder_training import headed
 from regard.tasks.folders import device_for, save, save_adapter
 from regard.tasks.task import Task
 from regard.text import Tokenizer

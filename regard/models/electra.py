@@ -158,12 +158,11 @@ class GeneratorAndDiscriminator(EncoderWithHeads):
         return torch.cat([torch.multinomial(p, 1, generator=random)[:, 0] for p in probs])
 
 
-def generator_config(config: ElectraConfig, size: float, layers: int | None) -> ElectraConfig:
+def generator_config(config: ElectraConfig, size: float) -> ElectraConfig:
     """Of the generator for a discriminator of this configuration (section 3.2, table 6).
 
     Args:
         size: the share of the discriminator's width, feed-forward width and heads.
-        layers: None: as many as the discriminator has.
 
     Raises:
         ConfigError: its heads do not divide its width.
@@ -176,4 +175,4 @@ def generator_config(config: ElectraConfig, size: float, layers: int | None) -> 
             "divide it. Choose another size."
         )
     d_ff = max(1, int(config.d_ff * size))
-    return replace(config, d_model=width, d_ff=d_ff, heads=heads, layers=layers or config.layers)
+    return replace(config, d_model=width, d_ff=d_ff, heads=heads)

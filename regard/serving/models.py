@@ -19,7 +19,7 @@ from regard.decoding.streaming import GeneratedText
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.serving.problems import Problem
-from regard.tasks.finite_checks import not_finite_error
+from regard.tasks.batching import not_finite_error
 from regard.tasks.task import Task
 from regard.text import Tokenizer
 

@@ -21,11 +21,11 @@ from regard.serving.models import Generation
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import NUMBER, Piece, Work, check_answer_size, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
-from regard.tasks.dialogue import DialogueModel
 from regard.tasks.embedder import EmbedsTexts, VectorBatches
 from regard.tasks.inputs import checked_text, too_long_error
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import TokenLogProbs, token_log_probs
+from regard.tasks.pair_tasks import DialogueModel
 
 if TYPE_CHECKING:
     from regard.serving.models import ServedModel

@@ -28,7 +28,7 @@ replies = on_first_call("regard.serving.openai:replies")
 class Route:
     """A route that is asked by POST and answered by a model.
 
-    method: of `regard.tasks.methods.METHODS`, which the task of a model must have; "": any task.
+    method: of `regard.tasks.task.METHODS`, which the task of a model must have; "": any task.
     request: the fields of the body; its docstring says what the route does.
     work: what the engine does for a request to a model.
     example: of a body.

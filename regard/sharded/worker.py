@@ -33,8 +33,8 @@ from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safet
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import VectorBatches
 from regard.tasks.folders import load
-from regard.tasks.line_predictor import LinePredictor
-from regard.tasks.predictions import (
+from regard.tasks.line_predictor import (
+    LinePredictor,
     Record,
     check_columns,
     infer_columns,

@@ -16,10 +16,10 @@ from regard.models import MODELS, model_class
 
 # name -> module:Class
 TASKS: dict[str, Any] = {
-    "translation": "regard.tasks.translation:Translator",
-    "summarization": "regard.tasks.summarization:Summarizer",
+    "translation": "regard.tasks.pair_tasks:Translator",
+    "summarization": "regard.tasks.pair_tasks:Summarizer",
     "text-to-text": "regard.tasks.text_to_text:TextToText",
-    "dialogue": "regard.tasks.dialogue:DialogueModel",
+    "dialogue": "regard.tasks.pair_tasks:DialogueModel",
     "captioning": "regard.tasks.captioning:Captioner",
     "span-corruption": "regard.tasks.span_corruption:SpanCorruption",
     "language-modeling": "regard.tasks.language_modeling:TextGenerator",
@@ -32,13 +32,13 @@ TASKS: dict[str, Any] = {
     "embedding": "regard.tasks.embedding:Embedder",
     "classification": "regard.tasks.classification:TextClassifier",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabelClassifier",
-    "regression": "regard.tasks.regression:TextRegressor",
+    "regression": "regard.tasks.classification:TextRegressor",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
-    "fill-mask": "regard.tasks.fill_mask:MaskFiller",
+    "fill-mask": "regard.tasks.masked_language_modeling:MaskFiller",
     "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",
     "replaced-tokens": "regard.tasks.replaced_tokens:ReplacedTokenDetector",
-    "next-sentence": "regard.tasks.next_sentence:NextSentencePredictor",
-    "sentence-order": "regard.tasks.next_sentence:SentenceOrderPredictor",
+    "next-sentence": "regard.tasks.masked_language_modeling:NextSentencePredictor",
+    "sentence-order": "regard.tasks.masked_language_modeling:SentenceOrderPredictor",
     "tagging": "regard.tasks.tagging:Tagger",
     "parsing": "regard.tasks.parsing:Parser",
     "sequence-parsing": "regard.tasks.sequence_parsing:SequenceParser",
@@ -97,10 +97,6 @@ class ListedModel:
     name: str
     tasks: tuple[str, ...]
     sizes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        sizes = f": {', '.join(self.sizes)}" if self.sizes else ""
-        return f"<{self.name}{sizes}>"
 
     def __str__(self) -> str:
         sizes = f" ({', '.join(self.sizes)})" if self.sizes else ""

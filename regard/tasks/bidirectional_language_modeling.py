@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -34,37 +33,27 @@ from regard.metrics import Perplexity, Protocol, Scores
 from regard.models.elmo import Elmo
 from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
-from regard.tasks.batching import TooLong, check_too_long, device_of, watched
+from regard.tasks import batching, sections
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoding import no_columns
-from regard.tasks.finite_checks import check_finite, check_likelihood
 from regard.tasks.inputs import as_list, checked_texts
-from regard.tasks.language_modeling_recipe import check_text_length
-from regard.tasks.predictions import Prediction
-from regard.tasks.sections import (
-    DataSection,
-    FoldOption,
-    NewTokenizerRecipe,
-    Share,
-    TokenizerSection,
-)
-from regard.tasks.task import of_training
+from regard.tasks.running_text import check_text_length
+from regard.tasks.task import Prediction, of_training
 from regard.text import Tokenizer
 
 StateKind = Literal["carried", "zeros"]
 DIRECTIONS = ("forward", "backward")
 EVALUATED_STEPS = 256  # tokens of a stream at a time, where nothing is learned
-SAMPLES, SAMPLE_WORDS = 6, 12  # lines that a run's report shows, and words of each
 
 
-class SentencesData(DataSection):
+class SentencesData(sections.DataSection):
     """[data]: one sentence a line, in batches of `batch_size` times `sequence_length` words."""
 
     running_text: ClassVar[bool] = True
 
     train: RecipePath
     """The file of the training data."""
-    valid: RecipePath | Share | FoldOption
+    valid: RecipePath | sections.Share | sections.FoldOption
     """A file; or a share, the end of the training text; or a fold, consecutive lines of it."""
     test: RecipePath | None = None
     """The file that the trained model is scored on."""
@@ -94,7 +83,7 @@ class StateSection(Options):
     so that its perplexity does not depend on what stands before it."""
 
 
-class SentenceTokenizer(TokenizerSection):
+class SentenceTokenizer(sections.TokenizerSection):
     """[tokenizer]: words, the most frequent of which are predicted."""
 
     def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
@@ -108,10 +97,10 @@ class SentenceTokenizer(TokenizerSection):
         return tokenizer
 
 
-class BidirectionalRecipe(NewTokenizerRecipe):
+class BidirectionalRecipe(sections.NewTokenizerRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    new_tokenizer: ClassVar[TokenizerSection] = SentenceTokenizer(kind="words")
+    new_tokenizer: ClassVar[sections.TokenizerSection] = SentenceTokenizer(kind="words")
 
     data: SentencesData
     tokenizer: SentenceTokenizer | None = None
@@ -251,7 +240,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         carry: the state after the batch before; None at the start of the text.
         """
         count, tokens = batch.count, self.module.complete(batch.tokens, self.tokenizer)
-        device = device_of(self.module)
+        device = batching.device_of(self.module)
         batch = batch.to(device)
         state = None if batch.fresh else carry
         if state is not None and batch.restarts is not None:
@@ -270,7 +259,10 @@ class BidirectionalLanguageModel(EmbedsTexts):
         rows = min(data.train.batch_size, data.valid.count)
         nats = self._nats(self._batches(data.valid, self.state, rows))
         means = {name: total / data.valid.count for name, total in nats.items()}
-        perplexities = {f"{name}_perplexity": _exp(mean) for name, mean in means.items()}
+        perplexities = {
+            f"{name}_perplexity": math.exp(mean) if mean < 709 else math.inf
+            for name, mean in means.items()
+        }
         return {"loss": sum(means.values()) / 2, **perplexities}
 
     def _batches(
@@ -285,7 +277,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         """The sum of the losses of each direction."""
         totals, carry = dict.fromkeys(DIRECTIONS, 0.0), None
         with evaluating(self.module):
-            for batch in watched(batches):
+            for batch in batching.watched(batches):
                 losses, carry = self.losses(batch, carry)
                 for name, (loss, _) in losses.items():
                     totals[name] += float(loss)
@@ -293,7 +285,9 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     # ---- use
 
-    def _predictions(self, texts: Any, *, too_long: TooLong = "error") -> list[WordProbabilities]:
+    def _predictions(
+        self, texts: Any, *, too_long: batching.TooLong = "error"
+    ) -> list[WordProbabilities]:
         """The probability of each word of a text in either direction; each text from zeros.
 
         Raises:
@@ -301,7 +295,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
             ConfigError: the model has no softmax.
             NonFiniteScores: probabilities of a text are infinite or NaN.
         """
-        check_too_long(too_long)
+        batching.check_too_long(too_long)
         encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
         predictions = [WordProbabilities((), (), ())] * len(encoded)
         filled = [number for number, ids in enumerate(encoded) if ids]
@@ -310,7 +304,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
             for batch, rows in zip(batches, batches.rows, strict=True):
                 for row, values in zip(rows, self._probabilities(batch), strict=True):
                     number = filled[row]
-                    check_finite(torch.tensor(values).isfinite().all()[None], [number])
+                    batching.check_finite(torch.tensor(values).isfinite().all()[None], [number])
                     words = tuple(map(self.tokenizer.token, encoded[number]))
                     predictions[number] = WordProbabilities(words, *values)
         return predictions
@@ -319,7 +313,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         self, batch: BidirectionalBatch
     ) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
         """Of the words of each text in its order, from those before and from those behind."""
-        device = device_of(self.module)
+        device = batching.device_of(self.module)
         tokens = self.module.complete(batch.tokens, self.tokenizer).to(device)
         hidden, targets = self.module(tokens).hidden, batch.targets.to(device)
         for row in range(len(batch)):
@@ -355,7 +349,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         for name, total in nats.items():
             protocol = Protocol("token", tokenization, state=f"|state:{state}", direction=name)
             scores.append(Perplexity(total, text.count, protocol, unknown))
-            check_likelihood(total, scores[-1].value)
+            batching.check_likelihood(total, scores[-1].value)
         return Scores(scores)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
@@ -371,18 +365,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
         """Empty: texts of any length are read."""
         return {}
 
-    def samples(self, recipe: BidirectionalRecipe) -> list[tuple[str, ...]]:
-        """The first words of some validation lines, and their perplexities in both directions."""
-        lines = islice(filter(str.strip, recipe.data.records("valid").texts()), SAMPLES)
-        short = [" ".join(line.split()[:SAMPLE_WORDS]) for line in lines]
-        scored = ((line, self.evaluate([line], state="zeros")) for line in short)
-        return [(line, *(f"{score:.1f}" for score in scores.values())) for line, scores in scored]
-
 
 def _check_state(state: str) -> None:
     if state not in get_args(StateKind):
         raise ConfigError(f"`state` must be carried or zeros, but is {state!r:.80}.")
-
-
-def _exp(mean: float) -> float:
-    return math.exp(mean) if mean < 709 else math.inf

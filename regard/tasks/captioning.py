@@ -1,21 +1,24 @@
 """Captioning: an image, and a text that describes it.
 
-    image file -> regions -> encoder-decoder -> caption
+    image file -> pixels -> regions (S=49, F) -> encoder-decoder -> caption
 
-The model is one that reads regions: "show-attend-tell" (Xu et al. 2015) or "region-transformer".
-`region_features` computes them. A training adds Xu's term (section 4.2.1, equation 14), which wants
-every region to be attended to once in a caption:
+The regions are EfficientNet-Lite0's last features, or patches of pixels: 7 x 7 vectors, computed,
+or kept in a folder for the next training. The model is one that reads regions: "show-attend-tell"
+(Xu et al. 2015) or "region-transformer". A training adds Xu's term (section 4.2.1, equation 14),
+which wants every region to be attended to once in a caption:
 
     weight * sum over the regions i of (1 - sum over the words t of alpha_ti)^2
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -24,51 +27,215 @@ from torch import Tensor
 
 from regard import decoding
 from regard.attention.capture import label, muted
+from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
 from regard.data.batches import PairBatch, Sequences
-from regard.data.images import RegionTable
+from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.readers import RowReader, read
 from regard.data.sampler import Buckets, sorted_batches
+from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
 from regard.decoding.steps import Hypothesis, evaluating, labels_of
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, TextError
+from regard.layers.convolution import REGION_FEATURES, region_features
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
-from regard.tasks.batching import (
-    ELSEWHERE,
-    TOKENS_AT_ONCE,
-    TooLong,
-    check_too_long,
-    device_of,
-    watched,
-)
-from regard.tasks.image_captions import (
-    GRID,
-    WIDTHS,
-    ImageCaptionsData,
-    ImageRows,
-    RegionFeatures,
-    RowNumbers,
-    grouped,
-)
+from regard.recipe import RecipePath
+from regard.tasks import batching, text_to_text
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
-from regard.tasks.methods import results_of
-from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.reinforce import Reinforce
-from regard.tasks.sections import DecodingRecipe, TokenizerSection
+from regard.tasks.sections import DataSection, DecodingRecipe, FoldOption, Share, TokenizerSection
 from regard.tasks.task import of_training
-from regard.tasks.text_to_text import (
-    SAMPLES,
-    TextToText,
-    TextToTextEvaluation,
-    TextToTextObjective,
-    TrainingPairs,
-)
 from regard.text import Tokenizer
 
+RegionKind = Literal["efficientnet-lite0", "patches"]
+WIDTHS: dict[RegionKind, int] = {"efficientnet-lite0": REGION_FEATURES, "patches": PATCH_FEATURES}
+GRID = 7  # regions of a row, and of a column
 
-class CaptioningObjective(TextToTextObjective):
+
+@dataclass(frozen=True)
+class RegionFeatures:
+    """From image files to the vectors of their regions.
+
+    kind: what a region is; see [data] `regions` of captioning.
+    """
+
+    kind: RegionKind
+
+    @classmethod
+    def of(cls, kind: str, width: int) -> RegionFeatures:
+        """Those of this kind, whose vectors must be as wide as the model reads them.
+
+        Raises:
+            ConfigError: there is no such kind, or its vectors have another width.
+        """
+        if kind not in get_args(RegionKind):
+            kinds = ", ".join(get_args(RegionKind))
+            raise ConfigError(f"`regions` must be one of {kinds}, but is {kind!r}.")
+        features = cls(cast(RegionKind, kind))
+        if features.width != width:
+            raise ConfigError(
+                f'Regions of the kind "{kind}" have {features.width:,} numbers, but the model '
+                f"reads {width:,}: set [model] d_region = {features.width}."
+            )
+        return features
+
+    @property
+    def width(self) -> int:
+        """F, the numbers of a vector."""
+        return WIDTHS[self.kind]
+
+    @cached_property
+    def _compute(self) -> Callable[[str], Tensor]:
+        """From the name of a file to its regions (S, F)."""
+        if self.kind == "patches":
+            return lambda name: patches(read_image(name, PATCH_SIDE * PATCHES))
+        network = load_efficientnet_lite()
+        return lambda name: region_features(network, read_image(name))
+
+    def of_files(self, names: Sequence[str], numbers: Sequence[int] = ()) -> np.ndarray:
+        """(N, S, F) float32.
+
+        Args:
+            numbers: of the names among the texts that were given, from 0, for errors.
+
+        Raises:
+            TextError: a file is no image; without numbers a DataError.
+        """
+        regions = np.zeros((len(names), GRID * GRID, self.width), np.float32)
+        for row, name in enumerate(batching.watched(list(names))):
+            try:
+                regions[row] = self._compute(name).numpy()
+            except DataError as error:
+                if not numbers:
+                    raise
+                raise TextError(numbers[row], str(error)) from None
+        return regions
+
+    def table(self, names: Sequence[str], folder: Path | None) -> RegionTable:
+        """The regions of image files. In the folder one file holds them, whose name depends on the
+        contents of all images; it is mapped where it exists.
+
+        Raises:
+            DataError: a file cannot be read, or is no image.
+        """
+        if folder is None:
+            return RegionTable(self.of_files(names))
+        path = folder / f"regions-{self._digest(names)}.npy"
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part.npy")
+            np.save(part, self.of_files(names))
+            part.replace(path)
+        return RegionTable(np.load(path, mmap_mode="r"))
+
+    def _digest(self, names: Sequence[str]) -> str:
+        """Sixteen digits of the kind and the contents of all files."""
+        digest = hashlib.sha256(self.kind.encode())
+        for name in names:
+            digest.update(hashlib.sha256(_content(name)).digest())
+        return digest.hexdigest()[:16]
+
+
+def _content(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise DataError(name, None, f"cannot be read: {error.strerror}.") from None
+
+
+class ImageCaptionsData(DataSection):
+    """[data]: a table with an image and one of its captions in each row."""
+
+    train: RecipePath
+    """The file of the training data."""
+    valid: RecipePath | Share | FoldOption
+    """A table; or a share or a fold of the training images, with all their captions."""
+    test: RecipePath | None = None
+    """The file that the trained model is scored on."""
+    columns: tuple[int | str, int | str] = ("image", "caption")
+    """The columns of images and of captions, by number from 0 or by name."""
+    format: str | None = None
+    """The format is tsv, csv, jsonl or parquet, where the file's ending does not say it."""
+    images: RecipePath | None = None
+    """The folder in which the images are; None: that of the table."""
+    regions: RegionKind = "efficientnet-lite0"
+    """efficientnet-lite0: 49 vectors of 1,280 numbers, of a network that was trained to classify
+    images. patches: 49 squares of 8 x 8 pixels."""
+    features: RecipePath | None = None
+    """A folder for the regions of the images, which another training then maps; None: every start
+    computes them."""
+    max_length: int = Field(default=64, ge=2)
+    """The most tokens of a caption, `</s>` included."""
+    too_long: Literal["error", "truncate", "skip"] = "truncate"
+    """What happens to examples that are longer than the model reads."""
+    max_tokens_per_batch: int = Field(default=1600, ge=1)
+    """Regions in a batch: 49 for each caption."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """Pairs of an image's file and a caption."""
+        return ImageRows(read(source, self.columns, format=self.format), self.images)
+
+    def texts(self) -> Iterator[str]:
+        """The captions, from which a tokenizer learns."""
+        return (caption for _, caption in self.records("train"))
+
+    def split(self, examples: Any) -> np.ndarray:
+        """Which of the training rows are validation data, (N,) bool: all captions of an image."""
+        return self.split_by([image for image, _ in examples], group_split, group_folds)
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRows(RowReader):
+    """Rows of an image and a caption, in which the name of the image begins with its folder."""
+
+    reader: RowReader
+    folder: Path | None
+
+    def file_of(self, field: int) -> str:
+        return self.reader.file_of(field)
+
+    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+        folder = self.folder or Path(self.file_of(0)).parent
+        for line, row in self.reader.numbered():
+            if not row[0].strip():
+                raise DataError(self.file_of(0), line, "names no image.")
+            yield line, (str(folder / row[0]), *row[1:])
+
+
+@dataclass(frozen=True)
+class RowNumbers:
+    """ "Encodes" the name of an image as its row in a table, and a checksum, in S numbers."""
+
+    rows: Mapping[str, int]
+    table: RegionTable
+    vocab_size: int = 1 << 31
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """For a batch of `select`; the checksum tells a resumed training that images changed."""
+        rest = [0] * (self.table.features.shape[1] - 2)
+        checksums = self.table.checksums
+        rows = (self.rows[text] for text in texts)
+        return [[row, checksums[row] % self.vocab_size, *rest] for row in rows]
+
+
+def grouped(rows: RowReader) -> dict[str, list[str]]:
+    """The captions of each image, in the order of the file.
+
+    Raises:
+        DataError: a row does not have two fields.
+    """
+    captions: dict[str, list[str]] = {}
+    for line, row in rows.numbered():
+        if len(row) != 2:
+            problem = f"has {len(row)} fields, but must have two: an image and its caption."
+            raise DataError(rows.file_of(0), line, problem)
+        captions.setdefault(row[0], []).append(row[1])
+    return captions
+
+
+class CaptioningObjective(text_to_text.TextToTextObjective):
     """[objective]"""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -84,11 +251,11 @@ class CaptioningRecipe(DecodingRecipe):
 
     data: ImageCaptionsData
     objective: CaptioningObjective = CaptioningObjective()
-    evaluation: TextToTextEvaluation = TextToTextEvaluation()
+    evaluation: text_to_text.TextToTextEvaluation = text_to_text.TextToTextEvaluation()
 
 
 @dataclass(frozen=True)
-class CaptionedImages(TrainingPairs):
+class CaptionedImages(text_to_text.TrainingPairs):
     """Encoded training and validation captions, and what they describe.
 
     references: of each validation image, its captions.
@@ -99,7 +266,7 @@ class CaptionedImages(TrainingPairs):
     images: list[int]
 
 
-class Captioner(TextToText):
+class Captioner(text_to_text.TextToText):
     """A model that describes an image, with its tokenizer.
 
     regions: what the regions of an image are; see [data] `regions`.
@@ -242,35 +409,23 @@ class Captioner(TextToText):
 
     # ---- captions
 
-    def generate(  # type: ignore[override]
-        self, texts: Sequence[str | Path] | str | Path, **options: Any
-    ) -> Any:
-        """The caption of an image file; for a list of them, a list.
+    caption = text_to_text.TextToText.generate  # type: ignore[assignment]
 
-        Args:
-            options: how to decode, by name (`beams=4`), where not as the model's own method.
-
-        Raises:
-            TextError: a file is no image.
-        """
-        if isinstance(texts, str | Path):
-            return self.generate([texts], **options)[0]
+    def checked(self, texts: Any) -> list[str]:
+        """The names of image files."""
         names = [str(path) if isinstance(path, Path) else path for path in as_list(texts)]
-        hypotheses = self.hypotheses(names, **options)
-        return results_of(self.spelled(names, hypotheses), options)
-
-    caption = generate  # type: ignore[assignment]
+        return checked_texts(names)
 
     def hypotheses(  # type: ignore[override]
-        self, texts: Sequence[str], *, too_long: TooLong = "error", **options: Any
+        self, texts: Sequence[str], *, too_long: batching.TooLong = "error", **options: Any
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each image file, best first; that of an empty name is empty.
 
         Raises:
             TextError: a file is no image.
         """
-        check_too_long(too_long)
-        texts = checked_texts(texts)
+        batching.check_too_long(too_long)
+        texts = self.checked(texts)
         numbers = [number for number, text in enumerate(texts) if text.strip()]
         method = decoding.with_options(self.method, **options)
         files = [texts[number] for number in numbers]
@@ -281,7 +436,7 @@ class Captioner(TextToText):
         for number, ranked in zip(numbers, decoded, strict=True):
             hypotheses[number] = ranked
         best = [ranked[0] for ranked in decoded]
-        warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
+        batching.warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
         self._capture_captions(table, best)
         return hypotheses
 
@@ -321,8 +476,8 @@ class Captioner(TextToText):
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         captions = grouped(rows)
-        names = list(islice(captions, SAMPLES))
-        with without_length_warnings():
+        names = list(islice(captions, text_to_text.SAMPLES))
+        with batching.without_length_warnings():
             outputs = self.generate(names)
         return [(name, text, captions[name][0]) for name, text in zip(names, outputs, strict=True)]
 
@@ -332,13 +487,15 @@ class Captioner(TextToText):
         self, table: RegionTable, rows: Sequence[int], method: Any
     ) -> list[list[Hypothesis]]:
         """The hypotheses of these images, which do not depend on the others."""
-        device = device_of(self.module)
+        device = batching.device_of(self.module)
         width = method.size if isinstance(method, Beam) else 1
-        count = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (GRID * GRID * width))
+        count = max(
+            1, batching.TOKENS_AT_ONCE.get(device.type, batching.ELSEWHERE) // (GRID * GRID * width)
+        )
         batches = [rows[start : start + count] for start in range(0, len(rows), count)]
         hypotheses: list[list[Hypothesis]] = []
         with torch.no_grad(), evaluating(self.module):
-            for batch in watched(batches):
+            for batch in batching.watched(batches):
                 hypotheses += decoding.generate(self.module, table.select(batch).to(device), method)
         return hypotheses
 
@@ -350,7 +507,7 @@ class Captioner(TextToText):
         named = [labels_of(*pair, text_of) for pair in zip(captions, targets, strict=True)]
         if label(grid * len(targets), named):
             with torch.no_grad(), evaluating(self.module):
-                device = device_of(self.module)
+                device = batching.device_of(self.module)
                 read_words = Sequences.of([row[:-1] for row in targets], config.pad)
                 source = table.select(range(len(targets)))
                 self.module(source.to(device), read_words.to(device))

@@ -30,13 +30,8 @@ from regard.errors import ConfigError, TextError, check_at_least, shown
 from regard.layers.pooling import KINDS, LayerChoice, Pooling, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
-from regard.tasks import inputs
-from regard.tasks.batching import TooLong, check_too_long, device_of, without_padding
-from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
-from regard.tasks.finite_checks import check_finite
-from regard.tasks.methods import EmbedOptions, Granularity, Precision
-from regard.tasks.predictions import TextMatch
-from regard.tasks.task import Task
+from regard.tasks import batching, inputs
+from regard.tasks.task import EmbedOptions, Granularity, Precision, Task
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
@@ -70,6 +65,15 @@ class TextEncoder:
     pooling: Pooling = Pooling()
 
 
+@dataclass(frozen=True)
+class TextMatch:
+    """A text that was found: its index among those searched, its cosine, and the text."""
+
+    index: int
+    score: float
+    text: str
+
+
 def products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The products of vectors, (A, D) and (B, D) -> (A, B) float32.
 
@@ -99,15 +103,12 @@ class EmbedsTexts(Task, ABC):
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
 
-    def embed(
-        self, texts: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
+    def embed(self, texts: Any, **options: Unpack[EmbedOptions]) -> Any:
         """Vectors of texts in float32.
 
         Args:
             texts: a list of strings, or one; with granularity="word" also lists of words. The words
                 of a string are those of `regard.text.word_spans`.
-            too_long: what happens to texts longer than the model reads.
             options: see `EmbedOptions`.
 
         Returns:
@@ -119,6 +120,7 @@ class EmbedsTexts(Task, ABC):
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
         inputs.warn_if_file(texts)
+        too_long = options.pop("too_long", "error")
         embedder = VectorBatches.of(self.text_encoder(), **options)
         single = isinstance(texts, str)
         chunks = list(embedder.chunks([texts] if single else inputs.as_list(texts), too_long))
@@ -138,18 +140,18 @@ class EmbedsTexts(Task, ABC):
         """
         if normalize_embeddings:
             options["normalize"] = True
-        return self.embed(sentences, too_long="truncate", **options)
+        options["too_long"] = "truncate"
+        return self.embed(sentences, **options)
 
     def embed_stream(
-        self, texts: Iterable[Any], *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
+        self, texts: Iterable[Any], **options: Unpack[EmbedOptions]
     ) -> Iterator[np.ndarray]:
         """The vectors of any number of texts, in order, in constant memory; see `embed`."""
+        too_long = options.pop("too_long", "error")
         embedder = VectorBatches.of(self.text_encoder(), **options)
         return chain.from_iterable(embedder.chunks(inputs.iterate(texts), too_long))
 
-    def similarity(
-        self, a: Any, b: Any, *, too_long: TooLong = "error", **options: Unpack[EmbedOptions]
-    ) -> Any:
+    def similarity(self, a: Any, b: Any, **options: Unpack[EmbedOptions]) -> Any:
         """The cosines of texts: a number for two texts, (len(a), len(b)) for lists.
 
         options: as of `embed` without `granularity`; vectors are always normalized.
@@ -164,19 +166,13 @@ class EmbedsTexts(Task, ABC):
                 f"{granularity!r}. For vectors of words or tokens use `embed`."
             )
         sides = [[side] if isinstance(side, str) else inputs.as_list(side) for side in (a, b)]
-        options = {**options, "normalize": True}
-        first, second = (self.embed(side, too_long=too_long, **options) for side in sides)
+        options["normalize"] = True
+        first, second = (self.embed(side, **options) for side in sides)
         cosines = products(first, second)
         return float(cosines[0, 0]) if isinstance(a, str) and isinstance(b, str) else cosines
 
     def search(
-        self,
-        query: Any,
-        texts: Any,
-        top_k: int = 10,
-        *,
-        too_long: TooLong = "error",
-        **options: Unpack[EmbedOptions],
+        self, query: Any, texts: Any, top_k: int = 10, **options: Unpack[EmbedOptions]
     ) -> Any:
         """The `top_k` texts whose vectors have the largest cosines with that of the query, best
         first.
@@ -194,10 +190,10 @@ class EmbedsTexts(Task, ABC):
             RegardError: an item is not a text, or is longer than the model reads.
         """
         check_at_least(1, top_k=top_k)
-        _check_option_names("search", habit_names.embedding(options), ("top_k", "too_long"))
+        _check_option_names("search", habit_names.embedding(options), ("top_k",))
         queries, candidates = [query] if isinstance(query, str) else query, inputs.as_list(texts)
         inputs.warn_of_blank_texts(candidates, "a search leaves them out")
-        cosines = self.similarity(queries, candidates, too_long=too_long, **options)  # (Q, N)
+        cosines = self.similarity(queries, candidates, **options)  # (Q, N)
         matches = [best_matches(row, candidates, top_k) for row in cosines]
         return matches[0] if isinstance(query, str) else matches
 
@@ -402,7 +398,7 @@ class VectorBatches:
         return width * len(self.unit.pooling.kinds) if isinstance(self.unit, TextVectors) else width
 
     def chunks(
-        self, texts: Iterable[Any], too_long: TooLong
+        self, texts: Iterable[Any], too_long: batching.TooLong
     ) -> Iterator[np.ndarray | list[np.ndarray]]:
         """The vectors of texts in order, some texts at a time: (n, D), or a list of `Vectors`.
 
@@ -411,7 +407,7 @@ class VectorBatches:
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error".
         """
-        check_too_long(too_long)
+        batching.check_too_long(too_long)
         done = truncated = 0
         for encoded, long in self.encoded_chunks(texts):
             if long and too_long == "error":
@@ -459,42 +455,38 @@ class VectorBatches:
         if self.input_format.too_long(encoded.inputs):
             encoded = self.unit.truncated(encoded, self.input_format)
         count = len(encoded.inputs)
-        if isinstance(self.unit, TextVectors):
-            vectors = np.empty((count, self.width), np.float32)
-            for numbers, pooled in self._computed(encoded):
-                vectors[numbers] = pooled.cpu().numpy()
-            finite = torch.from_numpy(np.isfinite(vectors).all(1))
-            check_finite(finite, range(before, before + count), "vectors")
-            return vectors
         arrays = [np.empty(0, np.float32)] * count
         for numbers, pooled in self._computed(encoded):
-            for number, of_text in zip(numbers, pooled, strict=True):
+            of_texts = pooled.cpu() if isinstance(pooled, Tensor) else pooled
+            for number, of_text in zip(numbers, of_texts, strict=True):
                 arrays[number] = of_text.cpu().numpy()
         finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in arrays])
-        check_finite(finite, range(before, before + count), "vectors")
+        batching.check_finite(finite, range(before, before + count), "vectors")
+        if isinstance(self.unit, TextVectors):
+            return np.stack(arrays)
         token = self.input_format.tokenizer.token
         labels = encoded.words or [list(map(token, item.ids)) for item in encoded.inputs]
         return [Vectors.of(*both) for both in zip(arrays, labels, strict=True)]
 
     def _computed(self, encoded: EncodedTexts) -> Iterator[tuple[list[int], Any]]:
         """Batch by batch the indices of the texts, and what the unit makes of each."""
-        concurrent = passes_at_once(device_of(self.encoder))
+        concurrent = batching.passes_at_once(batching.device_of(self.encoder))
         inputs = EncodedInputs.of(encoded.inputs)
-        batches = even_batches(inputs, self.input_format.pad, self.budget, concurrent)
+        batches = batching.even_batches(inputs, self.input_format.pad, self.budget, concurrent)
         with evaluating(self.encoder):
-            yield from computed(partial(self._of_batch, encoded), batches, concurrent)
+            yield from batching.computed(partial(self._of_batch, encoded), batches, concurrent)
 
     @torch.no_grad()
     def _of_batch(self, encoded: EncodedTexts, batch: InputBatch) -> tuple[list[int], Any]:
         """The indices of the texts of a batch, and what the unit makes of each."""
-        device, numbers = device_of(self.encoder), batch.numbers.tolist()
+        device, numbers = batching.device_of(self.encoder), batch.numbers.tolist()
         if listening.get() is not None:
             rows = [encoded.inputs[i].ids for i in numbers]
             self.encoder.label_texts(rows, self.input_format.tokenizer.label)
         bfloat16 = self.precision == "bfloat16"
         with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
             texts = self.encoder.complete(batch.texts, self.input_format.tokenizer).to(device)
-            texts = without_padding(self.encoder, texts)
+            texts = batching.without_padding(self.encoder, texts)
             states = self.encoder.chosen(texts, self.choice).float()
             sizes = [encoded.sizes[i] for i in numbers] if encoded.sizes else ()
             of_batch = EncodedTexts([encoded.inputs[i] for i in numbers], sizes=sizes)
@@ -514,4 +506,4 @@ def _check_option_names(method: str, options: Iterable[str], others: Sequence[st
 
 def batch_budget(model: Model) -> int:
     """Tokens of a batch, padding included, for a model in evaluation."""
-    return model.tokens_per_pass if device_of(model).type == "cpu" else ELSEWHERE
+    return model.tokens_per_pass if batching.device_of(model).type == "cpu" else ELSEWHERE

@@ -7,7 +7,6 @@ teacher; one that is trained in another task (classification, regression) gives 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -29,12 +28,13 @@ from regard.metrics import Pearson, Scores, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import TooLong, device_of, watched
-from regard.tasks.distillation import Teacher, TeacherSection, tokens_of
 from regard.tasks.embedder import TextEncoder, VectorBatches, as_text
-from regard.tasks.encoding import EncoderTask, Part, Parts, headed, input_format_of, kept_examples
+from regard.tasks.encoder_training import Teacher, TeacherSection, headed, tokens_of
+from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
-from regard.tasks.predictions import Prediction
 from regard.tasks.sections import EncoderData, EncoderRecipe, TableOptions
+from regard.tasks.task import Prediction, Task
+from regard.tasks.text_tasks import number_in
 from regard.text import Tokenizer
 
 
@@ -165,9 +165,6 @@ class Embedder(EncoderTask):
         if recipe.data.test is not None:
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
-    def identity(self) -> dict[str, str]:
-        return {} if self.teacher is None else self.teacher.identity()
-
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
         """The sum of the squared distances from the teacher's vectors, and the number of texts."""
         vectors = self._vectors(self.completed(batch).texts, int(batch.texts.lengths.sum()))
@@ -192,9 +189,7 @@ class Embedder(EncoderTask):
             "cosine": float(torch.cosine_similarity(predicted, targets, dim=-1).mean()),
         }
 
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """None: a vector says nothing in a report."""
-        return []
+    samples = Task.samples  # a vector says nothing in a report
 
     def attention_inputs(self, recipe: Any) -> list[str]:
         return [row[0] for row in recipe.data.samples()]
@@ -260,10 +255,4 @@ def _number(row: Sequence[Any], file: str, line: int) -> float:
             f"has {len(row)} fields, but these must be two texts and how alike they are.",
             "Name the three columns, such as 5,6,4.",
         )
-    try:
-        number = float(row[2])
-    except ValueError:
-        raise DataError(file, line, f"has {row[2]!r} where a number should be.") from None
-    if not math.isfinite(number):
-        raise DataError(file, line, f"has {row[2]!r}, but how alike two texts are must be finite.")
-    return number
+    return number_in(row[2], file, line)

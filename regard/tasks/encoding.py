@@ -15,50 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import listening
-from regard.data import EpochSampler, Sequences, read
-from regard.data.encoder_inputs import (
-    EncodedInputs,
-    GroupBatch,
-    GroupedInputs,
-    InputFormat,
-    Truncation,
-)
+from regard.data import EpochSampler, RecordReader, Sequences, read
+from regard.data.encoder_inputs import EncodedInputs, GroupedInputs, InputFormat, Truncation
 from regard.data.in_memory import is_path
 from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError
 from regard.metrics.score import NamedScore, ScoreReport
-from regard.models import as_encoder, is_encoder
-from regard.models.conversions import with_vocabulary
+from regard.models import is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
-from regard.tasks.batching import (
-    Latest,
-    TooLong,
-    check_too_long,
-    device_of,
-    watched,
-    without_padding,
-)
-from regard.tasks.concurrent_batches import computed, even_batches, passes_at_once
+from regard.tasks import batching, inputs
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.encoder_training import AuxiliaryLM, put, vectors_for
-from regard.tasks.finite_checks import NonFiniteScores, check_finite
-from regard.tasks.inputs import (
-    as_list,
-    as_rows,
-    checked_columns,
-    is_single,
-    rows_of,
-    text_or_pair,
-    too_long_error,
-    warn_of_truncation,
-)
 from regard.tasks.sections import EncoderData, RowsData, word_vector_problems
 from regard.text import Tokenizer
-from regard.text.templates import EncoderInput, Template
+from regard.text.templates import EncoderInput
 
 PICTURED = 24  # words of a long text in a report's picture
 SEPARATOR = " | "  # between the two texts of a pair there
@@ -83,40 +57,6 @@ class Parts:
     seed: int
 
 
-@dataclass(frozen=True)
-class GivenOrder:
-    """Each pair is read once, as (a, b)."""
-
-    def arrange(self, inputs: Sequence[EncoderInput]) -> EncodedInputs:
-        """One input per example."""
-        return EncodedInputs.of(inputs)
-
-    def combine(self, pooled: Tensor, batch: Any) -> Tensor:
-        """The same: each input is an example."""
-        return pooled
-
-
-@dataclass(frozen=True)
-class BothOrders:
-    """Each pair is read as (a, b) and as (b, a); what the head reads of both is added (Radford et
-    al. 2018, section 3.3).
-    """
-
-    template: Template
-
-    def arrange(self, inputs: Sequence[EncoderInput]) -> GroupedInputs:
-        """Two inputs per pair, one per single text."""
-        return GroupedInputs.of([self._orders(item) for item in inputs])
-
-    def combine(self, pooled: Tensor, batch: GroupBatch) -> Tensor:
-        """(N, D) -> (B, D)"""
-        return batch.sum_by_example(pooled)
-
-    def _orders(self, item: EncoderInput) -> list[EncoderInput]:
-        texts = item.texts()
-        return [item] if len(texts) == 1 else [item, self.template.apply(texts[::-1])]
-
-
 class EncoderTask(EmbedsTexts):
     """A model that reads texts and predicts by one head, with its tokenizer.
 
@@ -125,8 +65,10 @@ class EncoderTask(EmbedsTexts):
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     pairs: whether it was trained on pairs; None: not known.
     columns: of a table to evaluate, where the user names none.
-    order: how pairs are read.  both_orders: see `regard.tasks.texts.TextObjective`.
+    read_records: reads a file of examples that is no table; None: examples are rows of tables.
+    both_orders: see `regard.tasks.text_tasks.TextObjective`.
     aux_lm: a second objective, the prediction of the next token, where training has it.
+    teacher: what it learns from beside its targets, where training has one.
     remarks: what the user should know of how the model was initialized.
 
     Of tasks that are trained:
@@ -143,6 +85,8 @@ class EncoderTask(EmbedsTexts):
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
     columns: ClassVar[tuple[int, ...]] = (0, 1)
+    read_records: ClassVar[Any] = None
+    teacher: Any = None
     loss: Callable[[Tensor, Any, Any], tuple[Tensor, int]]
     measured: Callable[[Part], dict[str, float]]
     metric_names: tuple[str, ...]
@@ -161,17 +105,17 @@ class EncoderTask(EmbedsTexts):
         self.input_format = input_format_of(module, tokenizer, max_length, truncation)
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)
-        self.order: GivenOrder | BothOrders = BothOrders(template) if both_orders else GivenOrder()
+        self.both_orders = both_orders
         self.parts: Parts | None = None
         self.aux_lm: AuxiliaryLM | None = None
         self.remarks: list[str] = []
-        self._encoded_once: Latest[Any] = Latest(self.encoder_inputs)
+        self._encoded_once: batching.Latest[Any] = batching.Latest(self.encoder_inputs)
 
     # ---- predictions
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, or one pair where the task reads pairs."""
-        return is_single(texts) if self.reads_pairs else isinstance(texts, str)
+        return inputs.is_single(texts) if self.reads_pairs else isinstance(texts, str)
 
     def checked(self, texts: Any) -> list[Any]:
         """The texts in the form in which this task encodes them.
@@ -180,7 +124,9 @@ class EncoderTask(EmbedsTexts):
             TextError: an item is not a text for this task.
             RegardError: this is not a list of texts.
         """
-        return [text_or_pair(text, index) for index, text in enumerate(as_list(texts))]
+        return [
+            inputs.text_or_pair(text, index) for index, text in enumerate(inputs.as_list(texts))
+        ]
 
     def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
@@ -191,7 +137,7 @@ class EncoderTask(EmbedsTexts):
     def completed(self, batch: Any) -> Any:
         """A batch as the encoder reads it, on its device."""
         texts = self.module.encoder.complete(batch.texts, self.tokenizer)
-        return replace(batch, texts=texts).to(device_of(self.module))
+        return replace(batch, texts=texts).to(batching.device_of(self.module))
 
     @property
     def encoder(self) -> Encoder:
@@ -204,14 +150,15 @@ class EncoderTask(EmbedsTexts):
 
     def as_read(self, texts: Sequences) -> Sequences:
         """A batch of texts as the encoder reads it: unpadded where that is faster."""
-        return without_padding(self.module.encoder, texts)
+        return batching.without_padding(self.module.encoder, texts)
 
     def scores_of(self, pooled: Tensor, batch: Any) -> Tensor:
         """The head's scores of a batch: (B, O), or (B, T, O) of a head that reads every token.
 
         pooled: what the head reads of each input, as `read` gives it.
         """
-        scores = self.module.scores_from(self.head, self.order.combine(pooled, batch))
+        pooled = batch.sum_by_example(pooled) if self.both_orders else pooled
+        scores = self.module.scores_from(self.head, pooled)
         return batch.texts.pad(scores) if scores.dim() == 3 else scores
 
     def passes(
@@ -234,21 +181,23 @@ class EncoderTask(EmbedsTexts):
         @torch.no_grad()
         def scores_from(batch: Any) -> Tensor:
             if listening.get() is not None:
-                self.encoder.label_texts(_ids_of(batch.texts), self.tokenizer.label)
+                rows = zip(batch.texts.ids.tolist(), batch.texts.lengths.tolist(), strict=True)
+                tokens = [ids[:length] for ids, length in rows]
+                self.encoder.label_texts(tokens, self.tokenizer.label)
             device_batch = self.completed(batch)
             texts = self.as_read(device_batch.texts)
             device_batch = replace(device_batch, texts=texts)
             return (scores_of or self.scores_of)(self.read(texts), device_batch).float().cpu()
 
-        concurrent = passes_at_once(device_of(self.module))
+        concurrent = batching.passes_at_once(batching.device_of(self.module))
         budget, pad = batch_budget(self.encoder), self.input_format.pad
-        batches = even_batches(inputs, pad, budget, concurrent)
+        batches = batching.even_batches(inputs, pad, budget, concurrent)
         with evaluating(self.module):
-            all_scores = computed(scores_from, batches, concurrent)
-            for batch, scores in zip(watched(batches), all_scores, strict=True):
+            all_scores = batching.computed(scores_from, batches, concurrent)
+            for batch, scores in zip(batching.watched(batches), all_scores, strict=True):
                 numbers = batch.numbers.tolist()
                 owners = numbers if texts is None else [texts[number] for number in numbers]
-                check_finite(self.are_finite(scores, batch), owners)
+                batching.check_finite(self.are_finite(scores, batch), owners)
                 yield batch, scores
 
     def are_finite(self, scores: Tensor, batch: Any) -> Tensor:
@@ -267,19 +216,33 @@ class EncoderTask(EmbedsTexts):
         """Checked texts as encoder inputs, not truncated."""
         return self.input_format.encode(texts)
 
-    def encoded(self, texts: Sequence[Any], too_long: TooLong) -> EncodedInputs | GroupedInputs:
+    def encoded(
+        self, texts: Sequence[Any], too_long: batching.TooLong
+    ) -> EncodedInputs | GroupedInputs:
         """The examples of a list of texts or pairs of texts.
 
         Raises:
             RegardError: a text is longer than the model reads and `too_long` is "error"; this is
                 not a list of texts.
         """
-        check_too_long(too_long)
-        inputs = self._encoded_once(self.checked(texts))
-        long = self.input_format.too_long(inputs)
+        batching.check_too_long(too_long)
+        examples = self._encoded_once(self.checked(texts))
+        limit, long = self.input_format.max_length, self.input_format.too_long(examples)
         if long and too_long == "error":
-            raise too_long_error(long[0], len(inputs[long[0]]), self.input_format.max_length)
-        return self.order.arrange([self.input_format.truncate(item) for item in inputs])
+            raise inputs.too_long_error(long[0], len(examples[long[0]]), limit)
+        return self.arranged([self.input_format.truncate(item) for item in examples])
+
+    def arranged(self, examples: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
+        """Examples as inputs of the encoder; with `both_orders` a pair is two of them, (a, b) and
+        (b, a), and what the head reads of both is added (Radford et al. 2018, section 3.3).
+        """
+        if not self.both_orders:
+            return EncodedInputs.of(examples)
+        apply = self.input_format.template.apply
+        pairs = ((item, item.texts()) for item in examples)
+        return GroupedInputs.of(
+            [[item, apply(texts[::-1])] if len(texts) > 1 else [item] for item, texts in pairs]
+        )
 
     def over_limit(self, texts: Sequence[Any]) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
@@ -293,7 +256,7 @@ class EncoderTask(EmbedsTexts):
         """
         if cut := self.over_limit(texts):
             limit = self.input_format.max_length
-            warn_of_truncation(len(cut), len(texts), "examples", limit, stacklevel)
+            inputs.warn_of_truncation(len(cut), len(texts), "examples", limit, stacklevel)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -339,12 +302,15 @@ class EncoderTask(EmbedsTexts):
         """
         return None
 
+    def identity(self) -> dict[str, str]:
+        return {} if self.teacher is None else self.teacher.identity()
+
     def train_batches(self) -> EpochSampler:
         """Batches without end: examples in random order where padding costs nothing, otherwise
         examples of similar lengths together.
         """
         parts = self._parts()
-        unpadded = self.module.encoder.unpadded and device_of(self.module).type == "cpu"
+        unpadded = self.module.encoder.unpadded and batching.device_of(self.module).type == "cpu"
         buckets = parts.train.inputs.buckets(
             self.input_format.pad,
             batch_size=parts.data.batch_size,
@@ -391,12 +357,20 @@ class EncoderTask(EmbedsTexts):
             return {}
         try:
             return self.measured(valid)
-        except NonFiniteScores:
+        except batching.NonFiniteScores:
             return dict.fromkeys(self.metric_names, math.nan)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Any:
         """The examples of a file that a user names."""
-        return read(files[0], tuple(columns) or self.columns)
+        if self.read_records is None:
+            return read(files[0], tuple(columns) or self.columns)
+        no_columns(columns)
+        return self.read_records(files[0])
+
+    def records_to_evaluate(self, rows: Any, columns: Sequence[int | str]) -> RecordReader[Any]:
+        """The examples that `read_records` reads, of what `evaluate` is given."""
+        rows = self.with_columns(rows, columns)
+        return rows if isinstance(rows, RecordReader) else self.read_records(rows)
 
     def with_columns(self, rows: Any, columns: Sequence[int | str]) -> Any:
         """The rows to evaluate: of a table the columns that are named, of a file without these the
@@ -406,10 +380,14 @@ class EncoderTask(EmbedsTexts):
             ConfigError: the task reads no columns, or `columns` is no list.
         """
         if is_path(rows) and not columns:
-            return rows_of(self, [Path(rows)], ())
-        return self.rows_to_evaluate([as_rows(rows)], checked_columns(columns)) if columns else rows
+            return inputs.rows_of(self, [Path(rows)], ())
+        return (
+            self.rows_to_evaluate([inputs.as_rows(rows)], inputs.checked_columns(columns))
+            if columns
+            else rows
+        )
 
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
+    def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
         rows = recipe.data.samples()
         predictions = self._predictions([row[:-1] for row in rows], too_long="truncate")
@@ -486,64 +464,6 @@ def input_format_of(
     return InputFormat(tokenizer, template, limit, model.config.pad, truncation)
 
 
-def labelled(
-    model: EncoderWithHeads, kind: str, labels: Sequence[str]
-) -> tuple[EncoderWithHeads, tuple[str, ...], list[str]]:
-    """A model with a head for these labels, the labels in the order of its outputs, and remarks.
-
-    The model's own head is kept, with its order, if it has all of these labels; otherwise the model
-    gets a new head, even for the same number of labels.
-    """
-    own_labels = model.labels if kind in model.heads else ()
-    if own_labels and {*labels} <= {*own_labels}:
-        unseen = [label for label in own_labels if label not in labels]
-        remark = f"The model's own head stays; the training data has no example of {_some(unseen)}."
-        return model.with_head(kind, len(own_labels)), own_labels, [remark] if unseen else []
-    missing = [label for label in labels if label not in own_labels]
-    remark = (
-        f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new head "
-        f"is begun for {_some(labels)}."
-    )
-    return model.with_new_head(kind, len(labels)), tuple(labels), [remark] if own_labels else []
-
-
-def label_fields(labels: Sequence[str]) -> dict[str, Any]:
-    """The fields of config.json in which other libraries look for labels."""
-    return {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: i for i, label in enumerate(labels)},
-    }
-
-
-def _ids_of(texts: Sequences) -> list[list[int]]:
-    """The ids of each text of a padded batch, without padding."""
-    rows = zip(texts.ids.tolist(), texts.lengths.tolist(), strict=True)
-    return [ids[:length] for ids, length in rows]
-
-
-def _some(labels: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, labels[:10]))
-    return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown
-
-
-def headed(model: nn.Module) -> EncoderWithHeads:
-    """A model as an encoder with its heads; of BART and T5 that with their weights.
-
-    Raises:
-        ConfigError: the model is not an encoder.
-    """
-    if isinstance(model, EncoderWithHeads):
-        return model
-    if not isinstance(model, Encoder) and (encoder := as_encoder(model)) is not None:
-        model = encoder
-    if not isinstance(model, Encoder):
-        raise ConfigError(
-            f"{type(model).__name__} is no encoder: this task reads hidden states of a whole text. "
-            "Choose a model such as bert, or start from a folder that holds one."
-        )
-    return EncoderWithHeads(model, {})
-
-
 def no_columns(columns: Sequence[Any]) -> None:
     """Check that no columns are named for a file that is not a table.
 
@@ -589,33 +509,3 @@ def kept_examples(
     if not indices:
         raise DataError(report.files[0], None, f"no example is left. {report}.")
     return indices
-
-
-# role -> the special token that is added; padding only where the tokenizer has none
-SPECIAL_TOKENS = {"bos": "[START]", "sep": "[DELIMITER]", "cls": "[EXTRACT]", "pad": "[PAD]"}
-
-
-def transformed(
-    model: EncoderWithHeads, tokenizer: Tokenizer, source: EncoderWithHeads
-) -> tuple[EncoderWithHeads, Tokenizer]:
-    """A causal model and its tokenizer with special tokens around texts; others as they are.
-
-    If the tokenizer already defines these special tokens they are reused. A model that keeps the
-    head of its `source` keeps its own input format, with which the head was trained.
-    """
-    kept_heads = set(model.heads.values()) & set(source.heads.values())
-    if not model.encoder.adds_special_tokens or kept_heads:
-        return model, tokenizer
-    if not _has_special_tokens(tokenizer):
-        roles = {role: token for role, token in SPECIAL_TOKENS.items() if role != "pad"}
-        tokenizer = tokenizer.with_roles(SPECIAL_TOKENS if tokenizer.pad_id is None else roles)
-        tokenizer = tokenizer.with_template(model.encoder.template(tokenizer))
-    ids = {"bos": tokenizer.bos_id, "pad": tokenizer.pad_id}
-    return with_vocabulary(model, tokenizer.vocab_size, **ids), tokenizer
-
-
-def _has_special_tokens(tokenizer: Tokenizer) -> bool:
-    """Whether texts get special tokens, by the tokenizer's file or by the model's own rule."""
-    template = tokenizer.template
-    roles = (tokenizer.bos_id, tokenizer.sep_id, tokenizer.cls_id)
-    return None not in roles and (template is None or template.special_count(2) > 2)

@@ -33,12 +33,10 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError, TextTooLong, check_at_least
 from regard.metrics import Score
 from regard.models.protocols import Generator
-from regard.tasks.batching import TooLong, check_too_long, watched
+from regard.tasks.batching import TooLong, check_finite, check_too_long, prompt_capacity, watched
 from regard.tasks.embedder import batch_budget
-from regard.tasks.finite_checks import check_finite
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
-from regard.tasks.prompts import prompt_capacity
 from regard.text.templates import EncoderInput
 
 ANSWER_TOKENS = 32  # of a generated answer, at most; fewer where the context is shorter
@@ -233,7 +231,11 @@ def few_shot_scores(
         [template.solved(x) for x in drawn_examples(question, number, examples, shots, seed)]
         for number, question in enumerate(questions)
     ]
-    fitted = few_shot_prompts(task, questions, prefixes, template.space, too_long)
+    check_too_long(too_long)
+    fitted = [
+        fitted_question(task, question, solved, template.space, number, too_long)
+        for number, (question, solved) in enumerate(zip(questions, prefixes, strict=True))
+    ]
     how = signature(task, questions, prefixes, fitted, shots, seed)
     if template.choices is None:
         return [_exact_match(task, questions, fitted, how)]
@@ -267,27 +269,7 @@ def signature(
     return how + "".join(f"|{name}:{count}" for name, count in counted.items() if count)
 
 
-def few_shot_prompts(
-    task: TextGenerator,
-    questions: Sequence[PromptQuestion],
-    prefixes: Sequence[Sequence[str]],
-    space: str,
-    too_long: TooLong = "error",
-) -> list[Fitted]:
-    """Each question behind as many of its solved examples as fit into the context, the last ones.
-
-    space: what is between a prompt and its answer.  too_long: of questions, see `few_shot_scores`.
-
-    Raises:
-        TextError: a question is longer than the context, or has an empty prompt or a choice without
-            a token.
-    """
-    check_too_long(too_long)
-    pairs = enumerate(zip(questions, prefixes, strict=True))
-    return [_fitted(task, question, solved, space, n, too_long) for n, (question, solved) in pairs]
-
-
-def _fitted(
+def fitted_question(
     task: TextGenerator,
     question: PromptQuestion,
     solved: Sequence[str],

@@ -3,11 +3,15 @@
 task = load("runs/demo")                        weights, tokenizer and task together
 save(task, "folder")                            as other libraries publish it, where they have it
 quantize("runs/demo", "small", "int8")          weights in 8 bits: smaller, opened at once, faster
+
+The task of a folder follows from its heads, its labels, and the section `regard` of config.json.
+Other libraries keep that section when they replace the head of a model or rename its labels. So the
+head and `id2label` decide, and the section adds what they do not contain.
 """
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from inspect import Parameter, signature
 from os import PathLike
@@ -19,45 +23,272 @@ from pydantic import Field, create_model
 from torch import Tensor, nn
 
 import regard
-from regard import decoding, ops
+from regard import decoding, ops, recipe
+from regard.checkpoints import model_folder
 from regard.checkpoints.adapters import AdapterOptions, write_adapter
 from regard.checkpoints.filling import quantized_tensors
+from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import CONFIG, folder_of
-from regard.checkpoints.model_folder import (
-    ADAPTED,
-    GENERATION,
-    OURS,
-    ModelFolder,
-    exported,
-    in_half_precision,
-    model_section,
-    open_folder,
-    own_config,
-    write_model,
-)
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
+from regard.data.in_memory import column_names, is_path
 from regard.errors import CheckpointError, ConfigError
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
 from regard.habit_names import task_name
 from regard.layers.quantized import QuantizedMatrix, WeightType
-from regard.models import name_of
+from regard.metrics.score import Scores
+from regard.models import is_encoder, name_of
 from regard.models.config import Count, Probability, Size
 from regard.models.conversions import check_dtype, prepare
+from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options
-from regard.schema import checked
+from regard.schema import check_same, checked, joined_with_or
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
-from regard.tasks.infer_task import HEAD_OF, check_task, kept_settings, settings_for, task_of
+from regard.tasks.inputs import first_record, rows_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.task import Task
 
+# kind of head -> task; the first kind that a model has decides
+TASK_OF = {
+    "classes": "classification",
+    "chart": "parsing",  # before the tags, which it also has
+    "tags": "tagging",
+    "crf": "crf-tagging",
+    "span_search": "question-answering",
+    "span": "question-answering",
+    "multiple_choice": "multiple-choice",
+    "masked_lm": "fill-mask",
+    "replaced": "replaced-tokens",
+    "next_sentence": "next-sentence",
+    "sentence_order": "sentence-order",
+}
+# what encoder-decoders are for: pairs of texts; trees, and turns of dialogues
+ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
+OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing", "dialogue")
+# what the published ones of a `model_type` are for; others turn any text into another
+PUBLISHED_FOR = {
+    **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
+    "pegasus": "summarization",
+}
+# a model -> the task that it is pre-trained by, and then used as such
+TRAINED_AS = {
+    "xlnet": "permutation-language-modeling",
+    "elmo": "bidirectional-language-modeling",
+}
+OF_CLASSES = ("classification", "multi-label-classification")  # of at least two; one is a number
+HEAD_OF = {task: kind for kind, task in TASK_OF.items()}
+HEAD_OF |= dict.fromkeys((*OF_CLASSES, "regression"), "classes")
+HEAD_OF["masked-language-modeling"] = "masked_lm"
+NAMED = ("classes", "tags", "crf")  # heads whose outputs have names
+
+
+def tasks_for(model: nn.Module) -> tuple[str, ...]:
+    """The tasks that a model can be used for."""
+    if isinstance(model, EncoderWithHeads):
+        tasks = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
+        if "classes" in model.heads:
+            is_number = model.outputs()["classes"] == 1
+            tasks[:1] = ["regression", OF_CLASSES[1]] if is_number else OF_CLASSES
+        if "masked_lm" in model.heads:
+            tasks.append("masked-language-modeling")
+        return (*tasks, "embedding")
+    if isinstance(model, EncoderDecoder) and model.reads_regions:
+        return ("captioning",)
+    encodes = is_encoder(type(model))
+    if not model.continues and not encodes:
+        return OF_ENCODER_DECODERS
+    tasks = ["language-modeling"] if model.continues else []
+    if name_of(model) in TRAINED_AS:
+        tasks.append(TRAINED_AS[name_of(model)])
+    return (*tasks, *(["embedding"] if encodes else []))
+
+
+def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: Path) -> None:
+    """Compare the task that a folder names, and its labels, with the model in it.
+
+    Raises:
+        CheckpointError: the model is for other tasks, or its head has another number of outputs.
+    """
+    able = tasks_for(model)
+    if task not in able:
+        raise CheckpointError(
+            f"{where}: `regard.task` is {task}, but the model of this folder, {_described(model)}, "
+            f"is for {joined_with_or(able)}. Correct the field, or use another folder."
+        )
+    labels = settings.get("labels")
+    if not isinstance(model, EncoderWithHeads) or task not in HEAD_OF:
+        return
+    if not isinstance(labels, list | tuple):
+        return  # their types are checked with those of the other settings
+    outputs = model.outputs()[HEAD_OF[task]]
+    if len(labels) != outputs or len(set(map(repr, labels))) != outputs:
+        raise CheckpointError(
+            f"{where}: `regard.labels` must name each of the {outputs} answers of the head once, "
+            f"but is {list(labels)!r:.200}."
+        )
+
+
+def _described(model: nn.Module) -> str:
+    heads = list(model.heads) if isinstance(model, EncoderWithHeads) else []
+    kind = type(model.encoder if isinstance(model, EncoderWithHeads) else model).__name__
+    return f"{kind} with the head{'s' * (len(heads) > 1)} {', '.join(heads)}" if heads else kind
+
+
+def kept_settings(
+    task: str, settings: Mapping[str, Any], model: nn.Module, config: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The stored settings of a task, with labels as `id2label` names them now; None where the head
+    belongs to another task.
+
+    Raises:
+        ConfigError: labels and head do not fit together.
+    """
+    inferred = task_of(model, config)[0]
+    if inferred in ENCODER_DECODERS:
+        return dict(settings) if task in OF_ENCODER_DECODERS else None
+    if inferred == "language-modeling" and task in tasks_for(model) and task != "embedding":
+        return dict(settings)
+    kind = HEAD_OF.get(task, "")
+    heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
+    fits = inferred == task if kind in ("", "classes", "span") else kind in heads
+    if not fits or kind not in NAMED or task == "regression":
+        return dict(settings) if fits else None
+    if "labels" in settings and not config.get("id2label"):
+        return dict(settings)
+    labels = labels_of(config, outputs_of(heads[kind]))
+    check_same("config.json", "regard.labels", settings.get("labels"), "`id2label`", labels)
+    return {**settings, "labels": labels}
+
+
+def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a task and its settings, for a model and its config.json.
+
+    Raises:
+        ConfigError: labels and head do not fit together.
+    """
+    if not isinstance(model, EncoderWithHeads):
+        if model.continues:
+            return "language-modeling", {}
+        if isinstance(model, EncoderDecoder) and model.reads_regions:
+            return "captioning", {}
+        prefix = source_prefix(config)
+        name = PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text")
+        return name, {"source_prefix": prefix} if prefix else {}
+    kind = next((kind for kind in TASK_OF if kind in model.heads), None)
+    if kind is None:
+        return "embedding", {}
+    outputs = outputs_of(model.heads[kind])
+    task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
+    if task == "regression":
+        activation = cross_encoder_activation(config)
+        return task, {} if activation is None else {"activation": activation}
+    return task, {"labels": labels_of(config, outputs)} if kind in NAMED else {}
+
+
+def settings_for(task: str, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a task that the user chooses for a model.
+
+    Raises:
+        ConfigError: the model is not for this task, or labels and head do not fit together.
+    """
+    if task not in (able := tasks_for(model)):
+        raise ConfigError(
+            f"The task {task} is not for this model, {_described(model)}. It is for "
+            f"{joined_with_or(able)}."
+        )
+    kind = HEAD_OF.get(task)
+    if kind in NAMED and task != "regression" and isinstance(model, EncoderWithHeads):
+        return {"labels": labels_of(config, model.outputs()[kind])}
+    prefix = source_prefix(config) if task in ENCODER_DECODERS else ""
+    return {"source_prefix": prefix} if prefix else {}
+
+
+def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
+    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
+    config.json names another; None for a model that is none.
+
+    A published head of one output is that of a cross-encoder unless its `problem_type` is
+    "regression": other libraries apply a sigmoid to it, too.
+
+    Raises:
+        ConfigError: it names another activation.
+    """
+    section = config.get("sentence_transformers")
+    name = section.get("activation_fn") if isinstance(section, Mapping) else None
+    name = name or config.get("sbert_ce_default_activation_function")
+    if name is None and section is None:
+        if "regard" in config or config.get("problem_type") == "regression":
+            return None
+        warnings.warn(
+            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
+            'the one output. For the number itself set `problem_type` to "regression".',
+            stacklevel=2,
+        )
+    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
+    if kind not in ("sigmoid", "identity"):
+        raise ConfigError(
+            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
+            f"but is {name!r}."
+        )
+    return kind
+
+
+def source_prefix(config: Mapping[str, Any]) -> str:
+    """What stands before each source, such as "summarize: ".
+
+    That is `prefix`, or the prefix of the task in `task_specific_params` where there is one task; a
+    model of several tasks gets the prefix with each text.
+    """
+    tasks = config.get("task_specific_params") or {}
+    sections = [config, *(tasks.values() if len(tasks) == 1 else ())]
+    prefixes = [section.get("prefix") for section in sections if isinstance(section, Mapping)]
+    return next((prefix for prefix in prefixes if isinstance(prefix, str) and prefix), "")
+
+
+def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
+    """The names of labels in the order of the head's outputs; LABEL_0 and so on without names.
+
+    A name that several labels have gets the number of the label behind it, with a warning.
+
+    Raises:
+        ConfigError: see `label_names`.
+    """
+    names = label_names(config, outputs)
+    if not names:
+        return [f"LABEL_{i}" for i in range(outputs)]
+    labels = list(names.values())
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        warnings.warn(
+            f"config.json: `id2label` has several labels {', '.join(repeated)}. They get their "
+            "numbers behind them.",
+            stacklevel=2,
+        )
+    return [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
+
+
+def _task_of_classes(config: Mapping[str, Any], outputs: int) -> str:
+    """The task of a head for classes or a number, as `problem_type` has it.
+
+    Raises:
+        ConfigError: it has not the outputs for it.
+    """
+    problem = config.get("problem_type")
+    if problem == "multi_label_classification":
+        return "multi-label-classification"
+    numbers = "regression" if outputs == 1 else "single_label_classification"
+    if problem not in (None, numbers):
+        raise ConfigError(
+            f"config.json: `problem_type` must be {numbers} or multi_label_classification for a "
+            f"head of {outputs} outputs, but is {problem!r}."
+        )
+    return "regression" if outputs == 1 else "classification"
+
+
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
-
-
-# ----------------------------------------------------------------------------------- reading
 
 
 def load(
@@ -70,7 +301,7 @@ def load(
 ) -> Task:
     """What a run, a folder of weights or a name on the hub holds, as an object that can be used.
 
-    What it can do depends on its task; its methods are those of `regard.tasks.methods.Methods`. A
+    What it can do depends on its task; its methods are those of `regard.tasks.task.Methods`. A
     folder that another library wrote is of the task that its heads are for. Weights are mapped, not
     copied, where they lie as the model wants them: the file must stay as it is meanwhile.
 
@@ -92,7 +323,9 @@ def load(
     if quantize is not None:
         check_dtype(quantize, "quantize")
     ops.load_kernels()
-    folder = open_folder(path, model_type, None if task is None else HEAD_OF.get(task, ""))
+    folder = model_folder.open_folder(
+        path, model_type, None if task is None else HEAD_OF.get(task, "")
+    )
     if folder.dtype is not None and quantize not in (None, folder.dtype):
         raise ConfigError(
             f"{folder.path} holds {folder.dtype} weights, and {quantize} ones cannot be made of "
@@ -115,7 +348,7 @@ def load_float32(path: str | PathLike[str]) -> Task:
     Raises:
         CheckpointError: as `load`.
     """
-    folder = open_folder(path)
+    folder = model_folder.open_folder(path)
     with folder.located():
         model = folder.model() if folder.dtype is None else folder.quantized_model(float32=True)
         return _task_of(folder, model.float().eval())
@@ -151,14 +384,14 @@ def device_for(name: str | None, dtype: WeightType | None = None) -> torch.devic
     return target
 
 
-def _model_on(folder: ModelFolder, target: torch.device) -> nn.Module:
+def _model_on(folder: model_folder.ModelFolder, target: torch.device) -> nn.Module:
     """The model of a folder; stored 8-bit and bfloat16 weights stay quantized on the CPU alone."""
     if folder.dtype is None:
         return folder.model()
     return folder.quantized_model(float32=target.type != "cpu")
 
 
-def _task_of(folder: ModelFolder, model: nn.Module, chosen: str | None = None) -> Task:
+def _task_of(folder: model_folder.ModelFolder, model: nn.Module, chosen: str | None = None) -> Task:
     """The task of a folder around its model; `chosen`: this one, whatever the folder says."""
     tokenizer = folder.tokenizer()
     name, settings = _task_in(folder, model)
@@ -172,16 +405,16 @@ def _task_of(folder: ModelFolder, model: nn.Module, chosen: str | None = None) -
     return task(model, tokenizer, **settings)
 
 
-def _method_in(folder: ModelFolder, model: nn.Module) -> Any:
+def _method_in(folder: model_folder.ModelFolder, model: nn.Module) -> Any:
     """How the files of a folder decode; None: they do not say it."""
-    if (folder.generation_path / GENERATION).exists():
+    if (folder.generation_path / model_folder.GENERATION).exists():
         return decoding.load(folder.generation_path, model)
-    if folder.config.get("model_type") == OURS:
+    if folder.config.get("model_type") == model_folder.OURS:
         return None
     return decoding.load_from_model_config(folder.config, folder.path / CONFIG, model)
 
 
-def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]]:
+def _task_in(folder: model_folder.ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]]:
     """The name of a folder's task, and its settings."""
     config, where = folder.config, folder.path / CONFIG
     about = config.get("regard")
@@ -193,7 +426,7 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
         if name not in TASKS:
             raise CheckpointError(f"{where}: `regard.task` is {name!r}. {nearest(name, TASKS)}")
         stored = kept_settings(name, settings, model, config)
-        if config.get("model_type") == OURS:
+        if config.get("model_type") == model_folder.OURS:
             return name, stored or settings
         if stored is not None:
             return name, stored
@@ -205,15 +438,7 @@ def _task_in(folder: ModelFolder, model: nn.Module) -> tuple[str, dict[str, Any]
     return task_of(model, config)
 
 
-# ----------------------------------------------------------------------------------- writing
-
-
-def save(
-    task: Task,
-    folder: str | PathLike[str],
-    *,
-    license: str | None = None,
-) -> None:
+def save(task: Task, folder: str | PathLike[str], *, license: str | None = None) -> None:
     """Write a task as a folder: config.json, model.safetensors, tokenizer, generation_config, and
     a model card, unless a person has written one there.
 
@@ -232,14 +457,14 @@ def save(
             f"{folder} was not written: this model has quantized weights, and nothing publishes "
             "such. Save it from the folder that it was loaded from, without `quantize`."
         )
-    config, tensors = exported(model)
+    config, tensors = model_folder.exported(model)
     if (dtype := task.half_precision) is not None:
-        halved = in_half_precision(tensors, dtype)
+        halved = model_folder.in_half_precision(tensors, dtype)
         tensors = tensors if halved is None else halved
-    _write(task, folder, config, tensors, {})
-    if isinstance(task, Embedder) and config["model_type"] != OURS:
+    written = _write(task, folder, config, tensors, {})
+    if isinstance(task, Embedder) and config["model_type"] != model_folder.OURS:
         write_sentence_transformers(folder, task.pooling, model.config.d_model)
-    write_card(task, folder, _config_of(task, config, {}), CardHistory(license))
+    write_card(task, folder, written, CardHistory(license))
 
 
 def save_adapter(
@@ -260,7 +485,7 @@ def save_adapter(
     local = folder_of(base).absolute() if Path(base).is_dir() else base
     write_adapter(folder, task.module, options, str(local))
     config = config_of_task(task)
-    write_text(folder / ADAPTED, json.dumps(config, indent=2) + "\n")
+    write_text(folder / model_folder.ADAPTED, json.dumps(config, indent=2) + "\n")
     task.tokenizer.save(folder, task.module.config.max_length)
     if task.decodes:
         _save_method(task, folder)
@@ -269,7 +494,7 @@ def save_adapter(
 
 def config_of_task(task: Task) -> dict[str, Any]:
     """config.json, as `save` writes it."""
-    return _config_of(task, exported(task.module)[0], {})
+    return _config_of(task, model_folder.exported(task.module)[0], {})
 
 
 def quantize(
@@ -289,7 +514,7 @@ def quantize(
     out = Path(out)
     check_dtype(dtype)
     check_new(out)
-    folder = open_folder(path)
+    folder = model_folder.open_folder(path)
     if folder.dtype is not None:
         raise ConfigError(
             f"{folder.path} holds {folder.dtype} weights already, and to round them again would "
@@ -297,11 +522,10 @@ def quantize(
         )
     with folder.located():
         task = _task_of(folder, folder.model())
-    config = own_config(task.module)
+    config = model_folder.own_config(task.module)
     tensors = quantized_tensors(task.module, dtype)
     with creating(out) as temporary:
-        _write(task, temporary, config, tensors, {"weights": dtype})
-        written = _config_of(task, config, {"weights": dtype})
+        written = _write(task, temporary, config, tensors, {"weights": dtype})
         write_card(task, temporary, written, CardHistory.of_folder(folder.path))
     return out
 
@@ -312,41 +536,46 @@ def _write(
     config: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     about: Mapping[str, Any],
-) -> None:
-    """The files of a task; `about` the model beside what its task says."""
+) -> dict[str, Any]:
+    """Write the files of a task; `about` the model beside what its task says; gives config.json."""
     config = _config_of(task, config, about)
-    write_model(folder, config, tensors, task.tokenizer, task.module.config.max_length)
+    model_folder.write_model(folder, config, tensors, task.tokenizer, task.module.config.max_length)
     if task.decodes:
         _save_method(task, folder)
+    return config
 
 
 def _config_of(task: Task, config: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
     """config.json of a task, from that of its model."""
     model = task.module
-    section = model_section(model) if config["model_type"] == OURS else {"model": name_of(model)}
+    section = (
+        model_folder.model_section(model)
+        if config["model_type"] == model_folder.OURS
+        else {"model": name_of(model)}
+    )
     section = {"version": regard.__version__, "task": task.name, **section, **about}
     published, settings = task.published(), task.settings()
     if "id2label" in published:
         settings.pop("labels", None)  # which would be a second list
     about = {"regard": {**section, **settings}, **published}
-    return {**config, **(_bos_of(task) if config["model_type"] != OURS else {}), **about}
+    return {
+        **config,
+        **(_bos_of(task) if config["model_type"] != model_folder.OURS else {}),
+        **about,
+    }
 
 
 def _save_method(task: Task, folder: Path) -> None:
+    """How the task decodes, with the special ids under the names of generation_config.json."""
     config = task.module.config
-    decoding.save(task.method, folder, _ids_of(task), config.max_length)
-
-
-def _ids_of(task: Task) -> dict[str, int]:
-    """The special ids, under the names that generation_config.json has for them."""
-    config = task.module.config
-    return {
+    ids = {
         "pad_token_id": config.pad,
         "bos_token_id": config.bos,
         "eos_token_id": config.eos,
         "decoder_start_token_id": config.bos,
         **_bos_of(task),
     }
+    decoding.save(task.method, folder, ids, config.max_length)
 
 
 def _bos_of(task: Task) -> dict[str, int]:
@@ -390,11 +619,8 @@ def checked_settings(task: type[Task], stored: Mapping[str, Any], where: Path) -
     schema = _schema(task)
     for name in stored:
         if name not in schema.model_fields:
-            raise CheckpointError(
-                f"{where}: `regard.{name}` is not an option of the task {task.name}. "
-                f"{nearest(name, list(schema.model_fields))} Was it written by "
-                "another release?"
-            )
+            problem = f"`regard.{name}` is not an option of the task {task.name}."
+            raise CheckpointError(f"{where}: {problem} {nearest(name, list(schema.model_fields))}")
     settings = checked(dict(stored), schema, where, CheckpointError, "regard")
     return {name: getattr(settings, name) for name in stored}
 
@@ -412,3 +638,54 @@ def _schema(task: type[Task]) -> type[Options]:
                 for key, hint in get_type_hints(option_types, include_extras=True).items():
                     options[key] = (RANGES.get(key, hint), None)
     return create_model(task.__name__, __base__=Options, **options)
+
+
+Model = str | PathLike[str] | Task
+"""A model, or a run, a folder or a name on the hub that holds one."""
+
+
+def evaluate(
+    model: Model, data: Any, *, columns: Sequence[int | str] = (), **options: Any
+) -> Scores:
+    """The scores of a model on data, as its method `evaluate` gives them.
+
+        regard.evaluate("runs/reviews", "test.csv")
+        regard.evaluate(model, dataframe, columns=["text", "label"])
+
+    Args:
+        data: a file, or rows in memory: a DataFrame, a list of rows, a dataset, a reader.
+        columns: of a table, in the order that the task reads them; (): those that the recipe of a
+            run names, where the table has them, else chosen by their names.
+        options: further arguments of the method.
+
+    Raises:
+        DataError: the data cannot be read.
+        ConfigError: the names of the columns do not tell which to read.
+    """
+    from regard.tasks.language_modeling import TextGenerator
+
+    task = as_task(model)
+    if not columns and not isinstance(model, Task):
+        columns = recipe_columns(Path(model), data)
+    if is_path(data) and not isinstance(task, TextGenerator):
+        data, columns = rows_of(task, [Path(data)], columns), ()
+    return task.evaluate(data, **({"columns": columns} if columns else {}), **options)
+
+
+def recipe_columns(run: Path, data: Any) -> tuple[str, ...]:
+    """The columns of texts and target that the recipe of a run names, if the data have them; else
+    ().
+    """
+    if not (run / "recipe.toml").exists():
+        return ()
+    section = recipe.read(run / "recipe.toml").tables.get("data", {})
+    columns = () if section.get("target_columns") else section.get("columns", ())
+    if not columns or not all(isinstance(column, str) for column in columns):
+        return ()
+    names = first_record(Path(data)) if is_path(data) else column_names(data)
+    return tuple(columns) if {*columns} <= {*names} else ()
+
+
+def as_task(model: Model) -> Any:
+    """The model itself, or the one in a folder."""
+    return model if isinstance(model, Task) else load(model)

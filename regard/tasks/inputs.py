@@ -11,15 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from regard.data import in_memory
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
-from regard.data.in_memory import (
-    infer_columns,
-    is_running_text,
-    is_table,
-    plain_names,
-    text_rows,
-)
 from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown
 from regard.habit_names import SOURCES, TARGETS, TEXTS
@@ -59,8 +53,8 @@ def iterate(texts: Any) -> Iterator[Any]:
         RegardError: `texts` is a single str, whose letters would be read as texts, or it is a
             mapping or a set, or it is not iterable.
     """
-    if is_table(texts):
-        return iter(text_rows(texts))
+    if in_memory.is_table(texts):
+        return iter(in_memory.text_rows(texts))
     no_rows = type(texts).__name__.endswith("GroupBy")
     if not no_rows and not isinstance(texts, str | bytes | bytearray | memoryview | Mapping | Set):
         try:
@@ -202,7 +196,7 @@ def rows_of(
         ConfigError, DataError: the files cannot be read, or are running text.
     """
     for file in files:
-        if is_running_text(str(file)):
+        if in_memory.is_running_text(str(file)):
             raise ConfigError(
                 f"{task.name} is scored on examples with targets, or on a file of them, but "
                 f"{str(file)!r:.60} is a text."
@@ -229,7 +223,11 @@ def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
     names = {*TARGETS, *chain(*TEXTS, *SOURCES)}
     first = first_record(file, delimiter)
     with suppress(ConfigError, DataError):
-        return infer_columns([first]) if names.intersection(plain_names(first)) else ()
+        return (
+            in_memory.infer_columns([first])
+            if names.intersection(in_memory.plain_names(first))
+            else ()
+        )
     return ()
 
 

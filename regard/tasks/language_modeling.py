@@ -20,53 +20,29 @@ from regard import decoding, habit_names
 from regard.attention.capture import label, muted
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
-from regard.data.lm_streams import (
-    ParallelStreams,
-    SlidingWindows,
-)
+from regard.data.lm_streams import ParallelStreams, SlidingWindows
 from regard.data.readers import RowReader
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray, encode_texts
+from regard.decoding import streaming
 from regard.decoding.prefix_cache import PrefixCache, SlidingContext
 from regard.decoding.steps import Hypothesis, evaluating
-from regard.decoding.streaming import (
-    GeneratedText,
-    Streaming,
-    checked_stops,
-    method_with_stops,
-    stopped_hypothesis,
-    text_until_stop,
-)
 from regard.errors import ConfigError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
-from regard.tasks.batching import TooLong, check_too_long, decode_in_order, device_of, watched
+from regard.tasks import batching, running_text
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
-from regard.tasks.finite_checks import check_likelihood
-from regard.tasks.inputs import checked_text, checked_texts, warn_if_file
-from regard.tasks.lambada import lambada_scores
-from regard.tasks.language_modeling_recipe import (
-    AuxiliaryLoss,
-    LanguageModelingRecipe,
-    TrainingText,
-    Unit,
-    check_text_length,
-    text_notes,
-    training_batches,
-)
-from regard.tasks.log_likelihoods import causal_log_likelihoods
-from regard.tasks.methods import results_of
-from regard.tasks.prompts import first_tokens, fitted_prompts, prompt_capacity, warn_of_length_ends
-from regard.tasks.running_text import rows_of_text
+from regard.tasks.inputs import checked_texts, warn_if_file
+from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
 from regard.tasks.stateful_perplexity import (
     StateKeywords,
     StateOptions,
     carried_likelihood,
     signature,
 )
-from regard.tasks.task import of_training
+from regard.tasks.task import of_training, results_of
 from regard.text import Tokenizer
 
 SAMPLES = 6  # lines that a run's report continues
@@ -85,7 +61,7 @@ class TextGenerator(EmbedsTexts):
     name = "language-modeling"
     commands = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
-    Recipe = LanguageModelingRecipe
+    Recipe = running_text.LanguageModelingRecipe
     goal = ("loss", "min")
     length_option = "sequence_length"
 
@@ -96,7 +72,7 @@ class TextGenerator(EmbedsTexts):
         *,
         method: Any = None,
         format: str | None = None,
-        unit: Unit = "token",
+        unit: running_text.Unit = "token",
         window: int | None = None,
         stride: int | None = None,
         **state_options: Unpack[StateKeywords],
@@ -106,8 +82,8 @@ class TextGenerator(EmbedsTexts):
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
         self.state_options = StateOptions.of(state_options)
-        self.data: TrainingText | None = None
-        self.auxiliary_losses: tuple[AuxiliaryLoss, ...] = ()
+        self.data: running_text.TrainingText | None = None
+        self.auxiliary_losses: tuple[running_text.AuxiliaryLoss, ...] = ()
         self.prefix_cache: PrefixCache | None = None
 
     @property
@@ -135,7 +111,7 @@ class TextGenerator(EmbedsTexts):
 
     @classmethod
     def from_recipe(
-        cls, recipe: LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
+        cls, recipe: running_text.LanguageModelingRecipe, model: LanguageModel, tokenizer: Tokenizer
     ) -> TextGenerator:
         """The task with its data, ready to be trained.
 
@@ -156,12 +132,14 @@ class TextGenerator(EmbedsTexts):
         )
         valid_path = data.train if data.splits_train else data.valid
         for path, text in ((data.train, train), (valid_path, valid)):
-            check_text_length(path, len(text.ids) - 1, data.batch_size if limit is None else 1)
-        batches = training_batches(train, recipe, limit)
-        notes = [*text_notes(recipe, tokenizer, limit)]
+            running_text.check_text_length(
+                path, len(text.ids) - 1, data.batch_size if limit is None else 1
+            )
+        batches = running_text.training_batches(train, recipe, limit)
+        notes = running_text.text_notes(recipe, limit)
         if recipe.objective.variable_length:
             task.usual_length = data.sequence_length
-        task.data = TrainingText(train, valid, batches, data.batch_size, notes)
+        task.data = running_text.TrainingText(train, valid, batches, data.batch_size, notes)
         return task
 
     @classmethod
@@ -182,7 +160,7 @@ class TextGenerator(EmbedsTexts):
         )
 
     @staticmethod
-    def example(recipe: LanguageModelingRecipe, words: int) -> StreamBatch:
+    def example(recipe: running_text.LanguageModelingRecipe, words: int) -> StreamBatch:
         """A batch as the recipe asks for, whatever the length of a line: for estimates."""
         tokens = torch.ones(recipe.data.batch_size, recipe.data.sequence_length, dtype=torch.long)
         return StreamBatch(tokens, tokens, fresh=True)
@@ -218,7 +196,7 @@ class TextGenerator(EmbedsTexts):
 
         carry: the state after the batch before; None at the start of the text.
         """
-        batch = batch.to(device_of(self.module))
+        batch = batch.to(batching.device_of(self.module))
         model: Any = self.module if self.module.training else self.generator
         output = model(batch.tokens, None if batch.fresh else carry)
         hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()
@@ -237,15 +215,7 @@ class TextGenerator(EmbedsTexts):
 
     # ---- generation
 
-    def generate(
-        self,
-        prompts: Sequence[str] | str = "",
-        *,
-        too_long: TooLong = "error",
-        stop: Sequence[str] | str | None = None,
-        window: bool = False,
-        **options: Any,
-    ) -> Any:
+    def generate(self, prompts: Sequence[str] | str = "", **options: Any) -> Any:
         """Prompts with their continuations: a list for a list, one for one prompt.
 
         With `n_best` or `samples` above 1 each prompt has the list of its texts, best first.
@@ -263,19 +233,17 @@ class TextGenerator(EmbedsTexts):
         Raises:
             RegardError: a prompt is too long.
         """
-        if window:
-            options["window"] = window
         if isinstance(prompts, str):
             warn_if_file(prompts)
-            return self.generate([prompts], too_long=too_long, stop=stop, **options)[0]
+            return self.generate([prompts], **options)[0]
         prompts = checked_texts(prompts)
-        if too_long == "truncate" and (cut := self.over_limit(prompts, **options)):
+        if options.get("too_long") == "truncate" and (cut := self.over_limit(prompts, **options)):
             warnings.warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
                 f"{self.token_limit(**options):,} tokens",
                 stacklevel=2,
             )
-        hypotheses = self.hypotheses(prompts, too_long=too_long, stop=stop, **options)
+        hypotheses = self.hypotheses(prompts, **options)
         return results_of(self.spelled(prompts, hypotheses), options)
 
     def spelled(
@@ -292,34 +260,27 @@ class TextGenerator(EmbedsTexts):
         if not any(h.stops for h in ranked):
             return texts
         prompt = self.tokenizer.decode(ids)
-        return [prompt + text_until_stop(self.tokenizer, ids, h) for h in ranked]
+        return [prompt + streaming.text_until_stop(self.tokenizer, ids, h) for h in ranked]
 
-    def hypotheses(
-        self,
-        prompts: Sequence[str],
-        *,
-        too_long: TooLong = "error",
-        stop: Sequence[str] | str | None = None,
-        window: bool = False,
-        **options: Any,
-    ) -> list[list[Hypothesis]]:
+    def hypotheses(self, prompts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
         """The continuations of each prompt, best first; where one of `stop` ends a continuation,
         the tokens of that belong to it.
         """
-        fitting: Any = {"too_long": too_long, "stop": stop, "window": window}
-        encoded, method = self.decoding_inputs(prompts, **fitting, **options)
+        encoded, method = self.decoding_inputs(prompts, **options)
+        window, stops = options.get("window", False), streaming.checked_stops(options.get("stop"))
         generator = SlidingContext(self.module) if window else self.generator
         with muted():
-            decoded = decode_in_order(generator, TokenArray.of(encoded), method)
-        stops = checked_stops(stop)
+            decoded = batching.decode_in_order(generator, TokenArray.of(encoded), method)
         hypotheses = [
-            [stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
+            [streaming.stopped_hypothesis(self.tokenizer, ids, one, stops) for one in ranked]
             if stops
             else ranked
             for ids, ranked in zip(encoded, decoded, strict=True)
         ]
         best = [ranked[0] for ranked in hypotheses]
-        warn_of_length_ends(map(len, encoded), best, None if window else self.context, method)
+        batching.warn_of_length_ends(
+            map(len, encoded), best, None if window else self.context, method
+        )
         rows = zip(encoded, best, strict=True)
         self.read_ids([[*ids, *hypothesis.tokens] for ids, hypothesis in rows])
         return hypotheses
@@ -328,7 +289,7 @@ class TextGenerator(EmbedsTexts):
         self,
         prompts: Sequence[str],
         *,
-        too_long: TooLong = "error",
+        too_long: batching.TooLong = "error",
         stop: Sequence[str] | str | None = None,
         window: bool = False,
         **options: Any,
@@ -340,7 +301,7 @@ class TextGenerator(EmbedsTexts):
     def fitted(
         self,
         ids: Sequence[list[int]],
-        too_long: TooLong,
+        too_long: batching.TooLong,
         window: bool,
         options: Mapping[str, Any],
     ) -> list[list[int]]:
@@ -350,11 +311,11 @@ class TextGenerator(EmbedsTexts):
             TextTooLong: a prompt is too long and `too_long` is "error".
         """
         if window:
-            check_too_long(too_long)
+            batching.check_too_long(too_long)
             return [row[-self.context :] for row in ids] if self.context else [*ids]
         if self.context is None:  # any number of tokens may follow
             options = {}
-        return fitted_prompts(ids, self.module.text_limit, too_long, options)
+        return batching.fitted_prompts(ids, self.module.text_limit, too_long, options)
 
     def decoding_method(self, stop: Sequence[str] | str | None = None, **options: Any) -> Any:
         """The method that continues prompts.
@@ -365,11 +326,11 @@ class TextGenerator(EmbedsTexts):
         options = habit_names.decoding({"stop": stop, **options})
         if options.get("forced_bos_token_id") is not None:
             raise ConfigError("`forced_bos_token_id` has no effect on a continued prompt.")
-        stops = checked_stops(options.pop("stop", None))
+        stops = streaming.checked_stops(options.pop("stop", None))
         method = decoding.with_options(self.method, **options)
         if stops:
             self._check_forward("end a text with a stop sequence")
-        return method_with_stops(method, self.tokenizer, stops)
+        return streaming.method_with_stops(method, self.tokenizer, stops)
 
     def over_limit(self, prompts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of prompts too long for `max_tokens` after them, and their tokens."""
@@ -383,28 +344,21 @@ class TextGenerator(EmbedsTexts):
             return None
         if self.context is None:
             return self.module.text_limit
-        return prompt_capacity(self.context, options)
+        return batching.prompt_capacity(self.context, options)
 
-    def stream(
-        self,
-        prompt: str = "",
-        *,
-        too_long: TooLong = "error",
-        stop: Sequence[str] | str | None = None,
-        window: bool = False,
-        **options: Any,
-    ) -> Iterator[str]:
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """The continuation of a prompt, in parts as tokens are generated."""
         self._check_forward("stream a continuation")
-        method = self.decoding_method(stop, **options)
-        ids = self.prompt_ids([checked_text(prompt, 0)])[0]
-        fitted = self.fitted([ids], too_long, window, options)[0]
+        (fitted,), method = self.decoding_inputs([prompt], **options)
+        ids, window = self.prompt_ids([prompt])[0], options.get("window", False)
         if len(fitted) < len(ids) and not window:
             warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
-        source = Sequences.of([fitted], self.module.config.pad).to(device_of(self.module))
+        source = Sequences.of([fitted], self.module.config.pad).to(batching.device_of(self.module))
         generator = SlidingContext(self.module) if window else self.generator
-        steps = Streaming(generator, source, method)
-        text = GeneratedText(self.tokenizer, ids, checked_stops(stop))
+        steps = streaming.Streaming(generator, source, method)
+        text = streaming.GeneratedText(
+            self.tokenizer, ids, streaming.checked_stops(options.get("stop"))
+        )
         for _, token in steps:
             text.add(token)
             yield from filter(None, [text.ready()])
@@ -413,7 +367,7 @@ class TextGenerator(EmbedsTexts):
         text.end()
         yield from filter(None, [text.ready()])
         best = [ranked[0] for ranked in steps.results]
-        warn_of_length_ends([len(fitted)], best, None if window else self.context, method)
+        batching.warn_of_length_ends([len(fitted)], best, None if window else self.context, method)
 
     def cache_prefixes(self, budget_bytes: int = 2**30) -> PrefixCache:
         """From now on compute prefixes that prompts share once; see `PrefixCache`.
@@ -498,7 +452,7 @@ class TextGenerator(EmbedsTexts):
                 f"`{names[0]}` is for a model that carries a state through the whole "
                 f"text, but this one reads windows of {protocol.window:,} tokens."
             )
-        reader, units = rows_of_text(rows, self.format), 0
+        reader, units = running_text.rows_of_text(rows, self.format), 0
 
         def counted() -> Iterator[str]:
             nonlocal units
@@ -518,7 +472,7 @@ class TextGenerator(EmbedsTexts):
         count = tokens if self.unit == "token" else units
         check_any(count, "Perplexity")
         result = Perplexity(nats, count, protocol, unknown)
-        check_likelihood(result.nats, result.value)
+        batching.check_likelihood(result.nats, result.value)
         return Scores([result])
 
     def evaluated_model(self, options: StateOptions) -> LanguageModel:
@@ -546,28 +500,23 @@ class TextGenerator(EmbedsTexts):
         return [(first, [*ids, *end]) for ids in self.tokenizer.encode_many(list(texts))]
 
     def lambada(self, passages: Sequence[str]) -> list[Score]:
-        """Accuracy and perplexity of the last words of passages; see `regard.tasks.lambada`."""
+        """Accuracy and perplexity of the last words of passages; see `lambada_scores`."""
         self._check_forward("predict last words")
         return lambada_scores(self.generator, self.tokenizer, checked_texts(passages))
 
     # ---- parts
 
-    def samples(self, recipe: LanguageModelingRecipe) -> list[tuple[str, str]]:
+    def samples(self, recipe: running_text.LanguageModelingRecipe) -> list[tuple[str, str]]:
         """The first words of some validation lines, and their continuation by the model."""
         prompts = self.attention_inputs(recipe)
-        outputs = self.generate(prompts, max_tokens=self._sample_tokens(), too_long="truncate")
+        room = 30 if self.context is None else max(1, min(30, self.context // 2))
+        outputs = self.generate(prompts, max_tokens=room, too_long="truncate")
         return list(zip(prompts, outputs, strict=True))
 
-    def attention_inputs(self, recipe: LanguageModelingRecipe) -> list[str]:
+    def attention_inputs(self, recipe: running_text.LanguageModelingRecipe) -> list[str]:
         """The first words of some validation lines."""
         lines = islice(recipe.data.records("valid").texts(), SAMPLES)
-        prompts = [" ".join(line.split()[:4]) for line in lines]
-        room = None if self.context is None else self.context - self._sample_tokens()
-        return prompts if room is None else first_tokens(prompts, self.tokenizer, room)
-
-    def _sample_tokens(self) -> int:
-        """The most tokens after the prompt of a sample: half of the context at most."""
-        return 30 if self.context is None else max(1, min(30, self.context // 2))
+        return [" ".join(line.split()[:4]) for line in lines]
 
     def line_end(self) -> list[int]:
         """The ids at the end of each line of the text: none where line breaks are tokens."""
@@ -583,11 +532,11 @@ class TextGenerator(EmbedsTexts):
         return f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
 
     @torch.no_grad()
-    def _total_loss(self, batches: Sequence[StreamBatch]) -> tuple[float, int]:
+    def _total_loss(self, batches: Sequence[Any]) -> tuple[float, int]:
         """Sum of the losses in nats, and the number of predicted tokens."""
         total, count, carry = 0.0, 0, None
         with evaluating(self.module):
-            for batch in watched(batches):
+            for batch in batching.watched(batches):
                 losses, carry = self.losses(batch, carry)
                 loss, tokens = losses["loss"]
                 total, count = total + float(loss), count + tokens
@@ -644,7 +593,7 @@ class TextGenerator(EmbedsTexts):
         if label(target=tokens):
             with torch.no_grad(), evaluating(self.module):
                 ids = Sequences.of(texts, self.module.config.pad).ids
-                self.module(ids.to(device_of(self.module)))
+                self.module(ids.to(batching.device_of(self.module)))
 
     def _in_order(self, text: TokenArray) -> TokenArray:
         """A text in the order in which the model reads it."""

@@ -1,33 +1,48 @@
-"""The log-likelihoods of texts, each alone, in nats.
+"""The log-likelihoods of texts in nats, and what they measure: LAMBADA and minimal pairs.
 
 a causal model      log p(x) = sum over t of log p(x_t | x_1 ... x_(t-1))
 a masked model      PLL(x) = sum over t of log p(x_t | all other tokens), the
                     pseudo-log-likelihood (Salazar et al. 2020, equation 2), in one pass a token
 XLNet               either: in the order of the text, or with t last in the order
+
+LAMBADA: predict the last word of a passage (Paperno et al. 2016). The word can be guessed from the
+whole passage but not from its last sentence alone, so it measures the use of long contexts. The
+word is all that follows the last space, of any number of tokens; each of them must be the most
+probable one after the right tokens before it.
+
+Minimal pairs: how often a model prefers the grammatical sentence (BLiMP, Warstadt et al. 2020),
+the one with the larger log-likelihood. It is the sum over its tokens, not their mean: the sentences
+of a pair may differ in length. Pairs with equal ones count as wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.data.batches import Sequences
+from regard.data.datasets.records import MinimalPair
 from regard.data.encoder_inputs import EncodedInputs
 from regard.data.sampler import sorted_batches
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import evaluating
-from regard.errors import TextError
+from regard.errors import RegardError, TextError
 from regard.layers.softmax import MIN_ROWS, slice_on, token_losses
-from regard.models.protocols import Generator
-from regard.tasks.batching import device_of, watched
+from regard.metrics import Score
+from regard.metrics.score import ScoreReport, ScoreTable, check_any
+from regard.models.protocols import Generator, LanguageModel
+from regard.tasks.batching import check_finite, check_likelihood, device_of, watched
 from regard.tasks.embedder import batch_budget
-from regard.tasks.finite_checks import check_finite
+from regard.tasks.task import Task
+from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
 if TYPE_CHECKING:
@@ -55,17 +70,18 @@ def causal_log_likelihoods(
         check_lengths([len(ids) - 1 for ids in texts], limit)
     rows = TokenArray.of(texts)
     likelihoods = torch.zeros(len(rows), dtype=torch.float64)
-    batches = sorted_batches(
-        (rows,),
-        (model.config.pad,),
-        max_tokens=batch_budget(model),
-        make=lambda sequences: sequences,
-    )
+    batches = _batches(model, rows)
     with evaluating(model):
         for numbers, batch in zip(batches.indices, watched(batches), strict=True):
             likelihoods[numbers] = _causal(model, batch, steps)
     check_finite(likelihoods.isfinite(), range(len(rows)), "log-likelihood")
     return likelihoods.tolist()
+
+
+def _batches(model: Generator, rows: TokenArray) -> Any:
+    """All rows once, those of similar lengths together, as a model in evaluation reads them."""
+    budget, pads = batch_budget(model), (model.config.pad,)
+    return sorted_batches((rows,), pads, max_tokens=budget, make=lambda sequences: sequences)
 
 
 def check_lengths(lengths: Sequence[int], limit: int | None) -> None:
@@ -125,14 +141,10 @@ def ending_log_likelihoods(
     hidden = model(texts.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
     states = hidden[predicting.to(device)]  # (N, D)
     rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
-    total = torch.zeros(len(texts), dtype=torch.float64)
-    best, size = torch.ones(len(texts), dtype=torch.bool), rows_of_slice(model)
-    for row, state, target in zip(
-        *(tensor.split(size) for tensor in (rows, states, targets)), strict=True
-    ):
-        log_probs = model.head.logits(state).float().log_softmax(-1).cpu()
-        total.index_add_(0, row, log_probs.gather(1, target[:, None])[:, 0].double())
-        best[row[log_probs.argmax(-1) != target]] = False
+    own, _, top = _of_targets(model, states, targets.to(device))
+    total = torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, own.double())
+    best = torch.ones(len(texts), dtype=torch.bool)
+    best[rows[top[:, 0] != targets]] = False
     return total, best
 
 
@@ -161,12 +173,7 @@ def token_log_probs(
     """
     check_lengths([len(ids) - 1 for ids in rows], model.text_limit)
     results = [TokenLogProbs([], []) for _ in rows]
-    batches = sorted_batches(
-        (TokenArray.of(rows),),
-        (model.config.pad,),
-        max_tokens=batch_budget(model),
-        make=lambda sequences: sequences,
-    )
+    batches = _batches(model, TokenArray.of(rows))
     device = device_of(model)
     with evaluating(model):
         for numbers, batch in zip(batches.indices, batches, strict=True):
@@ -175,7 +182,10 @@ def token_log_probs(
                 end = len(rows[number]) - 1
                 span = slice(end - counts[number], end)
                 targets = torch.tensor(list(rows[number][1:]), device=device)[span]
-                results[number] = _of_tokens(model, hidden[row, span], targets, top)
+                own, values, ids = _of_targets(model, hidden[row, span], targets, top)
+                most = zip(ids.tolist(), values.tolist(), strict=True)
+                pairs = [list(zip(*both, strict=True)) for both in most]
+                results[number] = TokenLogProbs(own.tolist(), pairs)
     check_finite(
         torch.tensor([all(map(math.isfinite, result.own)) for result in results]),
         range(len(results)),
@@ -184,24 +194,20 @@ def token_log_probs(
     return results
 
 
-def _of_tokens(model: Generator, hidden: Tensor, targets: Tensor, top: int) -> TokenLogProbs:
-    """Of targets (T,) behind hidden states (T, D), slice by slice."""
-    own: list[float] = []
-    best: list[list[tuple[int, float]]] = []
-    size = rows_of_slice(model)
-    for states, target_ids in zip(hidden.split(size), targets.split(size), strict=True):
-        log_probs = model.head.logits(states).float().log_softmax(-1)  # (N, V)
-        own += log_probs.gather(1, target_ids[:, None])[:, 0].tolist()
-        values, ids = log_probs.topk(min(top, log_probs.size(1)))
-        pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        best += [list(zip(*row, strict=True)) for row in pairs]
-    return TokenLogProbs(own, best)
-
-
-def rows_of_slice(model: Generator) -> int:
-    """Of how many tokens the logits are computed at a time."""
-    rows: int = slice_on(device_of(model)) // model.config.vocab_size
-    return max(MIN_ROWS, rows)
+def _of_targets(
+    model: Generator, states: Tensor, targets: Tensor, top: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log p of targets (N,) behind hidden states (N, D); of the `top` most probable tokens the
+    log-probabilities and the ids, (N, top): on the CPU, logits computed slice by slice.
+    """
+    size = max(MIN_ROWS, slice_on(device_of(model)) // model.config.vocab_size)
+    parts = []
+    for state, target in zip(states.split(size), targets.split(size), strict=True):
+        log_probs = model.head.logits(state).float().log_softmax(-1)  # (N, V)
+        best = log_probs.topk(min(top, log_probs.size(1)))
+        parts.append((log_probs.gather(1, target[:, None])[:, 0].cpu(), *(x.cpu() for x in best)))
+    own, values, ids = map(torch.cat, zip(*parts, strict=True))
+    return own, values, ids
 
 
 @torch.no_grad()
@@ -287,3 +293,130 @@ def _masked(item: EncoderInput, mask: int) -> Iterator[list[int]]:
     first = item.starts[0]
     for at in range(first, first + item.counts[0]):
         yield [*item.ids[:at], mask, *item.ids[at + 1 :]]
+
+
+@torch.no_grad()
+def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[str]) -> list[Score]:
+    """Accuracy of the last word, and its perplexity: exp of the mean of -log p(word).
+
+    Passages beyond the model's context lose their beginning; the signature counts them, and words
+    with unknown tokens.
+
+    Raises:
+        RegardError: there is no passage, or one has no word before its last.
+    """
+    if not passages:
+        raise RegardError("There must be at least one passage, but there is none.")
+    split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
+    limit = model.text_limit
+    longest = math.inf if limit is None else limit + 1  # the last token is not read
+    rows = TokenArray.of([ids[-int(min(longest, len(ids))) :] for ids, _ in split])
+    counts = np.array([count for _, count in split])
+    if limit is not None and counts.max() > limit:
+        raise RegardError(
+            f"Passage {int(counts.argmax()) + 1} ends in a word of {counts.max()} tokens, but this "
+            f"model's context is {limit}."
+        )
+    nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
+    batches = _batches(model, rows)
+    with evaluating(model):
+        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
+            log_probs, best = ending_log_likelihoods(
+                model, batch, torch.from_numpy(counts[numbers])
+            )
+            nats[numbers], right[numbers] = -log_probs, best.float()
+    check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
+    truncated = sum(len(ids) > longest for ids, _ in split)
+    unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
+    return _scores(tokenizer, nats, right, truncated, unknown)
+
+
+def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int]:
+    """The tokens of a passage, and how many of them belong to its last word."""
+    text = text.strip()
+    space, encoding = text.rfind(" "), tokenizer.encode(text)
+    # Tokens may include the space before a word, so their ends decide.
+    count = sum(end > space + 1 for _, end in encoding.offsets)
+    if space < 0 or not 0 < count < len(encoding):
+        raise RegardError(
+            f"Passage {number} must have a word before its last one, but is {text!r:.80}."
+        )
+    return encoding.ids, count
+
+
+def _scores(
+    tokenizer: Tokenizer, nats: Tensor, right: Tensor, truncated: int, unknown: int
+) -> list[Score]:
+    signature = (
+        f"word:after-last-space|match:greedy|tok:{tokenizer.kind}-{tokenizer.vocab_size}"
+        f"|count:{len(nats)}"
+    )
+    signature += f"|cut:{truncated}" if truncated else ""
+    signature += f"|unk:{unknown}" if unknown else ""
+    mean = float(nats.mean())
+    perplexity = math.exp(mean) if mean < 709 else math.inf
+    check_likelihood(float(nats.sum()), perplexity)
+    return [
+        Score("last-word accuracy", float(right.mean()), signature, len(nats), 4),
+        Score("last-word perplexity", perplexity, signature, len(nats)),
+    ]
+
+
+LogLikelihoods = Callable[[Sequence[str]], list[float]]
+
+
+@dataclass(frozen=True)
+class MinimalPairReport(ScoreReport):
+    """The scores of each set: accuracy, pairs with equal likelihoods, and pairs."""
+
+    sets: dict[str, tuple[float, int, int]]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        names = ("accuracy", "ties", "pairs")
+        sets = {name: dict(zip(names, row, strict=True)) for name, row in self.sets.items()}
+        return {"sets": sets}
+
+    def table(self) -> ScoreTable:
+        """A row for each set."""
+        rows = [
+            (name, f"{accuracy:.4f}", str(ties), f"{pairs:,}")
+            for name, (accuracy, ties, pairs) in self.sets.items()
+        ]
+        return ScoreTable("Minimal pairs", "", ("set", "accuracy", "ties", "pairs"), rows)
+
+
+def minimal_pair_scores(
+    task: Task, pairs: Sequence[MinimalPair], pseudo: LogLikelihoods | None = None
+) -> Score:
+    """The mean of the accuracies of all sets, and a report with each of them.
+
+    Args:
+        pseudo: gives pseudo-log-likelihoods, where the task has both kinds: of XLNet
+            `task.pseudo_log_likelihoods`.
+
+    Raises:
+        NotSupportedError: the task gives no log-likelihoods.
+        RegardError: there is no pair.
+    """
+    check_any(len(pairs), "Minimal-pair accuracy")
+    texts = [text for pair in pairs for text in (pair.good, pair.bad)]
+    likelihoods = (pseudo or task.log_likelihoods)(texts)
+    by_set: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for pair, good, bad in zip(pairs, likelihoods[::2], likelihoods[1::2], strict=True):
+        by_set[pair.name].append((good > bad, good == bad))
+    sets = {}
+    for name, outcomes in by_set.items():
+        right, equal = zip(*outcomes, strict=True)
+        sets[name] = fmean(right), sum(equal), len(outcomes)
+    tokenizer, ties = task.tokenizer, sum(row[1] for row in sets.values())
+    causal = pseudo is None and isinstance(task.module, LanguageModel)
+    signature = (
+        f"likelihood:{'causal' if causal else 'pseudo'}|tok:{tokenizer.kind}-"
+        f"{tokenizer.vocab_size}|sets:{len(sets)}|count:{len(pairs)}|ties:{ties}"
+    )
+    unknown = sum(tokenizer.unk_id in ids for ids in tokenizer.encode_many(texts))
+    signature += f"|unk:{unknown}" if tokenizer.unk_id is not None and unknown else ""
+    mean = fmean(row[0] for row in sets.values())
+    report = MinimalPairReport(sets)
+    return Score("minimal-pair accuracy", mean, signature, len(pairs), 4, report=report)

@@ -1,18 +1,23 @@
-"""Masked language modeling: pre-training of BERT and its relatives, with sentence pairs or without.
+"""Masked language modeling: which words fill masks, pre-training by that, and pairs of sentences.
 
-Devlin et al. 2019, section 3.1: the sum of the mean of -log p(token) over the chosen tokens, and,
-where the texts are pairs, of the mean of -log p(follows) over the pairs. Without pairs, as RoBERTa
-(Liu et al. 2019, section 4.2), a text is a window of a document. See `regard.data.pretraining`.
+    filled = load("bert").fill("The man went to the [MASK].")
+    filled.text                             the text with the most probable word
+    filled.masks[0][:3]                     words for the first mask, with their probabilities
+
+The loss of pre-training is the sum of the mean of -log p(token) over the chosen tokens, and, where
+the texts are pairs, of the mean of -log p(follows) over the pairs (Devlin et al. 2019, section
+3.1). Without pairs, as RoBERTa (Liu et al. 2019, section 4.2), a text is a window of a document.
+See `regard.data.pretraining`. Heads for pairs of sentences alone come with published weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import tokenizers
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -20,6 +25,7 @@ from torch.nn import functional as F
 
 from regard.data.batches import IGNORE, Sequences
 from regard.data.corpus import Corpus, Documents, encode_corpus, read_documents
+from regard.data.encoder_inputs import EncodedInputs
 from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import (
     MaskedBatch,
@@ -34,25 +40,278 @@ from regard.data.pretraining import (
 from regard.data.readers import read
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError
+from regard.errors import ConfigError, TextError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import NamedScore
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.recipe import Recipe
-from regard.tasks.batching import device_of, watched, without_padding
-from regard.tasks.distillation import MaskedTeacher, MaskedTeacherSection
-from regard.tasks.document_data import DocumentData
-from regard.tasks.encoding import headed
-from regard.tasks.fill_mask import MaskFiller
-from regard.tasks.finite_checks import check_likelihood
-from regard.tasks.inputs import as_list, checked_text
+from regard.tasks import batching
+from regard.tasks.embedder import batch_budget
+from regard.tasks.encoder_training import MaskedTeacher, MaskedTeacherSection, headed
+from regard.tasks.encoding import EncoderTask
+from regard.tasks.inputs import as_list, checked_text, checked_texts, pairs_of
+from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
+from regard.tasks.running_text import DocumentData
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
-from regard.tasks.task import Task, of_training
+from regard.tasks.task import Prediction, Task, of_training
 from regard.text import Tokenizer
 
+FOLLOWS = 0  # the index of "follows" in the head's two scores, in all published files
+
+
+@dataclass(frozen=True)
+class NextSentencePrediction(Prediction):
+    """Whether the second text follows the first, and the probability that it does."""
+
+    follows: bool
+    probability: float
+
+    def __str__(self) -> str:
+        return f"{'follows' if self.follows else 'does not follow'} ({self.probability:.4f})"
+
+
+class NextSentencePredictor(EncoderTask):
+    """Predicts whether one text follows another."""
+
+    name = "next-sentence"
+    prediction_type: ClassVar[type[NextSentencePrediction]] = NextSentencePrediction
+    commands = ("predict", "embed", "look")
+    reads_pairs = True
+    head = "next_sentence"
+
+    def follows(self, first: Any, second: Any, *, too_long: batching.TooLong = "error") -> Any:
+        pairs = pairs_of(first, second)
+        predictions = self.predict(pairs, return_proba=True, too_long=too_long)
+        return (
+            predictions.probability
+            if isinstance(pairs, tuple)
+            else [prediction.probability for prediction in predictions]
+        )
+
+    def _predictions(
+        self, pairs: Sequence[Any], *, too_long: batching.TooLong = "error"
+    ) -> list[NextSentencePrediction]:
+        """Whether the second text of each pair follows the first, with the probability."""
+        scores = self.text_scores(self.encoded(pairs, too_long))  # (pairs, 2)
+        probabilities = scores.softmax(-1)[:, FOLLOWS].tolist()
+        return [
+            self.prediction_type(probability >= 0.5, probability) for probability in probabilities
+        ]
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Pairs of texts.
+
+        Raises:
+            TextError: an item is one text.
+        """
+        pairs = super().checked(texts)
+        for index, pair in enumerate(pairs):
+            if len(pair) != 2:
+                hint = "Whether a text follows is asked of two: give a pair (a, b)."
+                raise TextError(index, f"is one text, {pair[0]!r:.80}.", hint)
+        return pairs
+
+
+@dataclass(frozen=True)
+class SentenceOrderPrediction(NextSentencePrediction):
+    """Whether two neighbouring texts are in order, and the probability that they are."""
+
+    def __str__(self) -> str:
+        return f"{'in order' if self.follows else 'swapped'} ({self.probability:.4f})"
+
+
+class SentenceOrderPredictor(NextSentencePredictor):
+    """Predicts whether of two neighbouring texts the second follows the first."""
+
+    name = "sentence-order"
+    prediction_type = SentenceOrderPrediction
+    head = "sentence_order"
+
+
+MASK = "[MASK]"  # accepted beside the tokenizer's own mask token
+CONTINUES = "##"  # how WordPiece writes a subword that continues a word
+
+
+@dataclass(frozen=True)
+class MaskCandidate:
+    """A word for a mask: as text, as the vocabulary writes it, and its probability."""
+
+    word: str
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class FilledText(Prediction):
+    """A text with the most probable word at each mask; and for each mask the best candidates.
+
+    The probability of a candidate is that for this mask alone: the best words of several masks need
+    not be the best together.
+    """
+
+    text: str
+    masks: list[list[MaskCandidate]]
+
+
+class MaskFiller(EncoderTask):
+    """Fills masks."""
+
+    name = "fill-mask"
+    prediction_type = FilledText
+    commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
+    head = "masked_lm"
+
+    def __init__(
+        self, module: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
+    ):
+        super().__init__(module, tokenizer, max_length=max_length)
+        if tokenizer.mask_id is None:
+            raise ConfigError(
+                "This model fills masks, but its tokenizer has no mask token. Name it in "
+                'tokenizer_config.json ("mask_token"), or use the tokenizer of the model.'
+            )
+        self._mask = tokenizer.token(tokenizer.mask_id)
+        self.input_format = replace(
+            self.input_format, tokenizer=_reading_masks(tokenizer, self._mask)
+        )
+        # Whether the mask includes the space before it, so that a word comes with its space.
+        added = {token["id"]: token for token in tokenizer.to_json()["added_tokens"]}
+        self._takes_space = bool(added.get(tokenizer.mask_id, {}).get("lstrip"))
+        self._in_vocabulary = torch.zeros(module.config.vocab_size, dtype=torch.bool)
+        self._in_vocabulary[list(tokenizer.vocab().values())] = True
+
+    # ---- masks
+
+    def fill(
+        self,
+        texts: Any,
+        *,
+        top: int = 5,
+        too_long: batching.TooLong = "error",
+    ) -> Any:
+        """A text with its masks filled, and the `top` best words of each: a list for a list.
+
+        A mask is written [MASK], or as the tokenizer writes it.
+
+        Raises:
+            RegardError: a text has no mask, or is too long.
+        """
+        if isinstance(texts, str):
+            return self._filled([texts], top, too_long)[0]
+        return self._filled(as_list(texts), top, too_long)
+
+    def _predictions(
+        self, texts: Sequence[str], *, too_long: batching.TooLong = "error"
+    ) -> list[FilledText]:
+        """Texts with their masks filled, and the best candidates."""
+        return self._filled(as_list(texts), 5, too_long)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Texts with masks, each as a tuple."""
+        return [(self._with_masks(text, i),) for i, text in enumerate(as_list(texts))]
+
+    def log_likelihoods(self, texts: Any) -> Any:
+        """The pseudo-log-likelihood of each text, in nats: see `regard.tasks.log_likelihoods`.
+
+        Raises:
+            TextError: a text is empty, is too long, or has a mask.
+        """
+        if isinstance(texts, str):
+            return self.log_likelihoods([texts])[0]
+        texts = checked_texts(texts)
+        inputs = self.input_format.encode([(text,) for text in texts])
+        for index, (text, item) in enumerate(zip(texts, inputs, strict=True)):
+            if not text.strip() or not item.counts[0]:
+                raise TextError(index, "is empty, or has no token.", "Leave it out.")
+            if MASK in text or self.tokenizer.mask_id in item.ids:
+                raise TextError(index, f"has a mask: {text!r:.80}.", "Masks have no likelihood.")
+        check_lengths([len(item) for item in inputs], self.input_format.max_length)
+        return pseudo_log_likelihoods(self, inputs)
+
+    def encoded(self, texts: Sequence[Any], too_long: batching.TooLong) -> EncodedInputs:
+        """The examples of texts with masks.
+
+        Raises:
+            RegardError: a text has no mask, or loses one because it is too long.
+        """
+        masked = self.checked(texts)
+        inputs = super().encoded([text for (text,) in masked], too_long)
+        assert isinstance(inputs, EncodedInputs)
+        for i, (text,) in enumerate(masked):
+            if int((inputs.ids[i] == self.tokenizer.mask_id).sum()) != text.count(self._mask):
+                limit = self.input_format.max_length
+                problem = f"is cut to {limit} tokens and loses a mask with its end."
+                raise TextError(i, problem, "Shorten it.")
+        return inputs
+
+    def _with_masks(self, text: Any, index: int) -> str:
+        """The text with masks as the tokenizer writes them."""
+        text = checked_text(text, index).replace(MASK, self._mask)
+        if self._mask not in text:
+            other_form = "" if self._mask == MASK else f" (or {self._mask})"
+            problem = f"has no {MASK}{other_form} to be filled: {text!r:.80}."
+            raise TextError(index, problem, "Write one where a word is to be filled in.")
+        return text
+
+    # ---- words
+
+    def _filled(self, texts: list[str], top: int, too_long: batching.TooLong) -> list[FilledText]:
+        check_at_least(1, top=top)
+        count = min(top, int(self._in_vocabulary.sum()))
+        masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
+        for number, shares in self._at_masks(self.encoded(texts, too_long)):
+            best, ids = shares.masked_fill(~self._in_vocabulary, -1.0).topk(count)
+            candidates = []
+            for i, share in zip(ids.tolist(), best.tolist(), strict=True):
+                token = self.tokenizer.token(i)
+                word = self.tokenizer.decode([i]).strip() or token
+                candidates.append(MaskCandidate(word, token, share))
+            masks[number].append(candidates)
+        return [
+            FilledText(self._put(self._with_masks(text, 0), candidates), candidates)
+            for text, candidates in zip(texts, masks, strict=True)
+        ]
+
+    def _at_masks(self, rows: EncodedInputs) -> Iterator[tuple[int, Tensor]]:
+        """For each mask the index of its text and the probabilities of all words, (V,)."""
+        if not len(rows):
+            return
+        with torch.no_grad(), evaluating(self.module):
+            budget = batch_budget(self.encoder)
+            for batch in batching.watched(
+                rows.longest_first(self.input_format.pad, max_tokens=budget)
+            ):
+                moved = self.completed(batch)
+                masked = (moved.texts.ids == self.tokenizer.mask_id) & moved.texts.keep  # (B, T)
+                hidden = self.encoder.encode(moved.texts)[masked]  # (M, D)
+                scores = self.module.masked_lm.logits(hidden).float()  # (M, V)
+                owners = batch.numbers.repeat_interleave(masked.sum(1).cpu()).tolist()
+                batching.check_finite(scores.isfinite().all(-1), owners)
+                yield from zip(owners, scores.softmax(-1).cpu(), strict=True)
+
+    def _put(self, text: str, masks: Sequence[Sequence[MaskCandidate]]) -> str:
+        """The text with the best candidate of each mask."""
+        before, *rest = text.split(self._mask)
+        for candidates, after in zip(masks, rest, strict=True):
+            best = candidates[0]
+            continues = self.tokenizer.kind == "wordpiece" and best.token.startswith(CONTINUES)
+            word = best.word.removeprefix(CONTINUES) if continues else best.word
+            spaceless = self._takes_space and not best.token.startswith("Ġ")
+            before = before.rstrip() if continues or spaceless else before
+            before += word + after
+        return before
+
+
+def _reading_masks(tokenizer: Tokenizer, mask: str) -> Tokenizer:
+    """The same tokenizer, which encodes a mask in a text as the mask token."""
+    added = {token["content"] for token in tokenizer.to_json()["added_tokens"]}
+    with_mask = tokenizer if mask in added else tokenizer.with_special_tokens([mask])
+    fast = tokenizers.Tokenizer.from_str(with_mask.to_str())
+    return Tokenizer(fast, tokenizer.kind, tokenizer.roles, reads_special_tokens=True)
+
+
 MOST = 512  # tokens of a text where the model reads any number
-SAMPLES = 6  # texts that the report of a run shows
 
 
 class MaskedData(DocumentData):
@@ -75,11 +334,7 @@ class MaskedData(DocumentData):
 class MaskTokenizer(TokenizerSection):
     """[tokenizer]: a tokenizer that is trained gets the special tokens [CLS], [SEP] and [MASK]."""
 
-    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        tokenizer = super().build(texts)
-        if self.path is not None:
-            return tokenizer
+    def completed(self, tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer.with_roles({"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"})
 
 
@@ -189,7 +444,7 @@ class MaskedLanguageModel(MaskFiller):
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
         how = f"masked:0.15|window:{data.max_length}|tok:{tokens}|count:{count}"
         perplexity = Perplexity(sums["nats"], count, Protocol("token", tokens)).value
-        check_likelihood(sums["nats"], perplexity)
+        batching.check_likelihood(sums["nats"], perplexity)
         scores = [
             Score("masked accuracy", sums["found"] / count, how, count, 4),
             Score("masked perplexity", perplexity, how, count, 2),
@@ -236,10 +491,7 @@ class MaskedLanguageModel(MaskFiller):
         plain = torch.where(batch.labels != IGNORE, batch.labels, masked)
         texts = encoder.complete(replace(batch.texts, ids=plain), self.tokenizer)
         moved = replace(batch, texts=replace(texts, ids=masked))
-        return moved.to(device_of(self.module))
-
-    def identity(self) -> dict[str, str]:
-        return {} if self.teacher is None else self.teacher.identity()
+        return moved.to(batching.device_of(self.module))
 
     def counts(self, batch: MaskedBatch) -> dict[str, int]:
         """Chosen tokens, pairs, and what the losses against a teacher count."""
@@ -254,7 +506,7 @@ class MaskedLanguageModel(MaskFiller):
         teacher.
         """
         count, moved = batch.count, self.completed(batch)
-        texts = without_padding(self.module.encoder, moved.texts)
+        texts = batching.without_padding(self.module.encoder, moved.texts)
         hidden = self.module.encoder.encode(texts)  # (B, T, D) or (1, N, D)
         if self.teacher is None:
             labels = moved.labels if texts.layout is None else texts.layout.unpad(moved.labels)
@@ -295,7 +547,7 @@ class MaskedLanguageModel(MaskFiller):
         """Nats, right answers and numbers of tokens and of pairs, in the first epoch."""
         sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
         with evaluating(self.module):
-            for batch in watched(texts.epoch(0)):
+            for batch in batching.watched(texts.epoch(0)):
                 self._add(sums, self.completed(batch))
         return sums
 
@@ -313,42 +565,12 @@ class MaskedLanguageModel(MaskFiller):
             sums["pair_nats"] += float(F.cross_entropy(scores, moved.follows, reduction="sum"))
             sums["pairs_found"] += int((scores.argmax(-1) == moved.follows).sum())
 
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """Validation texts with masks, the most probable tokens for the chosen ones, and these."""
-        batch = of_training(self.masked_texts)["valid"].epoch(0)[0]
-        moved = self.completed(batch)
-        best, chosen = moved.labels.clone(), moved.labels != IGNORE
-        with torch.no_grad(), evaluating(self.module):
-            best[chosen] = self.module.masked_lm.logits(
-                self.module.encoder.encode(moved.texts)[chosen]
-            ).argmax(-1)
-
-        def shown(ids: Tensor) -> str:
-            return " ".join(map(self.tokenizer.label, ids.tolist()))
-
-        lengths = batch.texts.lengths.tolist()
-        rows = zip(batch.texts.ids, lengths, best.cpu(), batch.labels, strict=True)
-        return [
-            (
-                shown(ids[:length]),
-                shown(predicted[labels != IGNORE]),
-                shown(labels[labels != IGNORE]),
-            )
-            for ids, length, predicted, labels in islice(rows, SAMPLES)
-        ]
-
-    def attention_inputs(self, recipe: Any) -> tuple[()]:
-        """None: the samples are tokens, not texts."""
-        return ()
+    samples = Task.samples  # they would be tokens, not texts
+    attention_inputs = Task.attention_inputs
 
     def notes(self) -> list[str]:
-        """How many documents give no pairs."""
-        rows = of_training(self.masked_texts)["train"].rows
-        if not isinstance(rows, PairRows) or not rows.pairs.single:
-            return self.remarks
-        single, count = rows.pairs.single, len(rows.pairs.documents)
-        note = f"{single:,} of {count:,} documents have one sentence, and are only the second text"
-        return [*self.remarks, f"training data: {note} of pairs that do not follow one another"]
+        """Remarks on the model."""
+        return self.remarks
 
     check_test = Task.check_test
 

@@ -30,27 +30,12 @@ from regard.metrics import Scores
 from regard.metrics.score import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
-from regard.suggest import nearest
+from regard.tasks import text_tasks
 from regard.tasks.batching import TooLong
-from regard.tasks.encoder_training import FittedThreshold
-from regard.tasks.encoding import EncoderTask, Part, headed, labelled, report_by_label, transformed
-from regard.tasks.predictions import Prediction
+from regard.tasks.encoder_training import FittedThreshold, headed, labelled, transformed
+from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.sections import differing
-from regard.tasks.texts import (
-    TextObjective,
-    TextOptions,
-    TextRecipe,
-    TextsData,
-    add_data,
-    probabilities_of_labels,
-    published_labels,
-    scores_and_targets,
-    targets_of,
-    text_options,
-    text_problems,
-    text_settings,
-    texts_and_targets,
-)
+from regard.tasks.task import Prediction
 from regard.text import Tokenizer
 
 THRESHOLD = 0.5
@@ -58,7 +43,7 @@ NEEDS_VALID = "needs validation data"
 YES_OR_NO = {"1": True, "0": False, "true": True, "false": False, "1.0": True, "0.0": False}
 
 
-class MultiLabelData(TextsData):
+class MultiLabelData(text_tasks.TextsData):
     """[data]: tables of one text or two and their labels: a list in one column, or a column with 0
     or 1 for each label.
     """
@@ -131,7 +116,7 @@ class MergedColumns(RowReader):
             yield line, (*row[:-count], json.dumps(chosen))
 
 
-class MultiLabelObjective(TextObjective):
+class MultiLabelObjective(text_tasks.TextObjective):
     """[objective]"""
 
     pos_weight: Literal["", "balanced"] | dict[str, Annotated[float, Field(ge=0)]] = ""
@@ -155,7 +140,7 @@ class MultiLabelEvaluation(Options):
     """The score that selects the best weights. All of them are computed."""
 
 
-class MultiLabelRecipe(TextRecipe):
+class MultiLabelRecipe(text_tasks.TextRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: MultiLabelData
@@ -198,7 +183,7 @@ class MultiLabelClassifier(EncoderTask):
         labels: Sequence[str],
         threshold: float = THRESHOLD,
         separator: str = "",
-        **options: Unpack[TextOptions],
+        **options: Unpack[text_tasks.TextOptions],
     ):
         super().__init__(module, tokenizer, **options)
         self.labels = tuple(labels)
@@ -221,10 +206,12 @@ class MultiLabelClassifier(EncoderTask):
         model, labels, remarks = labelled(source, cls.head, labels_of(recipe.data))
         model, tokenizer = transformed(model, tokenizer, source)
         separator = recipe.data.separator
-        task = cls(model, tokenizer, labels=labels, separator=separator, **text_options(recipe))
+        task = cls(
+            model, tokenizer, labels=labels, separator=separator, **text_tasks.text_options(recipe)
+        )
         task.remarks = remarks
         task.goal = (recipe.evaluation.goal, "max")
-        add_data(task, recipe, task.target)
+        text_tasks.add_data(task, recipe, task.target)
         targets = task._parts().train.targets
         task.pos_weight = pos_weight(recipe.objective.pos_weight, task.labels, targets)
         if recipe.labels.threshold == "fitted":
@@ -236,7 +223,7 @@ class MultiLabelClassifier(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from text_problems(recipe)
+        yield from text_tasks.text_problems(recipe)
         data = recipe.data
         if len({*data.target_columns}) < len(data.target_columns):
             yield "data.target_columns", "must name each column once."
@@ -275,7 +262,7 @@ class MultiLabelClassifier(EncoderTask):
         weights = self.pos_weight if self.module.training else None
         total = F.binary_cross_entropy_with_logits(
             scores,
-            targets_of(batch, targets, scores),
+            text_tasks.targets_of(batch, targets, scores),
             pos_weight=None if weights is None else moved(weights, scores.device),
             reduction="sum",
         )
@@ -294,7 +281,7 @@ class MultiLabelClassifier(EncoderTask):
         shares = scores.sigmoid().numpy()
         return MultiLabelReport.of(shares, _as_bool(targets), self.labels, self.threshold)
 
-    predict_proba = probabilities_of_labels
+    predict_proba = text_tasks.probabilities_of_labels
 
     def _predictions(
         self, texts: Sequence[Any], *, too_long: TooLong = "error"
@@ -316,7 +303,9 @@ class MultiLabelClassifier(EncoderTask):
             data; or a table with a column of 0 and 1 for each label, under its name.
         columns: of texts and labels in a table, where their names do not say which they are.
         """
-        report = self._report(*scores_and_targets(self, self.with_columns(rows, columns)))
+        report = self._report(
+            *text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
+        )
         return Scores(report.scores())
 
     classification_report = report_by_label
@@ -331,7 +320,7 @@ class MultiLabelClassifier(EncoderTask):
             else:
                 columns = infer_columns(rows)
                 rows = read(rows, columns, lists=columns[-1:])
-        return texts_and_targets(rows, self.target)
+        return text_tasks.texts_and_targets(rows, self.target)
 
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The examples of a file that a user names: texts and a list of labels, or texts and a
@@ -359,11 +348,11 @@ class MultiLabelClassifier(EncoderTask):
         if self._fitted.used:
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
         options = {"threshold": self.threshold, "separator": self.separator}
-        return {**text_settings(self), **options, "labels": list(self.labels)}
+        return {**text_tasks.text_settings(self), **options, "labels": list(self.labels)}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return published_labels(self.labels, "multi_label_classification")
+        return text_tasks.published_labels(self.labels, "multi_label_classification")
 
 
 def labels_of(data: MultiLabelData) -> list[str]:
@@ -434,11 +423,7 @@ def pos_weight(
     if isinstance(chosen, str):
         counts = targets.double().sum(0)
         return torch.where(counts > 0, (len(targets) - counts) / counts.clamp(min=1), 1.0).float()
-    for name in chosen:
-        if name not in labels:
-            hint = nearest(name, labels)
-            raise ConfigError(f"[objective] `pos_weight` has no label {name!r}. {hint}")
-    return torch.tensor([chosen.get(label, 1.0) for label in labels])
+    return text_tasks.weights_by_label("pos_weight", chosen, labels)
 
 
 def _as_bool(targets: Tensor) -> np.ndarray:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -28,11 +27,11 @@ from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
-from regard.tasks.encoder_training import AuxiliaryLM
-from regard.tasks.encoding import kept_examples, transformed
+from regard.tasks.encoder_training import AuxiliaryLM, headed, transformed
+from regard.tasks.encoding import kept_examples
 from regard.tasks.inputs import as_list, too_long_error
-from regard.tasks.predictions import Prediction
 from regard.tasks.sections import EncoderData, EncoderRecipe
+from regard.tasks.task import Prediction
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -74,8 +73,7 @@ class ChoiceRecipe(EncoderRecipe):
 class ChoicePrediction(Prediction):
     """The index of the best choice from 0, its text, and the probability of each choice."""
 
-    NAMES = {"index": "answer"}  # as in files of questions
-    index: int
+    answer: int
     choice: str
     probabilities: list[float]
 
@@ -102,6 +100,7 @@ class MultipleChoice(encoding.EncoderTask):
     name = "multiple-choice"
     prediction_type = ChoicePrediction
     head = "multiple_choice"
+    read_records = staticmethod(read_choices)
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")
     metric_names = ("accuracy", "loss")
@@ -118,7 +117,7 @@ class MultipleChoice(encoding.EncoderTask):
             ConfigError: the model is not an encoder, or options do not fit together.
             DataError: a question is too long and that is an error; no question is left.
         """
-        data, source = recipe.data, encoding.headed(model)
+        data, source = recipe.data, headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
         task = cls(model, tokenizer, max_length=data.max_length)
         task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
@@ -223,16 +222,6 @@ class MultipleChoice(encoding.EncoderTask):
     def choose(self, questions: Any, *, too_long: TooLong = "error") -> Any:
         return self.predict(questions, too_long=too_long)
 
-    def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:
-        """The probabilities of the choices of a question, (C,); a list of such arrays for a list.
-
-        texts: questions, as of `predict`.
-        """
-        predictions = self.predict(texts, return_proba=True, too_long=too_long)
-        if self.is_one(texts):
-            return np.array(predictions.probabilities)
-        return [np.array(prediction.probabilities) for prediction in predictions]
-
     def _predictions(
         self, questions: Sequence[Any], *, too_long: TooLong = "error"
     ) -> list[ChoicePrediction]:
@@ -284,15 +273,14 @@ class MultipleChoice(encoding.EncoderTask):
         Raises:
             DataError: a question has no answer.
         """
-        rows = self.with_columns(rows, columns)
-        rows = rows if isinstance(rows, RecordReader) else read_choices(rows)
-        questions = list(rows)
-        _check_answers(rows.name, questions)
+        records = self.records_to_evaluate(rows, columns)
+        questions = list(records)
+        _check_answers(records.name, questions)
         self.warn_if_truncated(questions)
         metric = Accuracy()
         predictions = self._predictions(questions, too_long="truncate")
         metric.add(
-            [prediction.index for prediction in predictions],
+            [prediction.answer for prediction in predictions],
             [question.answer for question in questions],
         )
         return Scores([metric.result()])
@@ -318,13 +306,6 @@ class MultipleChoice(encoding.EncoderTask):
         (question,) = recipe.data.samples(1)
         asked = f"{question.question} {question.choices[0]}".strip()
         return encoding.beginning(question.context), asked
-
-    def rows_to_evaluate(
-        self, files: Sequence[Any], columns: Sequence[int | str]
-    ) -> RecordReader[ChoiceQuestion]:
-        """The questions of a file."""
-        encoding.no_columns(columns)
-        return read_choices(files[0])
 
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
         check_too_long(too_long)

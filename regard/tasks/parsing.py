@@ -10,6 +10,7 @@ the words. A sentence longer than the model reads is read in windows; its tree i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -23,36 +24,123 @@ from torch.nn import functional as F
 from regard.data import RecordReader, TokenArray, read_treebank
 from regard.data.batches import IGNORE, moved
 from regard.data.encoder_inputs import InputBatch, WordWindows
+from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import DataError, TextError, check_at_least
-from regard.layers.chart import (
-    ChartHead,
-    Spans,
-    best_trees,
-    k_best_trees,
-    max_margin_loss,
-)
+from regard.layers import chart
 from regard.metrics import Accuracy, Scores
+from regard.metrics.brackets import BracketF1, BracketScore
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong, check_too_long, device_of
-from regard.tasks.finite_checks import check_finite
-from regard.tasks.inputs import as_list
-from regard.tasks.predictions import Prediction
+from regard.tasks.batching import TooLong, check_finite, check_too_long, device_of
+from regard.tasks.encoder_training import headed
+from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import EncoderRecipe, RowsData
 from regard.tasks.tagging import at_positions
-from regard.tasks.trees import (
-    METRIC_NAMES,
-    LearnedTrees,
-    Sentence,
-    bracket_score,
-    bracket_values,
-    read_form,
-    sentence_or_words,
-    shown_words,
-)
+from regard.tasks.task import Prediction
 from regard.text import Tokenizer
-from regard.text.trees import WORD, ConstituencyTree, Span, chains, tree_of, unchained
+from regard.text.trees import UNESCAPED, WORD, ConstituencyTree, Span, chains, tree_of, unchained
+from regard.text.word_spans import WordSpans
+
+# What the Penn Treebank writes as a word of its own: do n't, she 's, we 'll.
+CLITICS = re.compile(r"(?i)(.+?)(n[’']t|[’'](?:s|re|ve|ll|d|m))")
+
+
+def treebank_words(text: str) -> tuple[str, ...]:
+    """The words of a running text as a treebank has them."""
+    words: list[str] = []
+    for word in WordSpans.of(text).words:
+        parts = CLITICS.fullmatch(word)
+        words += parts.groups() if parts else (word,)
+    return tuple(words)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """What is parsed: words, and their tags where they are known."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, text: str | Sequence[str]) -> Sentence:
+        """Of a running text, or of a list of words."""
+        return cls(treebank_words(text) if isinstance(text, str) else tuple(text))
+
+    @classmethod
+    def of_tree(cls, tree: ConstituencyTree) -> Sentence:
+        """The words of a gold tree with its tags."""
+        return cls(tuple(tree.words), tuple(tree.tags))
+
+
+def sentence_or_words(item: Any, index: int) -> str | list[str]:
+    """A sentence as a str, or its words as a list, each of which a tree can have.
+
+    Raises:
+        TextError: it is neither, or a word is empty or has white space.
+    """
+    sentence = text_or_words(item, index)
+    for number, word in enumerate(sentence if isinstance(sentence, list) else (), 1):
+        if word.split() != [word]:
+            problem = f"has {word!r:.80} as word {number}, which is no single word."
+            hint = "Words of a tree are not empty and have no white space; or give a text."
+            raise TextError(index, problem, hint)
+    return sentence
+
+
+def read_form(word: str) -> str:
+    """A word of a treebank as a model reads it: -LRB- is (."""
+    return UNESCAPED.get(word, word)
+
+
+@dataclass(frozen=True)
+class LearnedTrees:
+    """Trees with the lines on which they begin, and the report of the reader."""
+
+    trees: list[ConstituencyTree]
+    lines: list[int]
+    report: ReadReport
+
+    @classmethod
+    def of(cls, rows: RecordReader[ConstituencyTree]) -> LearnedTrees:
+        """All trees of a file."""
+        lines, trees = zip(*rows.numbered(), strict=True)
+        return cls(list(trees), list(lines), rows.report)
+
+
+def bracket_score(
+    predicted: Sequence[ConstituencyTree], gold: Sequence[ConstituencyTree]
+) -> BracketScore:
+    """The F1 of labelled brackets, equal to EVALB's for trees with the tags of the gold trees.
+
+    So parsers that predict other tags, or none, are scored on the same words: with a wrong tag of
+    punctuation EVALB would leave the whole sentence out.
+    """
+    metric, tagged = BracketF1(), []
+    for tree, right in zip(predicted, gold, strict=True):
+        words = tree.words
+        tagged.append(tree_of(words, right.tags, tree.spans()) if words == right.words else tree)
+    metric.add(tagged, gold)
+    return metric.result()
+
+
+def bracket_values(score: BracketScore) -> dict[str, float]:
+    """What validation reports of a score."""
+    return {
+        "f1": score.value,
+        "precision": score.precision,
+        "recall": score.recall,
+        "exact": score.exact_match,
+    }
+
+
+METRIC_NAMES = ("f1", "precision", "recall", "exact")
+
+
+def shown_words(tree: ConstituencyTree) -> str:
+    """The sentence of a tree, as a model reads it."""
+    return " ".join(map(read_form, tree.words))
+
 
 SPANS_AT_ONCE = 40_000  # of a batch of charts
 MOST_WORDS = 2000  # of a sentence to parse: its chart has two million spans
@@ -124,9 +212,9 @@ class ParsingTargets:
     def gold(self, rows: np.ndarray, size: int) -> Tensor:
         """The chart of the labels of a batch, (B, N, N); 0 for none."""
         gold = np.zeros((len(rows), size, size), np.int64)
-        for chart, row in zip(gold, rows.tolist(), strict=True):
+        for cells, row in zip(gold, rows.tolist(), strict=True):
             starts, stops, labels = self.spans[self.offsets[row] : self.offsets[row + 1]].T
-            chart[starts, stops - starts - 1] = labels
+            cells[starts, stops - starts - 1] = labels
         return torch.from_numpy(gold)
 
 
@@ -140,6 +228,7 @@ class Parser(encoding.EncoderTask):
     name = "parsing"
     prediction_type = ParsePrediction
     head = "chart"
+    read_records = staticmethod(read_treebank)
     Recipe = ParsingRecipe
     items = "sentences"
     goal = ("f1", "max")
@@ -172,7 +261,7 @@ class Parser(encoding.EncoderTask):
         train = LearnedTrees.of(data.records("train"))
         labels = sorted({label for tree in train.trees for label in chains(tree).values()})
         tags = sorted({tag for tree in train.trees for tag in tree.tags})
-        model = _with_heads(encoding.headed(model), labels, tags if data.inputs == "words" else ())
+        model = _with_heads(headed(model), labels, tags if data.inputs == "words" else ())
         task = cls(
             model,
             tokenizer,
@@ -255,9 +344,11 @@ class Parser(encoding.EncoderTask):
         rows, device = batch.numbers.cpu().numpy(), scores.device
         positions = targets.positions.padded(rows, 0)
         words = at_positions(scores, positions.ids)  # (B, N, D)
-        spans = Spans.of(moved(positions.lengths, device), words.size(1))
+        spans = chart.Spans.of(moved(positions.lengths, device), words.size(1))
         gold = moved(targets.gold(rows, words.size(1)), device)
-        value = max_margin_loss(self.chart.span_scores(words, spans).float(), gold, spans).sum()
+        value = chart.max_margin_loss(
+            self.chart.span_scores(words, spans).float(), gold, spans
+        ).sum()
         if targets.tags is not None:
             gold_tags = moved(targets.tags.padded(rows, IGNORE).ids, device)
             tag_scores = self.module.scores_from("tags", words).float()
@@ -273,9 +364,9 @@ class Parser(encoding.EncoderTask):
         return bracket_values(bracket_score(predicted, trees))
 
     @property
-    def chart(self) -> ChartHead:
+    def chart(self) -> chart.ChartHead:
         """The head that scores spans."""
-        return cast(ChartHead, self.module.heads["chart"])
+        return cast(chart.ChartHead, self.module.heads["chart"])
 
     # ---- predictions
 
@@ -381,7 +472,7 @@ class Parser(encoding.EncoderTask):
         lengths = torch.tensor(list(map(len, states)), device=device)
         padded = nn.utils.rnn.pad_sequence(states, batch_first=True)
         words = padded.to(device, self.chart.ends.dtype)
-        spans = Spans.of(lengths, words.size(1))
+        spans = chart.Spans.of(lengths, words.size(1))
         span_scores = self.chart.span_scores(words, spans).float()
         check_finite(spans.sums((~span_scores.isfinite()).any(-1).float()) == 0, numbers)
         scores = spans.chart(span_scores, words.size(1))
@@ -411,9 +502,7 @@ class Parser(encoding.EncoderTask):
 
         rows: of `read_treebank`, or trees, or brackets.
         """
-        rows = self.with_columns(rows, columns)
-        rows = rows if isinstance(rows, RecordReader) else read_treebank(rows)
-        gold = list(rows)
+        gold = list(self.records_to_evaluate(rows, columns))
         predicted_trees = self._trees([Sentence.of_tree(tree) for tree in gold])
         tagged = Accuracy()
         for predicted, tree in zip(predicted_trees, gold, strict=True):
@@ -433,13 +522,6 @@ class Parser(encoding.EncoderTask):
     def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
         """The words of the sentences."""
         return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
-
-    def rows_to_evaluate(
-        self, files: Sequence[Any], columns: Sequence[int | str]
-    ) -> RecordReader[ConstituencyTree]:
-        """The trees of a file."""
-        encoding.no_columns(columns)
-        return read_treebank(files[0])
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -476,7 +558,7 @@ Ranked = list[list[tuple[float, list[tuple[int, int, int]]]]]  # of each sentenc
 def _best(scores: Tensor, lengths: Tensor) -> Ranked:
     """The best tree of each sentence, from the scores (B, N, N, O)."""
     best, label = scores.max(-1)
-    values, chosen = best_trees(best, lengths)
+    values, chosen = chart.best_trees(best, lengths)
     ranked: Ranked = [[(value, [])] for value in values.tolist()]
     cells = chosen.nonzero()
     names = label[chosen].tolist()
@@ -487,5 +569,5 @@ def _best(scores: Tensor, lengths: Tensor) -> Ranked:
 
 def _several(scores: Tensor, lengths: Tensor, n_best: int) -> Ranked:
     """The best trees of each sentence, from the scores (B, N, N, O)."""
-    ranked = k_best_trees(scores, lengths, n_best)
+    ranked = chart.k_best_trees(scores, lengths, n_best)
     return [[(tree.score, tree.spans) for tree in trees] for trees in ranked]

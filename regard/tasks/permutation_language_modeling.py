@@ -9,30 +9,27 @@ segments before is carried. What comes out is a language model in the order of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from regard.data.batches import StreamBatch
 from regard.data.permutations import PermutationOptions, PermutedStreams
 from regard.data.token_arrays import TokenArray
-from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.models.xlnet import Xlnet
-from regard.tasks.batching import device_of, watched
+from regard.tasks import running_text
+from regard.tasks.batching import device_of
 from regard.tasks.inputs import checked_texts
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.language_modeling_recipe import LanguageModelingRecipe, LMObjective, TrainingText
 from regard.tasks.log_likelihoods import query_stream_log_likelihoods
-from regard.tasks.running_text import TextData
 from regard.tasks.sections import TokenizerSection, differing
 from regard.text import Tokenizer
 
 
-class PermutedTextData(TextData):
+class PermutedTextData(running_text.TextData):
     """[data]: running text, in batches of `batch_size` segments of `sequence_length` tokens."""
 
     every: int = Field(default=6, ge=2)
@@ -51,16 +48,12 @@ class PermutedTextData(TextData):
 class PermutationTokenizer(TokenizerSection):
     """[tokenizer]: a tokenizer that is trained gets the tokens <sep>, <cls> and <mask>."""
 
-    def build(self, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-        """Read the tokenizer that `path` names, or learn one from `texts()`."""
-        tokenizer = super().build(texts)
-        if self.path is not None:
-            return tokenizer
+    def completed(self, tokenizer: Tokenizer) -> Tokenizer:
         tokenizer = tokenizer.with_roles({"sep": "<sep>", "cls": "<cls>", "mask": "<mask>"})
         return tokenizer.with_template(Xlnet.template(tokenizer))
 
 
-class PermutationRecipe(LanguageModelingRecipe):
+class PermutationRecipe(running_text.LanguageModelingRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     new_tokenizer = PermutationTokenizer(kind="unigram")
@@ -88,7 +81,9 @@ class PermutationLanguageModel(TextGenerator):
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
         why = "is for models that are trained from the first word to the last"
-        yield from differing(recipe.objective, "objective", list(LMObjective.model_fields), why)
+        yield from differing(
+            recipe.objective, "objective", list(running_text.LMObjective.model_fields), why
+        )
 
     @classmethod
     def from_recipe(  # type: ignore[override]
@@ -107,7 +102,7 @@ class PermutationLanguageModel(TextGenerator):
         batches = task.segments(train, recipe)
         task.valid_batches = task.segments(valid, recipe, validation=True)
         notes = memory_notes(model.config)
-        task.data = TrainingText(train, valid, batches, data.batch_size, notes)
+        task.data = running_text.TrainingText(train, valid, batches, data.batch_size, notes)
         return task
 
     def segments(
@@ -172,14 +167,9 @@ class PermutationLanguageModel(TextGenerator):
             scored.append(range(len(before), len(before) + len(ids) - end))
         return query_stream_log_likelihoods(self.module, rows, scored)
 
-    @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Cross-entropy in nats per target, always of the same targets in the same orders."""
-        total, count, carry = 0.0, 0, None
-        with evaluating(self.module):
-            for batch in watched(self.valid_batches.epoch(0)):
-                losses, carry = self.losses(batch, carry)
-                total, count = total + float(losses["loss"][0]), count + losses["loss"][1]
+        total, count = self._total_loss(self.valid_batches.epoch(0))
         return {"loss": total / count}
 
 

@@ -27,24 +27,18 @@ from regard.layers.softmax import token_losses
 from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options
 from regard.state import State
+from regard.tasks.sections import differing
 
 
 class ReinforceObjective(Options):
-    """Options of [objective] for a model that draws choices in training; None: the default."""
+    """Options of [objective] for a model that draws choices in training."""
 
-    reinforce_weight: float | None = Field(default=None, ge=0)
-    """The weight of the gradient of the choices, compared with that of the tokens: 0.2."""
-    choice_entropy_weight: float | None = Field(default=None, ge=0)
-    """The weight of the entropy of the distribution of choices: 0.1."""
-    baseline_decay: float | None = Field(default=None, ge=0, lt=1)
-    """The decay of the moving average of the reward: 0.9."""
-
-
-OPTIONS = {
-    "weight": "reinforce_weight",
-    "entropy": "choice_entropy_weight",
-    "decay": "baseline_decay",
-}
+    reinforce_weight: float = Field(default=0.2, ge=0)
+    """The weight of the gradient of the choices, compared with that of the tokens."""
+    choice_entropy_weight: float = Field(default=0.1, ge=0)
+    """The weight of the entropy of the distribution of choices."""
+    baseline_decay: float = Field(default=0.9, ge=0, lt=1)
+    """The decay of the moving average of the reward."""
 
 
 @dataclass
@@ -62,8 +56,8 @@ class Reinforce:
     position: see docs/concepts/attention-forms.md.
     """
 
-    weight: float = 0.2
-    entropy: float = 0.1
+    weight: float
+    entropy: float
     decay: float = 0.9
 
     @classmethod
@@ -74,18 +68,12 @@ class Reinforce:
             ConfigError: options are given for a model that draws no choices.
         """
         options = objective or ReinforceObjective()
-        chosen = {
-            name: value
-            for name, option in OPTIONS.items()
-            if (value := getattr(options, option)) is not None
-        }
         if CHOICE_LOG_PROBS in model.extras:
-            return cls(**chosen)
-        if chosen:
-            raise ConfigError(
-                f"[objective] `{OPTIONS[next(iter(chosen))]}` is of a model that draws choices in "
-                'training, such as one with selection = "hard".'
-            )
+            weights = options.reinforce_weight, options.choice_entropy_weight
+            return cls(*weights, options.baseline_decay)
+        why = 'is of a model that draws choices in training, such as one with selection = "hard"'
+        for name, problem in differing(options, "", [*ReinforceObjective.model_fields], why):
+            raise ConfigError(f"[objective] `{name.strip('.')}` {problem}")
         return None
 
     def loss(

@@ -12,7 +12,7 @@ In training a generator fills masks, and the discriminator reads what it drew (e
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -26,16 +26,15 @@ from regard.data.batches import IGNORE, Sequences
 from regard.data.pretraining import MaskedBatch, MaskedTexts
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
-from regard.errors import TextError
 from regard.models.electra import Electra, GeneratorAndDiscriminator, generator_config
 from regard.recipe import Options, Recipe
 from regard.tasks.batching import TooLong, device_of, watched, without_padding
-from regard.tasks.encoding import EncoderTask, headed
+from regard.tasks.encoder_training import headed
+from regard.tasks.encoding import EncoderTask
 from regard.tasks.inputs import as_list, checked_text
-from regard.tasks.masked_language_modeling import SAMPLES, MaskedLanguageModel, MaskedRecipe
-from regard.tasks.predictions import Prediction
+from regard.tasks.masked_language_modeling import MaskedLanguageModel, MaskedRecipe
 from regard.tasks.sections import starts_from_folder
-from regard.tasks.task import Task, of_training
+from regard.tasks.task import Prediction, Task, of_training
 from regard.text import Tokenizer
 from regard.text.word_spans import WordSpans
 
@@ -46,9 +45,8 @@ class ReplacedTokensObjective(Options):
     weight: float = Field(default=50.0, gt=0)
     """The weight of the discriminator's loss; that of the generator has 1."""
     generator_size: float = Field(default=0.25, gt=0, le=1)
-    """The generator's width, feed-forward width and heads, as a share of the model's."""
-    generator_layers: int | None = Field(default=None, ge=1)
-    """The number of the generator's layers; not set: as many as the model has."""
+    """The generator's width, feed-forward width and heads, as a share of the model's; its layers
+    are as many."""
 
 
 class ReplacedTokensRecipe(MaskedRecipe):
@@ -151,8 +149,7 @@ class ReplacedTokenDetector(EncoderTask):
     ) -> ReplacedTokenDetector:
         """The task before its data are read, its model with a generator."""
         objective, discriminator = recipe.objective, headed(model).with_head(cls.head, 1)
-        sizes = objective.generator_size, objective.generator_layers
-        config = generator_config(discriminator.config, *sizes)
+        config = generator_config(discriminator.config, objective.generator_size)
         both = GeneratorAndDiscriminator(discriminator, config)
         task = cls(both, tokenizer, max_length=recipe.data.max_length)
         task.objective = objective
@@ -225,21 +222,24 @@ class ReplacedTokenDetector(EncoderTask):
         and how good the discriminator is: always of the same masks and the same random numbers.
         """
         random = torch.Generator(device_of(self.module)).manual_seed(0)
-        sums: dict[str, float] = defaultdict(float)
+        sums = Counter[str]()
         with evaluating(self.module):
             for batch in watched(self._masked("valid").epoch(0)):
                 corrupted = self.corrupted(batch, random)
                 logits, nats = self._judged(corrupted)
                 keep, replaced = corrupted.texts.keep, corrupted.replaced
                 judged = (logits > 0) & keep
-                sums["chosen"] += batch.count
-                sums["generator nats"] += corrupted.nats.item()
-                sums["tokens"] += int(keep.sum())
-                sums["nats"] += nats.item()
-                sums["right"] += int(((judged == replaced) & keep).sum())
-                sums["replaced"] += int(replaced.sum())
-                sums["judged"] += int(judged.sum())
-                sums["judged and replaced"] += int((judged & replaced).sum())
+                counted: dict[str, Any] = {
+                    "chosen": batch.count,
+                    "generator nats": corrupted.nats.item(),
+                    "tokens": int(keep.sum()),
+                    "nats": nats.item(),
+                    "right": int(((judged == replaced) & keep).sum()),
+                    "replaced": int(replaced.sum()),
+                    "judged": int(judged.sum()),
+                    "judged and replaced": int((judged & replaced).sum()),
+                }
+                sums.update(counted)
         generator, judge = sums["generator nats"] / sums["chosen"], sums["nats"] / sums["tokens"]
         return {
             "loss": generator + self.objective.weight * judge,
@@ -251,24 +251,8 @@ class ReplacedTokenDetector(EncoderTask):
             "recall": sums["judged and replaced"] / max(1, sums["replaced"]),
         }
 
-    @torch.no_grad()
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """Validation texts with drawn tokens, those judged to be replaced, and those that are."""
-        batch = next(iter(self._masked("valid").epoch(0)))
-        random = torch.Generator(device_of(self.module)).manual_seed(0)
-        with evaluating(self.module):
-            corrupted = self.corrupted(batch, random)
-            judged = (self._judged(corrupted)[0] > 0) & corrupted.texts.keep
-        masks, samples = (corrupted.texts.keep, judged, corrupted.replaced), []
-        for row, ids in enumerate(corrupted.texts.ids[:SAMPLES]):
-            tokens = ([self.tokenizer.label(i) for i in ids[mask[row]].tolist()] for mask in masks)
-            text, marked, replaced = map(" ".join, tokens)
-            samples.append((text, marked, replaced))
-        return samples
-
-    def attention_inputs(self, recipe: Any) -> tuple[()]:
-        """None: the samples are tokens, not texts."""
-        return ()
+    samples = Task.samples  # they would be tokens, not texts
+    attention_inputs = Task.attention_inputs
 
     def notes(self) -> list[str]:
         """Of the training data there is nothing to be told."""
@@ -304,16 +288,8 @@ class ReplacedTokenDetector(EncoderTask):
         return predictions
 
     def checked(self, texts: Any) -> list[Any]:
-        """Texts, each as a tuple.
-
-        Raises:
-            TextError: an item is a pair, or is no text.
-        """
-        texts = as_list(texts)
-        for index, text in enumerate(texts):
-            if isinstance(text, tuple):
-                raise TextError(index, "is a pair of texts.", "Give each text alone.")
-        return [(checked_text(text, index),) for index, text in enumerate(texts)]
+        """Texts, each as a tuple."""
+        return [(checked_text(text, index),) for index, text in enumerate(as_list(texts))]
 
 
 def _prediction(

@@ -13,6 +13,7 @@ SearchIndex.load("index").search("a query")     # opens the model as well
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -25,9 +26,9 @@ from regard.plain_json import to_json
 from regard.schema import read_json, read_text
 from regard.tasks import inputs
 from regard.tasks.batching import TooLong
-from regard.tasks.distillation import weights_digest
-from regard.tasks.embedder import EmbedsTexts, best_matches, products
-from regard.tasks.folders import load
+from regard.tasks.embedder import EmbedsTexts, TextMatch, best_matches, products
+from regard.tasks.encoder_training import weights_digest
+from regard.tasks.folders import Model, as_task, load
 from regard.tasks.task import Task
 
 FACTS, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
@@ -179,3 +180,33 @@ def checksum(task: Task) -> str:
 def _embedding(task: Task) -> EmbedsTexts:
     task.require("embed", "this model", f"A model of {task.name} gives no vectors of texts.")
     return cast(EmbedsTexts, task)
+
+
+def search(
+    model: Model | SearchIndex,
+    query: str,
+    texts: Sequence[str] | None = None,
+    top_k: int = 5,
+    **options: Any,
+) -> list[TextMatch]:
+    """The texts most similar to a query by the cosine of their vectors, the best first.
+
+        regard.search("path/to/model", "a query", texts)
+        regard.search("index", "a query")       # the folder of a `SearchIndex`
+
+    Args:
+        model: a model, or an index; either may be a folder.
+        texts: what is searched; an index has its own.
+        options: further arguments of the method `search`.
+
+    Raises:
+        ConfigError: texts are missing, or are given beside those of an index.
+    """
+    if isinstance(model, str | PathLike) and (Path(model) / FACTS).exists():
+        model = SearchIndex.load(Path(model))
+    if isinstance(model, SearchIndex) != (texts is None):
+        raise ConfigError("Give the texts to search, or an index, which has its own texts.")
+    own_texts = () if texts is None else (texts,)
+    searched: Any = model if isinstance(model, SearchIndex) else as_task(model)
+    matches: list[TextMatch] = searched.search(query, *own_texts, top_k=top_k, **options)
+    return matches

@@ -125,6 +125,21 @@ class DataSection(Options):
             return last_split(count, self.valid)
         return random_split(count, self.valid, seed)
 
+    def split_by(
+        self,
+        names: Sequence[str],
+        by_share: Callable[[Sequence[str], float, int], np.ndarray],
+        by_folds: Callable[[Sequence[str], int, int], np.ndarray],
+    ) -> np.ndarray:
+        """Which rows are validation data, by their classes or groups, (N,) bool.
+
+        names: of the class or the group of each row.
+        """
+        if isinstance(self.valid, Fold):
+            return self.valid.mask(by_folds(names, self.valid.of, self.split_seed))
+        share: Any = self.valid
+        return by_share(names, share, self.split_seed)
+
     def parts(self) -> list[str]:
         """The parts that are read from files of their own."""
         parts = {part: getattr(self, part) for part in ("train", "valid", "test")}

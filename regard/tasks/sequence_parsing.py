@@ -25,35 +25,10 @@ from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score, Scores
 from regard.models.protocols import EncoderDecoder
-from regard.tasks import encoding
-from regard.tasks.batching import TooLong, check_too_long, decode_in_order
-from regard.tasks.finite_checks import NonFiniteScores
+from regard.tasks import encoding, parsing, sections, text_to_text
+from regard.tasks.batching import NonFiniteScores, TooLong, check_too_long, decode_in_order
 from regard.tasks.inputs import as_list, too_long_error, warn_of_truncation
-from regard.tasks.sections import (
-    DataSection,
-    DecodingRecipe,
-    Files,
-    FoldOption,
-    Share,
-    TokenizerSection,
-)
 from regard.tasks.task import of_training
-from regard.tasks.text_to_text import (
-    SAMPLES,
-    TextToText,
-    TextToTextEvaluation,
-    TextToTextObjective,
-    TextToTextOptions,
-    fields_of,
-    only_file,
-)
-from regard.tasks.trees import (
-    METRIC_NAMES,
-    Sentence,
-    bracket_score,
-    bracket_values,
-    sentence_or_words,
-)
 from regard.text import Tokenizer
 from regard.text.languages import LanguageTokens
 from regard.text.trees import (
@@ -82,7 +57,7 @@ class TreePairs(RowReader):
         return self.trees.name
 
 
-class TreePairsData(DataSection):
+class TreePairsData(sections.DataSection):
     """[data]: files of trees in brackets, or `.jsonl` with `tree`."""
 
     several_files: ClassVar[bool] = True
@@ -90,11 +65,11 @@ class TreePairsData(DataSection):
     source_language: ClassVar[None] = None
     target_language: ClassVar[None] = None
 
-    train: Files
+    train: sections.Files
     """The file of the training data."""
-    valid: Files | Share | FoldOption
+    valid: sections.Files | sections.Share | sections.FoldOption
     """A list of one file, as the others; or a share or a fold of the training data."""
-    test: Files = ()
+    test: sections.Files = ()
     """The file that the trained model is scored on."""
     max_length: int = Field(default=512, ge=4)
     """The most tokens of a sentence and of its tree; never more than the model reads."""
@@ -109,7 +84,7 @@ class TreePairsData(DataSection):
         Raises:
             ConfigError: there are several files, or none.
         """
-        return TreePairs(read_treebank(only_file(source, part)))
+        return TreePairs(read_treebank(text_to_text.only_file(source, part)))
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
@@ -118,7 +93,7 @@ class TreePairsData(DataSection):
             yield " ".join(linearized(read_trees(tree)[0]))
 
 
-class BracketTokenizer(TokenizerSection):
+class BracketTokenizer(sections.TokenizerSection):
     """[tokenizer]: one that is learned from sentences gets a token for each bracket of a label."""
 
     kind: str = "words"
@@ -131,16 +106,16 @@ class BracketTokenizer(TokenizerSection):
         return tokenizer.with_special_tokens([WORD_TOKEN, *sorted(brackets - {WORD})])
 
 
-class SequenceParsingRecipe(DecodingRecipe):
+class SequenceParsingRecipe(sections.DecodingRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    new_tokenizer: ClassVar[TokenizerSection] = BracketTokenizer()
+    new_tokenizer: ClassVar[sections.TokenizerSection] = BracketTokenizer()
 
     data: TreePairsData
     tokenizer: BracketTokenizer | None = None
     """Where the model is started from a folder: that of the folder."""
-    objective: TextToTextObjective = TextToTextObjective()
-    evaluation: TextToTextEvaluation = TextToTextEvaluation()
+    objective: text_to_text.TextToTextObjective = text_to_text.TextToTextObjective()
+    evaluation: text_to_text.TextToTextEvaluation = text_to_text.TextToTextEvaluation()
 
 
 @dataclass(frozen=True)
@@ -190,7 +165,7 @@ class TreeTokens:
         return [names[number] for number in ids]
 
 
-class SequenceParser(TextToText):
+class SequenceParser(text_to_text.TextToText):
     """The constituency tree of a sentence as a sequence.
 
     most_open: brackets that open one after another, at most.
@@ -200,7 +175,7 @@ class SequenceParser(TextToText):
     commands = ("predict", "evaluate", "look")
     Recipe = SequenceParsingRecipe
     goal = ("f1", "max")
-    metric_names = METRIC_NAMES
+    metric_names = parsing.METRIC_NAMES
     default_limit = RelativeLimit(4.0, 20)
 
     def __init__(
@@ -212,7 +187,7 @@ class SequenceParser(TextToText):
         method: Any = None,
         label_smoothing: float = 0.0,
     ):
-        options: TextToTextOptions = {"label_smoothing": label_smoothing}
+        options: text_to_text.TextToTextOptions = {"label_smoothing": label_smoothing}
         super().__init__(module, tokenizer, method=method, **options)
         self.most_open = most_open
 
@@ -261,8 +236,11 @@ class SequenceParser(TextToText):
             predicted = self._parsed([tree.words for tree in gold])
         except NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
-        loss, count = self._total_loss(data.valid)
-        return {**bracket_values(bracket_score(predicted, gold)), "loss": loss / count}
+        loss, count = self._total_loss(self._loss_batches(data.valid))
+        return {
+            **parsing.bracket_values(parsing.bracket_score(predicted, gold)),
+            "loss": loss / count,
+        }
 
     # ---- trees
 
@@ -292,7 +270,7 @@ class SequenceParser(TextToText):
         Raises:
             TextError: a sentence is neither, or has a word that no tree can have.
         """
-        return [sentence_or_words(text, index) for index, text in enumerate(as_list(texts))]
+        return [parsing.sentence_or_words(text, index) for index, text in enumerate(as_list(texts))]
 
     def _parsed(self, texts: Sequence[Any], **options: Any) -> list[ConstituencyTree]:
         """The tree of each text; of longer ones that of the words that the model reads."""
@@ -346,7 +324,7 @@ class SequenceParser(TextToText):
 
     def _words(self, texts: Sequence[Any]) -> list[tuple[str, ...]]:
         """The words of each sentence as a tree has them."""
-        return [tuple(map(escaped, Sentence.of(text).words)) for text in texts]
+        return [tuple(map(escaped, parsing.Sentence.of(text).words)) for text in texts]
 
     def _words_read(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """The first words of a sentence, those that the model can read and write."""
@@ -401,7 +379,7 @@ class SequenceParser(TextToText):
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         """The first rows: (words, predicted tree, tree)."""
-        pairs = list(islice(rows, SAMPLES))
+        pairs = list(islice(rows, text_to_text.SAMPLES))
         parses = self._parsed([words.split() for words, _ in pairs])
         return [(*pair[:1], str(parse), pair[1]) for pair, parse in zip(pairs, parses, strict=True)]
 
@@ -410,7 +388,7 @@ class SequenceParser(TextToText):
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The F1 of labelled brackets of trees in brackets, see `bracket_score`."""
         predicted, gold = ([read_trees(text)[0] for text in trees] for trees in (texts, references))
-        return [bracket_score(predicted, gold)]
+        return [parsing.bracket_score(predicted, gold)]
 
     def evaluate(self, pairs: Any, *, columns: Sequence[int | str] = (), **options: Any) -> Scores:
         """The score of the predicted trees; `outputs` are these trees in brackets.
@@ -419,7 +397,9 @@ class SequenceParser(TextToText):
         """
         encoding.no_columns(columns)
         are_pairs = isinstance(pairs, TreePairs)
-        sources, references = fields_of(pairs if are_pairs else TreePairs(read_treebank(pairs)))
+        sources, references = text_to_text.fields_of(
+            pairs if are_pairs else TreePairs(read_treebank(pairs))
+        )
         sentences = [words.split() for words in sources]
         self._warn_if_truncated(sentences)
         texts = self.generate(sentences, too_long="truncate", **options)

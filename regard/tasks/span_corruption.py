@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from regard.data.batches import PairBatch, Sequences
@@ -19,15 +17,14 @@ from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import CorruptedWindows, Noise
 from regard.data.sampler import EpochSampler
 from regard.decoding import RelativeLimit
-from regard.decoding.steps import Hypothesis, evaluating
+from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError
 from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options, Recipe
-from regard.tasks.batching import device_of
-from regard.tasks.document_data import DocumentData
+from regard.tasks.running_text import DocumentData
 from regard.tasks.sections import DecodingRecipe, TokenizerSection
-from regard.tasks.task import of_training
-from regard.tasks.text_to_text import SAMPLES, TextToText, text_to_text_loss
+from regard.tasks.task import Task, of_training
+from regard.tasks.text_to_text import TextToText
 from regard.text import Tokenizer
 from regard.text.languages import sentence_end
 from regard.text.training import train
@@ -180,35 +177,11 @@ class SpanCorruption(TextToText):
 
     def validate(self) -> dict[str, float]:
         """The cross-entropy of the targets in nats per token, always of the same spans."""
-        total, count = 0.0, 0
-        with torch.no_grad(), evaluating(self.module):
-            for batch in of_training(self.corrupted)["valid"].epoch(0):
-                moved = batch.to(device_of(self.module))
-                loss, tokens = text_to_text_loss(self.module, moved, 0.0)
-                total, count = total + float(loss), count + tokens
+        total, count = self._total_loss(of_training(self.corrupted)["valid"].epoch(0))
         return {"loss": total / count}
 
-    def samples(self, recipe: Any) -> list[tuple[str, str, str]]:
-        """Sources of the validation data, what the model finds, and the targets."""
-        texts = self._validation_pairs()
-        outputs = self.generate([source for source, _ in texts], too_long="truncate")
-        return [
-            (source, output, target)
-            for (source, target), output in zip(texts, outputs, strict=True)
-        ]
-
-    def attention_inputs(self, recipe: Any) -> list[str]:
-        """Sources with sentinels."""
-        return [source for source, _ in self._validation_pairs()]
-
-    def _validation_pairs(self) -> list[tuple[str, str]]:
-        """The first sources and targets of the validation data, with their sentinels."""
-        batch = next(iter(of_training(self.corrupted)["valid"].epoch(0)))
-        count = min(len(batch), SAMPLES)
-        rows = islice(zip(_rows(batch.source), _rows(batch.target), strict=True), count)
-        return [
-            (self._with_sentinels(source), self._with_sentinels(target)) for source, target in rows
-        ]
+    samples = Task.samples  # [data] has no pairs
+    attention_inputs = Task.attention_inputs
 
     # ---- generated texts
 
@@ -237,11 +210,6 @@ class SpanCorruption(TextToText):
             *(piece for pair in zip(marks, texts[1:], strict=True) for piece in pair),
         ]
         return " ".join(filter(None, joined))
-
-
-def _rows(batch: Sequences) -> list[list[int]]:
-    rows = zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True)
-    return [ids[:length] for ids, length in rows]
 
 
 def sentinels_of(tokenizer: Tokenizer) -> list[int]:

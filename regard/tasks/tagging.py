@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from statistics import fmean
 from typing import Any, Literal, cast
 
@@ -32,9 +32,10 @@ from regard.metrics.entities import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
+from regard.tasks.encoder_training import headed, label_fields, labelled
 from regard.tasks.inputs import as_list, text_or_words
-from regard.tasks.predictions import Prediction
 from regard.tasks.sections import EncoderRecipe, RowsData, differing
+from regard.tasks.task import Prediction
 from regard.text import Tokenizer
 from regard.text.word_spans import Splitter, WordSpans, word_spans
 
@@ -133,6 +134,7 @@ class Tagger(encoding.EncoderTask):
     name = "tagging"
     prediction_type = TagsPrediction
     head = "tags"
+    read_records = staticmethod(read_conll)
     Recipe = TaggingRecipe
     items = "words"
 
@@ -180,7 +182,7 @@ class Tagger(encoding.EncoderTask):
         if len(train.labels) < 2:
             problem = f"has no tag but {train.labels[0]!r}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
-        model, labels, remarks = encoding.labelled(encoding.headed(model), cls.head, train.labels)
+        model, labels, remarks = labelled(headed(model), cls.head, train.labels)
         task = cls(model, tokenizer, labels=labels, scheme=data.scheme, max_length=data.max_length)
         task.remarks = remarks
         valid = None
@@ -327,8 +329,7 @@ class Tagger(encoding.EncoderTask):
 
         rows: of `read_conll`, or pairs (words, tags).  columns: the numbers of words and tags.
         """
-        rows = self.with_columns(rows, columns)
-        rows = rows if isinstance(rows, RecordReader) else read_conll(rows)
+        rows = self.records_to_evaluate(rows, columns)
         learned = LearnedSentences.of(rows, self.scheme)
         unknown = sorted(set(learned.labels) - set(self.labels))
         if unknown:
@@ -373,17 +374,14 @@ class Tagger(encoding.EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return encoding.label_fields(self.labels)
+        return label_fields(self.labels)
 
     def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
         """The score of the tags `best` of all words of all sentences, end to end."""
-        gold, ends = [tags for _, tags in sentences], [0]
-        for tags in gold:
-            ends.append(ends[-1] + len(tags))
-        by_entity = self.scheme != "none"
+        words, by_entity = iter(best), self.scheme != "none"
         metric: Any = EntityF1() if by_entity else Accuracy()
-        for tags, (start, stop) in zip(gold, pairwise(ends), strict=True):
-            predicted = best[start:stop]
+        for _, tags in sentences:
+            predicted = list(islice(words, len(tags)))
             metric.add(*(([predicted], [tags]) if by_entity else (predicted, tags)))
         return metric.result()
 

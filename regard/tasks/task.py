@@ -1,29 +1,421 @@
-"""The base class of tasks: what the command line, training, pictures and folders ask of them."""
+"""The base of tasks: what users call, what the command line, training and folders ask, predictions.
+
+    model = regard.load("runs/translator")
+    model.translate("ein Haus")             one text: one result
+    model.translate(["ein Haus", "zwei"])   several: a list with a result for each
+    model.tag("ein Haus")                   NotSupportedError: names the methods that it has
+
+Every task inherits all methods, so that an editor completes their names and options. A task
+overrides those that it supports.
+
+What a task predicts for a text is a frozen dataclass derived from `Prediction`, whose first field
+is the result; its task names the class as `prediction_type`. str(prediction) is a text: a label,
+tags, a number; prediction.values() are all its fields by name, as values that JSON can contain.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from html import escape
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypedDict, TypeVar, Unpack
 
+from regard import habit_names
 from regard.errors import ConfigError, NotSupportedError, RegardError
+from regard.lazy import imported
 from regard.models import described
 from regard.models.protocols import Encoder, Generator
 from regard.models.wrappers import encoder, generator
-from regard.tasks.methods import Methods
+from regard.schema import joined_with_or
+from regard.suggest import nearest
+from regard.tasks.inputs import as_list, warn_if_file, warn_of_blank_texts
+from regard.text.word_spans import Splitter, word_spans
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor
 
     from regard.data.batches import Batches
     from regard.data.encoder_inputs import InputFormat
-    from regard.metrics.score import NamedScore
+    from regard.layers.pooling import LayerChoice
+    from regard.metrics.score import NamedScore, ScoreReport, Scores
     from regard.recipe import Recipe
-    from regard.tasks.predictions import Prediction
+    from regard.tasks.batching import TooLong
     from regard.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a task predicts for one text."""
+
+    @property
+    def result(self) -> Any:
+        """What `predict` returns for the text: the first field."""
+        return getattr(self, fields(self)[0].name)
+
+    def __str__(self) -> str:
+        return str(self.result)
+
+    def values(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def empty_values(cls) -> dict[str, Any]:
+        """The keys of `values` with None for each: the prediction for an empty line."""
+        return dict.fromkeys(field.name for field in fields(cls))
+
+
+Granularity = Literal["sentence", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+
+
+class DecodingOptions(TypedDict, total=False):
+    """Options of the methods that generate texts, where not as the model's own method.
+
+    beams: beam search.  n_best: how many of its results are returned.
+    temperature, top_k, top_p, seed: sampling.  samples: how many texts are sampled for an input.
+    max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
+    too_long: what happens to an input that is longer than the model reads.
+    stop: stop sequences, of language models.  window: whether these go on beyond their context,
+        of which they read the last tokens; else a text ends there.
+    source_language, target_language: of a model that translates between several.
+    renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
+        sampling always scales them, so that it has no effect there.
+    forced_bos_token_id: of models that answer a source.
+    num_beams and so on: the names of transformers (`regard.habit_names`).
+    The others: docs/concepts/decoding.md.
+    """
+
+    beams: int | None
+    n_best: int | None
+    samples: int | None
+    length_penalty: Any
+    early_stopping: Any
+    min_tokens: int | None
+    no_repeat_ngram: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    max_tokens: int | None
+    max_length_a: float | None
+    max_length_b: int | None
+    seed: int | None
+    prompt_lookup_num_tokens: int | None
+    eos: Any
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
+    renormalize_logits: bool | None
+    too_long: TooLong
+    stop: Sequence[str] | str | None
+    window: bool
+    source_language: str | None
+    target_language: str | None
+    num_beams: int
+    max_new_tokens: int
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    do_sample: bool
+    num_return_sequences: int
+
+
+class EmbedOptions(TypedDict, total=False):
+    """The options of `embed`.
+
+    layers: the number of a layer or several: 0 is the embeddings, -1 (the default) the last; or a
+        `ScalarMix` that was trained.
+    combine: how several layers become one vector: "concat" (the default), "sum", "mean", or a list
+        with the weight of each.
+    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
+        "mean", "first", "last", "max"; of a text also the other kinds of
+        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
+        otherwise the mean.
+    granularity: what a vector represents: "sentence" (the default: a whole text), "word", or
+        "token" (special ones, too).
+    normalize: whether vectors are scaled to length 1. None: of a text as the folder says. Cosines,
+        which `similarity` and `search` give, are the same in either case.
+    precision: "bfloat16" for the matrix products; vectors are float32 in either case.
+    max_tokens_per_batch: tokens in a batch, padding included; vectors do not depend on it.
+    too_long: what happens to texts longer than the model reads.
+    output_value: sentence-transformers' name for the granularity. Its `batch_size`,
+        `show_progress_bar` and `convert_to_numpy=True` are accepted; they change no vector.
+    """
+
+    layers: int | Sequence[int] | LayerChoice
+    combine: str | Sequence[float]
+    pooling: str | None
+    granularity: Granularity
+    normalize: bool | None
+    precision: Precision
+    max_tokens_per_batch: int | None
+    too_long: TooLong
+    output_value: Literal["sentence_embedding", "token_embeddings"]
+    batch_size: int
+    show_progress_bar: bool
+    convert_to_numpy: bool
+
+
+class Methods:
+    """What users call.
+
+    labels: the names of what a task predicts, where it has them.
+    reads_images: whether its inputs are names of image files, not texts.
+    decodes: whether it generates texts; other tasks have `_predictions`, those for a list of texts.
+    """
+
+    name: ClassVar[str]
+    decodes: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = False
+    module: Any
+    labels: tuple[str, ...] = ()
+    _predictions: Callable[..., Sequence[Prediction]]
+
+    # ---- of all tasks
+
+    def predict(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any:
+        """The result for a text, or a list of the results for several.
+
+        Args:
+            texts: what a text is depends on the task: a str; a pair, which is a tuple of two; a
+                question with its choices; the file of an image. Training leaves blank texts out;
+                here a warning says how many there are.
+            return_proba: return instead of each result a prediction, which also has probabilities
+                or scores: see `prediction_type` of the task.
+            options: `too_long="truncate"` cuts texts that are longer than the model reads, as
+                training and `evaluate` do, which say how many; here they are an error without it.
+                Of a task that generates texts see `DecodingOptions`.
+
+        Raises:
+            TextError: an item is not a text for this task, or is too long.
+            RegardError: this is neither a text nor a list of texts.
+        """
+        if self.decodes:
+            if return_proba:
+                self._not_supported("predict(return_proba=True)")
+            if not isinstance(texts, str) or self.reads_images:
+                return self.generate(texts, **options)
+            warn_if_file(texts)
+            return self.generate([texts], **options)[0]
+        warn_if_file(texts)
+        if options.get("n_best", 1) != 1 and not return_proba:
+            raise ConfigError("`n_best` results of a text have scores: give return_proba=True.")
+        parameters = signature(self._predictions).parameters
+        names = ["return_proba", *list(parameters)[1:]]
+        unknown = next((name for name in options if name not in names), None)
+        if unknown and "options" not in parameters:
+            raise ConfigError(f"`predict` has no option {unknown!r}. {nearest(unknown, names)}")
+        single = self.is_one(texts)
+        items = [texts] if single else as_list(texts)
+        warn_of_blank_texts(items, "what is predicted of them says nothing")
+        predictions = self._predictions(items, **options)
+        results = predictions if return_proba else [item.result for item in predictions]
+        return results[0] if single else results
+
+    def is_one(self, texts: Any) -> bool:
+        """Whether this is one text for `predict`, and no list of them."""
+        return isinstance(texts, str)
+
+    def evaluate(self, data: Any, **options: Any) -> Scores:
+        """The scores of the predictions for data with their targets, by name.
+
+        Args:
+            data: rows of texts and their target, a table with named columns, or a reader.
+            options: `columns=["text", "label"]` names those of a table; of a task that generates
+                texts see `DecodingOptions`.
+        """
+        self._not_supported("evaluate")
+
+    def save(self, folder: str | Path, *, license: str | None = None) -> None:
+        """Write the model as a folder that `regard.load` opens: see `regard.save`."""
+        imported("regard.tasks.folders:save")(self, folder, license=license)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the weights to a device, such as "cuda:1"; returns the same object.
+
+        Raises:
+            ConfigError: there is no such device.
+        """
+        self.module.to(imported("regard.tasks.folders:device_for")(str(device)))
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        from regard.tasks.batching import device_of
+
+        return device_of(self.module)
+
+    # ---- of classifiers, taggers and parsers
+
+    def predict_proba(self, texts: Any, *, too_long: TooLong = "error") -> Any:
+        """The probability of each label: for one text a dict, for a list an array (N, labels), in
+        the order of `labels`.
+        """
+        self._not_supported("predict_proba")
+
+    def classification_report(self, rows: Any) -> ScoreReport:
+        """Scores of each label; rows as of `evaluate`."""
+        self._not_supported("classification_report")
+
+    def tag(self, texts: Any, *, splitter: Splitter = word_spans) -> Any:
+        """The tag of each word of a text; of a list of texts, a list of tags for each.
+
+        Args:
+            texts: a text, or a list of texts, each a string or a list of its words:
+                `["Anna", "slept"]` is two texts, `[["Anna", "slept"]]` the two words of one.
+            splitter: a function from a text to (start, stop) of each word, in characters; without
+                it words are those of CoNLL-2003 (`regard.text.word_spans`).
+        """
+        self._not_supported("tag")
+
+    def parse(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:
+        """The constituency tree of a sentence. In a list, a sentence may be a list of its words."""
+        self._not_supported("parse")
+
+    def choose(self, questions: Any, *, too_long: TooLong = "error") -> Any:
+        """The best choice for a question: a mapping with `context`, `question` and `choices`."""
+        self._not_supported("choose")
+
+    def answer(self, question: Any, context: Any) -> Any:
+        """The answer to a question from its context; of two lists, that of each pair."""
+        self._not_supported("answer")
+
+    def follows(self, first: Any, second: Any, *, too_long: TooLong = "error") -> Any:
+        """The probability that the second text follows the first; of two lists, pair by pair."""
+        self._not_supported("follows")
+
+    # ---- of masked language models
+
+    def fill(self, texts: Any, *, top: int = 5, too_long: TooLong = "error") -> Any:
+        """A text with its masks filled, and the `top` best words for each."""
+        self._not_supported("fill")
+
+    # ---- of tasks that generate texts: with `n_best` or `samples` above 1 a list for each text
+
+    def generate(self, texts: Any = "", **options: Unpack[DecodingOptions]) -> Any:
+        """The text that the model generates: a prompt with its continuation, or a target."""
+        self._not_supported("generate")
+
+    def translate(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:
+        """The translation of a text."""
+        self._not_supported("translate")
+
+    def summarize(self, texts: Any, **options: Unpack[DecodingOptions]) -> Any:
+        """The summary of a text."""
+        self._not_supported("summarize")
+
+    def caption(self, images: Any, **options: Unpack[DecodingOptions]) -> Any:
+        """What an image shows; images are named by their files."""
+        self._not_supported("caption")
+
+    def reply(self, turns: Any, **options: Unpack[DecodingOptions]) -> Any:
+        """The reply to a dialogue: a list of its turns, or the only one; or replies to several."""
+        self._not_supported("reply")
+
+    def stream(self, prompt: str = "", **options: Unpack[DecodingOptions]) -> Iterator[str]:
+        """The continuation of a prompt, in parts as tokens are generated."""
+        self._not_supported("stream")
+
+    def hypotheses(self, texts: Sequence[str], **options: Unpack[DecodingOptions]) -> Any:
+        """For each text its hypotheses, best first: tokens, scores and log-probabilities."""
+        self._not_supported("hypotheses")
+
+    # ---- of tasks with vectors of texts
+
+    def embed(self, texts: Any, **options: Unpack[EmbedOptions]) -> Any:
+        """The vector of a text, (D,), or of several, (N, D); or of their words or tokens."""
+        self._not_supported("embed")
+
+    def embed_stream(
+        self, texts: Iterable[Any], **options: Unpack[EmbedOptions]
+    ) -> Iterator[np.ndarray]:
+        """The vectors of any number of texts, in order, in constant memory."""
+        self._not_supported("embed_stream")
+
+    def encode(
+        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
+    ) -> np.ndarray:
+        """The vectors of sentences, as `encode` of sentence-transformers: long ones are cut."""
+        self._not_supported("encode")
+
+    def search(
+        self, query: Any, texts: Any, top_k: int = 10, **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The `top_k` texts that are most similar to a query, best first; or to each of several."""
+        self._not_supported("search")
+
+    def similarity(self, a: Any, b: Any, **options: Unpack[EmbedOptions]) -> Any:
+        """The cosines of texts: a number for two texts, (len(a), len(b)) for lists."""
+        self._not_supported("similarity")
+
+    # ---- of language models
+
+    def log_likelihoods(self, texts: Any) -> Any:
+        """The log-likelihood of a text in nats; of a masked language model the pseudo one."""
+        self._not_supported("log_likelihoods")
+
+    def lambada(self, passages: Sequence[str]) -> Any:
+        """The scores of predicting the last words of passages."""
+        self._not_supported("lambada")
+
+    def cache_prefixes(self, budget_bytes: int = 2**30) -> Any:
+        """Compute prefixes that prompts share once, from now on."""
+        self._not_supported("cache_prefixes")
+
+    # ---- which of them a task has
+
+    @classmethod
+    def has(cls, method: str) -> bool:
+        """Whether the task supports this method."""
+        return getattr(cls, method) is not getattr(Methods, method) or method in OF_EVERY_TASK
+
+    @classmethod
+    def methods(cls) -> tuple[str, ...]:
+        """The names of the methods that the task supports."""
+        return tuple(name for name in METHODS if cls.has(name))
+
+    def __dir__(self) -> list[str]:
+        """What a notebook offers after `model.`: these methods, and what the model holds."""
+        return [*self.methods(), *OFFERED, *(("labels",) if self.labels else ())]
+
+    def _not_supported(self, method: str) -> NoReturn:
+        """Raise the error for a method that the task does not support.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        names = joined_with_or([f"`{name}`" for name in self.methods()]).replace(" or ", " and ")
+        raise NotSupportedError(
+            f"{type(self).__name__} (task {self.name}) does not support `{method}`. It has {names}."
+        )
+
+
+def results_of(ranked: Sequence[Sequence[str]], options: Mapping[str, Any]) -> list[Any]:
+    """Of the texts that are generated for each input, best first, the best; or all of them where
+    the options ask for several.
+    """
+    names = habit_names.decoding(options)
+    several = any(names.get(name, 1) > 1 for name in SEVERAL)
+    return [list(texts) if several else texts[0] for texts in ranked]
+
+
+SEVERAL = ("n_best", "samples")
+OFFERED = ("device", "module", "name", "tokenizer")
+OF_EVERY_TASK = ("predict", "save", "to")
+# method -> what it does, the first sentence of its docstring
+METHODS = {
+    name: " ".join((value.__doc__ or "").partition(".\n")[0].split()).rstrip(".")
+    for name, value in vars(Methods).items()
+    if callable(value) and not name.startswith("_") and name not in ("has", "is_one", "methods")
+}
+
 
 T = TypeVar("T")
 
@@ -86,7 +478,6 @@ class Task(Methods):
     counts: Callable[[Any], dict[str, int]]
     losses: Callable[..., tuple[dict[str, tuple[Tensor, int]], Any]]
     validate: Callable[[], dict[str, float]]
-    samples: Callable[[Any], Sequence[tuple[str, ...]]]
     # of tasks that decode
     spelled: Callable[..., list[list[str]]]
     decoding_inputs: Callable[..., tuple[Any, Any]]
@@ -171,6 +562,10 @@ class Task(Methods):
     def test(self, recipe: Any) -> Sequence[NamedScore]:
         """The scores on a recipe's test data; none where it names no such data."""
         return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
+
+    def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
+        """Rows of a recipe's data as the report of a run shows them: (source, output, target)."""
+        return ()
 
     def test_samples(self, recipe: Any) -> list[tuple[str, str, str]]:
         """The first rows of a recipe's test data: (source, output, reference); of some tasks."""

@@ -34,62 +34,28 @@ from regard.errors import ConfigError, DataError
 from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
 from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options, Recipe
-from regard.tasks.batching import (
-    TooLong,
-    decode_in_order,
-    device_of,
-    encode_texts,
-    over_limit,
-    saves_padding,
-)
+from regard.tasks import batching, inputs, sections
 from regard.tasks.embedder import EmbedsTexts, TextEncoder
-from regard.tasks.finite_checks import NonFiniteScores
-from regard.tasks.inputs import (
-    as_rows,
-    checked_columns,
-    checked_texts,
-    rows_of,
-    warn_if_file,
-    warn_of_truncation,
-)
-from regard.tasks.methods import results_of
-from regard.tasks.prompts import warn_of_length_ends, without_length_warnings
 from regard.tasks.reinforce import Reinforce, ReinforceObjective, RewardMean
-from regard.tasks.sections import (
-    TABLE_OPTIONS,
-    DataSection,
-    DecodingRecipe,
-    Files,
-    FoldOption,
-    Share,
-    TableOptions,
-    TokenizerSection,
-    differing,
-)
-from regard.tasks.task import of_training
+from regard.tasks.task import of_training, results_of
 from regard.text import Tokenizer
-from regard.text.languages import (
-    LANGUAGE_CODE,
-    LanguageTokens,
-    language_tokens,
-    languages_of,
-)
+from regard.text.languages import LANGUAGE_CODE, LanguageTokens, language_tokens, languages_of
 from regard.text.templates import Template
 
 SAMPLES = 12  # rows that a run's report shows
 KEPT = "source: empty, example kept"  # an event of a report
 
 
-class PairsData(DataSection):
+class PairsData(sections.DataSection):
     """What sections [data] with sources and targets have in common."""
 
     several_files: ClassVar[bool] = True
 
-    train: Files
+    train: sections.Files
     """The file of the training data."""
-    valid: Files | Share | FoldOption
+    valid: sections.Files | sections.Share | sections.FoldOption
     """Files, or a share or a fold of the training data."""
-    test: Files = ()
+    test: sections.Files = ()
     """The file that the trained model is scored on."""
     max_length: int = Field(default=256, ge=2)
     """The most tokens of a text, `</s>` included; never more than the model reads."""
@@ -109,7 +75,7 @@ class PairsData(DataSection):
         return self.records("train").texts()
 
 
-class TextPairsData(TableOptions, PairsData):
+class TextPairsData(sections.TableOptions, PairsData):
     """[data]: two files of lines, or one table with `columns` for source and target."""
 
     columns: tuple[int | str, int | str] = (0, 1)
@@ -124,7 +90,9 @@ class TextPairsData(TableOptions, PairsData):
     def problems(self) -> Iterator[tuple[str, str]]:
         yield from super().problems()
         if all(len(getattr(self, part)) != 1 for part in self.parts()):
-            yield from differing(self, "data", ("columns", *TABLE_OPTIONS), "is of a table")
+            yield from sections.differing(
+                self, "data", ("columns", *sections.TABLE_OPTIONS), "is of a table"
+            )
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
@@ -145,7 +113,7 @@ class TextToTextEvaluation(Options):
     """Validation generates targets for this many texts; 0 means all."""
 
 
-class PairTokenizer(TokenizerSection):
+class PairTokenizer(sections.TokenizerSection):
     """[tokenizer]: one that is learned may be two, of sources and of targets."""
 
     shared: bool = True
@@ -160,10 +128,10 @@ class PairTokenizer(TokenizerSection):
         return source
 
 
-class PairsRecipe(DecodingRecipe):
+class PairsRecipe(sections.DecodingRecipe):
     """What the recipes of tasks with sources and targets have in common."""
 
-    new_tokenizer: ClassVar[TokenizerSection] = PairTokenizer()
+    new_tokenizer: ClassVar[sections.TokenizerSection] = PairTokenizer()
 
     data: PairsData
     tokenizer: PairTokenizer | None = None
@@ -214,7 +182,7 @@ def text_to_text_output(model: EncoderDecoder, batch: PairBatch) -> tuple[Output
     source, ids = batch.source, batch.target.ids
     target = Sequences(ids[:, :-1], (batch.target.lengths - 1).clamp(min=0))
     targets = ids[:, 1:].masked_fill(~batch.target.keep[:, 1:], IGNORE)
-    if model.training and model.unpadded and saves_padding(source, target):
+    if model.training and model.unpadded and batching.saves_padding(source, target):
         source, target = source.unpadded(), target.unpadded()
         assert target.layout is not None
         targets = target.layout.unpad(targets)
@@ -391,7 +359,7 @@ class TextToText(EmbedsTexts):
         """The sum of the cross-entropies of the target in nats, with label smoothing, and what a
         model that draws choices needs beside it; carry: the moving average of its reward.
         """
-        moved, count = batch.to(device_of(self.module)), batch.count
+        moved, count = batch.to(batching.device_of(self.module)), batch.count
         output, targets = text_to_text_output(self.module, moved)
         losses = {"loss": output_loss(self.module, output, targets, self.label_smoothing, count)}
         if self.reinforce is not None:
@@ -411,21 +379,21 @@ class TextToText(EmbedsTexts):
         data = of_training(self.data)
         try:
             decoded = self._validation_outputs()
-        except NonFiniteScores:
+        except batching.NonFiniteScores:
             return dict.fromkeys((*self.metric_names, "loss"), float("nan"))
         texts = self.tokenizer.decode_many(ranked[0].tokens for ranked in decoded)
         scores = {}
         for name, metric in zip(self.metric_names, self.metrics(), strict=False):
             metric.add(texts, data.references)
             scores[name] = metric.result().value
-        loss, count = self._total_loss(data.valid)
+        loss, count = self._total_loss(self._loss_batches(data.valid))
         return {**scores, "loss": loss / count}
 
     def _validation_outputs(self) -> list[list[Hypothesis]]:
         """The hypotheses of the validation data."""
         method = self._decoding_method(self._language_tokens())
         sources = of_training(self.data).valid.columns[0]
-        return decode_in_order(self.module, sources, method)
+        return batching.decode_in_order(self.module, sources, method)
 
     def metrics(self) -> tuple[Metric, ...]:
         """What scores the generated texts against the references: of each metric a new one."""
@@ -433,49 +401,42 @@ class TextToText(EmbedsTexts):
 
     # ---- generated texts
 
-    def generate(
-        self, texts: Sequence[Any] | str, *, too_long: TooLong = "error", **options: Any
-    ) -> Any:
+    def generate(self, texts: Sequence[Any] | str, **options: Any) -> Any:
         """The most probable target of each text: a list for a list, one for one text.
 
         With `n_best` or `samples` above 1 each text has the list of its targets, best first.
 
         Args:
-            too_long: what happens to a text beyond the model's limit: "error" or "truncate".
-            options: how to decode, by name (`beams=4`), where not as the model's own method.
+            options: how to decode, by name (`beams=4`), where not as the model's own method; and
+                `too_long`, what happens to a text beyond its limit: "error" or "truncate".
         """
-        if isinstance(texts, str):
-            warn_if_file(texts)
-            return self.generate([texts], too_long=too_long, **options)[0]
+        if isinstance(texts, str | Path):
+            if not self.reads_images:
+                inputs.warn_if_file(texts)
+            return self.generate([texts], **options)[0]
         texts = self.checked(texts)
-        hypotheses = self.hypotheses(texts, too_long=too_long, **options)
+        hypotheses = self.hypotheses(texts, **options)
         return results_of(self.spelled(texts, hypotheses), options)
 
     def checked(self, texts: Any) -> list[Any]:
         """The sources, each checked to be a text."""
-        return checked_texts(texts)
+        return inputs.checked_texts(texts)
 
-    def hypotheses(
-        self,
-        texts: Sequence[str],
-        *,
-        too_long: TooLong = "error",
-        **options: Any,
-    ) -> list[list[Hypothesis]]:
+    def hypotheses(self, texts: Sequence[str], **options: Any) -> list[list[Hypothesis]]:
         """The hypotheses of each text, best first; that of an empty text is empty.
 
         options: see `decoding_inputs`.
         """
-        texts = checked_texts(texts)
-        sources, method = self.decoding_inputs(texts, too_long=too_long, **options)
+        texts = inputs.checked_texts(texts)
+        sources, method = self.decoding_inputs(texts, **options)
         with muted():
-            hypotheses = decode_in_order(self.module, sources, method)
+            hypotheses = batching.decode_in_order(self.module, sources, method)
         hypotheses = [
             ranked if text.strip() or self.reads_empty else [Hypothesis([], 0.0, 0.0, True)]
             for text, ranked in zip(texts, hypotheses, strict=True)
         ]
         best = [ranked[0] for ranked in hypotheses]
-        warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
+        batching.warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
         self._capture(sources, best)
         return hypotheses
 
@@ -483,7 +444,7 @@ class TextToText(EmbedsTexts):
         self,
         texts: Sequence[str],
         *,
-        too_long: TooLong = "error",
+        too_long: batching.TooLong = "error",
         source_language: str | None = None,
         target_language: str | None = None,
         **options: Any,
@@ -497,10 +458,10 @@ class TextToText(EmbedsTexts):
         """
         tokens = self._language_tokens(source_language, target_language)
         method = self._decoding_method(tokens, **options)
-        texts = checked_texts(texts)
+        texts = inputs.checked_texts(texts)
         if not tokens.target_is_known:
             self._check_target_language(method, texts)
-        return encode_texts(texts, self._source_encoder(tokens), too_long), method
+        return batching.encode_texts(texts, self._source_encoder(tokens), too_long), method
 
     def spelled(
         self, texts: Sequence[str], hypotheses: Sequence[Sequence[Hypothesis]]
@@ -510,7 +471,7 @@ class TextToText(EmbedsTexts):
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
         """The indices of texts longer than the model's limit, and the tokens of each."""
-        return over_limit(texts, self._source_encoder(self._language_tokens()))
+        return batching.over_limit(texts, self._source_encoder(self._language_tokens()))
 
     def evaluate(
         self,
@@ -524,12 +485,12 @@ class TextToText(EmbedsTexts):
         columns: of sources and references in a table.
         """
         if is_path(pairs) and not columns:
-            pairs = rows_of(self, [Path(str(pairs))], ())
-        chosen = read(as_rows(pairs), checked_columns(columns)) if columns else pairs
+            pairs = inputs.rows_of(self, [Path(str(pairs))], ())
+        chosen = read(inputs.as_rows(pairs), inputs.checked_columns(columns)) if columns else pairs
         sources, references = fields_of(chosen)
         if cut := self.over_limit(sources):
             limit = self.module.text_limit
-            warn_of_truncation(len(cut), len(sources), "sources", limit)
+            inputs.warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
         rows = list(zip(sources, references, strict=True))
         return Scores([*self.scores(texts, references), *self.reference_scores(rows)], texts)
@@ -553,17 +514,17 @@ class TextToText(EmbedsTexts):
         """The first rows of the test data: (source, output, reference)."""
         return self._outputs(recipe.data.records("test")) if recipe.data.test else []
 
-    def samples(self, recipe: PairsRecipe) -> list[tuple[str, str, str]]:
+    def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
         """The first validation rows: (source, output, reference)."""
         return self._outputs(recipe.data.records("valid"))
 
-    def attention_inputs(self, recipe: PairsRecipe) -> list[str]:
+    def attention_inputs(self, recipe: Any) -> Iterable[Any]:
         """Sources."""
         return [source for source, _ in islice(recipe.data.records("valid"), SAMPLES)]
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         pairs = list(islice(rows, SAMPLES))
-        with without_length_warnings():
+        with batching.without_length_warnings():
             outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")
         return [(pair[0], text, pair[1]) for pair, text in zip(pairs, outputs, strict=True)]
 
@@ -579,11 +540,14 @@ class TextToText(EmbedsTexts):
         return sorted_batches(examples.columns, pads, max_tokens=4096)
 
     @torch.no_grad()
-    def _total_loss(self, examples: EncodedExamples) -> tuple[float, int]:
+    def _total_loss(self, batches: Iterable[PairBatch]) -> tuple[float, int]:
+        """The sum of -log p(target token) of all batches, in nats, and the number of tokens."""
         total, count = 0.0, 0
         with evaluating(self.module):
-            for batch in self._loss_batches(examples):
-                loss, tokens = text_to_text_loss(self.module, batch.to(device_of(self.module)), 0.0)
+            for batch in batches:
+                loss, tokens = text_to_text_loss(
+                    self.module, batch.to(batching.device_of(self.module)), 0.0
+                )
                 total, count = total + float(loss), count + tokens
         return total, count
 
@@ -610,7 +574,7 @@ class TextToText(EmbedsTexts):
             capturing = label(source_labels, target_labels)
         if capturing:
             with torch.no_grad(), evaluating(self.module):
-                device = device_of(self.module)
+                device = batching.device_of(self.module)
                 target_inputs = Sequences.of(decoder_input, config.pad)
                 self.module(source.to(device), target_inputs.to(device))
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.errors import ConfigError
-from regard.tasks.embedder import best_matches, products
-from regard.tasks.predictions import TextMatch
+from regard.tasks.embedder import TextMatch, best_matches, products
 from regard.text import Tokenizer
 from regard.text.explain import SegmentedWord
 from regard.text.templates import Template

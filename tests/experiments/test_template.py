@@ -20,7 +20,7 @@ from regard.experiments.recipe_options import checked_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS
-from regard.tasks.infer_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
+from regard.tasks.folders import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 ROOT = Path(__file__).parents[2]
 LANGUAGE_MODELS = (

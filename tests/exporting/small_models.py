@@ -19,8 +19,8 @@ from regard.models.transformer import PreNormTransformer, Transformer, Transform
 from regard.tasks import folders
 from regard.tasks.embedding import Embedder
 from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.pair_tasks import Translator
 from regard.tasks.text_to_text import TextToText
-from regard.tasks.translation import Translator
 from regard.text import Tokenizer, train
 
 TEXTS = ["The animal didn't cross the street because it was too tired.", "a dog runs, 12.5 km"] * 3

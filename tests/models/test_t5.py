@@ -29,7 +29,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.loop import Greedy
 from regard.models.roberta import Mpnet, MpnetConfig
 from regard.models.t5 import T5, T5Config, T5Encoder
-from regard.tasks.infer_task import source_prefix
+from regard.tasks.folders import source_prefix
 from regard.tasks.text_to_text import TextToText
 
 SMALL = dict(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
-from regard.tasks.translation import Translator
+from regard.tasks.pair_tasks import Translator
 
 SOURCE = ["<PAD>", "<UNK>", "<start>", "<end>", *"กขคง 1"]  # as the published file has them
 TARGET = ["<PAD>", "<start>", "<end>", *"kgn 1-"]

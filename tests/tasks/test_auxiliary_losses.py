@@ -16,7 +16,7 @@ from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.language_modeling_recipe import LMObjective
+from regard.tasks.running_text import LMObjective
 
 LINES = "the cat sat on the mat and the dog ran\nto the old house by the sea\n" * 12
 OPTIONS = dict(

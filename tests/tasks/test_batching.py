@@ -24,9 +24,8 @@ from regard.errors import RegardError
 from regard.experiments import runs
 from regard.models.conversions import prepare
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks import batching, concurrent_batches
-from regard.tasks.batching import decode_in_order, watched, watching
-from regard.tasks.concurrent_batches import computed, even_batches
+from regard.tasks import batching
+from regard.tasks.batching import computed, decode_in_order, even_batches, watched, watching
 from regard.text.templates import EncoderInput
 from regard.visual.attention_record import look
 
@@ -138,7 +137,7 @@ BY_SCORES = (
 def two_threads(monkeypatch):
     """Two threads of torch, and batches at the same time also of few tokens."""
     before = torch.get_num_threads()
-    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    monkeypatch.setattr(batching, "FEWEST_TOKENS", 8)
     torch.set_num_threads(2)
     yield
     assert torch.get_num_threads() == 2
@@ -158,7 +157,7 @@ def threads(monkeypatch):
     """The threads in which batches were computed."""
     seen: set[threading.Thread] = set()
     barrier = threading.Barrier(2)  # passes when two batches are computed at the same time
-    run = concurrent_batches.computed
+    run = batching.computed
 
     def noted(compute, batches, concurrent):
         def at(batch):
@@ -170,8 +169,7 @@ def threads(monkeypatch):
 
         return run(at, batches, concurrent)
 
-    for module in ("embedder", "encoding"):
-        monkeypatch.setattr(f"regard.tasks.{module}.computed", noted)
+    monkeypatch.setattr(batching, "computed", noted)
     return seen
 
 
@@ -241,7 +239,7 @@ def test_no_more_batches_than_needed_are_computed_ahead(two_threads):
     results = computed(compute, range(1000), 2)
     assert next(results) == 0
     threading.Event().wait(0.2)
-    assert len(begun) <= 2 + 2 * concurrent_batches.AHEAD
+    assert len(begun) <= 2 + 2 * batching.AHEAD
     results.close()
     assert [*computed(compute, range(100), 2)] == [*range(100)]
 
@@ -272,7 +270,7 @@ def inputs_of(sizes: list[int]) -> EncodedInputs:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_even_batches_hold_every_input_once_and_keep_the_limit(seed, monkeypatch):
-    monkeypatch.setattr(concurrent_batches, "FEWEST_TOKENS", 8)
+    monkeypatch.setattr(batching, "FEWEST_TOKENS", 8)
     draw = random.Random(seed)
     sizes = [draw.randint(1, 30) for _ in range(draw.randint(2, 200))]
     limit = draw.choice([1, 40, 200, 5000])

@@ -17,7 +17,7 @@ from regard.experiments import runs
 from regard.metrics.text import BLEU, CIDEr
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.recipe import read
-from regard.tasks import image_captions
+from regard.tasks import captioning
 from regard.tasks.captioning import doubly_stochastic
 from regard.tasks.text_to_text import text_to_text_output
 
@@ -103,8 +103,8 @@ def test_validation_images_and_training_images_are_others(workdir):
 
 def test_regions_that_a_file_holds_are_those_that_are_computed(workdir, monkeypatch):
     reads = []
-    read_once = image_captions.read_image
-    monkeypatch.setattr(image_captions, "read_image", lambda *a: reads.append(a) or read_once(*a))
+    read_once = captioning.read_image
+    monkeypatch.setattr(captioning, "read_image", lambda *a: reads.append(a) or read_once(*a))
     kept = ["data.features=kept"]
     first = runs.train_recipe(read("small.toml", kept), out="first", progress=False).folder
     (file,) = Path("kept").iterdir()

@@ -20,7 +20,6 @@ from regard.data.encoder_inputs import InputBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.tasks.classification import class_weights
-from regard.tasks.encoding import BothOrders
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -315,7 +314,7 @@ def test_a_classifier_of_transformers_keeps_its_input_format(workdir):
 def test_both_orders_sums_the_hidden_states_of_both_orders(workdir, family):
     folder(workdir / "start", family, "LMHeadModel" if family == "gpt2" else "Model")
     task, _ = train("objective.both_orders=true")
-    assert isinstance(runs.load("run").order, BothOrders)
+    assert runs.load("run").both_orders
     found = task.predict([("a dog", "a red ball"), ("a red ball", "a dog")], return_proba=True)
     assert found[0].probabilities == pytest.approx(found[1].probabilities, abs=1e-6)
     head, hidden = task.module.heads["classes"], 0

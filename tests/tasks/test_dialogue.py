@@ -14,7 +14,7 @@ from regard.errors import DataError
 from regard.models.composed import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.dialogue import DialogueModel
+from regard.tasks.pair_tasks import DialogueModel
 from regard.text import train
 
 TURNS = [

@@ -21,8 +21,7 @@ from regard.experiments import runs
 from regard.models.bert import Bert, BertConfig
 from regard.models.conversions import keep_layers
 from regard.models.encoder_with_heads import EncoderWithHeads
-from regard.tasks.distillation import Teacher, soft_loss
-from regard.tasks.encoding import headed
+from regard.tasks.encoder_training import Teacher, headed, soft_loss
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 VECTORS = dict(

@@ -25,7 +25,7 @@ import regard
 from regard.cli import app
 from regard.errors import ConfigError, RegardError, TextError, TextTooLong
 from regard.tasks import TASKS
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.folders import ENCODER_DECODERS
 from regard.tasks.inputs import read_whole
 
 QUESTION = json.dumps({"question": "who sat", "choices": ["the cat", "a mat"]})

@@ -24,8 +24,8 @@ from regard.tasks.few_shot import (
     PromptTemplate,
     choice_log_likelihoods,
     drawn_examples,
-    few_shot_prompts,
     few_shot_scores,
+    fitted_question,
 )
 from regard.tasks.language_modeling import TextGenerator
 from regard.tasks.log_likelihoods import ending_log_likelihoods
@@ -146,7 +146,10 @@ def test_examples_come_before_the_question_and_the_first_are_dropped(model):
 def test_log_likelihoods_do_not_depend_on_other_questions(model):
     task = regard.load(model)
     questions = LISTED.questions([row | {"text": row["text"] * 5} for row in ROWS])
-    fitted = few_shot_prompts(task, questions, [[]] * len(questions), LISTED.space)
+    fitted = [
+        fitted_question(task, question, [], LISTED.space, number, "error")
+        for number, question in enumerate(questions)
+    ]
     together = choice_log_likelihoods(task.generator, fitted)
     for one, sums, question in zip(fitted, together, questions, strict=True):
         (alone,) = choice_log_likelihoods(task.generator, [one])

@@ -12,6 +12,7 @@ import transformers
 from tiny_folders import ENCODERS, folder, their_scores
 from tokenizers import models, pre_tokenizers, processors
 
+import regard
 from regard.errors import ConfigError, RegardError
 from regard.experiments import runs
 
@@ -143,7 +144,7 @@ def test_a_tokenizer_without_mask_token_raises_an_error(tmp_path):
 
 @pytest.mark.parametrize("ending", ["ForNextSentencePrediction", "ForPreTraining"])
 def test_the_next_sentence_probability_equals_that_of_transformers(tmp_path, ending):
-    task = runs.load(folder(tmp_path, "bert", ending))
+    task = regard.load(folder(tmp_path, "bert", ending), task="next-sentence")
     pair = ("a dog runs after a red ball .", "where is the ball ?")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     model = getattr(transformers, f"Bert{ending}").from_pretrained(tmp_path).eval()

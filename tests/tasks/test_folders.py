@@ -38,8 +38,8 @@ from regard.tasks import TASKS, folders
 from regard.tasks.classification import TextClassifier
 from regard.tasks.embedding import Embedder
 from regard.tasks.language_modeling import TextGenerator
+from regard.tasks.pair_tasks import Translator
 from regard.tasks.tagging import Tagger
-from regard.tasks.translation import Translator
 from regard.text import train
 
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]

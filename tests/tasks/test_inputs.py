@@ -14,7 +14,7 @@ from every_task import MAKERS, TAGGING, task_of
 
 from regard.data.datasets.records import ChoiceQuestion
 from regard.errors import ConfigError, DataError, RegardError
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.folders import ENCODER_DECODERS
 
 pandas = pytest.importorskip("pandas")
 

@@ -31,7 +31,6 @@ from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.inputs import rows_of
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.running_text import lost_text
 from regard.text import Tokenizer, train
 from regard.text.templates import Template
 
@@ -357,22 +356,6 @@ def test_a_folder_of_transformers_generates_its_texts(shared, tmp_path):
     assert "The quick" + "".join(pieces) == found[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "lost"),
-    [("wordpiece", True), ("words", True), ("bpe", True), ("byte-bpe", False), ("characters", 0)],
-)
-def test_lost_text_describes_tokenizers_that_do_not_keep_the_text(kind, lost):
-    lines = ["def f(x):\n", "    return X\n", "\n", "a  b\n"] * 3
-    tokenizer = train(kind, lines, 400, min_frequency=1)
-    said = lost_text(tokenizer, lines)
-    assert bool(said) == bool(lost)
-    if lost:
-        assert f"({kind}) does not keep the text" in said and "comes back as" in said
-    # Unknown characters are no loss of this kind: perplexities count them.
-    unknown = train("characters", lines, 400)
-    assert lost_text(unknown, ["dé ü\n"]) == "" == lost_text(unknown, [])
-
-
 # ------------------------------------------------------------------- text larger than memory
 
 
@@ -401,24 +384,6 @@ def trained(recipe, out):
     return (out / "model/model.safetensors").read_bytes(), run.result.scores, facts["position"]
 
 
-@pytest.mark.parametrize(
-    ("model", "data"),
-    [
-        ("gpt2", {}),
-        ("lstm-lm", {"format": "text"}),
-        ("gpt2", {"valid": 0.2}),
-        ("lstm-lm", {"valid": {"fold": 1, "of": 3}}),
-    ],
-)
-def test_training_from_mapped_files_is_the_same_in_every_bit(tmp_path, model, data):
-    recipe = mapped_recipe(tmp_path, model, **data)
-    wanted = trained(recipe, tmp_path / "memory")
-    recipe["data"]["token_cache"] = str(tmp_path / "cache")
-    assert trained(recipe, tmp_path / "mapped") == wanted
-    folders = sorted(path.name.split("-")[0] for path in (tmp_path / "cache").iterdir())
-    assert folders == ["train", "valid"]
-
-
 def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
     recipe = mapped_recipe(tmp_path, "gpt2")
     wanted = trained(recipe, tmp_path / "memory")
@@ -439,16 +404,3 @@ def test_training_from_a_corpus_is_the_same_in_every_bit(tmp_path):
     del recipe["tokenizer"]
     with pytest.raises(ConfigError, match=r"is a corpus.*\[tokenizer\] path ="):
         trained(recipe, tmp_path / "other")
-
-
-@pytest.mark.parametrize("limit", [2, 3, 7, 10, 21])
-def test_samples_whose_prompts_end_inside_a_character_are_continued(tokenizer, limit):
-    task = made(tokenizer, max_length=limit)
-    lines = ["東京は日本の首都です。", "a 東京", "😀😃😄😁😆 あ い", "ab東京", ""]
-    reader = SimpleNamespace(texts=lambda: iter(lines))
-    recipe = SimpleNamespace(data=SimpleNamespace(records=lambda part: reader))
-    with warnings.catch_warnings(action="error"):
-        warnings.filterwarnings("ignore", "[^ ]* of [^ ]* texts stop at")
-        samples = task.samples(recipe)
-    prompts = [prompt for prompt, _ in samples]
-    assert all(map(str.startswith, lines, prompts)) and "\ufffd" not in "".join(prompts)

@@ -96,7 +96,8 @@ def test_a_run_is_a_published_folder_that_fills(here):
         "next_sentence",
     ]
     assert "[MASK]" not in task.fill("the old [MASK] sat.").text
-    assert 0 < task.follows("the cat sat.", "a mat was warm.") < 1
+    pairs = regard.load(folder, task="next-sentence")
+    assert 0 < pairs.follows("the cat sat.", "a mat was warm.") < 1
 
 
 @pytest.mark.parametrize("name", "bert roberta mpnet distilbert albert electra bigbird".split())

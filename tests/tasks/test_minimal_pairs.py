@@ -19,7 +19,7 @@ from regard.models.recurrent import AwdLstm, AwdLstmConfig, RecurrentConfig, Rec
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet, XlnetConfig
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.minimal_pairs import minimal_pair_scores
+from regard.tasks.log_likelihoods import minimal_pair_scores
 from regard.text import train
 
 TEXTS = [

@@ -84,7 +84,7 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
     for one, answer in zip(QUESTIONS, task.predict(QUESTIONS, return_proba=True), strict=True):
         theirs = their_answers(workdir / "run/model", one, family)
         assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
-        assert answer.index == int(theirs.argmax()) and str(answer) == one.choices[answer.index]
+        assert answer.answer == int(theirs.argmax()) and str(answer) == one.choices[answer.answer]
         assert task.predict([one], return_proba=True)[0].probabilities == pytest.approx(
             answer.probabilities, abs=1e-5
         )

@@ -13,8 +13,7 @@ from regard.metrics.brackets import BracketF1
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import parsing
-from regard.tasks.parsing import Parser
-from regard.tasks.trees import Sentence
+from regard.tasks.parsing import Parser, Sentence
 from regard.text import train
 from regard.text.trees import read_trees, tree_of
 

@@ -22,7 +22,7 @@ from regard.data.encoder_inputs import EncodedContext
 from regard.errors import DataError, RegardError
 from regard.experiments.runs import read_recipe, train
 from regard.metrics.squad import SQuAD2
-from regard.tasks.spans import best_spans
+from regard.tasks.question_answering import best_spans
 
 STORY = "the cat sat in the hat (size 7) while rain fell on 3 towns, then it went in. "
 LONG = STORY * 3 + "a dog came at 12:30! " + STORY * 2

@@ -16,7 +16,7 @@ from regard.layers.task_heads import ClassificationHead, first_token
 from regard.models import MODELS, is_encoder, model_class
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import TASKS, task_class
-from regard.tasks.infer_task import HEAD_OF, tasks_for
+from regard.tasks.folders import HEAD_OF, tasks_for
 from regard.text import Tokenizer
 
 LINES = ["the old cat sat on a warm mat", "a dog runs in the sun who where"]

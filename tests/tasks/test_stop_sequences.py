@@ -19,7 +19,7 @@ from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
 from regard.models.transformer import Transformer
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.translation import Translator
+from regard.tasks.pair_tasks import Translator
 from regard.text import Tokenizer, train
 
 TEXT = "the cat sat on the mat. and the dog ran to the old house, by the sea!\n" * 6

@@ -15,9 +15,8 @@ from regard.experiments import runs
 from regard.models.composed import DecoderOnly, DecoderOnlyConfig
 from regard.models.conv_seq2seq import ConvSeq2Seq, ConvSeq2SeqConfig
 from regard.models.transformer import Transformer, TransformerConfig
-from regard.tasks.summarization import Summarizer
+from regard.tasks.pair_tasks import Summarizer, Translator
 from regard.tasks.text_to_text import TextToText
-from regard.tasks.translation import Translator
 from regard.text import train
 from regard.text.languages import language_tokens
 from regard.text.templates import Template

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import regard
-from regard.tasks.infer_task import ENCODER_DECODERS
+from regard.tasks.folders import ENCODER_DECODERS
 from regard.training.callbacks import Callback
 
 TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4

@@ -1,4 +1,9 @@
-"""Dialogue: a model that replies to what was said before, and the perplexity of replies.
+"""Tasks from text to text with metrics of their own: translation, summarization, dialogue.
+
+Summaries are scored by ROUGE (Lin 2004): what one shares with a reference is counted in words, in
+pairs of words, and as the longest common subsequence.
+
+A dialogue model replies to what was said before:
 
     turns before -> history </s> -> model -> reply
 
@@ -11,29 +16,96 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Unpack
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from regard.data.datasets.records import Replies, read_dialogues
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
-from regard.metrics import CHRF, Metric, Perplexity, Protocol, Score
+from regard.errors import RegardError
+from regard.metrics import BLEU, CHRF, ROUGE, Metric, Perplexity, Protocol, Score
 from regard.models.protocols import EncoderDecoder
+from regard.tasks import text_to_text
+from regard.tasks.batching import check_likelihood
 from regard.tasks.encoding import no_columns
-from regard.tasks.finite_checks import check_likelihood
 from regard.tasks.inputs import checked_texts
 from regard.tasks.task import of_training
-from regard.tasks.text_to_text import (
-    PairsData,
-    PairsRecipe,
-    TextToText,
-    TextToTextOptions,
-    only_file,
-)
 from regard.text import Tokenizer
 from regard.text.languages import LanguageTokens
 
 
-class DialogueData(PairsData):
+class TranslationEvaluation(text_to_text.TextToTextEvaluation):
+    """[evaluation]"""
+
+    bleu_tokenize: str = "13a"
+    """sacreBLEU's tokenizer; "none" for text that is tokenized already."""
+
+    @field_validator("bleu_tokenize")
+    @classmethod
+    def _usable(cls, name: str) -> str:
+        try:
+            BLEU(tokenize=name)
+        except RegardError as error:
+            raise ValueError(f"cannot be used: {error}") from None
+        return name
+
+
+class TranslationRecipe(text_to_text.TextToTextRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    evaluation: TranslationEvaluation = TranslationEvaluation()
+
+
+class Translator(text_to_text.TextToText):
+    """A model that translates a text, with its tokenizer."""
+
+    name = "translation"
+    commands = ("predict", "embed", "evaluate", "look")
+    Recipe = TranslationRecipe
+    goal = ("bleu", "max")
+    metric_names = ("bleu",)
+
+    def __init__(
+        self,
+        module: EncoderDecoder,
+        tokenizer: Tokenizer,
+        *,
+        method: Any = None,
+        bleu_tokenize: str = "13a",
+        **options: Unpack[text_to_text.TextToTextOptions],
+    ):
+        super().__init__(module, tokenizer, method=method, **options)
+        self.bleu_tokenize = bleu_tokenize
+
+    translate = text_to_text.TextToText.generate  # type: ignore[assignment]
+
+    @classmethod
+    def metric_options(cls, recipe: Any) -> dict[str, Any]:
+        return {"bleu_tokenize": recipe.evaluation.bleu_tokenize}
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "bleu_tokenize": self.bleu_tokenize}
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """BLEU and chrF."""
+        return BLEU(tokenize=self.bleu_tokenize), CHRF()
+
+
+class Summarizer(text_to_text.TextToText):
+    """A model that summarizes a text, with its tokenizer."""
+
+    name = "summarization"
+    commands = ("predict", "embed", "evaluate", "look")
+    goal = ("rougeL", "max")
+    metric_names = ("rouge1", "rouge2", "rougeL")
+
+    summarize = text_to_text.TextToText.generate  # type: ignore[assignment]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """ROUGE-1, ROUGE-2 and ROUGE-L."""
+        return tuple(ROUGE(kind) for kind in self.metric_names)
+
+
+class DialogueData(text_to_text.PairsData):
     """[data]: files of dialogues, as `regard.data.read_dialogues` takes them."""
 
     history: int | None = Field(default=None, ge=0)
@@ -43,20 +115,20 @@ class DialogueData(PairsData):
 
     def read(self, source: Any, part: str) -> Any:
         """The dialogues of one file."""
-        return read_dialogues(only_file(source, part))
+        return read_dialogues(text_to_text.only_file(source, part))
 
     def records(self, part: str) -> RowReader:
         """The replies of the dialogues of "train", "valid" or "test"; a share takes whole ones."""
         return Replies(super().records(part), self.history)
 
 
-class DialogueRecipe(PairsRecipe):
+class DialogueRecipe(text_to_text.PairsRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: DialogueData
 
 
-class DialogueModel(TextToText):
+class DialogueModel(text_to_text.TextToText):
     """A model that replies, with its tokenizer.
 
     history: turns before a reply that it reads; None: all.
@@ -76,7 +148,7 @@ class DialogueModel(TextToText):
         *,
         method: Any = None,
         history: int | None = None,
-        **options: Unpack[TextToTextOptions],
+        **options: Unpack[text_to_text.TextToTextOptions],
     ):
         super().__init__(module, tokenizer, method=method, **options)
         self.history = history
@@ -120,7 +192,7 @@ class DialogueModel(TextToText):
 
     def validate(self) -> dict[str, float]:
         """The cross-entropy of the replies, in nats per token."""
-        loss, count = self._total_loss(of_training(self.data).valid)
+        loss, count = self._total_loss(self._loss_batches(of_training(self.data).valid))
         return {"loss": loss / count}
 
     def metrics(self) -> tuple[Metric, ...]:
@@ -130,7 +202,7 @@ class DialogueModel(TextToText):
     def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
         """The replies of a file of dialogues."""
         no_columns(columns)
-        return Replies(read_dialogues(only_file(files, "data")), self.history)
+        return Replies(read_dialogues(text_to_text.only_file(files, "data")), self.history)
 
     def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
         """The perplexity of the replies, per token, with their histories and without.
@@ -151,7 +223,8 @@ class DialogueModel(TextToText):
         fields = self.fields(
             self.tokenizer, self._language_tokens(), prefix=self.source_prefix, **limits
         )
-        nats, count = self._total_loss(encode(rows, fields, empty="keep"))
+        batches = self._loss_batches(encode(rows, fields, empty="keep"))
+        nats, count = self._total_loss(batches)
         tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
         signature = f"unit:token|tok:{tokens}|history:{history}|count:{count}"
         perplexity = Perplexity(nats, count, Protocol("token", tokens)).value

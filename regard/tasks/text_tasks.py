@@ -1,0 +1,257 @@
+"""Texts and pairs of texts with targets: what tasks with labels or numbers share.
+
+Tables become encoded examples; pairs are read in one order or in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypedDict
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from regard.data import RowReader, read
+from regard.data.batches import moved
+from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
+from regard.data.in_memory import column_names, infer_columns
+from regard.data.readers import columns_in_header, without_header
+from regard.data.splits import group_folds, group_split
+from regard.data.token_arrays import ReadReport
+from regard.errors import ConfigError, DataError
+from regard.recipe import Options
+from regard.suggest import nearest
+from regard.tasks.batching import TooLong
+from regard.tasks.encoder_training import AuxiliaryLM, label_fields
+from regard.tasks.encoding import EncoderTask, Part, Parts, kept_examples
+from regard.tasks.sections import EncoderData, EncoderRecipe, TableOptions, differing
+
+Target = int | float | list[float]
+ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its file and its line
+
+
+# ------------------------------------------------------------------------------------- recipes
+
+
+class TextsData(TableOptions, EncoderData):
+    """[data]: tables of one text or two, and their targets."""
+
+    columns: tuple[int | str, ...] = (0, 1)
+    """One text or two, and then the label: by number from 0, or by name from a header. Without it,
+    they are those with usual names in the header."""
+    group: int | str | None = None
+    """Where `valid` is a share or a fold: the column of what must not be on both sides, such as an
+    author."""
+    truncation: Truncation = "longest_first"
+    """How two texts that are too long together are truncated: as `transformers` does by default, or
+    as BERT's own programs do ("bert")."""
+
+    @property
+    def pairs(self) -> bool:
+        """Whether the examples are pairs of texts."""
+        return len(self.columns) == 3
+
+    def with_named_columns(self) -> Self:
+        if "columns" in self.model_fields_set or self.header is False:
+            return self
+        columns = columns_in_header(self.train, self.format, self.delimiter)
+        return self.model_copy(update={"columns": columns}) if columns else self
+
+    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+        """These columns of a file."""
+        reader = self.table(path, columns)
+        # A single column is that of `group`.
+        return without_header(reader) if len(columns) > 1 else reader
+
+    def texts(self) -> Iterator[str]:
+        """The training texts, from which a tokenizer learns."""
+        return (text for row in self.records("train") for text in row[:-1])
+
+    def split(self, examples: RowReader) -> np.ndarray:
+        """Which of the training rows are validation data, (N,) bool."""
+        if self.group is not None:
+            rows = self.rows(self.train, "train", (self.group,))
+            return self.split_by([row[0] for row in rows], group_split, group_folds)
+        return super().split(examples)
+
+
+class TextObjective(Options):
+    """[objective]"""
+
+    both_orders: bool = False
+    """Read each pair as (a, b) and as (b, a) and add what stands before the head: for questions in
+    which the order says nothing (Radford et al. 2018, section 3.3)."""
+    aux_lm_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
+
+
+class TextRecipe(EncoderRecipe):
+    """What the recipes of all tasks on texts have in common."""
+
+    data: TextsData
+    objective: TextObjective = TextObjective()
+
+
+class TextOptions(TypedDict, total=False):
+    """The options that all tasks on texts have: see `TextsData` and `TextObjective`."""
+
+    both_orders: bool
+    max_length: int | None
+    truncation: Truncation
+    pairs: bool | None
+
+
+def text_options(recipe: TextRecipe) -> TextOptions:
+    """These options of a recipe."""
+    return {
+        "both_orders": recipe.objective.both_orders,
+        "max_length": recipe.data.max_length,
+        "truncation": recipe.data.truncation,
+        "pairs": recipe.data.pairs,
+    }
+
+
+def text_settings(task: EncoderTask) -> TextOptions:
+    """These options of a task, for the folder that holds it."""
+    return {
+        "both_orders": task.both_orders,
+        "max_length": task.input_format.max_length,
+        "truncation": task.input_format.truncation,
+        "pairs": task.pairs,
+    }
+
+
+def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
+    """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
+    yield from EncoderTask.problems(recipe)
+    data = recipe.data
+    if not data.splits_train:
+        yield from differing(data, "data", ("group",), OF_A_SHARE)
+    if any(isinstance(column, str) for column in data.columns) and data.header is False:
+        yield "data.header", "must not be false where `columns` are names: a header has them."
+
+
+OF_A_SHARE = "is of `valid` as a share or a fold of the training data"
+
+
+# -------------------------------------------------------------------------------- examples
+
+
+def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
+    """Give a task the encoded data of a recipe with their targets, and its second objective.
+
+    Raises:
+        ConfigError: the model does not predict the next token, which the second objective asks for.
+        DataError: a file cannot be read, or a target is not valid.
+    """
+    data = recipe.data
+    task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
+    train = _part(task, data.records("train"), data, target)
+    valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
+    task.parts = Parts(train, valid, data, recipe.seed)
+
+
+def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
+    report, texts, targets, lines = ReadReport((rows.file_of(0),)), [], [], []
+    for line, (*fields, last) in rows.numbered():
+        report.read += 1
+        if not any(field.strip() for field in fields):
+            report.note("empty, example left out", line)
+            continue
+        texts.append(tuple(fields))
+        targets.append(target(last, rows.file_of(0), line))
+        lines.append(line)
+    encoded = task.input_format.encode(texts)
+    limit = task.input_format.max_length
+    indices = kept_examples(list(map(len, encoded)), limit, lines, data, report)
+    kept_targets = torch.tensor([targets[i] for i in indices])
+    inputs = [task.input_format.truncate(encoded[i]) for i in indices]
+    return Part(task.arranged(inputs), kept_targets, report)
+
+
+def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
+    """The head's scores (N, O) for rows as a task evaluates them, and the targets (N, ...).
+
+    Texts that are too long are truncated, with a warning.
+    """
+    texts, targets = task.read_to_evaluate(rows)
+    task.warn_if_truncated(texts, stacklevel=5)
+    return task.text_scores(task.encoded(texts, "truncate")), targets
+
+
+def probabilities_of_labels(
+    task: EncoderTask, texts: Any, *, too_long: TooLong = "error"
+) -> Any:  # a dict, or an array
+    """The probability of each label: of one text by label, of several an array (N, labels) in the
+    order of `task.labels`.
+    """
+    predictions = task.predict(texts, return_proba=True, too_long=too_long)
+    if task.is_one(texts):
+        return predictions.probabilities
+    rows = [[*prediction.probabilities.values()] for prediction in predictions]
+    return np.array(rows).reshape(-1, len(task.labels))
+
+
+def targets_of(batch: InputBatch | GroupBatch, targets: Tensor, scores: Tensor) -> Tensor:
+    """The targets (B, ...) of a batch, of all examples (N, ...), on the device of its scores."""
+    return moved(targets[batch.numbers.cpu()], scores.device)
+
+
+def weights_by_label(option: str, chosen: Mapping[str, float], labels: Sequence[str]) -> Tensor:
+    """The weights (O,) of the labels, 1 for those that are not named.
+
+    Raises:
+        ConfigError: a name is not a label.
+    """
+    for name in chosen:
+        if name not in labels:
+            hint = nearest(name, labels)
+            raise ConfigError(f"[objective] `{option}` has no label {name!r}. {hint}")
+    return torch.tensor([chosen.get(label, 1.0) for label in labels])
+
+
+def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]:
+    """The fields of config.json in which other libraries look for labels and the kind of head."""
+    return {**label_fields(labels), "problem_type": problem_type}
+
+
+def texts_and_targets(
+    rows: RowReader | Iterable[Sequence[str]], target: ReadTarget
+) -> tuple[list[Texts], Tensor]:
+    """The texts of rows of one text or two and a target, and their targets (N,).
+
+    Raises:
+        DataError: a row has another number of fields, or its target is not valid.
+    """
+    if not isinstance(rows, RowReader):
+        rows = list(rows) if isinstance(rows, Iterator) else rows
+        rows = read(rows, infer_columns(rows) if column_names(rows) else ())
+    texts, targets = [], []
+    for line, row in rows.numbered():
+        if len(row) not in (2, 3):
+            problem = f"has {len(row)} fields, but must have one text or two, and the target."
+            raise DataError(rows.file_of(0), line, problem)
+        texts.append(tuple(row[:-1]))
+        targets.append(target(row[-1], rows.file_of(0), line))
+    return texts, torch.tensor(targets)
+
+
+LARGEST_TARGET = torch.finfo(torch.float32).max
+
+
+def number_in(text: str, file: str, line: int) -> float:
+    """The number that a field in this line of a file holds.
+
+    Raises:
+        DataError: it holds none, or one that is not finite in float32.
+    """
+    try:
+        number = float(text.replace("_", "no digit"))  # Python reads 1_000, no file means it
+    except ValueError:
+        problem = f"has {text!r:.60} where a number should be."
+        raise DataError(file, line, problem) from None
+    if not abs(number) <= LARGEST_TARGET:
+        raise DataError(file, line, f"has {text!r:.60}, but a target must be a finite float32.")
+    return number
