@@ -27,6 +27,7 @@ def _inside(section: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 Named = Mapping[str, Any]  # options and sections by their names
+Tables = dict[str, Any]  # the same, changed here
 
 # ------------------------------------------------------------------------------- options
 
@@ -251,7 +252,7 @@ DATA = ("train", "valid", "test")  # options whose mappings are columns of data
 DEEPEST = 20  # sections in one another; deeper ones are an error elsewhere
 
 
-def recipe(tables: Named) -> dict[str, Any]:
+def recipe(tables: Named) -> Tables:
     """The tables of a recipe, or keywords, with our names and values.
 
     A text for the sections [tokenizer], [optimizer] and [schedule] is their kind or name.
@@ -278,7 +279,7 @@ def recipe(tables: Named) -> dict[str, Any]:
 TWO_STACKS = ("transformer", "transformer-prenorm", "bart", "mbart")  # `layers` is of both
 
 
-def of_recipe(tables: Named, overrides: Named) -> tuple[dict[str, Any], dict[str, Any]]:
+def of_recipe(tables: Named, overrides: Named) -> tuple[Tables, Tables]:
     """Tables and overrides, values by dotted names, with our names, also of task and model.
 
     A text for `model` replaces the whole section, a name of a model the path, and a path the name.
@@ -286,7 +287,7 @@ def of_recipe(tables: Named, overrides: Named) -> tuple[dict[str, Any], dict[str
     Raises:
         ConfigError: two names of one option are given, in the tables or in the overrides.
     """
-    ours, changed = recipe(tables), dict[str, Any]()
+    ours, changed = recipe(tables), Tables()
     for key, value in overrides.items():
         for name, converted in _as_override(key, value).items():
             if name != key and name in changed:
@@ -307,7 +308,7 @@ def of_recipe(tables: Named, overrides: Named) -> tuple[dict[str, Any], dict[str
     return ours, changed
 
 
-def _drop_replaced_model(ours: dict[str, Any], overrides: Named, changed: Named) -> None:
+def _drop_replaced_model(ours: Tables, overrides: Named, changed: Named) -> None:
     """Remove what overrides of the model replace from the tables: all of [model], or its source."""
     model = ours.get("model")
     if isinstance(overrides.get("model"), str):
@@ -318,7 +319,7 @@ def _drop_replaced_model(ours: dict[str, Any], overrides: Named, changed: Named)
         ours["model"] = {key: value for key, value in model.items() if key not in replaced}
 
 
-def _named_model(model: Named, task: str) -> dict[str, Any]:
+def _named_model(model: Named, task: str) -> Tables:
     """[model] with our name, and the size or the cell that the other name says.
 
     Raises:
@@ -338,10 +339,10 @@ def _named_model(model: Named, task: str) -> dict[str, Any]:
     return named
 
 
-def _as_override(key: str, value: Any) -> dict[str, Any]:
+def _as_override(key: str, value: Any) -> Tables:
     """The value of a dotted name by our dotted name, or by those of its parts."""
     *sections, name = key.split(".")
-    nested: dict[str, Any] = {name: value}
+    nested: Tables = {name: value}
     for section in reversed(sections):
         nested = {section: nested}
     ours = recipe(nested)
@@ -358,7 +359,7 @@ def _leaves(table: Named, section: str) -> Iterator[tuple[str, Any]]:
 
 def _own(table: Named, section: str, moved: dict[str, tuple[str, Any]]) -> Any:
     """The options of a section that have our names; the others are put into `moved`."""
-    ours: dict[str, Any] = {}
+    ours: Tables = {}
     if section == "decoding":
         table = decoding(table)
     for name, value in table.items():
@@ -417,7 +418,7 @@ def _target(name: str, section: str) -> str | None:
     return target if section.partition(".")[0] in ("", root) else None
 
 
-def _move(other: str, value: Any, target: str, table: Named, moved: dict[str, Any]) -> None:
+def _move(other: str, value: Any, target: str, table: Named, moved: Tables) -> None:
     option = target.rpartition(".")[2]
     if option in table:
         raise _twice(other, option)
@@ -430,7 +431,7 @@ def _twice(first: str, second: str) -> ConfigError:
     return ConfigError(f"`{first}` and `{second}` mean the same. Leave one of them out.")
 
 
-def decoding(named: Named) -> dict[str, Any]:
+def decoding(named: Named) -> Tables:
     """Options of decoding with our names; None means not given.
 
     Raises:
@@ -448,7 +449,7 @@ def decoding(named: Named) -> dict[str, Any]:
     return ours
 
 
-def embedding(named: Named) -> dict[str, Any]:
+def embedding(named: Named) -> Tables:
     """Options of `embed` with our names. Raises as `decoding`."""
     if named.get("convert_to_numpy", True) is not True:
         raise ConfigError("`convert_to_numpy` must be True: vectors are arrays of NumPy.")
@@ -456,8 +457,8 @@ def embedding(named: Named) -> dict[str, Any]:
     return _renamed(options, EMBEDDING)
 
 
-def _renamed(named: Named, names: Mapping[str, str]) -> dict[str, Any]:
-    ours: dict[str, Any] = {}
+def _renamed(named: Named, names: Mapping[str, str]) -> Tables:
+    ours: Tables = {}
     first: dict[str, str] = {}  # by which name each of our options was given
     for name, value in named.items():
         option = names.get(name, name)

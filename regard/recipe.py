@@ -43,6 +43,7 @@ from regard.schema import data_error, joined_with_or, read_text, type_error_mess
 from regard.suggest import nearest
 from regard.toml_text import dumps, toml_value
 
+Tables = dict[str, Any]
 COMMAND_LINE = "command line"
 # where recipes are named: those of the current folder, and those that come with the package
 RECIPE_FOLDERS = (Path("recipes"), Path(__file__).parent / "recipes")
@@ -186,9 +187,9 @@ class RawRecipe:
 
     path: Path | None
     text: str
-    tables: dict[str, Any]
+    tables: Tables
     overrides: dict[str, str] = dataclasses.field(default_factory=dict)
-    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    run: Tables = dataclasses.field(default_factory=dict)
     keywords: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -363,7 +364,7 @@ def _split(item: str) -> tuple[str, str]:
     return key, value
 
 
-def _put_override(tables: dict[str, Any], schema: type, key: str, readings: list[Any]) -> None:
+def _put_override(tables: Tables, schema: type, key: str, readings: list[Any]) -> None:
     """Put `key=value` into the tables; the options of a whole section one by one."""
     first = readings[0]
     if not isinstance(first, dict) or _plain(_option(schema, key)) is None:
@@ -406,7 +407,7 @@ def _readings(text: str) -> list[Any]:
         return [text] if len(parts) == 1 else [text, [_readings(part)[0] for part in parts]]
 
 
-def _put(tables: dict[str, Any], key: str, value: Any) -> None:
+def _put(tables: Tables, key: str, value: Any) -> None:
     *sections, name = key.split(".")
     for section in sections:
         tables = tables.setdefault(section, {})
@@ -455,13 +456,13 @@ def _key_in(message: str, schema: Any) -> str:
     return ""
 
 
-def _names(section: Any) -> dict[str, Any]:
+def _names(section: Any) -> Tables:
     """The options of a section, with their types: of `Options` or of a dataclass."""
     return _names_of_class(section) if isinstance(section, type) else {}
 
 
 @lru_cache(512)  # a check asks for the same classes thousands of times
-def _names_of_class(section: type) -> dict[str, Any]:
+def _names_of_class(section: type) -> Tables:
     if issubclass(section, BaseModel):
         return {
             name: Annotated[field.annotation, field] for name, field in section.model_fields.items()

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from regard.errors import RegardError
 
+Parts = dict[str, Any]  # of a state, by the names of its fields
+
 
 @dataclass
 class State:
@@ -59,7 +61,7 @@ class State:
         other.check_unused()
         if not self.JOINS:
             raise TypeError(f"Sequences of a {type(self).__name__} cannot join others later.")
-        parts: dict[str, Any] = {}
+        parts: Parts = {}
         for name, value in self.parts().items():
             added = other.parts()[name]
             if isinstance(value, Tensor):
@@ -124,7 +126,7 @@ class State:
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """This state with other values, named as by `tensors()`."""
-        changed: dict[str, Any] = {}
+        changed: Parts = {}
         for name, value in self.parts().items():
             if isinstance(value, Tensor):
                 changed[name] = tensors[name]
@@ -134,7 +136,7 @@ class State:
                 changed[name] = value.with_tensors(inner)
         return replace(self, **changed)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> Parts:
         """Its fields: tensors, other states and plain numbers."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
@@ -147,7 +149,7 @@ class State:
         return values
 
     def _map(self, on_tensor: Callable, on_state: Callable) -> Self:
-        changed: dict[str, Any] = {}
+        changed: Parts = {}
         for name, value in self.parts().items():
             if isinstance(value, Tensor):
                 changed[name] = on_tensor(value)

@@ -46,6 +46,7 @@ from regard.text.compatibility import check_tokenizer
 from regard.text.preprocessing import ROLES
 from regard.text.published import holds_tokenizer
 
+JsonObject = dict[str, Any]  # of config.json
 WEIGHTS, GENERATION = "model.safetensors", "generation_config.json"
 ADAPTED = "regard.json"  # beside an adapter of ours: config.json of the adapted model
 OURS = "regard"  # the model_type of models that no other library has
@@ -78,8 +79,8 @@ class CommonFields(Fields):
     model_type: str | None = None
     regard: RegardSection = RegardSection()
     architectures: list[str] | None = None
-    id2label: dict[str, Any] | None = None
-    label2id: dict[str, Any] | None = None
+    id2label: JsonObject | None = None
+    label2id: JsonObject | None = None
     num_labels: int | None = None
     problem_type: str | None = None
 
@@ -111,7 +112,7 @@ class ModelFolder:
     """
 
     path: Path
-    config: dict[str, Any]
+    config: JsonObject
     dtype: WeightType | None
     head: str | None = field(default=None, kw_only=True)
 
@@ -206,7 +207,7 @@ class ModelFolder:
         start = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
         return {} if start is None else {"decoder_start_token_id": start}
 
-    def _architecture(self, weights: filling.Weights) -> dict[str, Any]:
+    def _architecture(self, weights: filling.Weights) -> JsonObject:
         """`architectures` where it is not that of config.json: the one with the head that the user
         asks for; none, so that the tensors decide, for a folder of sentence-transformers that names
         a class whose head it does not hold.
@@ -370,7 +371,7 @@ def _open_adapter(folder: Path) -> AdapterFolder:
     return AdapterFolder(folder, config, None, base, adapted)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> JsonObject:
     try:
         config = read_json(folder / CONFIG)
     except FileNotFoundError:
@@ -405,7 +406,7 @@ def read_model(path: str | PathLike[str], changes: Mapping[str, Any] | None = No
 # ----------------------------------------------------------------------------------- writing
 
 
-def exported(model: nn.Module) -> tuple[dict[str, Any], filling.Weights]:
+def exported(model: nn.Module) -> tuple[JsonObject, filling.Weights]:
     """The contents of config.json and the tensors, as other libraries publish the architecture;
     as only this one reads them where none has it. Adapters are merged, and what is for training
     alone is left out.
@@ -424,13 +425,13 @@ def in_half_precision(tensors: filling.Weights, dtype: torch.dtype) -> filling.W
     return result
 
 
-def own_config(model: nn.Module) -> dict[str, Any]:
+def own_config(model: nn.Module) -> JsonObject:
     """config.json of a model that only this library reads."""
     config: Any = model.config
     return {**asdict(config), "model_type": OURS, "architectures": [type(model).__name__]}
 
 
-def model_section(model: nn.Module) -> dict[str, Any]:
+def model_section(model: nn.Module) -> JsonObject:
     """The fields of `regard` in config.json by which `ModelFolder` builds a model of ours."""
     heads = {"heads": model.outputs()} if isinstance(model, EncoderWithHeads) else {}
     return {"model": name_of(model), **heads}

@@ -40,7 +40,8 @@ WARM = 2  # passes before a recording, in which libraries choose their kernels
 # How far a replayed step may be from the model's own, of the greatest score.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
-Run = Callable[[], tuple[Tensor, dict[str, Tensor]]]
+Tensors = dict[str, Tensor]
+Run = Callable[[], tuple[Tensor, Tensors]]
 # Of a state, by dotted name: caches, counts of tokens, memories of sources, tensors
 Parts = dict[str, Any]
 
@@ -97,9 +98,7 @@ _lock = threading.Lock()
 # ------------------------------------------------------------------------------------- recording
 
 
-def recorded(
-    run: Run, device: torch.device
-) -> tuple[Callable[[], None], Tensor, dict[str, Tensor]]:
+def recorded(run: Run, device: torch.device) -> tuple[Callable[[], None], Tensor, Tensors]:
     """What repeats the work of `run` on a GPU, and where its results then lie.
 
     Raises:
@@ -250,7 +249,7 @@ class CapturedStep:
     tables: list[Tensor]
     start: Callable[[], None]
     scores: Tensor
-    left: dict[str, Tensor]
+    left: Tensors
 
 
 class GraphBuffer:
@@ -479,7 +478,7 @@ class CapturedSteps:
         fixed_tokens = tokens.new_zeros(buffer.lines, count)
         buffer.fill(fixed_tokens, fixed, tokens, parts)
 
-        def run() -> tuple[Tensor, dict[str, Tensor]]:
+        def run() -> tuple[Tensor, Tensors]:
             scores, after = model.step(fixed_tokens, with_parts(state, _unused(fixed)))
             return scores, _left(fixed, parts_of(after), buffer.room)
 
@@ -551,7 +550,7 @@ def _step_key(tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory 
     return tokens.size(1), cache is not None and cache.origin is not None, source_key
 
 
-def _left(fixed: Parts, after: Parts, room: int) -> dict[str, Tensor]:
+def _left(fixed: Parts, after: Parts, room: int) -> Tensors:
     """The tensors that a step leaves; caches and sources must lie where they lay.
 
     Raises:

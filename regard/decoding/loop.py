@@ -83,6 +83,9 @@ class StepResult:
     stopped: bool = False
 
 
+StepResults = list[StepResult]  # of the sequences that a step has continued
+
+
 class IncrementalMethod(ABC):
     """A method that decides one token after another, so that its text can be streamed."""
 
@@ -92,7 +95,7 @@ class IncrementalMethod(ABC):
         """How many tokens may be generated."""
 
     @abstractmethod
-    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
+    def steps(self, model: Generator, source: Sequences | None) -> Iterator[StepResults]:
         """The tokens that each step of the model decides; `source`: see `run`."""
 
     @abstractmethod
@@ -107,7 +110,7 @@ class IncrementalMethod(ABC):
         """
         return self.collected(model, self.steps(model, source))
 
-    def collected(self, model: Generator, steps: Iterable[list[StepResult]]) -> Hypotheses:
+    def collected(self, model: Generator, steps: Iterable[StepResults]) -> Hypotheses:
         """The hypotheses that the results of all steps make."""
         collector = self.collector(model)
         for results in steps:
@@ -148,7 +151,7 @@ class TokenMethod(IncrementalMethod):
         model: Generator,
         source: Sequences | None,
         started: tuple[State, Tensor] | None = None,
-    ) -> Iterator[list[StepResult]]:
+    ) -> Iterator[StepResults]:
         """Token by token; sample i of source b has the row b * copies + i.
 
         started: what `start_decoding` returned, if it was called before.
@@ -455,7 +458,7 @@ class Speculative(IncrementalMethod):
         return self.method.max_tokens
 
     @torch.no_grad()
-    def steps(self, model: Generator, source: Sequences | None) -> Iterator[list[StepResult]]:
+    def steps(self, model: Generator, source: Sequences | None) -> Iterator[StepResults]:
         """Token by token; those of one step of the model come together.
 
         Raises:
@@ -572,13 +575,13 @@ def _verified(
     sequences: list[_Sequence],
     guesses: list[list[int]],
     eos: TokenIds,
-) -> tuple[list[StepResult], list[int], set[int]]:
+) -> tuple[StepResults, list[int], set[int]]:
     """Add the tokens that the scores (B, J + 1, V) decide, of each sequence until a guess is wrong.
 
     Returns:
         The results, how many tokens of each sequence were decided, and which sequences ended.
     """
-    results: list[StepResult] = []
+    results: StepResults = []
     decided, ended = [0] * len(sequences), set[int]()
     forced = forces_end(plan.method.filters)
     accepted = list(range(len(sequences)))  # those whose guesses were right so far

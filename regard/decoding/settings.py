@@ -42,6 +42,7 @@ from regard.errors import ConfigError
 from regard.lazy import entry
 from regard.suggest import nearest
 
+Stored = dict[str, Any]  # options under the names of generation_config.json
 METHOD_OPTIONS = {
     "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
     "beam": ("beams", "n_best", "early_stopping"),
@@ -148,7 +149,7 @@ class Settings:
         """Whether one of them is given."""
         return any(name in self._values for name in names)
 
-    def common(self) -> dict[str, Any]:
+    def common(self) -> Stored:
         """The fields that greedy search, beam search and sampling share."""
         return dict(
             length_penalty=self._length_penalty(),
@@ -269,13 +270,13 @@ def common_settings(
     length_penalty: LengthPenalty,
     max_tokens: Limit,
     eos: TokenIds | None,
-) -> dict[str, Any]:
+) -> Stored:
     """The options that `Settings.common` reads, under the names of generation_config.json.
 
     Raises:
         ConfigError: a filter of a user, which the file has no option for.
     """
-    stored: dict[str, Any] = {}
+    stored: Stored = {}
     for part in filters:
         if not isinstance(part, OptionFilter) or part.option in stored:
             raise not_storable(part)
@@ -287,13 +288,13 @@ def common_settings(
     return stored | _penalty_settings(length_penalty) | _limit_settings(max_tokens)
 
 
-def _penalty_settings(penalty: LengthPenalty) -> dict[str, Any]:
+def _penalty_settings(penalty: LengthPenalty) -> Stored:
     name = next(name for name, formula in PENALTIES.items() if type(penalty) is formula)
     other = {} if name == "power" else {FORMULA: name}
     return {"length_penalty": penalty.alpha} | other
 
 
-def _limit_settings(limit: Limit) -> dict[str, Any]:
+def _limit_settings(limit: Limit) -> Stored:
     if isinstance(limit, TotalLimit):
         return {"max_length": limit.count}
     if isinstance(limit, RelativeLimit):

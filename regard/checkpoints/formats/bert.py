@@ -16,6 +16,7 @@ from regard.checkpoints.formats.config_table import (
     ConfigTable,
     Field,
     TokenField,
+    Values,
     activation,
     dropout,
     of_kind,
@@ -166,7 +167,7 @@ SEGABERT = SegaBertLayout(
 class RobertaPositionFields(ConfigTable):
     """Theirs counts vectors of positions, and ours tokens: `pad + 1` vectors belong to none."""
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         """The options of our configuration."""
         options = super().read(config)
         vectors = options["max_length"]
@@ -176,7 +177,7 @@ class RobertaPositionFields(ConfigTable):
             raise unsupported("max_position_embeddings", must, vectors)
         return options
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
         vectors = config.max_length + config.pad + 1
         return super().write(config) | {"max_position_embeddings": vectors}

@@ -17,6 +17,7 @@ from regard.models.config import Probability, TokenId
 from regard.schema import check_same, checked
 
 ConfigJson = Mapping[str, Any]  # the contents of a config.json
+Values = dict[str, Any]  # of our options or of their fields, by name
 # their activation -> ours; of several names for one of ours the first is written
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -215,7 +216,7 @@ class ConfigTable:
         """Our name of each field -> theirs."""
         return {ours: field.theirs for ours, field in self.fields.items()}
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         """The options of our configuration. A warning names the fields that are ignored.
 
         Raises:
@@ -234,7 +235,7 @@ class ConfigTable:
             field.can_write(getattr(config, ours)) for ours, field in self.fields.items()
         ) and all(getattr(config, ours) == value for ours, value in self.only.items())
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
         table = {
             field.theirs: field.write(getattr(config, ours)) for ours, field in self.fields.items()
@@ -242,7 +243,7 @@ class ConfigTable:
         return {**table, **{name: values[0] for name, values in self.fixed.items()}}
 
 
-def with_own_names(config: ConfigJson, aliases: Mapping[str, str]) -> dict[str, Any]:
+def with_own_names(config: ConfigJson, aliases: Mapping[str, str]) -> Values:
     """The fields, those that have an alias under their own name, too.
 
     Raises:

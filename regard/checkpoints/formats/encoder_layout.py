@@ -16,6 +16,7 @@ from regard.checkpoints.filling import Problems, Weights, assign
 from regard.checkpoints.formats.config_table import (
     ConfigJson,
     ConfigTable,
+    Values,
     label_names,
     unsupported,
 )
@@ -147,7 +148,7 @@ class EncoderLayout:
             and self._name_of(model) is not None
         )
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Any) -> tuple[Values, dict[str, Tensor]]:
         """The contents of config.json and of model.safetensors."""
         config = {"model_type": self.model_type, "architectures": [self.architecture_of(model)]}
         config |= self.config.write(model.config)
@@ -467,7 +468,7 @@ def pooled(pooler: str) -> dict[str, HeadLayout]:
     }
 
 
-def _labels(count: int) -> dict[str, Any]:
+def _labels(count: int) -> Values:
     """Placeholder names of labels, from which other libraries read their number."""
     names = [f"LABEL_{i}" for i in range(count)]
     return {

@@ -18,7 +18,7 @@ from regard.checkpoints.filling import SkipInit, Weights, load_strict
 from regard.checkpoints.names import Names
 from regard.checkpoints.store import read_pickled, read_pickled_strings
 from regard.errors import CheckpointError
-from regard.models.recurrent import AWD_SIZES, AwdLstm, AwdLstmConfig
+from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.schema import parse_json, read_text
 
 WEIGHTS, WORDS = (".pth", ".h5"), ("itos*.pkl", "itos*.json", "*.pkl")
@@ -153,5 +153,5 @@ def _config(tensors: Weights, words: list[str], files: tuple[Path, Path]) -> Awd
     output = tensors.get(OUTPUT)
     tied = output is None or torch.equal(output, embedding)
     sizes = {"d_model": embedding.size(1), "d_hidden": first.size(1), "layers": layers}
-    whole: dict[str, Any] = AWD_SIZES["ulmfit"] | sizes | special | {"tied": tied, "eos": None}
+    whole: dict[str, Any] = AwdLstm.SIZES["ulmfit"] | sizes | special | {"tied": tied, "eos": None}
     return AwdLstmConfig(vocab_size=len(words), **whole)

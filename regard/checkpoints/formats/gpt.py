@@ -18,6 +18,7 @@ from regard.checkpoints.formats.config_table import (
     ConfigJson,
     ConfigTable,
     Field,
+    Values,
     activation,
     dropout,
     of_kind,
@@ -288,7 +289,7 @@ def _expanded(types: Any) -> list[AttentionKind]:
 class GPTNeoFields(ConfigTable):
     """The kinds of attention are written with the number of layers, which they depend on."""
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
         kinds, layers = list(config.attention_kinds), config.layers
         every = [kinds[n % len(kinds)] for n in range(layers)]
@@ -370,11 +371,11 @@ class LlamaFields(ConfigTable):
     Releases of `transformers` before 5 have `rope_theta` beside it and call it `rope_scaling`.
     """
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         """The options of our configuration."""
         return super().read(config) | _read_rotary(config)
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration, for both generations of releases."""
         kind = next(theirs for theirs, ours in SCALINGS.items() if ours == config.rope_scaling)
         fields = SCALING_FIELDS[config.rope_scaling]
@@ -386,7 +387,7 @@ class LlamaFields(ConfigTable):
         return super().write(config) | heads | rotary
 
 
-def _read_rotary(config: ConfigJson) -> dict[str, Any]:
+def _read_rotary(config: ConfigJson) -> Values:
     """The options of rotary positions.
 
     Raises:

@@ -19,6 +19,7 @@ from regard.checkpoints.formats.config_table import (
     ConfigTable,
     Field,
     TokenField,
+    Values,
     dropout,
     of_kind,
     unsupported,
@@ -150,7 +151,7 @@ class T5Fields(ConfigTable):
         of_decoder = {ours: field.theirs for ours, field in DECODER_FIELDS.items()}
         return super().theirs | of_decoder | {"activation": FEED[0]}
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         options = super().read(config)
         gated, activation = _feed(config, self.feed)
         buckets, most = options["buckets"], options["max_distance"]
@@ -167,7 +168,7 @@ class T5Fields(ConfigTable):
         own = config.bias_per_layer == self.bias_per_layer and config.max_length is None
         return feed and own and super().can_write(config)
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
         # "gated-gelu" means its approximation.
         spelled = "gelu_python" if config.gated and theirs == "gelu" else theirs
@@ -224,7 +225,7 @@ class T5EncoderLayout(EncoderLayout):
 class T5Layout(EncoderDecoderLayout):
     """How one family is published; the encoder alone, and under the head of tags, is `heads`."""
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Any) -> tuple[Values, dict[str, Tensor]]:
         config, tensors = super().write(model)
         if type(model) is not T5:
             return config | {"is_encoder_decoder": False}, tensors

@@ -20,6 +20,7 @@ from regard.checkpoints.formats.config_table import (
     ConfigTable,
     Field,
     TokenField,
+    Values,
     activation,
     dropout,
     of_kind,
@@ -175,7 +176,7 @@ class EncoderDecoderFields(ConfigTable):
     silent: Sequence[str] = SILENT
     aliases: Mapping[str, str] = field(default_factory=lambda: ALIASES)
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
         values |= {ours: None for ours, side in DECODER.items() if values[ours] == values[side]}
         return values if values["tied"] else {**values, "source_vocab_size": values["vocab_size"]}
@@ -190,7 +191,7 @@ class EncoderDecoderFields(ConfigTable):
         """Whether they have a form for its vocabularies, here one: one matrix or three."""
         return bool(config.source_vocab_size == (None if config.tied else config.vocab_size))
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         table = super().write(config) | {"forced_eos_token_id": None}
         for ours, side in DECODER.items():
             table[self.fields[ours].theirs] = getattr(config, ours) or getattr(config, side)
@@ -242,7 +243,7 @@ class EncoderDecoderLayout:
             return self.config.can_write(model.config)
         return self.heads is not None and self.heads.holds(model)
 
-    def write(self, model: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def write(self, model: Any) -> tuple[Values, dict[str, Tensor]]:
         if heads := self._under_head(model):
             return heads.write(model)
         config = {"model_type": self.model_type, "architectures": self.whole_architectures[:1]}
@@ -364,7 +365,7 @@ class MarianFields(EncoderDecoderFields):
 
     shared: ClassVar[Field] = Field("share_encoder_decoder_embeddings", True, bool)
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
         source, size = values["vocab_size"], config.get(TARGET_SIZE)
         if self.shared.read(config):
@@ -379,7 +380,7 @@ class MarianFields(EncoderDecoderFields):
     def has_vocabularies(self, config: Any) -> bool:
         return bool(config.tied or config.source_vocab_size is not None)
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         table = {**super().write(config), self.shared.theirs: config.source_vocab_size is None}
         if config.source_vocab_size is None:
             return table
@@ -421,7 +422,7 @@ ROWS = [
 class BartFields(EncoderDecoderFields):
     """The fields of the whole model under a head."""
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
         if not values["tied"]:
             said = "under a head there is no output to untie"
@@ -434,7 +435,7 @@ class MBartFields(BartFields):
     which config.json then need not have.
     """
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         if config.get(START) is None:
             config = {**config, START: config.get("eos_token_id", 2)}
         return super().read(config)
@@ -501,7 +502,7 @@ MBART = replace(
 class M2M100Fields(EncoderDecoderFields):
     """The padding has no position."""
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
         if values["bos"] == values["pad"]:  # their program skips it when it counts positions
             must = f"another id than `pad_token_id` ({values['pad']})"

@@ -19,6 +19,7 @@ from regard.checkpoints.formats.config_table import (
     ConfigJson,
     ConfigTable,
     Field,
+    Values,
     activation,
     dropout,
     of_kind,
@@ -124,7 +125,7 @@ class TransfoXLLayout(GPTLayout):
 class TransfoXLFields(ConfigTable):
     """Lists with one entry for each cluster; `clamp_len` <= 0 means no limit."""
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         """The options of our configuration."""
         options = super().read(config)
         clusters = len(options["cutoffs"]) + 1
@@ -147,7 +148,7 @@ class TransfoXLFields(ConfigTable):
             config.memory_start == "zeros" or not config.memory_length
         )
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
         ties = [config.ties_projection(n) for n in range(len(config.cutoffs) + 1)]
         return super().write(config) | {
@@ -233,7 +234,7 @@ class LimitField(Field):
 class XlnetFields(ConfigTable):
     """Their `d_head` follows from two other fields."""
 
-    def read(self, config: ConfigJson) -> dict[str, Any]:
+    def read(self, config: ConfigJson) -> Values:
         """The options of our configuration."""
         options = super().read(config)
         head_dim, heads = config.get("d_head"), options["heads"]
@@ -242,7 +243,7 @@ class XlnetFields(ConfigTable):
             raise unsupported("d_head", must, head_dim, "transformers has no other width either")
         return options
 
-    def write(self, config: Any) -> dict[str, Any]:
+    def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
         return super().write(config) | {"d_head": config.d_model // config.heads}
 
