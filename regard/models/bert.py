@@ -309,7 +309,7 @@ class DistilBert(Bert):
         if config.sinusoidal:
             table = sinusoid(torch.arange(config.max_length), config.d_model)
             with torch.no_grad():
-                self.positions.vectors.weight.copy_(table)
+                self.positions.get_parameter("vectors.weight").copy_(table)
 
     def _head(self, kind: str, outputs: int) -> nn.Module:
         config = self.config

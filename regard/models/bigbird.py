@@ -109,6 +109,7 @@ class BigBird(Bert):
         plan: which random blocks are seen; None: those that `random_seed` draws.
     """
 
+    segments: nn.Embedding
     Config = BigBirdConfig
     SIZES = SIZES
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
