@@ -24,9 +24,9 @@ TINY = {
 
 def works(options: Options) -> Iterator[Work]:
     """Random weights of the small shape."""
-    from regard.models.t5 import SIZES
+    from regard.models.t5 import T5
 
-    sizes = TINY if options.quick else {"vocab_size": 32128, **SIZES["small"]}
+    sizes = TINY if options.quick else {"vocab_size": 32128, **T5.SIZES["small"]}
     rows = [[*row[:-1], EOS] for row in translation.sentences(options, int(sizes["vocab_size"]))]
     limit = 6 if options.quick else 14
     name = "translation, tiny T5" if options.quick else "translation, T5 small, random weights"

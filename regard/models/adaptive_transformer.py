@@ -49,9 +49,7 @@ class AdaptiveTransformerConfig(GPT2Config):
         _ = self.clusters  # raises an error for those that cannot be
 
 
-SIZES = {"wikitext-103": dict(d_model=1024, d_ff=4096, heads=8, layers=16, divisor=4)}
 _PARAMETERS = "Baevski & Auli 2019, table 2, for the 267,744 words of WikiText-103, rounded"
-PUBLISHED = {"wikitext-103": {"parameters": (247e6, _PARAMETERS)}}
 
 
 class AdaptiveTransformer(GPT2):
@@ -61,8 +59,8 @@ class AdaptiveTransformer(GPT2):
     """
 
     Config: type = AdaptiveTransformerConfig
-    SIZES = SIZES
-    PUBLISHED: dict[str, Any] = PUBLISHED
+    SIZES = {"wikitext-103": dict(d_model=1024, d_ff=4096, heads=8, layers=16, divisor=4)}
+    PUBLISHED: dict[str, Any] = {"wikitext-103": {"parameters": (247e6, _PARAMETERS)}}
 
     def new_embedding(self, config: Any) -> nn.Module:
         """ids (...,) -> (..., D), scaled up as in section 3.4 of Vaswani et al. 2017."""

@@ -69,12 +69,6 @@ class BigBirdConfig(BertConfig):
         return (ALWAYS + 2 * self.random_blocks) * self.block_size
 
 
-SIZES = {
-    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-}
-
-
 class BigBirdBlock(BertBlock):
     """x = norm(x + attend(x)); x = norm(x + feed(x))"""
 
@@ -111,7 +105,10 @@ class BigBird(Bert):
 
     segments: nn.Embedding
     Config = BigBirdConfig
-    SIZES = SIZES
+    SIZES = {
+        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+    }
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # blocks are those of padded sequences
     block = BigBirdBlock

@@ -81,12 +81,6 @@ class ByteNetConfig:
     eos: TokenId = 2
 
 
-BYTENET_SIZES = {
-    "tiny": dict(d_model=256, dilations=(1, 2, 4, 8), sets=1, dropout=0.1),
-    "wmt14-en-de": dict(d_model=1600, sets=6),
-}
-
-
 class MultiplicativeUnit(nn.Module):
     """g1 tanh(g2 h + g3 u), with gates g = sigmoid(norm(W h)) and the update u = tanh(norm(W h)),
     each W a convolution (Kalchbrenner et al. 2016, "Video Pixel Networks", equation 3).
@@ -183,7 +177,10 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
 
     Config = ByteNetConfig
     family = CONVOLUTIONAL
-    SIZES = BYTENET_SIZES
+    SIZES = {
+        "tiny": dict(d_model=256, dilations=(1, 2, 4, 8), sets=1, dropout=0.1),
+        "wmt14-en-de": dict(d_model=1600, sets=6),
+    }
 
     def __init__(self, config: ByteNetConfig):
         super().__init__()
@@ -326,11 +323,6 @@ class ConvSeq2SeqConfig:
 # As in the authors' program (fairseq). Section 5.1 prints ten layers of 512 and three of 768 before
 # the two of 2,048, and section 4.2 embeddings of 512.
 _GERMAN = ((3, 512),) * 9 + ((3, 1024),) * 4 + ((1, 2048),) * 2
-SIZES = {
-    "tiny": dict(d_model=128, encoder=((3, 128),) * 4, decoder=((3, 128),) * 3),
-    "wmt16-en-ro": dict(d_model=512, encoder=((3, 512),) * 20, decoder=((3, 512),) * 20),
-    "wmt14-en-de": dict(d_model=768, encoder=_GERMAN, decoder=_GERMAN),
-}
 
 
 def scaled_sum(a: Tensor, b: Tensor) -> Tensor:
@@ -480,7 +472,11 @@ class ConvSeq2Seq(nn.Module, EncoderDecoder[ConvSeq2SeqState]):
 
     Config = ConvSeq2SeqConfig
     family = CONVOLUTIONAL
-    SIZES = SIZES
+    SIZES = {
+        "tiny": dict(d_model=128, encoder=((3, 128),) * 4, decoder=((3, 128),) * 3),
+        "wmt16-en-ro": dict(d_model=512, encoder=((3, 512),) * 20, decoder=((3, 512),) * 20),
+        "wmt14-en-de": dict(d_model=768, encoder=_GERMAN, decoder=_GERMAN),
+    }
 
     def __init__(self, config: ConvSeq2SeqConfig):
         super().__init__()

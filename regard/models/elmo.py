@@ -95,14 +95,6 @@ class ElmoConfig:
             )
 
 
-# Without the softmax 93.6M, 28.0M and 13.6M parameters (allennlp.org/elmo).
-SIZES = {
-    "original": dict(d_model=1024, d_cell=4096, highway_layers=2),
-    "medium": dict(d_model=512, d_cell=2048, highway_layers=1),
-    "small": dict(d_model=256, d_cell=1024, highway_layers=1),
-}
-
-
 @dataclass
 class BidirectionalCells(State):
     """The state of both directions: hidden (B, L, P) and cells (B, L, D) of each."""
@@ -164,7 +156,12 @@ class Elmo(nn.Module, Encoder):
 
     Config = ElmoConfig
     family = RECURRENT
-    SIZES = SIZES
+    # Without the softmax 93.6M, 28.0M and 13.6M parameters (allennlp.org/elmo).
+    SIZES = {
+        "original": dict(d_model=1024, d_cell=4096, highway_layers=2),
+        "medium": dict(d_model=512, d_cell=2048, highway_layers=1),
+        "small": dict(d_model=256, d_cell=1024, highway_layers=1),
+    }
 
     def __init__(self, config: ElmoConfig):
         super().__init__()

@@ -90,13 +90,10 @@ class GPTConfig:
         return self.output == "tied"
 
 
-GPT_SIZES = {"base": dict(d_model=768, heads=12, layers=12, max_length=512)}
-
 _PARAMETERS = (
     "Radford et al. 2019, section 2.3 with table 2, rounded; with the 40,478 tokens they are "
     "116,534,784"
 )
-GPT_PUBLISHED = {"base": {"parameters": (117e6, _PARAMETERS)}}
 
 
 class GPTBlock(nn.Module):
@@ -134,8 +131,8 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
     """
 
     Config: type = GPTConfig
-    SIZES = GPT_SIZES
-    PUBLISHED: dict[str, Any] = GPT_PUBLISHED
+    SIZES = {"base": dict(d_model=768, heads=12, layers=12, max_length=512)}
+    PUBLISHED: dict[str, Any] = {"base": {"parameters": (117e6, _PARAMETERS)}}
     unpadded = True
     block: Any = GPTBlock
 
@@ -315,14 +312,6 @@ class GPT2Config(GPTConfig):
     scaled_by_layer: bool = False
 
 
-SIZES = {
-    "124M": dict(d_model=768, heads=12, layers=12),
-    "355M": dict(d_model=1024, heads=16, layers=24),
-    "774M": dict(d_model=1280, heads=20, layers=36),
-    "1558M": dict(d_model=1600, heads=25, layers=48),
-}
-
-
 def _printed(parameters: float, exact: int) -> dict[str, tuple[float, str]]:
     source = (
         "Radford et al. 2019, table 2; its four figures are those of a vocabulary of 40,478 "
@@ -330,14 +319,6 @@ def _printed(parameters: float, exact: int) -> dict[str, tuple[float, str]]:
         f"{exact:,}"
     )
     return {"parameters": (parameters, source)}
-
-
-PUBLISHED = {
-    "124M": _printed(117e6, 124_439_808),
-    "355M": _printed(345e6, 354_823_168),
-    "774M": _printed(762e6, 774_030_080),
-    "1558M": _printed(1542e6, 1_557_611_200),
-}
 
 
 class GPT2Block(nn.Module):
@@ -388,8 +369,18 @@ class GPT2(GPT):
     """
 
     Config: type = GPT2Config
-    SIZES = SIZES
-    PUBLISHED: dict[str, Any] = PUBLISHED
+    SIZES = {
+        "124M": dict(d_model=768, heads=12, layers=12),
+        "355M": dict(d_model=1024, heads=16, layers=24),
+        "774M": dict(d_model=1280, heads=20, layers=36),
+        "1558M": dict(d_model=1600, heads=25, layers=48),
+    }
+    PUBLISHED: dict[str, Any] = {
+        "124M": _printed(117e6, 124_439_808),
+        "355M": _printed(345e6, 354_823_168),
+        "774M": _printed(762e6, 774_030_080),
+        "1558M": _printed(1542e6, 1_557_611_200),
+    }
     block: Any = GPT2Block
 
     def __init__(self, config: GPT2Config):

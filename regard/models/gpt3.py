@@ -46,21 +46,6 @@ class GPT3Config(GPT2Config):
     window: Size = 256
 
 
-# Table 2.1, where heads x d_head is d_model. It prints 24 heads of 128 for XL, whose d_model is
-# 2048, and a d_model of 5140 for 13B, whose heads have 40 x 128 dimensions. The counts of
-# table D.1 are those of 16 heads and of 5120.
-SIZES = {
-    "125M": dict(d_model=768, heads=12, layers=12),
-    "350M": dict(d_model=1024, heads=16, layers=24),
-    "760M": dict(d_model=1536, heads=16, layers=24),
-    "1.3B": dict(d_model=2048, heads=16, layers=24),
-    "2.7B": dict(d_model=2560, heads=32, layers=32),
-    "6.7B": dict(d_model=4096, heads=32, layers=32),
-    "13B": dict(d_model=5120, heads=40, layers=40),
-    "175B": dict(d_model=12288, heads=96, layers=96),
-}
-
-
 _FLOPS = (
     "Brown et al. 2020, table D.1, before it rounds: 6 for each parameter and each of 300 billion "
     "tokens, without attention"
@@ -75,18 +60,6 @@ def _printed(parameters: float, millions: int, exact: int) -> dict[str, tuple[fl
     return {"parameters": (parameters, source), "FLOPs": (6 * millions * 1e6 * 300e9, _FLOPS)}
 
 
-PUBLISHED: dict[str, Any] = {
-    "125M": _printed(125e6, 125, 125_226_240),
-    "350M": _printed(350e6, 356, 355_871_744),
-    "760M": _printed(760e6, 760, 760_300_032),
-    "1.3B": _printed(1.3e9, 1_320, 1_315_723_264),
-    "2.7B": _printed(2.7e9, 2_650, 2_651_553_280),
-    "6.7B": _printed(6.7e9, 6_660, 6_658_404_352),
-    "13B": _printed(13.0e9, 12_850, 12_853_386_240),
-    "175B": _printed(175.0e9, 174_600, 174_604_259_328),
-}
-
-
 class GPT3(GPT2):
     """GPT-3: "Language Models are Few-Shot Learners" (Brown et al. 2020).
 
@@ -94,8 +67,29 @@ class GPT3(GPT2):
     """
 
     Config: type = GPT3Config
-    SIZES = SIZES
-    PUBLISHED: dict[str, Any] = PUBLISHED
+    # Table 2.1, where heads x d_head is d_model. It prints 24 heads of 128 for XL, whose d_model is
+    # 2048, and a d_model of 5140 for 13B, whose heads have 40 x 128 dimensions. The counts of
+    # table D.1 are those of 16 heads and of 5120.
+    SIZES = {
+        "125M": dict(d_model=768, heads=12, layers=12),
+        "350M": dict(d_model=1024, heads=16, layers=24),
+        "760M": dict(d_model=1536, heads=16, layers=24),
+        "1.3B": dict(d_model=2048, heads=16, layers=24),
+        "2.7B": dict(d_model=2560, heads=32, layers=32),
+        "6.7B": dict(d_model=4096, heads=32, layers=32),
+        "13B": dict(d_model=5120, heads=40, layers=40),
+        "175B": dict(d_model=12288, heads=96, layers=96),
+    }
+    PUBLISHED: dict[str, Any] = {
+        "125M": _printed(125e6, 125, 125_226_240),
+        "350M": _printed(350e6, 356, 355_871_744),
+        "760M": _printed(760e6, 760, 760_300_032),
+        "1.3B": _printed(1.3e9, 1_320, 1_315_723_264),
+        "2.7B": _printed(2.7e9, 2_650, 2_651_553_280),
+        "6.7B": _printed(6.7e9, 6_660, 6_658_404_352),
+        "13B": _printed(13.0e9, 12_850, 12_853_386_240),
+        "175B": _printed(175.0e9, 174_600, 174_604_259_328),
+    }
 
     def layer_masks(self, mask: Callable[[int | None], KeyMask]) -> list[KeyMask]:
         """The mask of each layer; mask: from a window, or None for all tokens, to a mask."""
@@ -137,17 +131,7 @@ class GPTNeoConfig(GPT3Config):
     scaled_by_layer: Literal[False] = False
 
 
-NEO_SIZES = {
-    "125M": dict(d_model=768, heads=12, layers=12),
-    "1.3B": dict(d_model=2048, heads=16, layers=24),
-    "2.7B": dict(d_model=2560, heads=20, layers=32),
-}
 _NEO_NAME = "the name of the model; with its 50,257 tokens they are {:,}"
-NEO_PUBLISHED: dict[str, Any] = {
-    "125M": {"parameters": (125e6, _NEO_NAME.format(125_198_592))},
-    "1.3B": {"parameters": (1.3e9, _NEO_NAME.format(1_315_575_808))},
-    "2.7B": {"parameters": (2.7e9, _NEO_NAME.format(2_651_307_520))},
-}
 
 
 class GPTNeoBlock(GPT2Block):
@@ -163,6 +147,14 @@ class GPTNeo(GPT3):
     """GPT-Neo, a `LanguageModel` and an `Encoder`."""
 
     Config: type = GPTNeoConfig
-    SIZES = NEO_SIZES
-    PUBLISHED: dict[str, Any] = NEO_PUBLISHED
+    SIZES = {
+        "125M": dict(d_model=768, heads=12, layers=12),
+        "1.3B": dict(d_model=2048, heads=16, layers=24),
+        "2.7B": dict(d_model=2560, heads=20, layers=32),
+    }
+    PUBLISHED: dict[str, Any] = {
+        "125M": {"parameters": (125e6, _NEO_NAME.format(125_198_592))},
+        "1.3B": {"parameters": (1.3e9, _NEO_NAME.format(1_315_575_808))},
+        "2.7B": {"parameters": (2.7e9, _NEO_NAME.format(2_651_307_520))},
+    }
     block: Any = GPTNeoBlock

@@ -109,25 +109,9 @@ class LlamaConfig:
 
 
 _SMOLLM2 = dict(rope_theta=100_000.0, norm_eps=1e-5, max_length=8192, output="tied")
-SIZES: dict[str, dict[str, Any]] = {
-    "135M": dict(d_model=576, d_ff=1536, heads=9, key_value_heads=3, layers=30) | _SMOLLM2,
-    "360M": dict(d_model=960, d_ff=2560, heads=15, key_value_heads=5, layers=32) | _SMOLLM2,
-    "7B": dict(d_model=4096, d_ff=11008, heads=32, layers=32),
-    "13B": dict(d_model=5120, d_ff=13824, heads=40, layers=40),
-    "33B": dict(d_model=6656, d_ff=17920, heads=52, layers=60),
-    "65B": dict(d_model=8192, d_ff=22016, heads=64, layers=80),
-}
 
 _PAPER = "Touvron et al. 2023, table 2; with the 32,000 tokens of the paper they are {:,}"
 _CARD = "SmolLM2's model card; with its 49,152 tokens they are {:,}"
-PUBLISHED = {
-    "135M": {"parameters": (135e6, _CARD.format(134_515_008))},
-    "360M": {"parameters": (360e6, _CARD.format(361_821_120))},
-    "7B": {"parameters": (6.7e9, _PAPER.format(6_738_415_616))},
-    "13B": {"parameters": (13.0e9, _PAPER.format(13_015_864_320))},
-    "33B": {"parameters": (32.5e9, _PAPER.format(32_528_943_616))},
-    "65B": {"parameters": (65.2e9, _PAPER.format(65_285_660_672))},
-}
 
 
 class LlamaBlock(nn.Module):
@@ -165,8 +149,22 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
     """
 
     Config: type = LlamaConfig
-    SIZES = SIZES
-    PUBLISHED: dict[str, Any] = PUBLISHED
+    SIZES: dict[str, dict[str, Any]] = {
+        "135M": dict(d_model=576, d_ff=1536, heads=9, key_value_heads=3, layers=30) | _SMOLLM2,
+        "360M": dict(d_model=960, d_ff=2560, heads=15, key_value_heads=5, layers=32) | _SMOLLM2,
+        "7B": dict(d_model=4096, d_ff=11008, heads=32, layers=32),
+        "13B": dict(d_model=5120, d_ff=13824, heads=40, layers=40),
+        "33B": dict(d_model=6656, d_ff=17920, heads=52, layers=60),
+        "65B": dict(d_model=8192, d_ff=22016, heads=64, layers=80),
+    }
+    PUBLISHED: dict[str, Any] = {
+        "135M": {"parameters": (135e6, _CARD.format(134_515_008))},
+        "360M": {"parameters": (360e6, _CARD.format(361_821_120))},
+        "7B": {"parameters": (6.7e9, _PAPER.format(6_738_415_616))},
+        "13B": {"parameters": (13.0e9, _PAPER.format(13_015_864_320))},
+        "33B": {"parameters": (32.5e9, _PAPER.format(32_528_943_616))},
+        "65B": {"parameters": (65.2e9, _PAPER.format(65_285_660_672))},
+    }
     unpadded = True
     blocks: Sequence[LlamaBlock]
     head: Any

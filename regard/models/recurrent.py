@@ -68,20 +68,7 @@ class RecurrentConfig:
     eos: TokenId = 2
 
 
-# Penn Treebank, 10,000 words: 4.7M, 19.8M and 66.0M parameters. The paper's test perplexities are
-# 114.5, 82.7 and 78.4.
-SIZES = {
-    "small": dict(d_model=200, layers=2, dropout=0.0, init_range=0.1),
-    "medium": dict(d_model=650, layers=2, dropout=0.5, init_range=0.05),
-    "large": dict(d_model=1500, layers=2, dropout=0.65, init_range=0.04),
-}
-
 _MERITY = "Merity et al. 2016, for the Penn Treebank's 10,000 words; the paper prints none"
-# size -> quantity -> the printed figure, where it stands and why ours differs
-PUBLISHED = {
-    "medium": {"parameters": (20e6, _MERITY)},
-    "large": {"parameters": (66e6, _MERITY)},
-}
 
 
 class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent):
@@ -95,8 +82,18 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
     """
 
     Config = RecurrentConfig
-    SIZES = SIZES
-    PUBLISHED = PUBLISHED
+    # Penn Treebank, 10,000 words: 4.7M, 19.8M and 66.0M parameters. The paper's test perplexities
+    # are 114.5, 82.7 and 78.4.
+    SIZES = {
+        "small": dict(d_model=200, layers=2, dropout=0.0, init_range=0.1),
+        "medium": dict(d_model=650, layers=2, dropout=0.5, init_range=0.05),
+        "large": dict(d_model=1500, layers=2, dropout=0.65, init_range=0.04),
+    }
+    # size -> quantity -> the printed figure, where it stands and why ours differs
+    PUBLISHED = {
+        "medium": {"parameters": (20e6, _MERITY)},
+        "large": {"parameters": (66e6, _MERITY)},
+    }
     extras = ("undropped",)
 
     def __init__(self, config: RecurrentConfig):
@@ -252,17 +249,7 @@ _WT103: dict[str, Any] = dict(
     hidden_dropout=0.15,
     output_dropout=0.1,
 )
-AWD_SIZES: dict[str, dict[str, Any]] = {
-    "ptb": dict(d_model=400, d_hidden=1150, layers=3),
-    "wikitext-2": dict(d_model=400, d_hidden=1150, layers=3, input_dropout=0.65),
-    "ulmfit": dict(d_model=400, d_hidden=1150, **_WT103),
-    "ulmfit-300": dict(d_model=300, d_hidden=1150, **_WT103),
-}
 _MERITY_2018 = "Merity et al. 2018, tables 1 and 2, for 10,000 and 33,278 words, cut to millions"
-AWD_PUBLISHED = {
-    "ptb": {"parameters": (24e6, _MERITY_2018)},
-    "wikitext-2": {"parameters": (33e6, _MERITY_2018)},
-}
 
 
 @dataclass
@@ -285,8 +272,16 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
     """
 
     Config = AwdLstmConfig
-    SIZES = AWD_SIZES
-    PUBLISHED = AWD_PUBLISHED
+    SIZES: dict[str, dict[str, Any]] = {
+        "ptb": dict(d_model=400, d_hidden=1150, layers=3),
+        "wikitext-2": dict(d_model=400, d_hidden=1150, layers=3, input_dropout=0.65),
+        "ulmfit": dict(d_model=400, d_hidden=1150, **_WT103),
+        "ulmfit-300": dict(d_model=300, d_hidden=1150, **_WT103),
+    }
+    PUBLISHED = {
+        "ptb": {"parameters": (24e6, _MERITY_2018)},
+        "wikitext-2": {"parameters": (33e6, _MERITY_2018)},
+    }
     extras = ("undropped",)
 
     def __init__(self, config: AwdLstmConfig):

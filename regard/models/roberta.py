@@ -38,19 +38,10 @@ class RobertaConfig(BertConfig):
     pad: TokenId = 1
 
 
-SIZES = {
-    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-}
-
 _PARAMETERS = (
     "the released models' own page, rounded; with 50,265 tokens the encoder and its pooler have "
     "124,645,632 and 355,359,744"
 )
-PUBLISHED = {
-    "base": {"parameters": (125e6, _PARAMETERS)},
-    "large": {"parameters": (355e6, _PARAMETERS)},
-}
 
 
 class Roberta(Bert):
@@ -61,8 +52,14 @@ class Roberta(Bert):
 
     positions: RobertaPositions
     Config: type = RobertaConfig
-    SIZES = SIZES
-    PUBLISHED = PUBLISHED
+    SIZES = {
+        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+    }
+    PUBLISHED = {
+        "base": {"parameters": (125e6, _PARAMETERS)},
+        "large": {"parameters": (355e6, _PARAMETERS)},
+    }
     head_kinds = ("pooler", "masked_lm", *TASK_HEADS)
     # Published files carry a pooler, but nothing has trained it; their choices are read from it.
     pooled = ("pooler", "multiple_choice")
@@ -100,17 +97,16 @@ _XLM_PARAMETERS = (
     "Conneau et al. 2020, the sizes in its appendix, rounded; with 250,002 tokens the encoder "
     "and its pooler have 278,043,648 and 559,890,432"
 )
-XLM_PUBLISHED = {
-    "base": {"parameters": (270e6, _XLM_PARAMETERS)},
-    "large": {"parameters": (550e6, _XLM_PARAMETERS)},
-}
 
 
 class XlmRoberta(Roberta):
     """XLM-R without a head, an `Encoder`."""
 
     Config = XlmRobertaConfig
-    PUBLISHED = XLM_PUBLISHED
+    PUBLISHED = {
+        "base": {"parameters": (270e6, _XLM_PARAMETERS)},
+        "large": {"parameters": (550e6, _XLM_PARAMETERS)},
+    }
 
 
 # -------------------------------------------------------------------------------------------- MPNet

@@ -84,11 +84,6 @@ class RNNSearchConfig:
     eos: TokenId = 2
 
 
-RNNSEARCH_SIZES = {
-    "tiny": dict(d_model=256, d_embedding=256, d_score=256, d_maxout=256, dropout=0.3)
-}
-
-
 @dataclass
 class SearchState(State):
     """The decoder's hidden state s (B, D), and the annotations of the source."""
@@ -106,7 +101,9 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
 
     Config = RNNSearchConfig
     family = RECURRENT
-    SIZES = RNNSEARCH_SIZES
+    SIZES = {
+        "tiny": dict(d_model=256, d_embedding=256, d_score=256, d_maxout=256, dropout=0.3)
+    }
 
     def __init__(self, config: RNNSearchConfig):
         super().__init__()
@@ -208,15 +205,6 @@ class Seq2SeqConfig:
     pad: TokenId = 0
     bos: TokenId = 1  # the token with which the decoder starts
     eos: TokenId = 2
-
-
-# "luong" and "bahdanau" are as deep and wide as the papers' models; ours have LSTMs throughout, an
-# encoder of both directions that are half as wide, and one shared embedding.
-SIZES = {
-    "tiny": dict(d_model=256, layers=1, attention="general", dropout=0.3),
-    "bahdanau": dict(d_model=1000, layers=1, attention="additive", dropout=0.0),
-    "luong": dict(d_model=1000, layers=4, attention="general", dropout=0.2),
-}
 
 
 def _additive(config: Seq2SeqConfig) -> SourceScore:
@@ -429,7 +417,13 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
 
     Config = Seq2SeqConfig
     family = RECURRENT
-    SIZES = SIZES
+    # "luong" and "bahdanau" are as deep and wide as the papers' models; ours have LSTMs throughout,
+    # an encoder of both directions that are half as wide, and one shared embedding.
+    SIZES = {
+        "tiny": dict(d_model=256, layers=1, attention="general", dropout=0.3),
+        "bahdanau": dict(d_model=1000, layers=1, attention="additive", dropout=0.0),
+        "luong": dict(d_model=1000, layers=4, attention="general", dropout=0.2),
+    }
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()

@@ -99,30 +99,11 @@ def _size(d_model: int, d_ff: int, heads: int, layers: int, head_dim: int = 64) 
 
 
 _V1_1 = dict(gated=True, activation="gelu-tanh", tied=False, scale_output=False)
-SIZES: dict[str, dict[str, Any]] = {
-    "small": _size(512, 2048, 8, 6) | dict(gated=False),
-    "base": _size(768, 3072, 12, 12) | dict(gated=False),
-    "large": _size(1024, 4096, 16, 24) | dict(gated=False),
-    "3b": _size(1024, 16384, 32, 24, head_dim=128),
-    "11b": _size(1024, 65536, 128, 24, head_dim=128),
-    "1.1-small": _size(512, 1024, 6, 8) | _V1_1,
-    "1.1-base": _size(768, 2048, 12, 12) | _V1_1,
-    "1.1-large": _size(1024, 2816, 16, 24) | _V1_1,
-    "1.1-xl": _size(2048, 5120, 32, 24) | _V1_1,
-    "1.1-xxl": _size(4096, 10240, 64, 24) | _V1_1,
-}
 
 _PARAMETERS = (
     "Raffel et al. 2020, section 3.7, rounded; with the 32,128 tokens of the published weights "
     "they are 60,506,624, 222,903,552, 737,668,096, 2,851,598,336 and 11,307,321,344"
 )
-PUBLISHED = {
-    "small": {"parameters": (60e6, _PARAMETERS)},
-    "base": {"parameters": (220e6, _PARAMETERS)},
-    "large": {"parameters": (770e6, _PARAMETERS)},
-    "3b": {"parameters": (2.8e9, _PARAMETERS)},
-    "11b": {"parameters": (11e9, _PARAMETERS)},
-}
 
 
 class T5EncoderBlock(nn.Module):
@@ -238,8 +219,25 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """
 
     Config = T5Config
-    SIZES = SIZES
-    PUBLISHED = PUBLISHED
+    SIZES: dict[str, dict[str, Any]] = {
+        "small": _size(512, 2048, 8, 6) | dict(gated=False),
+        "base": _size(768, 3072, 12, 12) | dict(gated=False),
+        "large": _size(1024, 4096, 16, 24) | dict(gated=False),
+        "3b": _size(1024, 16384, 32, 24, head_dim=128),
+        "11b": _size(1024, 65536, 128, 24, head_dim=128),
+        "1.1-small": _size(512, 1024, 6, 8) | _V1_1,
+        "1.1-base": _size(768, 2048, 12, 12) | _V1_1,
+        "1.1-large": _size(1024, 2816, 16, 24) | _V1_1,
+        "1.1-xl": _size(2048, 5120, 32, 24) | _V1_1,
+        "1.1-xxl": _size(4096, 10240, 64, 24) | _V1_1,
+    }
+    PUBLISHED = {
+        "small": {"parameters": (60e6, _PARAMETERS)},
+        "base": {"parameters": (220e6, _PARAMETERS)},
+        "large": {"parameters": (770e6, _PARAMETERS)},
+        "3b": {"parameters": (2.8e9, _PARAMETERS)},
+        "11b": {"parameters": (11e9, _PARAMETERS)},
+    }
     longest = LONGEST_ATTENDED
     decoder: Sequence[T5DecoderBlock]
 

@@ -96,12 +96,6 @@ class TransformerConfig:
         )
 
 
-SIZES = {
-    "tiny": dict(d_model=128, d_ff=256, heads=4, encoder_layers=4, decoder_layers=4, dropout=0.3),
-    "base": dict(d_model=512, d_ff=2048, heads=8, encoder_layers=6, decoder_layers=6, dropout=0.1),
-    "big": dict(d_model=1024, d_ff=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3),
-}
-
 _PARAMETERS = (
     'Vaswani et al. 2017, table 3; with its "about 37,000 tokens" (section 5.1) they are '
     "63,082,496 and 214,245,376, and no one vocabulary gives both printed figures: 65M would take "
@@ -111,11 +105,6 @@ _FLOPS = (
     "Vaswani et al. 2017, table 2: hours times the GPUs' rate (8 P100 at 9.5 TFLOP/s for 12 hours, "
     "and for 3.5 days), not a count of operations"
 )
-# size -> quantity -> the printed figure, where it stands and why ours differs
-PUBLISHED = {
-    "base": {"parameters": (65e6, _PARAMETERS), "FLOPs": (3.3e18, _FLOPS)},
-    "big": {"parameters": (213e6, _PARAMETERS), "FLOPs": (2.3e19, _FLOPS)},
-}
 
 
 def add_norm(config: TransformerConfig) -> nn.LayerNorm:
@@ -189,8 +178,22 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """
 
     Config: type[TransformerConfig] = TransformerConfig
-    SIZES = SIZES
-    PUBLISHED = PUBLISHED
+    SIZES = {
+        "tiny": dict(
+            d_model=128, d_ff=256, heads=4, encoder_layers=4, decoder_layers=4, dropout=0.3
+        ),
+        "base": dict(
+            d_model=512, d_ff=2048, heads=8, encoder_layers=6, decoder_layers=6, dropout=0.1
+        ),
+        "big": dict(
+            d_model=1024, d_ff=4096, heads=16, encoder_layers=6, decoder_layers=6, dropout=0.3
+        ),
+    }
+    # size -> quantity -> the printed figure, where it stands and why ours differs
+    PUBLISHED = {
+        "base": {"parameters": (65e6, _PARAMETERS), "FLOPs": (3.3e18, _FLOPS)},
+        "big": {"parameters": (213e6, _PARAMETERS), "FLOPs": (2.3e19, _FLOPS)},
+    }
     unpadded = True
     encoder_block: type[EncoderBlock] = EncoderBlock
     decoder_block: type[DecoderBlock] = DecoderBlock

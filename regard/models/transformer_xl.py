@@ -123,22 +123,10 @@ class TransformerXLConfig:
             )
 
 
-SIZES = {
-    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
-    "large": dict(
-        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
-        dropout=0.2,
-    ),
-}  # fmt: skip
-
 _PARAMETERS = (
     "Dai et al. 2019, table 1, for the 267,735 words of WikiText-103, rounded; with cut-offs at "
     "20,000, 40,000 and 200,000 the base model has 151,119,838, the large one 285,549,386"
 )
-PUBLISHED = {
-    "base": {"parameters": (151e6, _PARAMETERS)},
-    "large": {"parameters": (257e6, _PARAMETERS)},
-}
 
 
 class PostNormBlock(nn.Module):
@@ -242,8 +230,17 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     Config: type = TransformerXLConfig
     longest = LONGEST_ATTENDED
-    SIZES = SIZES
-    PUBLISHED: dict[str, Any] = PUBLISHED
+    SIZES = {
+        "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
+        "large": dict(
+            d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
+            dropout=0.2,
+        ),
+    }  # fmt: skip
+    PUBLISHED: dict[str, Any] = {
+        "base": {"parameters": (151e6, _PARAMETERS)},
+        "large": {"parameters": (257e6, _PARAMETERS)},
+    }
 
     def __init__(self, config: Any):
         super().__init__()

@@ -226,15 +226,6 @@ class SegaTransformerXLConfig(TransformerXLConfig):
     paragraph_ends: TokenIds = ()
 
 
-SIZES = {
-    "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
-    "large": dict(
-        d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
-        dropout=0.2,
-    ),
-}  # fmt: skip
-
-
 def widths(d_model: int) -> tuple[int, int, int]:
     """Of the vectors of tokens, sentences and paragraphs: about a third each, all even."""
     third = d_model // 3 + d_model // 3 % 2
@@ -299,7 +290,13 @@ class SegaTransformerXL(TransformerXL):
     """
 
     Config: type = SegaTransformerXLConfig
-    SIZES = SIZES
+    SIZES = {
+        "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
+        "large": dict(
+            d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
+            dropout=0.2,
+        ),
+    }  # fmt: skip
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def forward(

@@ -122,12 +122,6 @@ class XlnetConfig:
         return self.output == "tied"
 
 
-SIZES = {
-    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-}
-
-
 class XlnetBlock(nn.Module):
     """x = norm(x + attend(x, keys)); x = norm(x + feed(x)), for x of either stream"""
 
@@ -153,7 +147,10 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
 
     Config: type = XlnetConfig
     longest = LONGEST_ATTENDED
-    SIZES = SIZES
+    SIZES = {
+        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+    }
     trained_in_order = False  # by regard/tasks/permutation_language_modeling.py
 
     def __init__(self, config: XlnetConfig):
