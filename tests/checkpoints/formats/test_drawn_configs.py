@@ -100,7 +100,8 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
     assert_same_outputs(model.double(), ours, texts)
     rates = [drop_rates(model), drop_rates(ours)]
     for name, value in one.drawn(seed).items():  # in evaluation nothing drops
-        assert "drop" not in name or (value in rates[0]) == (value in rates[1]), name
+        if "drop" in name and value:
+            assert (value in rates[0]) == (value in rates[1]), name
     assert_same_outputs(written(ours, tmp_path / "again", type(model)), ours, texts)
 
 
