@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -88,15 +86,6 @@ def test_the_compiled_search_equals_the_stepwise_one_with_every_instruction_set(
     beam, one = Beam(4, 3, max_tokens=40), generator(model)
     alone = [beam.run(one, Sequences.of([row], 0))[0] for row in SOURCES]
     assert alone == found
-
-
-def test_a_compiled_search_without_end_token_runs_to_the_limit(use, searches, monkeypatch):
-    use("fast")
-    model = prepare(ending())
-    model.config = replace(model.config, eos=None)
-    found, wanted = both(Beam(3, 2, max_tokens=9), model, monkeypatch)
-    assert found == wanted and searches[-1] is not None
-    assert {len(one.tokens) for several in found for one in several} == {9}
 
 
 def test_searches_that_cannot_be_compiled_run_step_by_step(use, searches, monkeypatch):

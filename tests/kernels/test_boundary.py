@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import random
 import re
 import subprocess
 import sys
@@ -14,13 +13,11 @@ import pytest
 import torch
 
 from regard import ops
-from regard.attention.cache import PagedCache
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
 from regard.errors import RegardError
 from regard.kernels import signatures
-from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator, Flat, TextProgram
-from regard.kernels.program import Program
+from regard.kernels.compiled_models import CompiledEncoder, CompiledGenerator
 from regard.layers import quantized
 from regard.layers.quantized import Panels
 from regard.models.bert import Bert, BertConfig
@@ -141,23 +138,6 @@ def test_a_malformed_state_causes_no_read_out_of_bounds(use, part, malformed):
     assert model.step(tokens, fresh)[0].isfinite().all()
 
 
-def test_kernels_raise_an_error_for_pages_that_are_not_there(use):
-    use("fast")
-    model = decoder("gpt2")
-    state, tokens = started(model)
-    program, cache = model._program(tokens, state), PagedCache.of(state)
-    for change, told in [
-        ({"pages": torch.full_like(cache.pages, 10**6)}, "origins of the cache must be from 0 to"),
-        ({"pages": torch.full_like(cache.pages, -1)}, "but one is -1"),
-        ({"pages": cache.pages[:, :0]}, "cache must have a capacity of"),
-        ({"pages": cache.pages[:1]}, "`pages` must be"),
-        ({"pages": cache.pages.int()}, "`pages` must be"),
-        ({"lengths": cache.lengths + 10**6}, "lengths of the cache must be from 0"),
-    ]:
-        with pytest.raises(RegardError, match=told):
-            Program.step(program, tokens, replace(cache, **change), None)
-
-
 def test_tokens_of_another_batch_size_cause_no_read_out_of_bounds(use):
     use("fast")
     for name in ("gpt2", "transformer"):
@@ -189,25 +169,6 @@ def test_texts_with_invalid_lengths_or_ids_raise_an_error(use):
         with pytest.raises((*ERRORS, RuntimeError)):
             model.encode(Sequences(ids, texts.lengths))
     assert torch.equal(model.encode(texts), wanted)
-
-
-def test_kernels_raise_an_error_for_invalid_starts_of_texts(use, monkeypatch):
-    use("fast")
-    bert = Bert(BertConfig(60, d_model=32, d_ff=32, heads=2, layers=1))
-    model = CompiledEncoder(prepare(bert.eval()))
-    texts, programs = Sequences.of([[3, 4, 5], [1, 2]], 0), []
-    encode = TextProgram.encode
-    monkeypatch.setattr(TextProgram, "encode", lambda *a: programs.append(a[0]) or encode(*a))
-    model.encode(texts)
-    draw = random.Random(1)
-    for _ in range(30):
-        flat = Flat(texts)
-        starts = [draw.choice([-3, 0, 2, 3, 5, 6, 1 << 40]) for _ in range(draw.choice([2, 3, 5]))]
-        if starts[0] == 0 and starts[-1] == 5 and starts == sorted(starts):
-            continue
-        flat.starts = torch.tensor(starts)
-        with pytest.raises(RegardError, match="starts"):
-            programs[0].encode(flat)
 
 
 # ---- what kernels throw

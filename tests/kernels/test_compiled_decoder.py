@@ -16,8 +16,6 @@ from regard.attention.attend import PLAIN
 from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
-from regard.decoding.loop import Greedy
-from regard.decoding.prefix_cache import PrefixCache
 from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.kernels import compiled_models
@@ -353,19 +351,6 @@ def test_compiling_leaves_the_modules_of_the_model_unchanged(use):
     scores(model, inputs(model))
     assert {name: type(part) for name, part in model.named_modules()} == before
     assert "step" not in vars(model) and isinstance(generator(model), CompiledGenerator)
-
-
-def test_a_prefix_cache_is_around_the_compiled_form(use):
-    use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
-    cache, method = PrefixCache(model), Greedy(max_tokens=6)
-    assert isinstance(cache.model, CompiledGenerator)
-    source = Sequences.of([[*range(3, 40), *end] for end in ([1], [7, 8])], 0)
-    wanted = [one.tokens for (one,) in method.run(generator(model), source)]
-    for _ in range(2):
-        assert [one.tokens for (one,) in method.run(cache, source)] == wanted
-    assert cache.reused == 36 + 37 + 38
-    assert all(node.keys.dtype == torch.float16 for node in cache._tree.nodes())
 
 
 SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)

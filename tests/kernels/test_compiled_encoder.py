@@ -152,21 +152,6 @@ def test_ids_out_of_range_raise_the_same_error_as_without_kernels(name, ids, mes
         encode(model, Sequences.of([ids], 0))
 
 
-def test_the_table_of_positions_grows_for_a_longer_text(use, runs):
-    model, read = prepare(made("transformer"), "bfloat16"), texts([400, 20])
-    assert model.positions.table.size(0) < 400
-    plain = encode(model, read)[read.keep]  # the model's own code makes the table longer
-    assert model.positions.table.size(0) > 400 and not runs
-    torch.testing.assert_close(model.encode(read)[read.keep], plain, rtol=0, atol=1e-4)
-    compiled = encode(model, read)[read.keep]
-    assert runs == [True]
-    other = prepare(made("transformer"), "bfloat16")
-    other.encode(read)  # its table is long before anything is compiled
-    torch.testing.assert_close(encode(other, read)[read.keep], compiled, rtol=0, atol=0)
-    difference, size = (compiled - plain).abs(), plain.abs().max()
-    assert difference.max() < 0.1 * size and difference.median() < 5e-3 * size
-
-
 @pytest.mark.parametrize("choice", [(-1,), ([1, 2], "sum")])
 def test_the_last_layer_is_compiled_and_others_are_the_models_own(use, runs, choice):
     model, read = prepare(made("bert"), "bfloat16"), texts()

@@ -30,14 +30,6 @@ MODELS = {
     )
     for attention in ("none", "additive", "dot", "scaled-dot", "general")
 }
-PLAIN_FORMS = {
-    "location": dict(attention="location", max_length=20),
-    "cosine": dict(attention="cosine"),
-    "content-based": dict(attention="content-based"),
-    "local-m": dict(window="local-m", half_width=1),
-    "local-p": dict(attention="additive", window="local-p", half_width=2),
-    "hard": dict(selection="hard", choice_seed=1),
-}
 
 
 def spread(model):
@@ -162,16 +154,3 @@ def test_capture_uses_the_plain_step_and_wrong_tokens_raise_an_error(use, steps)
     assert (looked - whole).abs().max() < 0.05 * whole.abs().max()
     with pytest.raises(IndexError):
         compiled.step(tokens + WORDS, state)
-
-
-@pytest.mark.parametrize("form", PLAIN_FORMS)
-def test_forms_without_a_compiled_step_say_so_and_give_the_scores_of_torch(use, steps, form):
-    use("fast")
-    model = spread(Seq2Seq(Seq2SeqConfig(WORDS, WIDTH, 2, **PLAIN_FORMS[form])))
-    model = prepare(model, "bfloat16")
-    with pytest.warns(UserWarning, match="Seq2Seq is not compiled .*(cross-attention|FormState)"):
-        found = scores(model)
-    assert not steps
-    use(None)
-    wanted = scores(model)
-    assert (found - wanted).abs().max() < 0.05 * wanted.abs().max()

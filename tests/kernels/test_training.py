@@ -306,30 +306,6 @@ def test_outside_of_autocast_the_kernel_does_not_run(calls):
     assert not calls
 
 
-def test_the_states_of_a_sequence_do_not_depend_on_the_batch_or_threads(calls):
-    """The sums of a row are added in one order, by any number of threads and in any batch."""
-    layer, (x, hidden, cell) = layer_of(drawn_cells(30, 4, 97))
-    inputs = (x @ layer.input.weight.T).detach().bfloat16()
-    hidden, cell = hidden.detach(), cell.detach()
-    before = torch.get_num_threads()
-
-    def states(rows, threads):
-        torch.set_num_threads(threads)
-        try:
-            return products.lstm_forward(
-                *(layer.recurrent.weight, inputs[rows], layer.input.bias),
-                *(hidden[rows], cell[rows]),
-                keep=False,
-            ).hiddens
-        finally:
-            torch.set_num_threads(before)
-
-    whole = states(slice(None), 1)
-    assert torch.equal(states(slice(None), 3), whole)
-    for rows in (slice(0, 1), slice(7, 20)):
-        assert torch.equal(states(rows, 2), whole[rows])
-
-
 def test_libraries_for_older_processors_have_no_lstm_kernels(libraries):
     for kind in ("older", "plain"):
         assert not libraries[kind].regard_lstm_available()
@@ -370,12 +346,3 @@ def test_nan_and_infinity_give_nan_probabilities_in_their_row(use, wrong):
     for kind in KINDS:
         use(kind)
         assert ops.topk(scores, 4)[1].isnan().any(1).tolist() == [False, True, False]
-
-
-def test_the_kernel_is_used_only_for_float32_scores_of_enough_tokens(use):
-    use("fast")
-    assert ops.topk.has_implementation(torch.zeros(2, 9000), 3)
-    assert not ops.topk.has_implementation(torch.zeros(2, 2), 3)
-    assert not ops.topk.has_implementation(torch.zeros(2, 9000, dtype=torch.float64), 3)
-    use(None)
-    assert not ops.topk.has_implementation(torch.zeros(2, 9000), 3)
