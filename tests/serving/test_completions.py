@@ -131,16 +131,6 @@ def test_errors_name_what_is_wrong(service):
     assert "`prompt`" in wrong(service, gpt, prompt=[1, "a"])
 
 
-def test_models_that_do_not_continue_texts_have_no_completions(service):
-    listed = {one["id"]: one["routes"] for one in ask(service, "/v1/models").json()["data"]}
-    assert any("/generate" in routes for routes in listed.values())
-    for name, routes in listed.items():
-        answered = ask(service, "/v1/completions", {"model": name, "prompt": "the cat"})
-        assert (answered.status_code == 200) == ("/v1/completions" in routes), name
-        assert answered.status_code in (200, 404), name
-    assert "/v1/completions" not in listed["dialogue"]
-
-
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("most", [0, 2])
 def test_several_completions_of_each_prompt_have_their_log_probabilities(service, name, most):

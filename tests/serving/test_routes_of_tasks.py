@@ -9,13 +9,11 @@ import struct
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 from served import ask, ask_together, message_of, near
 
 from regard.serving.routes import ROUTES
 from regard.visual.attention_record import attention_of_text
-from regard.visual.image_regions import attended_regions
 
 TEXTS = ["the cat sat", "a warm mat in the sun", "who"]
 PAIRS = [("who sat", "the cat sat on a mat"), ("where", "in the sun")]
@@ -196,23 +194,6 @@ def test_images_are_given_as_bytes_and_never_by_name(service):
         assert answered.status_code == 404
 
 
-def test_where_words_of_a_caption_looked_equals_python_and_names_no_file(service):
-    pytest.importorskip("PIL")
-    image = base64.b64encode(STRIPES.read_bytes()).decode()
-    expected = attended_regions(task_of(service, "captioning"), STRIPES, beams=2)
-    body = {"model": "captioning", "images": [image, image], "beams": 2}
-    for found in result(service, "/regions", body)["results"]:
-        assert found["answer"] == expected.title and found["words"] == list(expected.words)
-        np.testing.assert_allclose(found["weights"], expected.weights, atol=1e-6)
-    for wrong in (str(STRIPES), base64.b64encode(b"no image").decode()):
-        answered = ask(service, "/regions", {**body, "images": [image, wrong]})
-        assert answered.status_code == 400
-        assert message_of(answered).startswith("Image 2 is no")
-        assert "regard-" not in message_of(answered)
-    answered = ask(service, "/regions", {**body, "layer": "encoder"})
-    assert answered.status_code == 400 and "`layer` must be one of" in message_of(answered)
-
-
 def test_tokens_of_a_text_equal_those_of_the_tokenizer(service):
     tokenizer = task_of(service, "tagging").tokenizer
     encoded = tokenizer.encode(TEXTS[1])
@@ -242,15 +223,6 @@ def test_each_model_lists_the_routes_that_it_answers(service):
         for path, route in ROUTES.items():
             answered = ask(service, path, {**route.example, "model": name})
             assert (answered.status_code != 404) == (path in one["routes"]), (name, path)
-
-
-def test_a_route_that_a_model_lacks_is_an_error_that_names_those_it_has(service):
-    answered = ask(service, "/translate", {"model": "tagging", "texts": TEXTS})
-    assert answered.status_code == 404
-    assert (
-        "does not have the route /translate. Its routes: /embed, /search, /tag, /predict"
-        in message_of(answered)
-    )
 
 
 def test_the_description_has_every_route_and_its_fields(service):

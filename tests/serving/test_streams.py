@@ -160,17 +160,6 @@ def last_error(answered):
     return json.loads(answered.text.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
 
 
-def test_replies_that_are_decoded_as_a_whole_are_streamed_as_one_piece(service):
-    body = {"model": "dialogue", "messages": [{"role": "user", "content": "the cat"}]}
-    whole = ask(service, "/v1/chat/completions", {**body, "n": 2, "temperature": 1}).json()
-    asked = {**body, "n": 2, "temperature": 1, "stream": True}
-    asked["stream_options"] = {"include_usage": True}
-    *parts, last = events(ask(service, "/v1/chat/completions", asked))
-    texts = [part["choices"][0]["delta"]["content"] for part in parts]
-    assert texts == [choice["message"]["content"] for choice in whole["choices"]]
-    assert last["usage"] == whole["usage"]
-
-
 def test_a_request_with_many_prompts_does_not_keep_the_others_waiting(folders):
     service = service_of({"lm": folders["language-modeling"]})
     ended, end = [], service.engine._end

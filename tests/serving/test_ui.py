@@ -216,20 +216,6 @@ def test_masked_heads_change_answers_as_in_python(server, name):
     assert other["with_all"] == other["without"] == found["with_all"]
 
 
-def test_vectors_without_a_head_are_compared_by_their_cosine(folders):
-    made = with_ui({"embedding": folders["embedding"]})
-    task = made.models.all["embedding"].task
-    masked = [{"kind": "encoder", "layer": 1, "head": 1}]
-    with running(made):
-        found = answer(made, "/ui/masked_heads", texts="the cat", masked_heads=masked)
-    whole = torch.as_tensor(task.embed("the cat")).double()
-    with heads_masked(task, {1: [1]}):
-        cut = torch.as_tensor(task.embed("the cat")).double()
-    cosine = float(whole @ cut / whole.norm() / cut.norm())
-    assert found["cosine"] == pytest.approx(cosine, abs=1e-6)
-    assert found["distance"] == pytest.approx(float((whole - cut).norm()), rel=1e-4)
-
-
 FILTERED = [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}]
 
 

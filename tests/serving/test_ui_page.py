@@ -119,19 +119,6 @@ def test_every_view_draws_and_fits_at_both_widths_in_light_and_dark(page, addres
             assert page.screenshot(full_page=True, path=path)
 
 
-def test_a_page_that_is_opened_early_waits_for_the_models(browser, service, address):
-    models, service.models = service.models, None
-    opened = browser.new_page()
-    try:
-        with opened.expect_response(lambda response: response.status == 503):
-            opened.goto(address)
-    finally:
-        service.models = models
-    opened.wait_for_selector("p.served >> text=translation")
-    assert "translation" in opened.inner_text("#main")
-    opened.close()
-
-
 def test_scripts_in_texts_tokens_and_names_stay_text(page, address):
     for view in views_of(page, address):
         model = next(name for name in NAMED if name.startswith("<"))

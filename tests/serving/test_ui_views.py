@@ -165,22 +165,6 @@ def test_neighbours_are_those_of_search(server):
     assert placed["place"] == pytest.approx(points[0], abs=1e-4)
 
 
-def test_wrong_questions_about_maps_are_errors(server):
-    for fields, status, said in (
-        ({"text": 5}, 400, "`text` must be below 5"),
-        ({"text": 1, "vector": [1.0]}, 400, "either `text` or `vector`"),
-        ({}, 400, "either `text` or `vector`"),
-        ({"vector": [1.0]}, 400, "`vector` must have"),
-        ({"text": -1}, 400, "`text`"),
-        ({"text": 0, "model": SCRIPT}, 404, SCRIPT),
-        ({"text": 0, "file": "/etc/passwd"}, 400, "`file` is an unknown field"),
-    ):
-        answered = ask(server, "/ui/neighbours", fields)
-        assert answered.status_code == status and said in message_of(answered)
-    bad = ask(server, "/ui/neighbours", b'{"vector": [NaN, 1.0]}')
-    assert bad.status_code == 400
-
-
 def test_a_model_whose_vectors_are_not_finite_has_no_map(folders, texts):
     sources, said = UISources({}, texts=texts, labels="kind"), []
     service = service_of({"embedding": folders["embedding"]}, ui=sources)

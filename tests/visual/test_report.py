@@ -23,7 +23,7 @@ from regard.visual import (
     compare_results,
 )
 from regard.visual.picture import PictureColumn
-from regard.visual.report import NotebookProgress, in_notebook, training_curves
+from regard.visual.report import NotebookProgress, training_curves
 
 EVENTS = [
     {
@@ -168,14 +168,3 @@ def test_an_interrupted_training_shows_the_update_at_which_it_stopped(shown):
     progress.on_step(Step(7, 1.0, 1e-3, 1.0))
     progress.close()
     assert "stopped at step 7" in shown[-1] and 'value="0.2500"' in shown[-1]
-
-
-def test_a_terminal_is_no_notebook(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert not in_notebook()
-    shell = type("TerminalInteractiveShell", (), {})()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert not in_notebook()
-    kernel = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
-    assert in_notebook()
