@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from random import Random
 
 import pytest
@@ -216,20 +215,6 @@ def test_do_lower_case_is_accepted_if_the_tokenizer_lowercases(tmp_path):
     write_sentence_transformers(tmp_path, Pooling(), 16)
     (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
     assert read_pooling(tmp_path) == Pooling()
-
-
-def test_fields_that_change_no_vector_are_ignored_and_the_unknown_ones_named(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    write_sentence_transformers(tmp_path, Pooling(("max",), True, 9), 16)
-    path = tmp_path / "sentence_bert_config.json"
-    known = {"model_args": {"trust_remote_code": True, "torch_dtype": "float16"}, "backend": "onnx"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | known))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "x", "empty": None}))
-    with pytest.warns(UserWarning, match=r"sentence_bert_config.json: .* does not know them: note"):
-        assert read_pooling(tmp_path) == Pooling(("max",), True, 9)
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlnet"])

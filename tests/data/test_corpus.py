@@ -235,34 +235,6 @@ def test_a_build_that_is_killed_and_goes_on_writes_the_same_bytes(
     assert_same(open_corpus(out), encode_corpus(documents, tokenizer, end=(3,), structure=True))
 
 
-def test_an_interrupted_build_goes_on_in_the_same_process(
-    tokenizers, source, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("regard.data.token_arrays._CHUNK", 8)
-    monkeypatch.setattr("regard.data.token_arrays._FEW", 1)
-    source.write_text(source.read_text() * 20)
-    documents, tokenizer = read_documents(source), tokenizers["bpe"]
-    write, calls = corpus_module._Build._write, []
-
-    def interrupted(self, files, part):
-        calls.append(part.passages)
-        if len(calls) == 3:
-            files[0].write(b"half of a part")
-            raise KeyboardInterrupt
-        write(self, files, part)
-
-    monkeypatch.setattr(corpus_module._Build, "_write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
-    assert json.loads((tmp_path / "out/building.json").read_text())["passages"] == sum(calls[:2])
-    with pytest.raises(CheckpointError, match="holds no finished corpus"):
-        open_corpus(tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"something else: end changed"):
-        build_corpus(documents, tokenizer, tmp_path / "out", end=(3,), progress=False)
-    built = build_corpus(documents, tokenizer, tmp_path / "out", progress=False)
-    assert_same(built, encode_corpus(documents, tokenizer))
-
-
 def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkeypatch):
     documents, tokenizer = read_documents(source), tokenizers["bpe"]
     build_corpus(documents, tokenizer, tmp_path / "out", progress=False)

@@ -49,29 +49,6 @@ def test_squad_has_the_published_counts(shared, file, count, impossible):
     assert not read.report.events and found[0].title == "1973_oil_crisis"
 
 
-def test_misplaced_answers_of_covid_qa_raise_an_error_are_left_out_or_moved(shared):
-    path = shared("covid_qa/200423_covidQA.json")
-    with pytest.raises(DataError, match=r"data\[3\].paragraphs\[0\].qas\[5\]: question '1719': .*"):
-        list(read_squad(path))
-    skipped = read_squad(path, on_misaligned="skip")
-    assert len(list(skipped)) == 1380 - 234
-    moved = read_squad(path, on_misaligned="fix")
-    found = list(moved)
-    assert len(found) == 1380
-    assert [e["count"] for e in moved.report.events.values()] == [234]
-    assert "first at question 33" in str(moved.report) and "234" in str(skipped.report)
-    given = json.loads(path.read_text(encoding="utf-8"))
-    starts = [
-        answer["answer_start"]
-        for article in given["data"]
-        for part in article["paragraphs"]
-        for question in part["qas"]
-        for answer in question["answers"]
-    ]
-    far = [abs(q.answers[0].start - s) for q, s in zip(found, starts, strict=True)]
-    assert max(far) == 3 and sum(map(bool, far)) == 234
-
-
 def test_articles_flat_records_and_questions_give_the_same(tmp_path):
     nested = whole(asked(), asked("q2", "ran", 21), {"id": 3, "question": "?", "answers": []})
     flat = [

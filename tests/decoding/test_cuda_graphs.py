@@ -223,17 +223,6 @@ def test_every_method_finds_the_same_with_replayed_steps(replays, monkeypatch, b
     assert len(replays) > 20
 
 
-@pytest.mark.parametrize("build", [gpt2, transformer])
-def test_a_long_text_moves_to_buffers_of_larger_capacity(replays, monkeypatch, build):
-    model, tokens = build(), ids(2, 180)
-    source = Sequences.of([[3, 4], [5]], 0)
-    assert_same_as_plain(model, lambda: start(model, source)[0], tokens, monkeypatch)
-    rooms = [buffer.room for buffer in cuda_graphs._replays[model].buffers]
-    most = 200 if build is gpt2 else 256  # positions that a model has learned
-    assert rooms == [32, 64, 128, most]
-    assert len([one for one in replays if one != "recorded"]) == 180 - 4
-
-
 def test_a_rewound_state_equals_one_that_read_less(replays, monkeypatch):
     model = gpt2()
 

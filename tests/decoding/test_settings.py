@@ -30,7 +30,7 @@ from regard.decoding import (
 )
 from regard.decoding.option_types import NAMES
 from regard.decoding.settings import OWNERS
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 
 
 def test_option_names_decide_the_method():
@@ -217,32 +217,6 @@ def test_transformers_loads_saved_methods(method, tmp_path):
         assert read.num_return_sequences == method.n_best
         assert read.length_penalty == method.length_penalty.alpha
         assert read.early_stopping == method.early_stopping
-
-
-def test_files_of_transformers_are_loaded(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.GenerationConfig(
-        num_beams=6, length_penalty=0.6, max_length=512, eos_token_id=0, bad_words_ids=[[5]]
-    )
-    theirs.save_pretrained(tmp_path)
-    assert load(tmp_path) == Beam(
-        6,
-        1,
-        Power(0.6),
-        False,
-        (BadWords(((5,),)),),
-        max_tokens=TotalLimit(512),
-        eos=(0,),
-    )
-    theirs = transformers.GenerationConfig(do_sample=True, top_p=0.9, temperature=0.6, top_k=20)
-    theirs.save_pretrained(tmp_path)
-    assert load(tmp_path) == Sampling((Temperature(0.6), TopK(20), TopP(0.9)))
-    with pytest.raises(ConfigError, match="`do_sample` must be false for `num_beams` of 4"):
-        write(tmp_path, {"do_sample": True, "num_beams": 4})
-    with pytest.raises(DataError, match="generation_config.json:1: is not JSON"):
-        write(tmp_path, text="{")
-    with pytest.raises(DataError, match="no such file"):
-        load(tmp_path / "other.json")
 
 
 def write(folder, values=None, text=None):

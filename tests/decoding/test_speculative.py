@@ -19,9 +19,7 @@ from regard.decoding import (
     TopK,
     TopP,
     generate,
-    load,
     options,
-    with_options,
 )
 from regard.decoding.loop import IndexedText
 from regard.errors import ConfigError
@@ -157,22 +155,6 @@ def test_streaming_with_a_draft_gives_the_tokens_of_generate():
     expected = [h for several in plan.run(model, rows) for h in several]
     assert [tokens.get(row, []) for row in range(len(expected))] == [h.tokens for h in expected]
     assert stream.results == plan.run(model, rows)
-
-
-def test_options_change_the_draft_or_the_method(tmp_path):
-    plan = options(prompt_lookup_num_tokens=7, max_tokens=9)
-    assert plan == Speculative(Greedy(max_tokens=9), 7)
-    assert options(prompt_lookup_num_tokens=4, top_k=5, seed=3) == Speculative(
-        Sampling((TopK(5),), seed=3)
-    )
-    for method in (Greedy(max_tokens=9), Beam(4, 2, max_tokens=9)):
-        assert with_options(method, prompt_lookup_num_tokens=7) == plan
-    assert with_options(plan, prompt_lookup_num_tokens=8) == Speculative(plan.method, 8)
-    assert with_options(plan, top_k=3).method == Sampling((TopK(3),), max_tokens=9)
-    assert with_options(plan, beams=2) == Beam(2, max_tokens=9)
-    file = tmp_path / "generation_config.json"
-    file.write_text('{"prompt_lookup_num_tokens": 10, "max_new_tokens": 5}')
-    assert load(file) == Speculative(Greedy(max_tokens=5), tokens=10)
 
 
 def test_what_has_no_draft_raises_an_error():

@@ -90,20 +90,6 @@ def test_bilou_has_the_entities_that_seqeval_reads_in_it(sentence):
     assert [(e.tag, e.start, e.end) for e in tokens.entities] == spans(bilou)
 
 
-def test_converted_tags_equal_those_worked_by_hand():
-    iob1 = ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]
-    iob2 = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-PER"]
-    iobes = ["B-PER", "E-PER", "S-PER", "O", "S-LOC", "S-PER"]
-    bilou = ["B-PER", "L-PER", "U-PER", "O", "U-LOC", "U-PER"]
-    assert spans(["B-X", "M-X", "E-X", "U-X"]) == [("X", 0, 3), ("X", 3, 4)]
-    for tags in (iob1, iob2, iobes, bilou):
-        assert convert_tags(tags, "IOB1") == iob1
-        assert convert_tags(tags, "IOB2") == iob2
-        assert convert_tags(tags, "IOBES") == iobes
-        assert spans(tags) == [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5), ("PER", 5, 6)]
-    assert convert_tags([], "IOB2") == []
-
-
 def test_scores_of_each_type_are_those_worked_by_hand():
     """Two persons of which one is found, with one place too many, and no organization."""
     metric = EntityF1()

@@ -30,7 +30,6 @@ from their_encoders import (
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.errors import CheckpointError, ConfigError
-from regard.models import model_class
 from regard.models.encoder_with_heads import EncoderWithHeads
 
 
@@ -316,15 +315,6 @@ def test_the_rows_of_its_weight_decide_the_outputs_of_a_head():
                 assert ours.heads[kind].outputs == count
                 assert_same_outputs(model, ours, batch(FAMILIES[family].segments))
                 assert len(to_published(ours)[0]["id2label"]) == count
-
-
-def test_an_encoder_alone_is_exported_without_heads():
-    kind = model_class("bert")
-    encoder = kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1))
-    config, tensors = to_published(encoder)
-    assert config["architectures"] == ["BertModel"]
-    back = from_published(config, tensors)
-    assert not back.heads and back.encoder.config == encoder.config
 
 
 def test_reading_draws_no_random_numbers():
