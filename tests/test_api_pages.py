@@ -51,17 +51,6 @@ def test_lines_of_names_become_a_list():
     assert restructured(lines) == f"What it is.\n\n{items}"
 
 
-def test_indented_lines_and_columns_become_code():
-    code = "    model(*x)\n    more"
-    assert restructured(f"Text.\n\n{code}") == (
-        "Text.\n\n.. code-block:: python\n\n        model(*x)\n        more"
-    )
-    columns = "rows(x)    an iterator\nnames(x)   a *list"
-    assert restructured(columns) == (
-        ".. code-block:: text\n\n    rows(x)    an iterator\n    names(x)   a *list"
-    )
-
-
 def test_prose_and_sections_stay_as_they_are():
     sections = "Args:\n    x: what it is\n        and more\n\nRaises:\n    KeyError: no."
     for text in ("Two lines: with a colon,\nand no more.", f"Do.\n\n{sections}"):

@@ -137,16 +137,6 @@ def test_a_run_is_not_overwritten(workdir, runs):
     assert f"regard resume {runs['seq2seq']}" in said
 
 
-def test_dry_run_trains_nothing(workdir, tmp_path):
-    out = tmp_path / "never"
-    facts = json.loads(done("train", workdir / "seq2seq.toml", "--dry-run", "--json", "--out", out))
-    assert facts["totals"]["parameters"] == sum(facts["parameters"].values()) > 0
-    assert facts["totals"]["flops"] > 0 and facts["totals"]["seconds"] > 0
-    assert not out.exists()
-    said = done("train", workdir / "language.toml", "--dry-run")
-    assert "parameters" in said and "FLOPs" in said and "memory" in said
-
-
 def test_ctrl_c_saves_and_ends_with_130(workdir, tmp_path):
     out = tmp_path / "long"
     words = ["train", workdir / "transformer.toml", "training.max_steps=1000000", "--out", out]
@@ -193,17 +183,6 @@ def test_scores_and_n_best_are_lines_with_tabs(runs):
     for fact, pair in zip(facts, (rows[:2], rows[2:]), strict=True):
         assert [f"{h['score']:.4f}" for h in fact["hypotheses"]] == [row[1] for row in pair]
         assert fact["text"] == pair[0][2]
-
-
-def test_a_length_penalty_changes_the_score_by_its_formula(runs):
-    def best(*flags):
-        out = done("predict", runs["transformer"], "one two", "--beams", 2, "--json", *flags)
-        return json.loads(out)["hypotheses"][0]
-
-    plain = best("--length-penalty", "0")
-    assert plain["score"] == pytest.approx(plain["log_prob"])
-    gnmt = best("--length-penalty", "gnmt:0.6", "--max-tokens", 1, "--min-tokens", 1)
-    assert gnmt["score"] == pytest.approx(gnmt["log_prob"])  # ((5 + 1) / 6)^0.6 = 1
 
 
 def test_a_line_too_long_is_an_error_with_its_number_or_is_truncated_and_counted(runs):
@@ -342,15 +321,6 @@ def test_a_sentence_longer_than_the_limit_is_an_error_where_the_recipe_says_so(w
     assert "train.a:" in said and "more than 3" in said
 
 
-def test_missing_models_and_recipes_are_named(workdir, tmp_path):
-    assert "Did you mean 'seq2seq.toml'?" in refused("train", workdir / "seq2sec.toml")
-    assert "holds no model" in refused("predict", tmp_path, "one")
-    assert "is not a run" in refused("resume", tmp_path)
-    assert "no: there is no such folder" in refused("resume", tmp_path / "no")
-    assert "Missing argument" in refused("train")
-    assert "No such command" in refused("trian")
-
-
 def test_an_unexpected_error_is_one_message_and_exit_code_1(runs, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("the sky fell")
@@ -389,18 +359,6 @@ def test_look_shows_draws_and_writes_a_page(runs, tmp_path, name, kinds):
     assert image.read_bytes().startswith(b"\x89PNG")
 
 
-def test_look_writes_the_weights_as_json(runs):
-    words = ["look", runs["transformer"], "one two three", "--json"]
-    mean = json.loads(done(*words, "--layer", 2))
-    heads = [json.loads(done(*words, "--layer", 2, "--head", h)) for h in (1, 2)]
-    assert mean["columns"] == ["one", "two", "three", "</s>"] and mean["layers"] == [2]
-    for row, first, second in zip(mean["weights"], *(h["weights"] for h in heads), strict=True):
-        assert row == pytest.approx([(a + b) / 2 for a, b in zip(first, second, strict=True)])
-        assert sum(row) == pytest.approx(1)
-    own = json.loads(done(*words, "--kind", "encoder"))
-    assert own["rows"] == own["columns"] == mean["columns"]
-
-
 def test_look_draws_gradients_of_models_side_by_side(runs, tmp_path):
     words = ["look", runs["language"], "one two three", "--gradients"]
     (found,) = json.loads(done(*words, "--json"))["norms"].values()
@@ -413,21 +371,6 @@ def test_look_draws_gradients_of_models_side_by_side(runs, tmp_path):
         *words[:3], "--cell", "1:1", "--compare-with", runs["language"]
     )
     assert "has 1 tokens" in refused("look", runs["language"], "one", "--gradients")
-
-
-def test_cells_are_found_in_the_files_of_a_folder(runs, tmp_path):
-    folder = tmp_path / "code"
-    folder.mkdir()
-    for name in ("a.py", "b.py"):
-        (folder / name).write_text("if one:\n    two = three  # one\n" * 40)
-    words = ["cells", runs["language"]]
-    found = json.loads(done(*words, folder, "--kind", "python", "--json"))["cells"]
-    assert set(found["if bodies"][0]) == {"layer", "number", "correlation", "held_out"}
-    assert "held out" in done(*words, folder / "a.py")
-    assert "no file that ends in .txt" in refused(*words, folder)
-    assert "nothing.py" in refused(*words, tmp_path / "nothing.py", "--kind", "python")
-    (folder / "c.py").write_text("if :")
-    assert "Text 3: The text is not valid Python" in refused(*words, folder, "--kind", "python")
 
 
 # ------------------------------------------------------------------- tokenizers and lists

@@ -129,17 +129,6 @@ def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
     )
 
 
-def test_look_reads_what_predict_reads_of_a_tab(workdir, classifier, tmp_path):
-    torch.manual_seed(1)
-    save(every_task.encoder("tagging"), tmp_path / "tagger")
-    facts = json.loads(done("look", tmp_path / "tagger", "the cat\tsat", "--json"))
-    assert facts["rows"] == ["[CLS]", "the", "cat", "sat", "[SEP]"]
-    inputs = json.loads(done("look", tmp_path / "tagger", "the cat\tsat", "--inputs", "--json"))
-    assert inputs["tokens"] == facts["rows"]
-    facts = json.loads(done("look", classifier, "the film\tis good", "--json"))
-    assert facts["rows"].count("[SEP]") == 2
-
-
 def test_look_draws_the_photograph_for_each_word_of_its_caption(tmp_path):
     folder, image = tmp_path / "captioner", tmp_path / "red.png"
     torch.manual_seed(1)

@@ -152,23 +152,6 @@ def test_an_empty_text_has_no_number_in_parquet(folders, tmp_path, monkeypatch):
     assert (out / "failed.jsonl").read_text() == ""
 
 
-def test_rows_without_a_prediction_are_listed_beside_the_table_of_workers(
-    folders, tmp_path, monkeypatch
-):
-    given, out = table(tmp_path / "in.csv", text=["cat " * 999, "a cat"]), tmp_path / "out.csv"
-    words = ["predict", folders["classification"], "--file", given, "--out", out]
-    with_workers = [*words, "--workers", 1, "--executor", "here"]
-    assert "in.csv:2" in refused(*with_workers, "--strict") and not out.exists()
-    assert "1 rows have none" in regard(*with_workers).stderr
-    first, second = rows(out)
-    assert first["prediction"] == "" and second["prediction"]
-    failed = json.loads((tmp_path / "out.csv.failed.jsonl").read_text())
-    assert failed["line"] == 2 and "tokens" in failed["reason"]
-    assert "--format has no effect" in refused(*with_workers, "--force", "--format", "txt")
-    empty = table(tmp_path / "empty.csv", text=[])
-    assert "it has not one row" in refused(*words[:3], empty, *with_workers[4:], "--force")
-
-
 def test_a_pair_is_two_columns_whose_texts_may_have_tabs_and_line_breaks(folders, tmp_path):
     ones, twos = ["the\tcat", "a\nmat", ""], ["old", "sun\t", "who"]
     source = table(tmp_path / "in.csv", premise=ones, hypothesis=twos)

@@ -127,15 +127,6 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
 ]
 
 
-@pytest.mark.parametrize("value", ["", " "])
-@pytest.mark.parametrize("path", ["$EMPTY", "${EMPTY}", "$EMPTY/train.tsv", "a/${EMPTY}.tsv"])
-def test_an_empty_environment_variable_is_an_error_as_one_that_is_not_set(path, value, monkeypatch):
-    monkeypatch.setenv("EMPTY", value)
-    words = f"`data.train` is {path!r}, but the environment variable EMPTY is empty. "
-    found = refusal(TEXT.replace("train.tsv", path))
-    assert found == f"small.toml:5: {words}Set it with: export EMPTY=PATH"
-
-
 @pytest.mark.parametrize(("old", "new", "line", "words"), WRONG)
 def test_an_error_names_file_line_and_option(old, new, line, words):
     assert old in TEXT

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.attention.cache import KeyValueCache, SourceMemory
-from regard.attention.multihead import CrossAttention, Memory
 from regard.state import Cells, State
 
 
@@ -254,17 +253,3 @@ def test_a_shared_source_memory_selects_as_copies_of_it(sentences, selections):
         assert memory.rows == len(index)
         for name, tensor in expanded(memory).items():
             assert torch.equal(tensor, naive[name])
-
-
-def test_attention_to_a_selected_shared_memory_equals_that_to_copies():
-    layer = CrossAttention(4, 2)
-    read = layer.read(torch.randn(3, 5, 4))
-    memory = SourceMemory.of([(read.key, read.value)], torch.tensor([5, 2, 3]))
-    for index in ([0, 0, 1, 1, 2, 2], [5, 4, 0, 0], [3, 1, 1, 0, 2, 2], [0]):
-        copies = replace(memory, **expanded(memory), sharing=1).select(torch.tensor(index))
-        memory = memory.select(torch.tensor(index))
-        hidden = torch.randn(memory.rows, 2, 4)
-        results = []
-        for m in (memory, copies):
-            results.append(layer(hidden, Memory(*m.layer(0), m.mask)))
-        torch.testing.assert_close(*results)
