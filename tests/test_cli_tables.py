@@ -20,7 +20,7 @@ from test_cli import done, refused, regard
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from regard import load, save
+from regard import load
 from regard.cli import app, predict
 from regard.cli.options import Opening, ShardedWork, Sharding
 from regard.data import files, readers
@@ -159,16 +159,6 @@ def test_a_pair_is_two_columns_whose_texts_may_have_tabs_and_line_breaks(folders
     task = load(folders["classification"])
     wanted = task.predict(list(zip(ones, twos, strict=True)))
     assert [row["prediction"] for row in rows(tmp_path / "out.csv")] == wanted
-
-
-def test_a_second_column_is_an_error_for_a_classifier_of_single_texts(folders, tmp_path):
-    task = load(folders["classification"])
-    task.pairs = False
-    save(task, tmp_path / "model")
-    source = table(tmp_path / "in.csv", Sentence=["a cat"], Kind=["x"])
-    call = ("predict", tmp_path / "model", "--file", source, "--out", tmp_path / "out.csv")
-    assert "reads single texts" in refused(*call, "--columns", "Sentence,Kind")
-    done(*call, "--columns", "Sentence")
 
 
 def test_columns_may_be_numbers_of_a_table_without_a_header(folders, tmp_path):

@@ -19,7 +19,7 @@ from regard.experiments.recipe_options import (
 from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, read, sections_of, with_section
 from regard.suggest import nearest
-from regard.tasks import TASKS, register, task_class
+from regard.tasks import TASKS, task_class
 from regard.tasks.task import DecodingOptions, EmbedOptions
 from regard.training import TrainingOptions
 
@@ -227,18 +227,6 @@ def test_a_name_that_nothing_is_near_of_names_all_or_where_they_are_listed():
     assert nearest("qqq", ("seed", "task")) == "Known are: seed, task."
     with pytest.raises(ConfigError, match="`regard init TASK` lists all"):
         regard.train(**LANGUAGE, model="lstm", qqq=1)
-
-
-def test_a_name_that_a_user_registers_is_no_other_name(monkeypatch):
-    monkeypatch.setattr(habit_names, "REGISTERED", set())
-    monkeypatch.setattr("regard.tasks.REGISTERED", habit_names.REGISTERED)
-
-    class Ner(task_class("tagging")):
-        pass
-
-    register("ner", Ner)
-    assert habit_names.task_name("ner") == "ner"
-    del TASKS["ner"]
 
 
 @pytest.mark.parametrize("model", ["some/model", "bilstm"])

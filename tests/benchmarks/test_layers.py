@@ -60,9 +60,3 @@ def test_the_quick_measurement_writes_its_table_and_its_plot(tmp_path, monkeypat
     lines = (tmp_path / "layers.md").read_text().splitlines()
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + len(NAMES)
     assert "| 3 n + " in lines[3] and capsys.readouterr().out.startswith("| layer")
-
-
-def test_the_variance_of_scores_grows_like_the_width_of_a_head():
-    plain, scaled = layers.scores().series
-    for (x, y), (_, divided) in zip(plain.points, scaled.points, strict=True):
-        assert abs(y - x) < 0.3 and abs(divided) < 0.3

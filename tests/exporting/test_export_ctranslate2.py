@@ -53,11 +53,6 @@ def test_eight_bit_weights_halve_the_file_and_keep_the_outputs_close(tmp_path):
     assert 1e-5 < quantized.differences[0].relative < 0.05
 
 
-def test_a_quantized_folder_is_exported_with_its_dequantized_weights(tmp_path):
-    folder = regard.quantize(small.transformer(tmp_path / "model"), tmp_path / "int8")
-    assert regard.export(folder, "ctranslate2").differences[0].relative < 1e-5
-
-
 def test_greedy_search_of_ctranslate2_gives_the_same_continuation(tmp_path):
     folder = small.gpt2(tmp_path / "model")
     made = regard.export(folder, "ctranslate2")

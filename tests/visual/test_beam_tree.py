@@ -59,16 +59,6 @@ def test_the_text_of_a_tree_indents_hypotheses_and_has_their_scores():
     )
 
 
-def test_the_most_probable_tokens_are_shown():
-    picture = Distribution.of([0.1, 0.5, 0.1, 0.3], ["a", "b", "c", "d"], most=3)
-    assert picture.tokens == ("b", "d", "a") and picture.others == 1
-    assert picture.rest == pytest.approx(0.1)
-    shown = [line.split()[:2] for line in picture.text().splitlines()]
-    assert shown[:3] == [["b", "0.5000"], ["d", "0.3000"], ["a", "0.1000"]]
-    bars = [line.count("#") for line in picture.text().splitlines()]
-    assert bars[1] / bars[0] == pytest.approx(0.6, abs=0.02) and bars[3] == 0
-
-
 def test_logits_instead_of_probabilities_raise_an_error():
     with pytest.raises(ConfigError, match="sum to 1, but sum to 3"):
         Distribution.of([1.0, 2.0], ["a", "b"])

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from visual_pages import addresses, embedded, widest
+from visual_pages import addresses, widest
 
 import regard
 from regard.attention.capture import label
-from regard.attention.pruning import prune_heads
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors
 from regard.data.batches import Sequences
@@ -123,23 +122,6 @@ def test_the_attention_of_causal_models_is_recorded(input_format):
     assert panels[0].queries[:3] == ("[CLS]", "it", "was")
     bars, _ = attention.for_token("ran", layer=2, example=1).parts
     assert bars.probabilities[3:] == (0.0,) * 6  # what stands behind is not seen
-
-
-def test_pruned_heads_keep_their_numbers_on_the_page():
-    model = bert()
-    prune_heads(model, {1: [1, 3], 2: [1, 2, 3, 4]})
-    with regard.look(model) as attention, torch.no_grad():
-        model.encode(Sequences.of([[5, 6, 7]], 0))
-    heads = attention.plot()
-    assert [(panel.layer, len(panel.heads)) for panel in heads.panels] == [(1, 2), (3, 4)]
-    assert [one.title[-6:] for one in attention.plot(layer=1).heatmaps()] == ["head 2", "head 4"]
-    torch.testing.assert_close(
-        torch.tensor(heads.select(layer=1).mean(4).weights), torch.tensor(heads.panels[0].heads[1])
-    )
-    with pytest.raises(ConfigError, match="`head` must be 2, 4, but is 1"):
-        heads.select(layer=1).mean(1)
-    (data,) = embedded(heads.html())
-    assert [panel["numbers"] for panel in data["panels"]] == [[2, 4], [1, 2, 3, 4]]
 
 
 # ------------------------------------------------------------------------------- words

@@ -12,7 +12,6 @@ from their_encoders import (
     CASES,
     ENDINGS,
     FAMILIES,
-    SAME,
     T,
     V,
     answers,
@@ -124,22 +123,6 @@ def test_exported_encoders_open_in_transformers_and_are_read_again_unchanged(
     assert back.config == config and back.heads.keys() == ours.heads.keys()
     for name, tensor in weights(ours).items():
         assert torch.equal(weights(back)[name], tensor), name
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_encoder_without_heads_opens_in_transformers(family, tmp_path):
-    kind = FAMILIES[family].layout.model
-    ours = randomized(
-        EncoderWithHeads(kind(kind.Config(V, d_model=12, d_ff=20, heads=3, layers=1)), {})
-    )
-    model, report = opened(tmp_path, "Model", ours.eval())
-    assert not report["unexpected_keys"] and not report["mismatched_keys"]
-    assert all("pooler" in name for name in report["missing_keys"])
-    texts = batch(0)
-    expected = ask(model, texts, pad=ours.config.pad).last_hidden_state
-    found = ours.encoder.encode(texts)
-    torch.testing.assert_close(found[texts.keep], expected[texts.keep], **SAME)
-    assert dict(from_published(*to_published(ours)).heads) == {}
 
 
 # -------------------------------------------------------------------- tensors that do not fit
