@@ -246,7 +246,8 @@ class TableFile:
         if self.format == "parquet":
             yield from _parquet_records(self.path, fields)
             return
-        contents, make = self._contents(), self._record
+        contents = self._contents()
+        make: Callable[[int, Any], Record] = self._record
         if self.format in ("csv", "tsv"):
             if (first := next(contents, None)) is None:
                 return
