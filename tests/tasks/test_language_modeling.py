@@ -206,9 +206,6 @@ def test_an_empty_prompt_starts_as_texts_of_the_format_do(task, tokenizer):
 def test_a_prompt_starts_with_the_special_token_of_the_template(task, tokenizer):
     begun = tokenizer.with_template(Template.around((1,), (1,), ()))
     other = TextGenerator(task.module, begun)
-    (hypothesis,) = other.hypotheses(["the"], max_tokens=3)[0][:1]
-    plain = task.hypotheses(["the"], max_tokens=3)[0][0]
-    assert hypothesis.log_prob != plain.log_prob
     assert other.generate("the", max_tokens=3).startswith("the")
     fast = tokenizers.Tokenizer.from_str(begun.to_str())
     assert other.prompt_ids(["the"]) == [fast.encode("the").ids]

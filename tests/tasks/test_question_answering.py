@@ -180,15 +180,9 @@ def test_targets_and_loss_equal_those_of_transformers(folder, tmp_path):
             targets.append(where)
             segments = torch.tensor([[0] * positions[0] + [1] * (len(ids) - positions[0])])
             first, last = (torch.tensor([position]) for position in where)
+            given = dict(input_ids=torch.tensor([ids]), token_type_ids=segments)
             with torch.no_grad():
-                theirs += float(
-                    model(
-                        input_ids=torch.tensor([ids]),
-                        token_type_ids=segments,
-                        start_positions=first,
-                        end_positions=last,
-                    ).loss
-                )
+                theirs += float(model(**given, start_positions=first, end_positions=last).loss)
     assert part.targets[:, :2].tolist() == [list(where) for where in targets]
     assert 0 < sum(where != (0, 0) for where in targets) < len(targets) - 1
     batches = task.train_batches()
@@ -207,12 +201,9 @@ def test_targets_and_loss_equal_those_of_transformers(folder, tmp_path):
 @given(st.data())
 def test_best_spans_equal_a_brute_force_search(data):
     rows, width = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
-    scores = torch.tensor(
-        data.draw(
-            st.lists(st.integers(-2, 2), min_size=rows * width * 2, max_size=rows * width * 2)
-        )
-    ).float()  # small whole numbers: many spans are equal
-    scores = scores.view(rows, width, 2)
+    count = rows * width * 2
+    numbers = st.lists(st.integers(-2, 2), min_size=count, max_size=count)  # many spans are equal
+    scores = torch.tensor(data.draw(numbers)).float().view(rows, width, 2)
     first = torch.tensor([data.draw(st.integers(0, width)) for _ in range(rows)])
     counts = torch.tensor([data.draw(st.integers(0, width - int(f))) for f in first])
     longest, most = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 8))

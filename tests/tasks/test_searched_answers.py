@@ -152,13 +152,10 @@ def test_the_loss_of_training_equals_that_of_transformers(folder, tmp_path):
                 b = [k for k in inside if offsets[k][1] == stop]
                 if a and b:
                     first, last = torch.tensor(a), torch.tensor(b)
-            none = (first == given["cls_index"]).float()
+            given |= dict(start_positions=first, end_positions=last)
+            given["is_impossible"] = (first == given["cls_index"]).float()
             with torch.no_grad():
-                theirs += float(
-                    model(
-                        **given, start_positions=first, end_positions=last, is_impossible=none
-                    ).loss
-                )
+                theirs += float(model(**given).loss)
     batches = task.train_batches()
     for _ in range(batches.batches_per_epoch):
         loss, _ = task.losses(next(batches))[0]["loss"]
