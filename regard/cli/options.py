@@ -259,7 +259,7 @@ class ShardedWork:
 
     model: Path
     verb: str
-    too_long: str
+    too_long: Literal["error", "truncate"]
     opening: Opening
     options: Mapping[str, Any]
     columns: str | None

@@ -256,7 +256,7 @@ class Study:
             with closing(results_of(self.executor, jobs)) as results:
                 for job, future in results:
                     run = left[job.name]
-                    row = {"run": job.name, "trial": run.trial, "params": dict(run.params)}
+                    row: Row = {"run": job.name, "trial": run.trial, "params": dict(run.params)}
                     row |= {**run.split, "until": until}
                     try:
                         reached: Any = future.result()

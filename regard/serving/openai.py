@@ -222,7 +222,8 @@ class Body:
         options = self.request.stream_options
         if options is None or not options.include_usage:
             return None
-        return self.chunk_of([]) | {"usage": self.usage(results)}
+        body: Any = self  # the classes of bodies have chunks and count tokens
+        return body.chunk_of([]) | {"usage": body.usage(results)}
 
 
 @dataclass(frozen=True)

@@ -570,9 +570,11 @@ def _correlations(
             totals[layer] = [old + new for old, new in zip(totals[layer], sums, strict=True)]
     tables = []
     for total in totals:
-        products, cell, value, *squares = (summed / targets[..., 0].numel() for summed in total)
+        products, cell, value, *mean_squares = (
+            summed / targets[..., 0].numel() for summed in total
+        )
         table = products - cell[:, None] * value
-        for axis, mean, square in ((1, cell, squares[0]), (0, value, squares[1])):
+        for axis, mean, square in ((1, cell, mean_squares[0]), (0, value, mean_squares[1])):
             variance = square - mean.square()
             variance = torch.where(variance > 1e-13 * square, variance, torch.nan)
             table = table / variance.sqrt().unsqueeze(axis)
