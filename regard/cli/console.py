@@ -293,8 +293,13 @@ class ArrivingLines:
     def __init__(self, stream: Any):
         self.stream = stream
         self.waiting: deque[bytes] = deque()
+        self.lines = self._read()
 
-    def __iter__(self) -> Iterator[bytes]:
+    def readline(self, limit: int) -> bytes:
+        """The next line as a whole, whatever the limit; b"" at the end."""
+        return next(self.lines, b"")
+
+    def _read(self) -> Iterator[bytes]:
         rest = b""
         while block := self.stream.read1(BLOCK):
             *whole, rest = (rest + block).split(b"\n")
