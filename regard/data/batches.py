@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -351,8 +351,28 @@ class Sequences:
         )
 
 
+class RowBatch:
+    """A dataclass whose tensors and sequences have a row for each of its B examples, and whose
+    `count` is a cached property.
+    """
+
+    def select(self, rows: Tensor) -> Self:
+        """The examples of these indices."""
+        return self._map(lambda x: x.select(rows) if isinstance(x, Sequences) else x[rows])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same examples on another device; the count goes along, so nobody waits for it."""
+        batch = self._map(lambda x: x.to(device) if isinstance(x, Sequences) else moved(x, device))
+        vars(batch)["count"] = cast(Any, self).count
+        return batch
+
+    def _map(self, change: Callable[[Any], Any]) -> Self:
+        parts = {n: x for n, x in vars(self).items() if isinstance(x, Tensor | Sequences)}
+        return replace(cast(Any, self), **{name: change(part) for name, part in parts.items()})
+
+
 @dataclass(frozen=True, eq=False)
-class PairBatch:
+class PairBatch(RowBatch):
     """Sentences and their translations, row by row.
 
     A target row is `bos … eos`: the decoder reads `target.ids[:, :-1]` and is to predict
@@ -371,17 +391,9 @@ class PairBatch:
         """The number of pairs, B."""
         return len(self.target)
 
-    def select(self, rows: Tensor) -> PairBatch:
-        """The pairs of these indices."""
-        return PairBatch(self.source.select(rows), self.target.select(rows))
-
-    def to(self, device: torch.device | str) -> PairBatch:
-        """The same pairs on another device; the count goes along, so that nobody waits for it."""
-        return _with_count(PairBatch(self.source.to(device), self.target.to(device)), self.count)
-
 
 @dataclass(frozen=True, eq=False)
-class StreamBatch:
+class StreamBatch(RowBatch):
     """A window over B texts read in parallel: `tokens` (B, T) and `targets` (B, T), the next ones.
 
     `fresh` says that the streams start (again): a state carried from the batch before must be
@@ -402,15 +414,6 @@ class StreamBatch:
         """The number of streams, B."""
         return self.tokens.shape[0]
 
-    def select(self, rows: Tensor) -> StreamBatch:
-        """The streams of these indices."""
-        return StreamBatch(self.tokens[rows], self.targets[rows], self.fresh)
-
-    def to(self, device: torch.device | str) -> StreamBatch:
-        """The same window on another device; the count goes along, so that nobody waits for it."""
-        tokens, targets = moved(self.tokens, device), moved(self.targets, device)
-        return _with_count(StreamBatch(tokens, targets, self.fresh), self.count)
-
 
 class Batches(Protocol):
     """Batches without end, epoch after epoch, that can stop anywhere and go on from there.
@@ -427,8 +430,3 @@ class Batches(Protocol):
     def __next__(self) -> Any: ...
     def position(self) -> dict[str, Any]: ...
     def restore(self, position: dict[str, Any]) -> None: ...
-
-
-def _with_count(batch: Any, count: int) -> Any:
-    vars(batch)["count"] = count
-    return batch

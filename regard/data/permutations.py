@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batches import Sequences, moved
+from regard.data.batches import RowBatch, Sequences
 from regard.data.sampler import BatchSequence, MadeBatches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
@@ -45,7 +46,7 @@ class PermutationOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class PermutationBatch:
+class PermutationBatch(RowBatch):
     """Segments (B, T) whose extras are those that `Xlnet.streams` reads, and what is predicted.
 
     labels: (B, P), the ids at the targets.
@@ -56,7 +57,7 @@ class PermutationBatch:
     labels: Tensor
     fresh: bool
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Predicted tokens."""
         return self.labels.numel()
@@ -64,15 +65,6 @@ class PermutationBatch:
     def __len__(self) -> int:
         """The number of rows, B."""
         return len(self.segments)
-
-    def select(self, rows: Tensor) -> PermutationBatch:
-        """The segments of these indices."""
-        return replace(self, segments=self.segments.select(rows), labels=self.labels[rows])
-
-    def to(self, device: torch.device | str) -> PermutationBatch:
-        """The same batch on another device."""
-        segments, labels = self.segments.to(device), moved(self.labels, device)
-        return replace(self, segments=segments, labels=labels)
 
 
 def sample_targets(length: int, options: PermutationOptions, uniform: Iterator[float]) -> list[int]:

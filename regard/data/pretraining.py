@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -37,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batches import IGNORE, PairBatch, Sequences, moved
+from regard.data.batches import IGNORE, PairBatch, RowBatch, Sequences
 from regard.data.corpus import Corpus
 from regard.data.encoder_inputs import bert_truncation
 from regard.data.lm_streams import DocumentWindows, WindowBatch
@@ -291,7 +292,7 @@ def _chosen(
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedBatch:
+class MaskedBatch(RowBatch):
     """Texts with masks, and their labels (B, T).
 
     follows: (B,) int64 of pairs, 0 where the second text follows the first and 1 where it does not.
@@ -301,7 +302,7 @@ class MaskedBatch:
     labels: Tensor
     follows: Tensor | None = None
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Chosen tokens."""
         return int((self.labels != IGNORE).sum())
@@ -309,20 +310,6 @@ class MaskedBatch:
     def __len__(self) -> int:
         """The number of texts, B."""
         return len(self.texts)
-
-    def select(self, rows: Tensor) -> MaskedBatch:
-        """The texts of these indices."""
-        follows = None if self.follows is None else self.follows[rows]
-        return replace(
-            self, texts=self.texts.select(rows), labels=self.labels[rows], follows=follows
-        )
-
-    def to(self, device: torch.device | str) -> MaskedBatch:
-        """The same batch on another device."""
-        follows = None if self.follows is None else moved(self.follows, device)
-        return replace(
-            self, texts=self.texts.to(device), labels=moved(self.labels, device), follows=follows
-        )
 
 
 class Row(NamedTuple):

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from regard.metrics.score import LabelReport, Score, ScoresByLabel, check_any, check_equal
+from regard.metrics.score import LabelCounts, LabelReport, Score, check_any, check_equal
 from regard.text.trees import ROOT, TRACE, ConstituencyTree, Span
 
 PUNCTUATION = (",", ":", "``", "''", ".")
@@ -75,10 +75,7 @@ class BracketF1:
     def __init__(self) -> None:
         self._counts = BracketCounts()
         self._sentences = self._errors = self._skipped = 0
-        # Memory grows with the labels, not with the data.
-        self._correct: Counter[str] = Counter()
-        self._predicted: Counter[str] = Counter()
-        self._target: Counter[str] = Counter()
+        self._labels = LabelCounts()
 
     def add(
         self, predictions: Sequence[ConstituencyTree], references: Sequence[ConstituencyTree]
@@ -99,12 +96,8 @@ class BracketF1:
             else:
                 matched = predicted.brackets & target.brackets
                 self._counts += _compared(predicted, target, matched.total())
-                for sums, brackets in (
-                    (self._correct, matched),
-                    (self._predicted, predicted.brackets),
-                    (self._target, target.brackets),
-                ):
-                    sums.update(label for _, _, label in brackets.elements())
+                columns = matched, predicted.brackets, target.brackets
+                self._labels.add(*([span[2] for span in c.elements()] for c in columns))
 
     def result(self) -> BracketScore:
         """The score of all sentences.
@@ -114,12 +107,7 @@ class BracketF1:
         """
         check_any(self._sentences, "Bracket F1")
         counts, errors, skipped = self._counts, self._errors, self._skipped
-        labels = ScoresByLabel.of(
-            {
-                label: (self._correct[label], self._predicted[label], self._target[label])
-                for label in sorted(self._predicted | self._target)
-            }
-        )
+        labels = self._labels.scores()
         totals = {**asdict(counts), "errors": errors, "skipped": skipped}
         signature = f"rules:COLLINS|sentences:{counts.sentences}|errors:{errors}|skipped:{skipped}"
         return BracketScore(

@@ -10,13 +10,12 @@ scored as conlleval and seqeval's default mode do: every word that is not outsid
 entity, in any scheme.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from regard.errors import RegardError
-from regard.metrics.score import LabelReport, Score, ScoresByLabel, check_any, check_equal
+from regard.metrics.score import LabelCounts, LabelReport, Score, check_any, check_equal
 
 
 class Span(NamedTuple):
@@ -122,10 +121,7 @@ class EntityF1:
 
     def __init__(self) -> None:
         self.sentences = 0
-        # Memory grows with the types of entities, not with the data.
-        self._correct: Counter[str] = Counter()
-        self._predicted: Counter[str] = Counter()
-        self._target: Counter[str] = Counter()
+        self._counts = LabelCounts()
 
     def add(self, predictions: Sentences, references: Sentences) -> None:
         """The tags of sentences, one for each word.
@@ -137,9 +133,8 @@ class EntityF1:
         for tags, reference_tags in zip(predictions, references, strict=True):
             check_equal(tags, reference_tags, "predicted tags", "words")
             predicted, target = set(spans(tags)), set(spans(reference_tags))
-            self._correct.update(span.type for span in predicted & target)
-            self._predicted.update(span.type for span in predicted)
-            self._target.update(span.type for span in target)
+            columns = predicted & target, predicted, target
+            self._counts.add(*([span.type for span in column] for column in columns))
             self.sentences += 1
 
     def result(self) -> EntityScore:
@@ -149,12 +144,7 @@ class EntityF1:
             RegardError: nothing was added.
         """
         check_any(self.sentences, "Entity F1")
-        types = ScoresByLabel.of(
-            {
-                name: (self._correct[name], self._predicted[name], self._target[name])
-                for name in sorted(self._predicted | self._target)
-            }
-        )
+        types = self._counts.scores()
         micro = types.micro
         signature = "mode:default|scheme:any|average:micro"
         signature += f"|sentences:{self.sentences}|entities:{micro.targets}"

@@ -201,59 +201,9 @@ Numbers = Sequence[float] | np.ndarray | Tensor
 
 
 class Pearson:
-    """Pearson's correlation, from means and products of deviations in float64.
+    """Pearson's correlation, in float64; 16 bytes are kept for each pair."""
 
-    The first pair is subtracted from all, and batches are merged by their means (Chan, Golub and
-    LeVeque 1983): numbers far from zero lose no digits, and memory does not grow.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._origin = np.zeros((2, 1))
-        self._means = np.zeros(2)
-        self._products = np.zeros((2, 2))  # sums of products of deviations from the means
-        self._range = np.array([[math.inf, math.inf], [-math.inf, -math.inf]])
-
-    def add(self, predictions: Numbers, references: Numbers) -> None:
-        """Count predictions with their references, two arrays of one shape.
-
-        Raises:
-            RegardError: unequal shapes; a number that is not finite.
-        """
-        pairs = _pair(predictions, references)  # (2, N)
-        size = pairs.shape[1]
-        if not size:
-            return
-        if not self.count:
-            self._origin = pairs[:, :1].copy()
-        pairs -= self._origin
-        means, total = pairs.mean(1), self.count + size
-        deviations = pairs - means[:, None]
-        shift = means - self._means
-        within, between = deviations @ deviations.T, np.outer(shift, shift)
-        self._products += within + between * (self.count * size / total)
-        self._means += shift * (size / total)
-        self._range[0] = np.minimum(self._range[0], pairs.min(1))
-        self._range[1] = np.maximum(self._range[1], pairs.max(1))
-        self.count = total
-
-    def result(self) -> Score:
-        """Between -1 and 1; NaN where predictions or targets are constant, as the signature says.
-
-        Raises:
-            RegardError: nothing was added.
-        """
-        check_any(self.count, "Pearson correlation")
-        # The range tells exactly; the products may be no more than what rounding left.
-        constant = (self._range[0] == self._range[1]) | (self._products.diagonal() == 0)
-        return _correlation("Pearson correlation", self._products, constant, self.count)
-
-
-class Spearman:
-    """Pearson's correlation of ranks; equal numbers share the mean of their ranks.
-
-    Ranks need all numbers: 16 bytes are kept for each pair.
-    """
+    name = "Pearson correlation"
 
     def __init__(self) -> None:
         self._values = array("d"), array("d")
@@ -274,22 +224,35 @@ class Spearman:
             RegardError: nothing was added.
         """
         count = len(self._values[0])
-        check_any(count, "Spearman correlation")
-        ranks = np.stack([_ranks(np.array(values)) for values in self._values])
-        deviations = ranks - (count + 1) / 2  # the mean rank, with ties or without
-        constant = np.all(deviations == 0, axis=1)
-        return _correlation("Spearman correlation", deviations @ deviations.T, constant, count)
+        check_any(count, self.name)
+        rows = np.stack([self.compared(np.array(values)) for values in self._values])
+        rows -= rows[:, :1]  # numbers far from zero lose no digits
+        rows -= rows.mean(1, keepdims=True)
+        return _correlation(self.name, rows @ rows.T, count)
+
+    @staticmethod
+    def compared(values: np.ndarray) -> np.ndarray:
+        """What is correlated of one side: (N,) -> (N,)."""
+        return values
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1; those of equal numbers are averaged."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (counts.cumsum() - (counts - 1) / 2)[inverse]
+class Spearman(Pearson):
+    """Pearson's correlation of ranks; equal numbers share the mean of their ranks."""
+
+    name = "Spearman correlation"
+
+    @staticmethod
+    def compared(values: np.ndarray) -> np.ndarray:
+        """Ranks from 1; those of equal numbers are averaged."""
+        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+        ranks: np.ndarray = (counts.cumsum() - (counts - 1) / 2)[inverse]
+        return ranks
 
 
-def _correlation(name: str, products: np.ndarray, constant: np.ndarray, count: int) -> Score:
+def _correlation(name: str, products: np.ndarray, count: int) -> Score:
     signature = f"count:{count}"
-    sides = [side for side, flat in zip(("predictions", "targets"), constant, strict=True) if flat]
+    variances = dict(zip(("predictions", "targets"), products.diagonal(), strict=True))
+    sides = [side for side, variance in variances.items() if variance == 0]
     if sides:
         # No number is right here, and an error would end a training that has just started.
         reason = f"undefined:constant {' and '.join(sides)}"

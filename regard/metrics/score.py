@@ -275,6 +275,26 @@ class ScoresByLabel:
         return [scores.cells() for scores in (*self.classes, self.micro, self.macro)]
 
 
+class LabelCounts:
+    """How often each label was right, predicted and a target."""
+
+    def __init__(self) -> None:
+        self.correct, self.predicted, self.targets = Counter[str](), Counter[str](), Counter[str]()
+
+    def add(self, correct: Iterable[str], predicted: Iterable[str], targets: Iterable[str]) -> None:
+        """Count labels."""
+        self.correct.update(correct)
+        self.predicted.update(predicted)
+        self.targets.update(targets)
+
+    def scores(self) -> ScoresByLabel:
+        """Those of each label that occurs, in alphabetical order."""
+        labels = sorted(self.predicted | self.targets)
+        return ScoresByLabel.of(
+            {x: (self.correct[x], self.predicted[x], self.targets[x]) for x in labels}
+        )
+
+
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 

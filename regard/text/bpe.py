@@ -153,7 +153,6 @@ def learn_merges(
     vocab_size: int,
     special_tokens: list[str],
     min_frequency: int,
-    alphabet_limit: int | None = None,
 ) -> tuple[list[str], list[Pair]]:
     """Run the library's trainer over lists of words.
 
@@ -161,7 +160,6 @@ def learn_merges(
     never unknown.
 
     min_frequency: a pair seen less often is not merged
-    alphabet_limit: keep only so many symbols of one character, the most frequent ones
 
     Returns:
         The coded symbols by id, after the special tokens, and the coded merges in order.
@@ -186,13 +184,11 @@ def learn_merges(
     fast = Tokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
     trainer = bpe_trainer(vocab_size, special_tokens, min_frequency)
-    if alphabet_limit is not None:
-        trainer.limit_alphabet = alphabet_limit
     fast.train_from_iterator(stream(), trainer)
     model = json.loads(fast.to_str())["model"]
     symbols = sorted(model["vocab"], key=model["vocab"].__getitem__)[len(special_tokens) :]
     if len(special_tokens) + len(symbols) > vocab_size:
-        hint = "Or keep only the most frequent symbols: alphabet_limit=…"
+        hint = "Or take byte-bpe, whose alphabet has 256 symbols."
         raise too_small(vocab_size, len(special_tokens), len(symbols), hint)
     return symbols, [(left, right) for left, right in model["merges"]]
 
@@ -320,18 +316,14 @@ def rebuild_merges(vocab: Mapping[str, int], unlearned: Iterable[str] = ()) -> l
 # ------------------------------------------------------------------------------- kinds of tokenizer
 
 
-def train(
-    inputs: TrainerInput, *, min_frequency: int = 2, alphabet_limit: int | None = None
-) -> Tokenizer:
+def train(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
     """Subwords of characters, with </w> at the end of a word. Decoding joins words by one space.
 
     min_frequency: a pair seen less often is not merged
-    alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
-        character counts twice, with and without </w>
     """
     inputs.preprocessing.check_split("whitespace", "punctuation")
     unknown, codes = inputs.unknown(), SymbolCodes(suffix=END)
-    limits = inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet_limit
+    limits = inputs.vocab_size, inputs.special_tokens, min_frequency
     coded, merges = learn_merges(inputs.words(), codes, code_with_suffix, *limits)
     vocab, decoded = _decode(coded, merges, codes, inputs.special_tokens)
     model = models.BPE(vocab, decoded, unk_token=unknown, end_of_word_suffix=END)

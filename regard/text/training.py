@@ -17,9 +17,7 @@ from regard.text.preprocessing import Preprocessing, TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
-# Options of trainers that are whole numbers -> the least of each; None where it is the default.
 MOST = 2**31 - 1
-COUNTS = {"min_frequency": 0, "alphabet_limit": 1, "max_word_length": 1, "max_subword_length": 1}
 
 
 def train(
@@ -73,16 +71,15 @@ def _resolve(
     module, _, function = address.partition(":")
     learn = getattr(import_module(module), function)
     parameters = inspect.signature(learn).parameters.values()
-    defined = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    defined = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     shared = [field.name for field in fields(Preprocessing)]
     for name in options:
         if name not in defined and name not in shared:
             raise ConfigError(
                 f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*defined, *shared])}"
             )
-    for name, least in COUNTS.items():
-        if name in options and (options[name] is not None or defined[name] is not None):
-            _check_count(name, options[name], least)
+    if "min_frequency" in options:
+        _check_count("min_frequency", options["min_frequency"], 0)
     preprocessing = Preprocessing(**(defaults | {k: v for k, v in options.items() if k in shared}))
     return learn, preprocessing, {k: v for k, v in options.items() if k in defined}
 

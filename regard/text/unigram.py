@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from regard.errors import ConfigError, MissingExtra, check_at_least, shown
+from regard.errors import ConfigError, MissingExtra, shown
 from regard.text import sentencepiece
 from regard.text.preprocessing import TrainerInput
 from regard.text.sentencepiece import SPACE
@@ -142,20 +142,11 @@ def model_of(saved: Mapping[str, Any]) -> UnigramModel:
 LINE = 200  # words of a line that the trainer reads; it leaves out very long lines
 
 
-def train(
-    inputs: TrainerInput,
-    *,
-    max_subword_length: int = 16,
-    character_coverage: float = 0.9995,
-    split_by_unicode_script: bool = True,
-) -> Tokenizer:
+def train(inputs: TrainerInput, *, character_coverage: float = 0.9995) -> Tokenizer:
     """Train a unigram tokenizer. A word includes the space before it, as the character "▁".
 
-    max_subword_length: in characters
     character_coverage: the share of the characters of the texts that the vocabulary covers; rarer
         characters are unknown
-    split_by_unicode_script: no subword has characters of two scripts, or letters together with
-        digits or punctuation
 
     Raises:
         ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
@@ -166,7 +157,6 @@ def train(
         raise ConfigError(
             f"`character_coverage` must be from 0.98 to 1, but is {shown(character_coverage)}."
         )
-    check_at_least(1, max_subword_length=max_subword_length)
     unknown = inputs.special_tokens.index(inputs.unknown())
     words = [word for line in inputs.words() for word in line]
     size = inputs.vocab_size - len(inputs.special_tokens)
@@ -178,9 +168,7 @@ def train(
         else _learned(
             words,
             vocab_size=size + 1,  # with their token for unknown characters
-            max_sentencepiece_length=max_subword_length,
             character_coverage=float(character_coverage),
-            split_by_unicode_script=split_by_unicode_script,
         )
     )
     if SPACE not in (piece.text for piece in pieces):
@@ -232,9 +220,6 @@ def _learned(words: Sequence[str], **options: Any) -> list[sentencepiece.Piece]:
             **options,
         )
     except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(
-            "`max_subword_length`, `character_coverage` or `split_by_unicode_script` is wrong for "
-            f"this kind of tokenizer: {error}"
-        ) from None
+        raise ConfigError(f"the unigram tokenizer cannot be trained: {error}") from None
     model = sentencepiece.parsed(Path("the learned model"), file.getvalue())
     return [piece for piece in model.pieces if piece.type == sentencepiece.NORMAL]

@@ -27,6 +27,7 @@ from regard.text.bpe import (
 from regard.text.preprocessing import Preprocessing, TrainerInput
 
 PREFIX = "##"
+LONGEST_WORD = 100  # characters; a longer word is unknown as a whole, as of BERT
 
 
 @dataclass(frozen=True)
@@ -59,32 +60,18 @@ class Match:
     found: str | None
 
 
-def train(
-    inputs: TrainerInput,
-    *,
-    min_frequency: int = 2,
-    alphabet_limit: int | None = None,
-    max_word_length: int = 100,
-) -> Tokenizer:
-    """Subwords by frequency.
-
-    min_frequency: a pair seen less often is not merged
-    alphabet_limit: keep only so many symbols of one character, the most frequent ones; each
-        character counts twice, with and without ##
-    max_word_length: a longer word is unknown as a whole (BERT: 100 characters)
-    """
+def train(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
+    """Subwords by frequency. min_frequency: a pair seen less often is not merged."""
     inputs.preprocessing.check_split("punctuation", "whitespace")
     unknown, codes = inputs.unknown(), SymbolCodes(prefix=PREFIX)
-    limits = inputs.vocab_size, inputs.special_tokens, min_frequency, alphabet_limit
+    limits = inputs.vocab_size, inputs.special_tokens, min_frequency
     coded, _ = learn_merges(inputs.words(), codes, code_with_prefix, *limits)
     subwords = [*inputs.special_tokens, *map(codes.decode, coded)]
-    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown, max_word_length)
+    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown)
 
 
-def train_likelihood(
-    inputs: TrainerInput, *, min_frequency: int = 2, max_word_length: int = 100
-) -> Tokenizer:
-    """Subwords by likelihood; min_frequency and max_word_length as in `train`.
+def train_likelihood(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
+    """Subwords by likelihood; min_frequency as in `train`.
 
     The score favours pairs that nearly always occur together, however rare: raise min_frequency on
     a large corpus, or the vocabulary fills with rare words.
@@ -101,7 +88,7 @@ def train_likelihood(
     merges = learn_by_likelihood(words, min_frequency)
     while len(subwords) < inputs.vocab_size and (merge := next(merges, None)):
         subwords[merge.symbol] = None
-    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown, max_word_length)
+    return longest_match_tokenizer(subwords, inputs.preprocessing, unknown)
 
 
 def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterator[ScoredMerge]:
@@ -166,9 +153,9 @@ def longest_match(word: str, subwords: Collection[str]) -> Iterator[Match]:
 
 
 def longest_match_tokenizer(
-    subwords: Iterable[str], preprocessing: Preprocessing, unknown: str, max_word_length: int = 100
+    subwords: Iterable[str], preprocessing: Preprocessing, unknown: str
 ) -> Tokenizer:
     """A WordPiece tokenizer of these subwords, ids in their order; a repeated one counts once."""
     vocab = {subword: i for i, subword in enumerate(dict.fromkeys(subwords))}
-    model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=max_word_length)
+    model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD)
     return assemble(model, preprocessing, decoders.WordPiece(prefix=PREFIX, cleanup=True))

@@ -211,7 +211,6 @@ def test_trained_tokenizers_are_the_same_each_time_and_keep_every_covered_charac
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_subword_length": 0}, "max_subword_length"),
         ({"character_coverage": 0}, "character_coverage"),
         ({"split": "gpt2"}, "split"),
         ({"special_tokens": ["<pad>"]}, "<unk>"),
