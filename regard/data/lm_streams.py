@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data.batches import IGNORE, Sequences, StreamBatch, moved
+from regard.data.batches import IGNORE, RowBatch, Sequences, StreamBatch
 from regard.data.sampler import BatchSequence, MadeBatches, in_batches, permutation
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, check_at_least
@@ -49,14 +49,7 @@ class ParallelStreams(BatchSequence[StreamBatch]):
     def __init__(self, text: TokenArray, *, batch_size: int, sequence_length: int):
         self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
         self.predicted = _check(text, batch_size, sequence_length)
-        if batch_size > self.predicted:
-            raise ConfigError(
-                f"`batch_size` must be at most {self.predicted}, the number of tokens to predict, "
-                f"but is {batch_size}."
-            )
-        short, longer = divmod(self.predicted, batch_size)
-        self._lengths = np.where(np.arange(batch_size) < longer, short + 1, short)  # (B,)
-        self._starts = np.cumsum(self._lengths) - self._lengths  # (B,)
+        self._lengths, self._starts = _streams(self.predicted, batch_size)
 
     def __len__(self) -> int:
         return -(-self.length // self.sequence_length)
@@ -251,6 +244,22 @@ def _batch(text: TokenArray, starts: np.ndarray, lengths: np.ndarray, fresh: boo
     return StreamBatch(torch.from_numpy(tokens), torch.from_numpy(targets), fresh)
 
 
+def _streams(count: int, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The lengths and the starts of streams of nearly equal length, (B,) both.
+
+    Raises:
+        ConfigError: there are more streams than tokens to predict.
+    """
+    if batch_size > count:
+        raise ConfigError(
+            f"`batch_size` must be at most {count}, the number of tokens to predict, but is "
+            f"{batch_size}."
+        )
+    short, longer = divmod(count, batch_size)
+    lengths = np.where(np.arange(batch_size) < longer, short + 1, short)
+    return lengths, np.cumsum(lengths) - lengths
+
+
 def _check(text: TokenArray, batch_size: int, sequence_length: int) -> int:
     """The number of tokens to predict, after checking the arguments."""
     check_at_least(1, batch_size=batch_size, sequence_length=sequence_length)
@@ -267,7 +276,7 @@ def _identity(text: TokenArray, batch_size: int, sequence_length: int) -> dict[s
 
 
 @dataclass(frozen=True, eq=False)
-class BidirectionalBatch:
+class BidirectionalBatch(RowBatch):
     """B texts, read in both directions.
 
     tokens: 2B sequences, first those of the forward direction.
@@ -290,18 +299,12 @@ class BidirectionalBatch:
         """The number of texts, B."""
         return len(self.tokens) // 2
 
-    def select(self, rows: Tensor) -> BidirectionalBatch:
+    def select(self, rows: Tensor) -> Self:
         """The texts of these indices, in both directions."""
         both = torch.cat([rows, rows + len(self)])
         restarts = None if self.restarts is None else self.restarts[rows]
         tokens, targets = self.tokens.select(both), self.targets[both]
-        return BidirectionalBatch(tokens, targets, self.fresh, restarts)
-
-    def to(self, device: torch.device | str) -> BidirectionalBatch:
-        """The same on another device."""
-        restarts = None if self.restarts is None else moved(self.restarts, device)
-        targets = moved(self.targets, device)
-        return BidirectionalBatch(self.tokens.to(device), targets, self.fresh, restarts)
+        return replace(self, tokens=tokens, targets=targets, restarts=restarts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,15 +378,8 @@ class BidirectionalStreams(BatchSequence[BidirectionalBatch]):
         check_at_least(1, batch_size=batch_size, sequence_length=sequence_length)
         check_at_least(0, restart_every=restart_every)
         self.restart_every = restart_every
-        if batch_size > text.count:
-            raise ConfigError(
-                f"`batch_size` must be at most {text.count}, the number of tokens to predict, but "
-                f"is {batch_size}."
-            )
         self.text, self.batch_size, self.sequence_length = text, batch_size, sequence_length
-        short, longer = divmod(text.count, batch_size)
-        self._lengths = np.where(np.arange(batch_size) < longer, short + 1, short)  # (B,)
-        self._starts = np.cumsum(self._lengths) - self._lengths  # (B,)
+        self._lengths, self._starts = _streams(text.count, batch_size)
 
     def __len__(self) -> int:
         return -(-int(self._lengths[0]) // self.sequence_length)

@@ -38,7 +38,7 @@ _names, __getattr__ = names_of(
         "kl_divergence",
         "score": "Metric Score Scores",
         "squad": "SQuAD SQuAD2 SquadScore",
-        "text": "BLEU CHRF CIDEr ROUGE bleu chrf",
+        "text": "BLEU CHRF CIDEr ROUGE",
     },
 )
 __all__ = sorted([*_names, "METRICS", "metric_class"])

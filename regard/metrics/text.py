@@ -107,30 +107,15 @@ class BLEU(_CorpusScore):
 
 
 class CHRF(_CorpusScore):
-    """chrF: F-score of character n-grams (to 6), recall weighing `beta` times; 0 to 100.
+    """chrF: F-score of character n-grams (to 6), recall weighing twice; 0 to 100.
 
     words: also word n-grams up to this length; 2 is chrF++.
     """
 
-    def __init__(self, words: int = 0, lowercase: bool = False, beta: int = 2):
+    def __init__(self, words: int = 0):
         from sacrebleu.metrics.chrf import CHRF as SacreCHRF
 
-        super().__init__(SacreCHRF(word_order=words, lowercase=lowercase, beta=beta))
-
-
-def bleu(predictions: Sequence[str], references: References, **options: Any) -> Score:
-    """BLEU of a corpus that fits into memory."""
-    return _score(BLEU(**options), predictions, references)
-
-
-def chrf(predictions: Sequence[str], references: References, **options: Any) -> Score:
-    """chrF of a corpus that fits into memory."""
-    return _score(CHRF(**options), predictions, references)
-
-
-def _score(metric: _CorpusScore, hypotheses: Sequence[str], references: References) -> Score:
-    metric.add(hypotheses, references)
-    return metric.result()
+        super().__init__(SacreCHRF(word_order=words))
 
 
 KINDS = ("rouge1", "rouge2", "rougeL")
@@ -255,10 +240,7 @@ class CIDEr:
 def ngrams(text: str) -> Counts:
     """The n-grams of a text, n from 1 to 4."""
     words = CIDER_WORD.findall(text.lower())
-    return [
-        Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
-        for n in range(1, LONGEST + 1)
-    ]
+    return [_ngrams(words, n) for n in range(1, LONGEST + 1)]
 
 
 def similarity(caption: Counts, reference: Counts, images: Counter[Ngram], count: int) -> float:

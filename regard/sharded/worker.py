@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from uuid import uuid4
 
 import torch
@@ -109,14 +109,6 @@ def parts_with_rows(parts: Iterable[FilePart]) -> Iterator[tuple[FilePart, list[
         yield part, chosen
 
 
-class Computer(Protocol):
-    """Computes the results of texts with an open model; `counts` of texts that were cut."""
-
-    counts: Counter[str]
-
-    def compute(self, chunk: Chunk) -> tuple[Results, Errors]: ...
-
-
 class VectorComputer:
     """Vectors of texts, (D,) each, as the column `vector`."""
 
@@ -165,7 +157,7 @@ class PredictionComputer:
         return columns, errors
 
 
-def open_computer(task: ShardedTask) -> Computer:
+def open_computer(task: ShardedTask) -> VectorComputer | PredictionComputer:
     """Open the model of a task; what computes the method with it.
 
     Raises:

@@ -251,20 +251,16 @@ def learn(
     words: Mapping[str, int],
     symbols_of: Callable[[str], Sequence[str]] = separate_end,
     choose: Callable[[SymbolCounts, Iterable[Pair]], Pair] = SymbolCounts.first_seen,
-    min_count: int = 1,
 ) -> Iterator[Merge]:
-    """Merges in the order in which they are learned, as long as a pair is frequent enough.
+    """Merges in the order in which they are learned.
 
     words: word -> count, in reading order
     symbols_of: how a word becomes symbols
     choose: takes one of the pairs with the highest count
-    min_count: a pair seen less often is not merged
     """
     corpus = SymbolCounts((symbols_of(word), count) for word, count in words.items())
     while corpus.pairs:
         best = max(corpus.pairs.values())
-        if best < min_count:
-            return
         tied = [pair for pair, count in corpus.pairs.items() if count == best]
         pair = choose(corpus, tied) if len(tied) > 1 else tied[0]
         corpus.merge(pair, "".join(pair))

@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 from regard.errors import ConfigError, RegardError
-from regard.metrics import BLEU, CHRF, METRICS, ROUGE, bleu, chrf, metric_class
+from regard.metrics import BLEU, CHRF, METRICS, ROUGE, metric_class
 from regard.metrics.text import KINDS, longest_common
 
 WORDS = "the a cat dog sat on mat, saw? (run) über 猫 can't U.S. 3.14 -- & .".split()
@@ -25,6 +25,11 @@ def corpus(size, seed=0):
         for r in references
     ]
     return [" ".join(h) for h in hypotheses], [" ".join(r) for r in references]
+
+
+def fed(metric, hypotheses, references):
+    metric.add(hypotheses, references)
+    return metric.result()
 
 
 @pytest.mark.parametrize("options", [{}, {"lowercase": True}, {"tokenize": "none"}])
@@ -49,7 +54,7 @@ def test_bleu_equals_corpus_bleu(options, portion):
 def test_bleu_smoothing_equals_that_of_sacrebleu(smooth):
     hypotheses, references = ["a b c d e", "x y"], ["a b q d e", "x z"]
     expected = sacrebleu.corpus_bleu(hypotheses, [references], smooth_method=smooth)
-    assert bleu(hypotheses, references, smooth=smooth).value == expected.score
+    assert fed(BLEU(smooth=smooth), hypotheses, references).value == expected.score
 
 
 @pytest.mark.parametrize("words, name", [(0, "chrF2"), (2, "chrF2++")])
@@ -70,12 +75,12 @@ def test_bleu_with_several_references_equals_sacrebleu():
     _, second = corpus(30, seed=3)
     both = list(zip(first, second, strict=True))
     expected = sacrebleu.corpus_bleu(hypotheses, [first, second], force=True)
-    found = bleu(hypotheses, both)
+    found = fed(BLEU(), hypotheses, both)
     assert found.value == expected.score and "nrefs:2" in found.signature
     some: list = [pair if at % 2 else pair[:1] for at, pair in enumerate(both)]
     second = [text if at % 2 else None for at, text in enumerate(second)]
     expected = sacrebleu.corpus_bleu(hypotheses, [first, second], force=True)
-    found = bleu(hypotheses, some)
+    found = fed(BLEU(), hypotheses, some)
     assert found.value == expected.score and "nrefs:var" in found.signature
 
 
@@ -91,7 +96,7 @@ def test_invalid_hypotheses_and_options_raise_errors():
             metric.add([None], ["a"])
         with pytest.raises(RegardError, match="Text 0 has no reference"):
             metric.add(["a"], [[]])
-    assert bleu([""], [""]).value == 0.0 == chrf([""], ["a"]).value
+    assert fed(BLEU(), [""], [""]).value == 0.0 == fed(CHRF(), [""], ["a"]).value
 
 
 def test_metrics_are_found_by_name_and_an_unknown_name_raises_an_error():
