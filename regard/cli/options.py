@@ -94,13 +94,13 @@ def with_flags(
 
     def add(command: Command) -> Command:
         panel = parameter.replace("_", " ").capitalize()
-        own = [other for other in parameters_of(command) if other.name != parameter]
-        parameters = [*own, *_flags(group, panel, changes)]
+        kept_parameters = [p for p in parameters_of(command) if p.name != parameter]
+        parameters = [*kept_parameters, *_flags(group, panel, changes)]
 
         @wraps(command)
         def run(**values: Any) -> Any:
-            made = make(_filled(group, values))
-            return command(**values, **{parameter: made})
+            flags = make(_filled(group, values))
+            return command(**values, **{parameter: flags})
 
         del run.__wrapped__  # type: ignore[attr-defined]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
