@@ -534,6 +534,10 @@ class WorkerProgress(Silent):
     every: seconds between two lines; a year means none.
     """
 
+    def __init__(self, every: float):
+        super().__init__()
+        self.every = every
+
     def write(self, text: str) -> None:
         """A line that tells how far the run is."""
         if self.every < YEAR:
