@@ -358,9 +358,7 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
 def _split(item: str) -> tuple[str, str]:
     key, equals, value = (part.strip() for part in item.partition("="))
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
-        raise ConfigError(
-            f"{COMMAND_LINE}: {item!r} must be name=value, such as training.max_steps=100"
-        )
+        raise ConfigError(f"{COMMAND_LINE}: {item!r} must be like training.max_steps=100")
     return key, value
 
 

@@ -102,7 +102,7 @@ def parse_json(
         return decode_json(text, where, error, any_size=any_size, finite=finite)
     except json.JSONDecodeError as wrong:
         raise error(
-            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
+            f"{where}:{wrong.lineno}: no JSON: {wrong.msg} (column {wrong.colno})."
         ) from None
 
 

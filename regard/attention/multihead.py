@@ -139,9 +139,7 @@ class SelfAttention(MultiHeadAttention):
             ValueError: both `cache` and `tokens` are given.
         """
         if tokens is not ALL and cache is not None:
-            raise ValueError(
-                "`tokens` cannot be given with `cache`: a step computes all its tokens."
-            )
+            raise ValueError("`tokens` is not for a `cache`: a step computes all its tokens.")
         if relation is not None and tokens is not ALL:  # it holds for the queries of all tokens
             return tokens.of(self(hidden, mask, relation=relation))
         if tokens is not ALL:
@@ -323,7 +321,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         super().__init__(d_model, heads, head_dim, dropout)
         if heads % key_value_heads:
             raise ConfigError(
-                f"`key_value_heads` must divide `heads` ({heads}), but is {key_value_heads}."
+                f"`key_value_heads` must divide `heads` ({heads}): {key_value_heads}."
             )
         self.key_value_heads = key_value_heads
         width, shared = heads * self.head_dim, key_value_heads * self.head_dim

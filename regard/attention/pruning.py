@@ -240,9 +240,7 @@ def prune_heads(model: ModelOrTask, heads: Heads, kind: str | None = None) -> No
     heads = _checked(heads, layers)
     owners = _owners(_module(model))
     if not owners:
-        raise ConfigError(
-            f"{_name(model)} cannot be pruned: its configuration has no field `pruned`."
-        )
+        raise ConfigError(f"{_name(model)} cannot be pruned: its config has no field `pruned`.")
     _check_cuttable(model)
     for layer, numbers in heads.items():
         _cut(layers[layer], {number - 1 for number in numbers})

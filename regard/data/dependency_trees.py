@@ -91,9 +91,7 @@ def ancestors(words: Tensor, heads: Tensor) -> Tensor:
             return governed
         at = above
     if words.size(1):
-        raise RegardError(
-            "The heads of a sequence are no tree: words govern each other in a circle."
-        )
+        raise RegardError("The heads of a sequence are no tree: words govern each other.")
     return governed
 
 

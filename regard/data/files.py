@@ -234,9 +234,7 @@ def _member(path: Path, member: str, archive: zipfile.ZipFile) -> str:
         return names[0]
     if not member:
         problem = f"holds {len(names)} files; say which one."
-        raise DataError(
-            path, None, problem, f"For example: {path.name}!{names[0]}" if names else ""
-        )
+        raise DataError(path, None, problem, f"Such as {path.name}!{names[0]}" if names else "")
     raise DataError(path, None, f"has no member {member!r}.", _nearest(member, names, path))
 
 

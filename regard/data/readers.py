@@ -198,9 +198,7 @@ class ParallelReader(RowReader):
             sizes = zip(self.paths, counts, strict=True)
             listed = " and ".join(f"{path} has {count:,} lines" for path, count in sizes)
             hint = "Line i of one must translate line i of the other; compare their ends."
-            raise DataError(
-                self.paths[0], None, f"parallel files differ in length: {listed}.", hint
-            )
+            raise DataError(self.paths[0], None, f"parallel files have {listed}.", hint)
 
 
 # ------------------------------------------------------------------------------------- tables

@@ -68,9 +68,7 @@ class FieldEncoder:
 
     def __post_init__(self) -> None:
         if self.too_long not in ("error", "truncate", "skip"):
-            raise ConfigError(
-                f"`too_long` must be error, truncate or skip, but is {self.too_long!r}."
-            )
+            raise ConfigError(f"`too_long` must be error, truncate or skip: {self.too_long!r}.")
         check_at_least(self.special_count + 1, max_length=self.max_length)
 
     @property

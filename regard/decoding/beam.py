@@ -111,7 +111,7 @@ class Beam:
         check_option("early_stopping", self.early_stopping)
         if self.n_best > self.size:
             raise ConfigError(
-                f"`n_best` must be between 1 and `beams`, {self.size}, but is {self.n_best}."
+                f"`n_best` must be from 1 to `beams`, {self.size}, but is {self.n_best}."
             )
         check_common(self.max_tokens, self.eos)
         check_no_sampling(self.filters, "beam search")

@@ -270,9 +270,7 @@ def checked_stops(stop: Sequence[str] | str | None) -> tuple[str, ...]:
             or not text
             or any("\ud800" <= char <= "\udfff" for char in text)
         ):
-            raise ConfigError(
-                f"Each stop sequence (`stop`) must be a non-empty text, but one is {shown(text)}."
-            )
+            raise ConfigError(f"Each of `stop` must be a non-empty text, but one is {shown(text)}.")
     return stops
 
 

@@ -176,9 +176,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_at_least(1, workers=self.workers)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(
-                f"`seeds` must be different numbers, at least one, but is {self.seeds!r}."
-            )
+            raise ConfigError(f"`seeds` must be different numbers, but is {self.seeds!r}.")
 
 
 @dataclass(frozen=True)

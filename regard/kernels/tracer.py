@@ -238,9 +238,7 @@ def state_symbols(tracer: LeafTracer, state: State) -> Any:
             return part
         if isinstance(value, State):
             return replace(value, **{name: symbols(part) for name, part in value.parts().items()})
-        raise CannotCompile(
-            f"a state with a field of type {type(value).__name__} has no compiled form"
-        )
+        raise CannotCompile(f"a state with a {type(value).__name__} has no compiled form")
 
     return symbols(state)
 

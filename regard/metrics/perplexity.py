@@ -57,7 +57,7 @@ class Protocol:
             raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, but is {self.unit!r}.")
         if self.stride is not None and not 1 <= self.stride <= (self.window or 0):
             raise ConfigError(
-                f"`stride` must be between 1 and `window`, {self.window}, but is {self.stride}."
+                f"`stride` must be at most `window`, {self.window}, but is {self.stride}."
             )
 
     @property

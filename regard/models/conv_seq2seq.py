@@ -533,6 +533,4 @@ def check_layers(config: ConvSeq2SeqConfig) -> None:
             raise ConfigError(f"`{name}` must have at least one layer: [[kernel, width], ...].")
     for kernel, _ in config.encoder:
         if kernel % 2 == 0:
-            raise ConfigError(
-                f"A kernel of `encoder` must be odd, so that it has a middle, but is {kernel}."
-            )
+            raise ConfigError(f"A kernel of `encoder` must be odd, to have a middle: {kernel}.")

@@ -216,9 +216,7 @@ class Generator(Model, Generic[S]):
         Raises:
             TypeError: the model does not continue texts.
         """
-        raise TypeError(
-            f"{type(self).__name__} does not continue a text: its state needs a source."
-        )
+        raise TypeError(f"{type(self).__name__} continues no text: its state needs a source.")
 
     def prefill(self, tokens: Tensor, state: S, lengths: Tensor | None = None) -> S:
         """The state after the tokens (B, T), or after the first `lengths` (B,) of them; computes no

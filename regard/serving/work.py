@@ -303,9 +303,7 @@ def search_work(served: ServedModel, request: Request) -> Work:
     if "texts" in request.options():
         searched = None
     elif searched is None:
-        raise ConfigError(
-            "`texts` is missing: this model is served without an index (--index FOLDER)."
-        )
+        raise ConfigError("`texts` is missing, and there is no index (--index FOLDER).")
 
     def best(task: Task, queries: list[Any], options: dict[str, Any]) -> Sequence[Any]:
         return search(searched or task, queries, options)

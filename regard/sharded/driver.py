@@ -55,7 +55,7 @@ class WorkerOptions:
         check_at_least(0, gpus=self.gpus)
         if not 1 <= self.share[0] <= self.share[1]:
             raise ConfigError(
-                f"`shard` must be 1/N to N/N, but is {'/'.join(map(str, self.share))}."
+                f"`shard` must be I/N, 1 to N, but is {'/'.join(map(str, self.share))}."
             )
 
 

@@ -311,9 +311,7 @@ def fitted_question(
                 f"has no tokens of the prompt, or none of the choice {ending!r:.80}, among the "
                 f"{len(ids):,} that fit into the context of this model."
             )
-            raise TextError(
-                number, problem, "Write it otherwise, or leave it out.", what="Question"
-            )
+            raise TextError(number, problem, "Rewrite it, or leave it out.", what="Question")
     return Fitted(prompt, rows, counts, dropped, truncated)
 
 

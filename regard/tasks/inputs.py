@@ -104,9 +104,7 @@ def pairs_of(first: Any, second: Any) -> Any:
         return first, second
     pairs = as_list(first), as_list(second)
     if len(pairs[0]) != len(pairs[1]):
-        raise RegardError(
-            f"Give as many texts as texts with them: {len(pairs[0])}, {len(pairs[1])}."
-        )
+        raise RegardError(f"Give as many second texts as first: {len(pairs[0])}, {len(pairs[1])}.")
     return list(zip(*pairs, strict=True))
 
 
@@ -179,9 +177,7 @@ def checked_columns(columns: Any) -> tuple[int | str, ...]:
     """
     names = columns if isinstance(columns, list | tuple) else ()
     if not names or not all(isinstance(name, str | int) for name in names):
-        raise ConfigError(
-            f"`columns` must be a list, such as ['text', 'label'], but is {shown(columns)}."
-        )
+        raise ConfigError(f"`columns` must be a list (['text', 'label']), but is {shown(columns)}.")
     return tuple(names)
 
 

@@ -338,9 +338,7 @@ def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int
     # Tokens may include the space before a word, so their ends decide.
     count = sum(end > space + 1 for _, end in encoding.offsets)
     if space < 0 or not 0 < count < len(encoding):
-        raise RegardError(
-            f"Passage {number} must have a word before its last one, but is {text!r:.80}."
-        )
+        raise RegardError(f"Passage {number} must have two words, but is {text!r:.80}.")
     return encoding.ids, count
 
 

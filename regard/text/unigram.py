@@ -155,7 +155,7 @@ def train(inputs: TrainerInput, *, character_coverage: float = 0.9995) -> Tokeni
     inputs.preprocessing.check_split("whitespace")
     if not isinstance(character_coverage, int | float) or not 0.98 <= character_coverage <= 1:
         raise ConfigError(
-            f"`character_coverage` must be from 0.98 to 1, but is {shown(character_coverage)}."
+            f"`character_coverage` must be from 0.98 to 1: {shown(character_coverage)}."
         )
     unknown = inputs.special_tokens.index(inputs.unknown())
     words = [word for line in inputs.words() for word in line]

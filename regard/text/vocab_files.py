@@ -79,9 +79,7 @@ def parse_json(path: Path, text: str) -> dict[str, Any]:
     """As `read_json`, of a text that was read from `path`."""
     content = schema.parse_json(text, str(path), data_error(path), any_size=True)
     if not isinstance(content, dict):
-        raise DataError(
-            path, None, f"must hold a JSON object, but holds a {type(content).__name__}."
-        )
+        raise DataError(path, None, f"must be a JSON object, but is a {type(content).__name__}.")
     return content
 
 

@@ -304,9 +304,7 @@ def as_matrix(values: Any) -> Matrix:
         matrix = np.zeros(0)
     if matrix.ndim != 2 and len(rows):
         shape = getattr(values, "shape", type(values).__name__)
-        raise ConfigError(
-            f"`weights` must be a matrix (queries, keys), but is {shape}. Pick one head of one row."
-        )
+        raise ConfigError(f"`weights` must be of one head (queries, keys), but is {shape}.")
     return tuple(map(tuple, np.nan_to_num(matrix, posinf=0, neginf=0).tolist()))
 
 
@@ -315,9 +313,7 @@ def as_labels(labels: Sequence[str] | None, count: int, name: str) -> tuple[str,
     if labels is None:
         return tuple(str(index) for index in range(count))
     if len(labels) != count:
-        raise ConfigError(
-            f"`{name}` must be {count} labels, one for each row or column, but is {len(labels)}."
-        )
+        raise ConfigError(f"`{name}` must be a label for each of {count}, but has {len(labels)}.")
     return tuple(str(label) for label in labels)
 
 

@@ -196,9 +196,7 @@ def cell_activation(
         raise ConfigError(f"`layer` must be from 1 to {len(reader.widths)}, but is {layer}.")
     width = reader.widths[layer - 1]
     if not 1 <= number <= width:
-        raise ConfigError(
-            f"`number` of a cell of layer {layer} must be from 1 to {width}, but is {number}."
-        )
+        raise ConfigError(f"`number` in layer {layer} must be from 1 to {width}, but is {number}.")
     ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
     parts = [states[layer - 1][0, :, number - 1] for states in reader.activations(ids, tokenizer)]
     values = torch.cat(parts).float().cpu()

@@ -315,7 +315,7 @@ class TextMap:
         query = torch.as_tensor(vector, dtype=torch.float32)
         if query.shape != self.mean.shape:
             raise ConfigError(
-                f"`vector` must have {self.mean.numel()} numbers, but has {query.numel()}."
+                f"`vector` must have {self.mean.numel()} numbers, not {query.numel()}."
             )
         return F.normalize(query, dim=0)
 
