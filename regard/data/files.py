@@ -106,7 +106,7 @@ def lines_or_errors(
     """
     number = 0
     try:
-        for number, raw in enumerate(_bounded_lines(stream, longest + 1), 1):
+        for number, raw in enumerate(iter(partial(stream.readline, longest + 1), b""), 1):
             if len(raw) > longest:
                 problem = f"the line has more than {longest:,} bytes."
                 hint = "Is this the right file? A long text is read with format = 'text'."
@@ -125,13 +125,6 @@ def lines_or_errors(
             yield text
     except (*_DAMAGED, OSError) as error:
         raise _damaged(name, error, number) from error
-
-
-def _bounded_lines(stream: Any, longest: int) -> Iterator[bytes]:
-    """The lines of a stream, longer ones in parts; or of what gives lines as they arrive."""
-    if isinstance(stream, io.IOBase | zipfile.ZipExtFile):
-        return iter(partial(stream.readline, longest), b"")
-    return iter(stream)
 
 
 def hash_of(path: str | Path) -> str:
