@@ -320,9 +320,7 @@ class GroupedQueryAttention(MultiHeadAttention):
     ):
         super().__init__(d_model, heads, head_dim, dropout)
         if heads % key_value_heads:
-            raise ConfigError(
-                f"`key_value_heads` must divide `heads` ({heads}): {key_value_heads}."
-            )
+            raise ConfigError(f"`key_value_heads` must divide `heads`, {heads}: {key_value_heads}")
         self.key_value_heads = key_value_heads
         width, shared = heads * self.head_dim, key_value_heads * self.head_dim
         self.query = PackedLinear(d_model, width, parts=1, bias=projection_bias)

@@ -310,7 +310,7 @@ def _prompts(given: Sequence[str] | None) -> list[str]:
     if given is not None and len(given) > 1:
         hint = " --window takes no number." if any(map(str.isdigit, given)) else ""
         raise ConfigError(
-            f"several prompts are given: {given[0]!r}, {given[1]!r}. Put quotes around one.{hint}"
+            f"several prompts: {given[0]!r}, {given[1]!r}. Put quotes around one.{hint}"
         )
     if given and given != ["-"]:
         return [console.checked_argument(given[0])]

@@ -110,9 +110,7 @@ class Beam:
         check_option("num_return_sequences", self.n_best, "n_best")
         check_option("early_stopping", self.early_stopping)
         if self.n_best > self.size:
-            raise ConfigError(
-                f"`n_best` must be from 1 to `beams`, {self.size}, but is {self.n_best}."
-            )
+            raise ConfigError(f"`n_best` must be from 1 to `beams`, {self.size}: {self.n_best}.")
         check_common(self.max_tokens, self.eos)
         check_no_sampling(self.filters, "beam search")
 

@@ -234,9 +234,7 @@ def check_least(min_tokens: int | None, max_tokens: Any) -> None:
         ConfigError: `min_tokens` is above it.
     """
     if min_tokens is not None and isinstance(max_tokens, int) and min_tokens > max_tokens:
-        raise ConfigError(
-            f"`min_tokens` must be at most `max_tokens`, {max_tokens:,}, but is {min_tokens:,}."
-        )
+        raise ConfigError(f"`min_tokens` exceeds `max_tokens`: {min_tokens:,}, {max_tokens:,}.")
 
 
 def check_common(max_tokens: Limit, eos: TokenIds | None) -> None:

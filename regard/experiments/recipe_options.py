@@ -293,9 +293,7 @@ def _recipe_value(name: str, value: Any) -> Any:
         return value
     if name == "tokenizer" and isinstance(value, Tokenizer):
         return value
-    raise ConfigError(
-        f"`{name}` must be text, a number, a list or a mapping, but is {source_name(value)}."
-    )
+    raise ConfigError(f"`{name}` must be a TOML value, but is {source_name(value)}.")
 
 
 def _path_from_here(path: str | PathLike[str]) -> str:

@@ -99,7 +99,7 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -
     if problems:
         listed = "".join(problems[:MAX_DIFFERENCES])
         raise ConfigError(
-            f"these recipes cannot be compared fairly, because they differ in{listed}\n{hint}"
+            f"these recipes cannot be compared fairly: they differ in{listed}\n{hint}"
         )
 
 

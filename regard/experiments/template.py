@@ -118,7 +118,7 @@ def recipe_template(task: str) -> str:
     """
     if task_class(task).Recipe is None:
         raise ConfigError(
-            f"The task {task!r} cannot be trained. These can: {', '.join(trained_tasks())}."
+            f"The task {task!r} cannot be trained. Known: {', '.join(trained_tasks())}."
         )
     preset = _preset_options(task)
     schema = schema_of(parse(dumps(preset)))

@@ -56,9 +56,7 @@ class Protocol:
         if self.unit not in UNITS:
             raise ConfigError(f"`unit` must be one of {', '.join(UNITS)}, but is {self.unit!r}.")
         if self.stride is not None and not 1 <= self.stride <= (self.window or 0):
-            raise ConfigError(
-                f"`stride` must be at most `window`, {self.window}, but is {self.stride}."
-            )
+            raise ConfigError(f"`stride` must be at most `window`, {self.window}: {self.stride}.")
 
     @property
     def step(self) -> int | None:

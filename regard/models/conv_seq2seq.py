@@ -277,7 +277,7 @@ def check_blocks(config: ByteNetConfig) -> None:
         raise ConfigError(f"`d_model` must be even, but is {config.d_model}: blocks halve it.")
     if config.kernel % 2 == 0:
         raise ConfigError(
-            f"`kernel` must be odd, so that it has a middle in the encoder, but is {config.kernel}."
+            f"`kernel` must be odd, to have a middle in the encoder: {config.kernel}."
         )
     if not config.dilations:
         raise ConfigError("`dilations` must name at least one: of the blocks of a set.")

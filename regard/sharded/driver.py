@@ -54,9 +54,7 @@ class WorkerOptions:
         check_at_least(1, workers=self.workers)
         check_at_least(0, gpus=self.gpus)
         if not 1 <= self.share[0] <= self.share[1]:
-            raise ConfigError(
-                f"`shard` must be I/N, 1 to N, but is {'/'.join(map(str, self.share))}."
-            )
+            raise ConfigError(f"`shard` must be I/N, I <= N, not {'/'.join(map(str, self.share))}.")
 
 
 @dataclass(frozen=True)

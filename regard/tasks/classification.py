@@ -502,7 +502,7 @@ def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
     for line, row in rows.numbered():
         if not row[-1].strip():
             raise DataError(
-                rows.file_of(0), line, "the label is empty.", "Name one, or drop the row."
+                rows.file_of(0), line, "the label is empty.", "Name it or drop the row."
             )
         labels[row[-1]] += 1
     if len(labels) < 2:

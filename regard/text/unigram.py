@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from regard.errors import ConfigError, MissingExtra, shown
+from regard.errors import ConfigError, MissingExtra
 from regard.text import sentencepiece
 from regard.text.preprocessing import TrainerInput
 from regard.text.sentencepiece import SPACE
@@ -154,9 +154,7 @@ def train(inputs: TrainerInput, *, character_coverage: float = 0.9995) -> Tokeni
     """
     inputs.preprocessing.check_split("whitespace")
     if not isinstance(character_coverage, int | float) or not 0.98 <= character_coverage <= 1:
-        raise ConfigError(
-            f"`character_coverage` must be from 0.98 to 1: {shown(character_coverage)}."
-        )
+        raise ConfigError(f"`character_coverage` must be from 0.98 to 1: {character_coverage!r}")
     unknown = inputs.special_tokens.index(inputs.unknown())
     words = [word for line in inputs.words() for word in line]
     size = inputs.vocab_size - len(inputs.special_tokens)

@@ -314,9 +314,7 @@ class TextMap:
     def _unit(self, vector: Any) -> Tensor:
         query = torch.as_tensor(vector, dtype=torch.float32)
         if query.shape != self.mean.shape:
-            raise ConfigError(
-                f"`vector` must have {self.mean.numel()} numbers, not {query.numel()}."
-            )
+            raise ConfigError(f"`vector` has {query.numel()} numbers, not {self.mean.numel()}.")
         return F.normalize(query, dim=0)
 
 
