@@ -393,7 +393,7 @@ def test_each_flag_of_a_command_that_writes_changes_what_is_written(
     given, values = WRITING[command]
     base = [*command.split(), *given.split()]
     opened = lambda *args, **options: (*map(str, args), options)  # noqa: E731
-    monkeypatch.setattr("regard.cli.serve.load_task", opened)
+    monkeypatch.setattr("regard.cli.console.load_task", opened)
     monkeypatch.setattr("regard.cli.serve.load_index", opened)
     monkeypatch.setattr("regard.serving.server.run", served)
 
