@@ -101,7 +101,9 @@ def parse_json(
     try:
         return decode_json(text, where, error, any_size=any_size, finite=finite)
     except json.JSONDecodeError as wrong:
-        raise error(f"{where}:{wrong.lineno}: no JSON: {wrong.msg}, column {wrong.colno}") from None
+        raise error(
+            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
+        ) from None
 
 
 class _Refused(Exception):

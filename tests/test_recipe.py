@@ -207,7 +207,7 @@ def test_options_of_a_section_with_free_names_are_given_one_by_one():
         ("updates=many", WHOLE + ' "many".'),
         (
             "training.updates",
-            "'training.updates' must be name=value, such as training.max_steps=100",
+            "'training.updates' must be like training.max_steps=100",
         ),
     ],
 )

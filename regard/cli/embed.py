@@ -360,7 +360,7 @@ def check_index(folder: Path) -> None:
         raise CheckpointError(f"{folder}: there is no such folder.")
     if not (folder / "index.json").is_file():
         raise CheckpointError(
-            f"{folder} is no index. Make it: regard embed MODEL FILE --out {folder}"
+            f"{folder} holds no index. Make one: regard embed MODEL FILE --out {folder}"
         )
 
 

@@ -427,7 +427,7 @@ def check_out(out: Path | None, force: bool) -> None:
     if out is None or not (out.exists() or out.is_symlink()):
         return
     if not force:
-        raise CheckpointError(f"{out} exists. Choose another name, or replace it: --force")
+        raise CheckpointError(f"{out} is there already. Choose another, or replace it: --force")
     if out.is_dir() and not any((out / name).exists() for name in WRITTEN):
         raise ConfigError(
             f"{out} is a folder with other files, which --force does not remove. Choose another "

@@ -238,7 +238,7 @@ def test_an_empty_batch_has_no_results_and_dropout_is_off_while_decoding():
 def test_options_out_of_range_raise_an_error():
     for wrong, message in [
         (lambda: Beam(0), "`beams` must be at least 1, but is 0"),
-        (lambda: Beam(2, 3), "`n_best` must be between 1 and `beams`, 2, but is 3"),
+        (lambda: Beam(2, 3), "`n_best` must be from 1 to `beams`, 2: 3"),
         (lambda: Beam(max_tokens=0), "`max_tokens` must be at least 1"),
         (lambda: Beam(filters=(Temperature(0.5),)), "only for sampling.*beam search"),
         (lambda: Greedy(filters=(Temperature(0.5),)), "only for sampling.*greedy"),

@@ -59,7 +59,7 @@ def test_option_names_decide_the_method():
         (dict(top_k=0), "`top_k` must be at least 1"),
         (dict(top_p=1.2), "`top_p` must be at most 1"),
         (dict(temperature=0), "`temperature` must be at least 1e-30"),
-        (dict(beams=2, n_best=3), "`n_best` must be between 1 and `beams`, 2, but is 3"),
+        (dict(beams=2, n_best=3), "`n_best` must be from 1 to `beams`, 2: 3"),
         (dict(beams="four"), "`beams` must be a whole number, but is 'four'"),
         (dict(beams=True), "`beams` must be a whole number, but is True"),
         (dict(top_k=2.5), "`top_k` must be a whole number, but is 2.5"),
@@ -226,14 +226,14 @@ def write(folder, values=None, text=None):
 
 @pytest.mark.parametrize("more", [{}, {"beams": 2}, {"top_k": 5}, {"prompt_lookup_num_tokens": 3}])
 def test_the_least_tokens_are_at_most_the_most(more):
-    message = r"`min_tokens` must be at most `max_tokens`, {}, but is {}\."
-    with pytest.raises(ConfigError, match=message.format(3, 5)):
+    message = r"`min_tokens` exceeds `max_tokens`: {}, {}\."
+    with pytest.raises(ConfigError, match=message.format(5, 3)):
         options(min_tokens=5, max_tokens=3, **more)
-    with pytest.raises(ConfigError, match=message.format(3, 5)):
+    with pytest.raises(ConfigError, match=message.format(5, 3)):
         with_options(Greedy(), min_tokens=5, max_tokens=3, **more)
-    with pytest.raises(ConfigError, match=message.format(256, 300)):
+    with pytest.raises(ConfigError, match=message.format(300, 256)):
         options(min_tokens=300, **more)
-    with pytest.raises(ConfigError, match=message.format(3, 5)):
+    with pytest.raises(ConfigError, match=message.format(5, 3)):
         with_options(Greedy(max_tokens=3), min_tokens=5, **more)
     with_options(Greedy(max_tokens=400), min_tokens=300, **more)
     options(min_tokens=5, max_tokens=5, **more)

@@ -101,7 +101,7 @@ def test_protocols_have_signatures_and_invalid_ones_raise_errors():
     with pytest.raises(ConfigError, match="`unit` must be one of word, token"):
         Protocol("sentence", "words")
     for window, stride in ((None, 3), (8, 0), (8, 9)):
-        with pytest.raises(ConfigError, match=f"`stride` must be between 1 and `window`, {window}"):
+        with pytest.raises(ConfigError, match=f"`stride` must be at most `window`, {window}"):
             Protocol("word", "words", window=window, stride=stride)
     meter = PerplexityMeter(Protocol("word", "words"))
     with pytest.raises(RegardError, match="Perplexity of nothing is not defined"):

@@ -153,7 +153,7 @@ def test_gradients_are_those_of_the_formulas_with_the_encoders_mean(shape):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(encoder=((2, 4),)), "must be odd, so that it has a middle, but is 2"),
+        (dict(encoder=((2, 4),)), "must be odd, to have a middle: 2"),
         (dict(encoder=()), "`encoder` must have at least one layer"),
         (dict(decoder=()), "`decoder` must have at least one layer"),
     ],

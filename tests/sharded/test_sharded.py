@@ -483,7 +483,7 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         (("embed", encoder, "--workers", 1, "--out", out), "--workers reads files"),
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
         ((*given, "--out", out, "--granularity", "word"), "--granularity word is for lines"),
-        ((*given, "--out", out, "--shard", "0/2"), "`shard` must be 1/N to N/N, but is 0/2"),
+        ((*given, "--out", out, "--shard", "0/2"), "`shard` must be I/N, I <= N, not 0/2"),
         ((*given, "--out", out, "--shard", "2"), "--shard must be I/N, such as 1/8"),
         ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
         (("tag", encoder, source, "--workers", 1, "--executor", "here", "--out", tmp_path / "t"),

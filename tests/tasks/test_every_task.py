@@ -377,5 +377,5 @@ def test_an_error_for_a_long_text_names_options_of_its_command(quick, folders, v
 @pytest.mark.parametrize("verb", ["generate", "look", "predict"])
 def test_an_output_cannot_be_both_longer_and_shorter(quick, folders, verb):
     options = ["--min-tokens", "5", "--max-tokens", "3"]
-    error = "error: `min_tokens` must be at most `max_tokens`, 3, but is 5.\n"
+    error = "error: `min_tokens` exceeds `max_tokens`: 5, 3.\n"
     assert run(verb, folders["language-modeling-gpt2"], "the cat", *options).stderr == error

@@ -214,7 +214,7 @@ def test_malformed_vocab_json_raises_located_errors(tmp_path):
     path.write_text('{"a": 0, "b": "1"}')
     assert_located_error(path, None, "id of token 'b' must be from 0 to .*, but is '1'")
     path.write_text("[1]")
-    assert_located_error(path, None, "must hold a JSON object, but holds a list")
+    assert_located_error(path, None, "must be a JSON object, but is a list")
     path.write_text('{"a": 0, "b": 1}')
     assert_located_error(path, None, "254 of the 256 byte tokens are missing")
     path.write_text('{"a</w>": 0, "b": 1}')

@@ -122,7 +122,7 @@ def test_elmo_has_the_cells_of_both_directions(elmo):
     [
         ((0, 1), "`layer` must be from 1 to 2, but is 0"),
         ((3, 1), "`layer` must be from 1 to 2, but is 3"),
-        ((1, 7), "`number` of a cell of layer 1 must be from 1 to 6, but is 7"),
+        ((1, 7), "`number` in layer 1 must be from 1 to 6, but is 7"),
         ((2, 0), "from 1 to 6, but is 0"),
     ],
 )
