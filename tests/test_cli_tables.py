@@ -295,6 +295,7 @@ VALUES = dict(
 # that are longer than those here, have subwords, or end early, and a layer of a model with one.
 UNSEEN = {"--device", "--too-long", "--prompt-lookup-num-tokens"}
 UNSEEN |= {"--tokens", "--min-tokens", "--layer"}
+UNSEEN |= {"--no-normalize"}  # of a folder that does not normalize
 COMMANDS = {
     "predict": ("classification", ["MODEL", TEXT, "--json"]),
     "translate": ("translation", ["MODEL", TEXT, "--json"]),

@@ -10,21 +10,22 @@ import importlib
 import json
 import pkgutil
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
 import regard
 from regard.models import MODELS, model_class
+from regard.training.options import TrainingOptions
 
 FILE = Path(__file__).with_name("options.json")
 WORDS = ("title", "description")  # of a JSON schema: names and meanings, no values
 
 
 def schemas() -> Iterator[tuple[str, Any]]:
-    """Each class of options, by its name: pydantic models, and the configs of models."""
+    """Each class of options, by its name: pydantic models, configs of models, and [training]."""
     for module in pkgutil.walk_packages(regard.__path__, "regard."):
         if not module.name.endswith("__main__"):
             for value in vars(importlib.import_module(module.name)).values():
@@ -34,6 +35,14 @@ def schemas() -> Iterator[tuple[str, Any]]:
     for name in MODELS:
         if is_dataclass(config := model_class(name).Config):
             yield f"model {name}", config
+    for section in (TrainingOptions, *sections_of(TrainingOptions)):
+        yield f"training {section.__name__}", section
+
+
+def sections_of(options: Any) -> list[Any]:
+    """The dataclasses that are fields of one."""
+    kinds = get_type_hints(options)
+    return [kinds[field.name] for field in fields(options) if is_dataclass(kinds[field.name])]
 
 
 def without_words(schema: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import typer
 
 from regard.cli.help_texts import Group
-from regard.data.files import ending, is_file_name, lines_of
+from regard.data.files import ENDINGS, ending, is_file_name, lines_of
 from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import ConfigError, DataError, RegardError
 from regard.plain_json import to_json as to_json
@@ -248,7 +248,6 @@ def with_progress(items: Sequence[Any], label: str) -> Iterator[Any]:
 
 STANDARD_INPUT = "standard input"
 BLOCK = 1 << 16  # bytes read at once
-TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")  # what `open_table` reads
 LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
 
 
@@ -258,7 +257,7 @@ def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "
     given: how a file is given to the command.  table: how a table is, where in another way.
     """
     for text in filter(is_file_name, texts or ()):
-        meant = (table if table and ending(text) in TABLES else given).format(text)
+        meant = (table if table and ending(text) in ENDINGS else given).format(text)
         return say(f"{text!r} is processed as a text, but is a file. Did you mean {meant}?")
 
 

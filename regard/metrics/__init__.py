@@ -1,7 +1,8 @@
 """Scores of text, labels and likelihoods, each with what must be known to compare it.
 
 A metric is fed batch by batch with `add` and gives its score with `result`; its memory does not
-grow with the data, except where it says why. A new metric is one file and one line in `METRICS`.
+grow with the data, except where it says why. A new metric is a class, a line in `METRICS` and,
+where recipes may choose it, its name among those of the task (`CLASS_METRICS`).
 
 Internal: names that `regard` itself does not have may change with every version.
 """

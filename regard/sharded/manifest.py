@@ -39,7 +39,7 @@ class ShardedTask:
 
     model: a folder, or a name on the hub.
     method: "embed", "predict", "translate", "generate" or "tag".
-    format: of the parts, one of `regard.sharded.parts.FORMATS`.
+    format: of the parts, one of the formats in `regard.sharded.parts`.
     columns: the columns of the input that hold the texts; (): the lines, or chosen by their names.
     threads: of each worker. The last digits of results depend on it, so its default does not
         depend on the number of workers.

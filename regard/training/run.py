@@ -76,7 +76,9 @@ def train(
             newest = _newest(run, shown.warn)
             checkpoint = checked_checkpoint(*newest) if newest else None
             if checkpoint:
-                _check_identity(checkpoint.facts.identity, now)
+                usual = with_defaults(TrainingOptions(), defaults_of(task.module))
+                stored = _filled(checkpoint.facts.identity, _identity(None, usual, seed))
+                _check_identity(stored, now)
             if run.result.exists():
                 return _finished(run, shown)
         callbacks = callbacks if group.first else ()
@@ -171,6 +173,15 @@ def _identity(
     """What must be the same when the run is resumed, as JSON has it."""
     whole = {**(identity or {}), "training": asdict(options), "seed": seed}
     return json.loads(json.dumps(whole, default=str))
+
+
+def _filled(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was started with, and the defaults of options that are newer than the run."""
+    filled = {**defaults, **stored}
+    for key in defaults.keys() & stored.keys():
+        if isinstance(stored[key], dict) and isinstance(defaults[key], dict):
+            filled[key] = _filled(stored[key], defaults[key])
+    return filled
 
 
 def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:

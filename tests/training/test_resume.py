@@ -19,11 +19,12 @@ from toy import KINDS, Toy, options
 
 from regard.checkpoints import store as checkpoints
 from regard.errors import CheckpointError, ConfigError
+from regard.training import run as training_run
 from regard.training.checkpointing import Checkpointer
 from regard.training.interrupt import Interrupted, Paused, Stopped
 from regard.training.loop import Loop
 from regard.training.metrics_log import TIMING
-from regard.training.options import CheckpointOptions, ValidationOptions
+from regard.training.options import CheckpointOptions, OptimizerOptions, ValidationOptions
 from regard.training.run import resume, train
 
 
@@ -277,6 +278,24 @@ def test_every_changed_option_is_named(tmp_path):
         assert line in str(refused.value)
     assert "tokenizer" not in str(refused.value)
     resume(Toy(), options(max_steps=2), tmp_path, identity=identity, progress=False)
+
+
+def test_options_that_are_newer_than_a_run_have_their_defaults(tmp_path, monkeypatch):
+    identity_now = training_run._identity
+
+    def older_identity(*given):
+        identity = identity_now(*given)
+        del identity["training"]["compile"], identity["training"]["optimizer"]["weight_decay"]
+        return identity
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training_run, "_identity", older_identity)
+        train(Toy(), options(max_steps=2), tmp_path, progress=False)
+    changed = options(max_steps=2, optimizer=OptimizerOptions(weight_decay=0.5))
+    with pytest.raises(ConfigError, match=r"weight_decay: was 0.*, is 0.5") as refused:
+        resume(Toy(), changed, tmp_path, progress=False)
+    assert "compile" not in str(refused.value)
+    resume(Toy(), options(max_steps=2), tmp_path, progress=False)
 
 
 def test_another_model_is_an_error(halfway):

@@ -1,4 +1,4 @@
-// A picture of the library, as regard/serving/ui/pictures.py sends it: tables, texts, drawings.
+// A picture of the library, as regard/serving/ui/views.py sends it: tables, texts, drawings.
 
 import { h } from "./dom.js";
 import { table } from "./tables.js";
