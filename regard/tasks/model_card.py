@@ -62,12 +62,10 @@ class CardHistory:
 
     license: of the weights, as the hub calls it, such as "apache-2.0"; None: it is not known.
     sections: the scores, the data and the recipe, as far as they are known.
-    results: the scores for the hub's index of models.
     """
 
     license: str | None = None
     sections: str = ""
-    results: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of_training(
@@ -96,8 +94,7 @@ class CardHistory:
             parts += ["## Data", "\n".join(["| file | SHA-256 |\n|---|---|", *files])]
         version = f"With regard {regard.__version__}, by this recipe (data left out):"
         parts += ["## Training", version, f"```toml\n{dumps(_without_folders(recipe))}```"]
-        results = tuple(_result(task, score) for score in scores)
-        return cls(None, "\n\n".join(parts) + "\n", results)
+        return cls(sections="\n\n".join(parts) + "\n")
 
     @classmethod
     def of_folder(cls, path: str | PathLike[str]) -> Self:
@@ -196,8 +193,6 @@ def _card(
         fields["base_model"] = form.base
     if task.name in PIPELINES:
         fields["pipeline_tag"] = PIPELINES[task.name]
-    if history.results:
-        fields["model-index"] = [{"name": title, "results": history.results}]
     front = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     count = sum(parameter.numel() for parameter in dict.fromkeys(task.module.parameters()))
     parts = [
@@ -210,17 +205,6 @@ def _card(
         *([history.sections.rstrip("\n")] if history.sections else []),
     ]
     return "\n".join(["---", *front, "---", ""]) + "\n\n".join(parts) + "\n"
-
-
-def _result(task: Task, score: CardScore) -> dict[str, Any]:
-    """One score, as the hub's index of models has it."""
-    metric = {"type": score.metric.lower().replace(" ", "_"), "value": score.value}
-    name = f"{score.metric} {score.signature}".strip()
-    return {
-        "task": {"type": PIPELINES.get(task.name, task.name)},
-        "dataset": {"name": score.data, "type": score.data},
-        "metrics": [metric | {"name": name}],
-    }
 
 
 def _without_folders(value: Any) -> Any:
