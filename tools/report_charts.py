@@ -57,7 +57,7 @@ def chart(title: str, rows: list[dict[str, str]], columns: tuple[str, ...]) -> D
         middle = y + BAR * len(bars) / 2
         shapes.append(Label(LEFT - 8, middle, clip(next(iter(row.values())), 46), 11, "end"))
         for count, colour in bars:
-            shapes.append(Rect(LEFT, y + 1, count * scale, BAR - 2, colour, radius=1.5))
+            shapes.append(Rect(LEFT, y + 1, count * scale, BAR - 2, colour))
             text = f"{count:,g}" if count < 1e6 else f"{count:,.0f}"
             shapes.append(Label(LEFT + count * scale + 5, y + BAR / 2, text, 10.5, fill="muted"))
             y += BAR

@@ -18,7 +18,7 @@ from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
 from regard.visual import characters
-from regard.visual.drawing import Connector, Drawing, Label, Rect, Shape, clip, text_width, visible
+from regard.visual.drawing import Drawing, Label, Polyline, Rect, Shape, clip, text_width, visible
 from regard.visual.picture import Picture
 
 LONGEST = 24  # columns of a token
@@ -182,7 +182,7 @@ class BeamTree(Picture):
                 width = 2.2 if index in self.winning else 1.1
                 opacity = 0.4 if node.state == PRUNED else 0.9
                 ends = ((x + COLUMN - 28, y), at[index])
-                shapes.append(Connector(ends, color, width, opacity))
+                shapes.append(Polyline(ends, color, width, opacity))
         for index, (x, y) in enumerate(at):
             shapes += self._box(index, x, y)
         last = max(line, default=0)
@@ -196,7 +196,7 @@ class BeamTree(Picture):
         tip = f"{node.token}: probability {math.exp(node.log_prob):.4g}, log {node.log_prob:.4f}"
         ink = "muted" if node.state == PRUNED else "ink"
         opacity = 0.2 if wins else 0.0 if node.state == PRUNED else 0.1
-        box = (x, y - 10, COLUMN - 28, 20, color, opacity, f"{tip}, {node.state}", 4, color)
+        box = (x, y - 10, COLUMN - 28, 20, color, opacity, f"{tip}, {node.state}", color)
         return [
             Rect(*box),
             Label(x + 7, y, clip(node.token, 8), 12.5, fill=ink, bold=wins, title=tip),

@@ -143,7 +143,6 @@ class Rect(_Point):
     fill: str = "accent"
     opacity: float = 1.0
     title: str = ""
-    radius: float = 0.0
     stroke: str = "none"
 
     def svg(self, paint: Paint) -> str:
@@ -154,7 +153,6 @@ class Rect(_Point):
             y=self.y,
             width=self.width,
             height=self.height,
-            rx=self.radius or None,
             fill=paint(self.fill),
             fill_opacity=_opacity(self.opacity),
             stroke=paint(self.stroke) if self.stroke != "none" else None,
@@ -193,32 +191,6 @@ class Polygon(_Points):
     def svg(self, paint: Paint) -> str:
         opacity, points = _opacity(self.opacity), _pairs(self.points)
         return _element("polygon", points=points, fill=paint(self.fill), fill_opacity=opacity)
-
-
-@dataclass(frozen=True)
-class Connector(_Points):
-    """A smooth curve between two points that leaves and arrives horizontally."""
-
-    stroke: str = "accent"
-    width: float = 1.0
-    opacity: float = 1.0
-
-    @property
-    def controls(self) -> tuple[Point, Point]:
-        """The control points of the Bezier curve."""
-        (x0, y0), (x1, y1) = self.points
-        return ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1)
-
-    def svg(self, paint: Paint) -> str:
-        start, end = self.points
-        return _element(
-            "path",
-            d=f"M{_pairs([start])} C{_pairs([*self.controls, end])}",
-            fill="none",
-            stroke=paint(self.stroke),
-            stroke_width=self.width,
-            stroke_opacity=_opacity(self.opacity),
-        )
 
 
 @dataclass(frozen=True)
@@ -305,7 +277,7 @@ class Pixels(Raster):
         return self.colours
 
 
-Shape = Rect | Polyline | Polygon | Connector | Circle | Label | Raster
+Shape = Rect | Polyline | Polygon | Circle | Label | Raster
 
 
 @dataclass(frozen=True)
@@ -426,8 +398,6 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
         case Polygon():
             style = {"color": on_paper(shape.fill), "alpha": shape.opacity, "linewidth": 0}
             axes.fill(*zip(*shape.points, strict=True), zorder=order, **style)
-        case Connector():
-            _draw_connector(axes, shape, order)
         case Circle():
             style = {"color": on_paper(shape.fill), "markeredgewidth": 0, "zorder": order}
             axes.plot([shape.x], [shape.y], "o", markersize=_points(2 * shape.radius), **style)
@@ -443,7 +413,7 @@ def _points(pixels: float) -> float:
 
 
 def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
-    from matplotlib.patches import FancyBboxPatch, Rectangle
+    from matplotlib.patches import Rectangle
 
     style: dict[str, Any] = {
         "facecolor": (on_paper(rect.fill), rect.opacity) if rect.fill != "none" else "none",
@@ -452,22 +422,7 @@ def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
         "zorder": order,
     }
     corner, width, height = (rect.x, rect.y), max(rect.width, 0), max(rect.height, 0)
-    if rect.radius:
-        round_box = f"round,pad=0,rounding_size={rect.radius}"
-        axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=round_box, **style))
-    else:
-        axes.add_patch(Rectangle(corner, width, height, **style))
-
-
-def _draw_connector(axes: Any, shape: Connector, order: int) -> None:
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path as Curve
-
-    start, end = shape.points
-    codes = [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4]
-    curve = Curve([start, *shape.controls, end], codes)
-    style = {"facecolor": "none", "edgecolor": on_paper(shape.stroke), "alpha": shape.opacity}
-    axes.add_patch(PathPatch(curve, linewidth=_points(shape.width), zorder=order, **style))
+    axes.add_patch(Rectangle(corner, width, height, **style))
 
 
 def _draw_label(axes: Any, label: Label, order: int) -> None:
