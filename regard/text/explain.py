@@ -147,10 +147,10 @@ def training(
     return Training(tuple(iterations))
 
 
-def likelihood(words: Mapping[str, int], merges: int, min_count: int = 1) -> Likelihood:
+def likelihood(words: Mapping[str, int], merges: int) -> Likelihood:
     """The first merges by count(ab) / (count(a) * count(b)); arguments as for `training`."""
     _check(words, merges)
-    return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words, min_count), merges)))
+    return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words), merges)))
 
 
 def encoding(

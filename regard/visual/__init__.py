@@ -17,6 +17,6 @@ __all__, __getattr__ = names_of(
         "recurrent_cells": "CellText FoundCell cell_activation find_cells gradient_curves "
         "gradient_norms python_properties text_properties",
         "report": "ComparedModel RunReport compare_results",
-        "texts": "TextMap TreePicture encoder_inputs lattice n_best_picture",
+        "texts": "TextMap TreePicture encoder_inputs n_best_picture",
     },
 )

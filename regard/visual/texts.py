@@ -1,6 +1,4 @@
-"""Texts as pictures: what an encoder reads, all segmentations of a word, constituency trees, and
-texts as points of a plane.
-"""
+"""Texts as pictures: what an encoder reads, constituency trees, and texts as points of a plane."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from torch.nn import functional as F
 from regard.errors import ConfigError
 from regard.tasks.embedder import TextMatch, best_matches, products
 from regard.text import Tokenizer
-from regard.text.explain import SegmentedWord
 from regard.text.templates import Template
 from regard.text.trees import ConstituencyTree, Span, read_trees, walk
 from regard.visual.drawing import Drawing, Label, Polyline, Shape, clip, text_width
@@ -64,24 +61,6 @@ def encoder_inputs(
     }
     table = Table.of(list(columns), list(zip(*columns.values(), strict=True)), title)
     return Illustration((table,), title or "what the encoder reads", numbers=columns)
-
-
-def lattice(word: SegmentedWord, title: str = "") -> Table:
-    """All subwords of a word by the unigram language model (Kudo 2018, figure 1).
-
-    A segmentation is a path of subwords, each of which begins where the one before ends; those of
-    the most probable one are marked.
-    """
-    rows = [
-        (
-            edge.subword if edge.known else f"{edge.subword} (unknown)",
-            f"{edge.start}-{edge.end}",
-            f"{edge.score:.3f}",
-            "*" * (edge in word.best),
-        )
-        for edge in word.edges
-    ]
-    return Table.of(("subword", "characters", "log-probability", "best"), rows, title)
 
 
 # ---- trees

@@ -234,14 +234,12 @@ def test_texts_without_words_give_a_vocabulary_of_the_space():
 
 
 def test_the_lattice_of_a_word_shows_each_subword_and_the_best_path(tmp_path):
-    from regard.visual import lattice
-
     tokenizer = text.train("unigram", LINES, 60, character_coverage=1.0)
     (word,) = explain.encoding(tokenizer, "older")
     assert word.tokens == tuple(tokenizer.encode("older").tokens)
     assert 0 < word.best_share <= 1
     shown = explain.render(word)
     assert shown.count("best") >= len(word.best) and f"{word.log_likelihood:.3f}" in shown
-    table = lattice(word, "older")
-    assert [row[0] for row in table.rows] == [edge.subword for edge in word.edges]
-    assert sum(row[3] == "*" for row in table.rows) == len(word.best)
+    rows = shown.split("\n")[2 : 2 + len(word.edges)]
+    assert [row.split()[1] for row in rows] == [edge.subword for edge in word.edges]
+    assert sum(row.endswith("best") for row in rows) == len(word.best)
