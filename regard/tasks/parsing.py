@@ -10,7 +10,6 @@ the words. A sentence longer than the model reads is read in windows; its tree i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -36,23 +35,11 @@ from regard.tasks.batching import TooLong, check_finite, check_too_long, device_
 from regard.tasks.encoder_training import headed
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import EncoderRecipe, RowsData
-from regard.tasks.tagging import at_positions
+from regard.tasks.tagging import at_positions, of_words
 from regard.tasks.task import Prediction
 from regard.text import Tokenizer
 from regard.text.trees import UNESCAPED, WORD, ConstituencyTree, Span, chains, tree_of, unchained
 from regard.text.word_spans import WordSpans
-
-# What the Penn Treebank writes as a word of its own: do n't, she 's, we 'll.
-CLITICS = re.compile(r"(?i)(.+?)(n[’']t|[’'](?:s|re|ve|ll|d|m))")
-
-
-def treebank_words(text: str) -> tuple[str, ...]:
-    """The words of a running text as a treebank has them."""
-    words: list[str] = []
-    for word in WordSpans.of(text).words:
-        parts = CLITICS.fullmatch(word)
-        words += parts.groups() if parts else (word,)
-    return tuple(words)
 
 
 @dataclass(frozen=True)
@@ -65,7 +52,7 @@ class Sentence:
     @classmethod
     def of(cls, text: str | Sequence[str]) -> Sentence:
         """Of a running text, or of a list of words."""
-        return cls(treebank_words(text) if isinstance(text, str) else tuple(text))
+        return cls(WordSpans.of(text).words if isinstance(text, str) else tuple(text))
 
     @classmethod
     def of_tree(cls, tree: ConstituencyTree) -> Sentence:
@@ -449,13 +436,8 @@ class Parser(encoding.EncoderTask):
         """The hidden states of the words of each sentence, (N, D), on the CPU."""
         windows = WordWindows.of(sentences, self.input_format)
         counts = list(map(len, sentences))
-        ends = np.array([*accumulate(counts)], np.int64)
-        owners = np.searchsorted(ends, windows.positions.offsets[:-1], "right").tolist()
         states = torch.zeros(sum(counts), self.module.config.d_model)
-        for batch, hidden in self.passes(windows.inputs, owners):
-            rows = batch.numbers.numpy()
-            words = windows.words.padded(rows, 0)
-            word_states = at_positions(hidden, windows.positions.padded(rows, 0).ids)
+        for words, word_states in of_words(self, windows, counts):
             states[words.ids[words.keep]] = word_states[words.keep]
         return list(states.split(counts))
 

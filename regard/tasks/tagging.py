@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import islice
 from statistics import fmean
 from typing import Any, Literal, cast
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data import EpochSampler, RecordReader, TaggedSentence, TokenArray, read_conll
-from regard.data.batches import IGNORE, moved
+from regard.data.batches import IGNORE, Sequences, moved
 from regard.data.encoder_inputs import InputBatch, WordWindows
 from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
@@ -297,14 +297,9 @@ class Tagger(encoding.EncoderTask):
 
         counts: the words of each sentence.
         """
-        ends = np.array([*accumulate(counts)], np.int64)
-        owners = np.searchsorted(ends, windows.positions.offsets[:-1], "right").tolist()
         best = torch.zeros(len(windows.positions.ids), dtype=torch.long)
         probabilities = torch.zeros(len(best))
-        for batch, scores in self.passes(windows.inputs, owners):
-            rows = batch.numbers.numpy()
-            words = windows.words.padded(rows, 0)
-            word_scores = at_positions(scores, windows.positions.padded(rows, 0).ids)
+        for words, word_scores in of_words(self, windows, counts):
             shares, tags = self.best_tags(word_scores, words.keep)
             at = words.ids[words.keep]
             probabilities[at], best[at] = shares[words.keep], tags[words.keep]
@@ -421,6 +416,21 @@ def at_positions(scores: Tensor, positions: Tensor) -> Tensor:
     """Scores (B, T, O) at the positions (B, W): (B, W, O)."""
     index = moved(positions, scores.device)[:, :, None].expand(-1, -1, scores.size(-1))
     return scores.gather(1, index)
+
+
+def of_words(
+    task: encoding.EncoderTask, windows: WordWindows, counts: Sequence[int]
+) -> Iterator[tuple[Sequences, Tensor]]:
+    """For each batch the numbers of its words among those of all sentences, (B, W), and the scores
+    of the words, (B, W, O).
+
+    counts: the words of each sentence.
+    """
+    owners = np.searchsorted(np.cumsum(counts), windows.positions.offsets[:-1], "right")
+    for batch, scores in task.passes(windows.inputs, owners.tolist()):
+        rows = batch.numbers.numpy()
+        positions = windows.positions.padded(rows, 0).ids
+        yield windows.words.padded(rows, 0), at_positions(scores, positions)
 
 
 def _learned(tags: Sequence[str], scheme: Scheme) -> Sequence[str]:
