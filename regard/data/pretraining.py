@@ -434,19 +434,10 @@ class Noise:
 
     density: the share of the tokens that are.
     mean_length: of a span, on average.
-
-    Raises:
-        ConfigError: the density is not between 0 and 1, or a span is shorter than a token.
     """
 
     density: float = 0.15
     mean_length: float = 3.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.density < 1:
-            raise ConfigError(f"`density` must be above 0 and below 1, but is {self.density}.")
-        if not self.mean_length >= 1:
-            raise ConfigError(f"`mean_length` must be at least 1, but is {self.mean_length}.")
 
     def counts(self, length: int) -> tuple[int, int]:
         """How many of so many tokens are dropped, and in how many spans; at least two are there.

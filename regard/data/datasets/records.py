@@ -24,7 +24,7 @@ from functools import partial
 from itertools import compress, islice
 from os import PathLike
 from pathlib import Path, PurePath
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -153,13 +153,6 @@ def must_be(value: object, kind: type[T], what: str, location: Location) -> T:
     raise DataError(*location, problem)
 
 
-def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise a ConfigError unless the option `name` has one of the values that are allowed."""
-    if value not in allowed:
-        listed = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-        raise ConfigError(f"`{name}` must be {listed}, but is {value!r}.")
-
-
 _KINDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -211,7 +204,8 @@ def read_squad(
         ConfigError: `on_misaligned` is something else.
         DataError: when it is read, for a malformed question.
     """
-    check_choice("on_misaligned", on_misaligned, ("error", "skip", "fix"))
+    if on_misaligned not in get_args(OnMisaligned):
+        raise ConfigError(f"`on_misaligned` must be error, skip or fix, but is {on_misaligned!r}.")
     reader = partial(_squad_questions, on_misaligned=on_misaligned)
     return RecordReader(data, reader, "question", unit="question")
 
