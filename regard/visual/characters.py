@@ -124,9 +124,10 @@ class Grid:
                 text.append(shown, shade(share))
             else:
                 part = (value - low) / (self.peak - low)
-                text.append(shown if cell > 2 else _shade_character(part) * 2)
+                text.append(shown if cell > 2 else mark(part) * 2)
         return text
 
 
-def _shade_character(share: float) -> str:
+def mark(share: float) -> str:
+    """The character for a share from 0 to 1, where there are no colours."""
     return SHADES[round(min(1.0, max(0.0, share)) * (len(SHADES) - 1))]

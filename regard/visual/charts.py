@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -34,6 +34,7 @@ from regard.visual.picture import Matrix, Picture, as_labels, as_matrix
 
 MAX_RECTANGLES = 2500  # above this the cells are one image, without tooltips
 LABEL_CELLS = 18
+SCALE_STEPS = 24
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,16 +131,9 @@ class Heatmap(Picture):
         """The legend: colours and weights, and the names of the axes."""
         x, y = at.left, at.top + at.cell * len(self.rows) + 18
         signed = any(value < 0 for row in self.weights for value in row)
-        low, steps = (-self.largest if signed else 0.0), 24
-        shapes: list[Shape] = []
-        for step in range(steps):
-            value = low + (self.largest - low) * (step + 0.5) / steps
-            opacity = abs(value) / self.largest
-            shapes.append(Rect(x + step * 3, y - 4, 3.05, 8, _fill(value), opacity))
+        low = -self.largest if signed else 0.0
         axes = f"   rows: {self.row_axis}, columns: {self.column_axis}" if self.row_axis else ""
-        shapes.append(Label(x - 5, y, f"{low:.3g}", 10.5, "end", "muted"))
-        shapes.append(Label(x + steps * 3 + 5, y, f"{self.largest:.3g}{axes}", 10.5, fill="muted"))
-        return shapes
+        return color_scale(x, y, low, self.largest, note=axes)
 
     def terminal(self, width: int, color: bool) -> Text:
         grid = characters.Grid(self.weights, self.rows, self.columns, self.largest, self.digits)
@@ -148,6 +142,20 @@ class Heatmap(Picture):
 
 def _fill(value: float) -> str:
     return "accent" if value >= 0 else "warm"
+
+
+def color_scale(
+    x: float, y: float, low: float, high: float, opacity: float = 1.0, note: str = ""
+) -> list[Shape]:
+    """The colours of the values from `low` to `high`, whose opacity is the largest, and a note."""
+    shapes: list[Shape] = []
+    for step in range(SCALE_STEPS):
+        value = low + (high - low) * (step + 0.5) / SCALE_STEPS
+        shade = opacity * abs(value) / high
+        shapes.append(Rect(x + step * 3, y - 4, 3.05, 8, _fill(value), shade))
+    shapes.append(Label(x - 5, y, f"{low:.3g}", 10.5, "end", "muted"))
+    end = x + SCALE_STEPS * 3 + 5
+    return [*shapes, Label(end, y, f"{high:.3g}{note}", 10.5, fill="muted")]
 
 
 @dataclass(frozen=True)
@@ -198,24 +206,16 @@ def sinusoids(length: int = 64, d_model: int = 64) -> Heatmap:
     return Heatmap(table, _every(length), _every(d_model), title, None, 2, *axes)
 
 
-def mask_grid(
-    grid: Any,
-    queries: Sequence[str] | None = None,
-    keys: Sequence[str] | None = None,
-    title: str = "which key a query may attend to",
-) -> Heatmap:
-    """A mask as a heatmap.
+def mask_grid(grid: Any, title: str = "which key a query may attend to") -> Heatmap:
+    """A mask as a heatmap; queries and keys have their numbers, from 0.
 
-    grid: boolean (T, S), True = may attend, such as `masks.causal().grid(6, 6)[0, 0]`.  queries,
-    keys: T and S labels, by default numbers from 0.
+    grid: boolean (T, S), True = may attend, such as `masks.causal().grid(6, 6)[0, 0]`.
 
     Raises:
         ConfigError: the grid is no matrix.
     """
-    matrix = as_matrix(grid)
-    columns = as_labels(keys, len(matrix[0]) if matrix else 0, "keys")
-    labels = as_labels(queries, len(matrix), "queries")
-    return Heatmap(matrix, labels, columns, title, 1.0, 0, "queries", "keys")
+    numbered = Heatmap.of(grid, title=title, peak=1.0)
+    return replace(numbered, digits=0, row_axis="queries", column_axis="keys")
 
 
 def sparse_patterns(
@@ -257,7 +257,6 @@ def _every(count: int) -> tuple[str, ...]:
 # ---- curves
 
 SPARKS = " ▁▂▃▄▅▆▇█"
-ASCII_SPARKS = " .:-=+*#%@"
 
 
 @dataclass(frozen=True)
@@ -318,7 +317,7 @@ def spark(values: Sequence[float], cells: int, color: bool) -> str:
     """A spark line of `values` in at most `cells` characters."""
     step = max(1.0, len(values) / cells)
     shown = [values[int(index * step)] for index in range(min(cells, len(values)))]
-    low, high, marks = min(shown), max(shown), SPARKS if color else ASCII_SPARKS
+    low, high, marks = min(shown), max(shown), SPARKS if color else characters.SHADES
     scale = (len(marks) - 2) / (high - low) if high > low else 0.0
     return "".join(marks[1 + round((value - low) * scale)] for value in shown)
 

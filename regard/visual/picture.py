@@ -4,7 +4,6 @@ A page has one style sheet and both themes, and nothing from the network.
 """
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -74,27 +73,13 @@ def scrolling(content: str, name: str) -> str:
 def sections(parts: Iterable[tuple[str, str]]) -> str:
     """The sections (heading, HTML) that have a content; from three on after a table of contents."""
     shown = [(heading, body) for heading, body in parts if body]
-    names = _unique_names([heading for heading, _ in shown])
     written, links = "", ""
-    for (heading, body), name in zip(shown, names, strict=True):
+    for number, (heading, body) in enumerate(shown, 1):
         title = escape(visible(heading))
-        written += f'<section id="{name}"><h2>{title}</h2>{body}</section>'
-        links += f'<li><a href="#{name}">{title}</a></li>'
+        written += f'<section id="section-{number}"><h2>{title}</h2>{body}</section>'
+        links += f'<li><a href="#section-{number}">{title}</a></li>'
     contents = f'<nav class="rg-contents" aria-label="Contents"><ul>{links}</ul></nav>'
     return (contents if len(shown) >= 3 else "") + written
-
-
-def _unique_names(headings: Iterable[str]) -> list[str]:
-    """An id for each heading: its words with hyphens, and a number where it is repeated."""
-    names: list[str] = []
-    for heading in headings:
-        plain = "-".join(re.findall(r"\w+", heading.lower())) or "section"
-        name, count = plain, 1
-        while name in names:
-            count += 1
-            name = f"{plain}-{count}"
-        names.append(name)
-    return names
 
 
 def inert_json(value: Any) -> str:

@@ -26,15 +26,14 @@ from regard.models.protocols import LanguageModel, Recurrent
 from regard.models.wrappers import unwrapped
 from regard.text import Tokenizer
 from regard.visual import characters
-from regard.visual.charts import Curves, Series
-from regard.visual.drawing import Drawing, Label, Raster, Rect, Shape, text_width, visible
+from regard.visual.charts import Curves, Series, color_scale
+from regard.visual.drawing import Drawing, Label, Raster, Shape, text_width, visible
 from regard.visual.picture import Illustration, Note, Picture, PictureRow, Table
 
 COLUMNS = 80  # of a drawing
 SIZE, LINE = 12.5, 19.0  # pixels: of letters, and from line to line
 FULL = 0.65  # opacity of a value of 1, on which letters can be read
 TAB = "␉   "
-MARKS = " .:-=+*#%@"
 
 Glyph = tuple[str, float | None]  # what stands in a column or two, and its value
 
@@ -106,7 +105,7 @@ class CellText(Picture):
         for number, line in enumerate(lines):
             shapes += _drawn(line, 8.0, top + LINE * number, step)
         bottom = top + LINE * len(lines) + 14
-        shapes += _scale(8.0, bottom)
+        shapes += color_scale(24.0, bottom, -1.0, 1.0, FULL)
         widest = max((sum(cell_len(glyph) for glyph, _ in line) for line in lines), default=1)
         width = max(16 + widest * step, self._title_width(), 140)
         return Drawing(width, bottom + 14, tuple(shapes), self.title or "a cell over a text")
@@ -121,9 +120,12 @@ class CellText(Picture):
                 text.append("\n")
             else:
                 text.append("".join(glyph for glyph, _ in line) + "\n")
-                marks = (_mark(value) * cell_len(glyph) for glyph, value in line)
+                marks = (
+                    (" " if value is None else characters.mark((value + 1) / 2)) * cell_len(glyph)
+                    for glyph, value in line
+                )
                 text.append("".join(marks).rstrip() + "\n")
-        text.append("" if color else f"blank = -1, {MARKS[-1]} = 1\n")
+        text.append("" if color else "blank = -1, @ = 1\n")
         return text
 
     def body(self) -> str:
@@ -146,20 +148,6 @@ def _drawn(line: list[Glyph], x: float, y: float, step: float) -> list[Shape]:
             shapes.append(Label(*point, letters, SIZE, mono=True, fill=ink))
         at += cell_len(letters)
     return shapes
-
-
-def _scale(x: float, y: float) -> list[Shape]:
-    """The legend: colours from -1 to 1."""
-    shapes: list[Shape] = [Label(x, y, "-1", 10.5, fill="muted")]
-    for step in range(24):
-        value = (step + 0.5) / 12 - 1
-        fill = "accent" if value >= 0 else "warm"
-        shapes.append(Rect(x + 16 + 3 * step, y - 4, 3.05, 8, fill, FULL * abs(value)))
-    return [*shapes, Label(x + 93, y, "1", 10.5, fill="muted")]
-
-
-def _mark(value: float | None) -> str:
-    return " " if value is None else MARKS[round((value + 1) / 2 * (len(MARKS) - 1))]
 
 
 def _span(piece: str, value: float | None) -> str:

@@ -162,14 +162,13 @@ RATE = "_per_s"  # at the end of a name of metrics.jsonl, after what the task co
 
 # The titles of charts, and which names of metrics.jsonl they show; other names have their own.
 GROUPS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("Loss", lambda name: "loss" in name or "cross_entropy" in name),
-    ("Perplexity", lambda name: "perplexity" in name or name.endswith("ppl")),
-    ("Learning rate", lambda name: name in ("lr", "learning_rate", "rate")),
+    ("Loss", lambda name: "loss" in name),
+    ("Perplexity", lambda name: "perplexity" in name),
+    ("Learning rate", lambda name: name == "lr"),
     ("Speed", lambda name: name.endswith(RATE)),
     ("Gradient norm", lambda name: "norm" in name),
 )
 COUNTERS = ("step", "tokens", "epoch", "seconds", "seed")  # are no curves
-AXES = ("step", "tokens")  # the first of these that there is
 MAX_POINTS = 600  # of a curve: more cannot be distinguished
 
 
@@ -248,20 +247,16 @@ class RunReport:
 def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
     """The charts of a run: losses together, every other quantity in a chart of its own.
 
-    events: the lines of metrics.jsonl, with "step" (else "tokens") and numbers; other
-    values are left out.
+    events: the lines of metrics.jsonl, with "step" and numbers; other values are left out.
     """
-    axis = next((name for name in AXES if any(name in event for event in events)), AXES[0])
     rates = {name for event in events for name in event if name.endswith(RATE)}
     counters = {*COUNTERS, *(name.removesuffix(RATE) for name in rates)}
     curves: dict[str, list[tuple[float, float]]] = {}
     for event in events:
-        if axis not in event:
-            continue
         for name, value in event.items():
             measured_once = name.startswith("test/")
             if name not in counters and not measured_once and type(value) in (int, float):
-                curves.setdefault(name, []).append((float(event[axis]), float(value)))
+                curves.setdefault(name, []).append((float(event["step"]), float(value)))
     charts: dict[str, list[Series]] = {}
     units: dict[str, str] = {}
     for name, points in curves.items():
@@ -271,7 +266,7 @@ def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
         elif title == "Loss" and f"tokens{RATE}" in rates:
             units[title] = "nats a token"
         charts.setdefault(title, []).append(Series(name, tuple(_thinned(points))))
-    drawn = (Curves(tuple(s), title, axis, units.get(title, "")) for title, s in charts.items())
+    drawn = (Curves(tuple(s), title, "step", units.get(title, "")) for title, s in charts.items())
     return PictureColumn(tuple(drawn), "Training")
 
 

@@ -156,7 +156,7 @@ def test_sinusoids_equal_the_formula():
 
 
 def test_the_picture_of_a_mask_has_its_cells():
-    picture = mask_grid(masks.causal().grid(4, 4)[0, 0], list("abcd"), list("abcd"))
+    picture = mask_grid(masks.causal().grid(4, 4)[0, 0])
     rows = [line.split()[1:] for line in picture.text().splitlines()[2:6]]
     assert rows == [
         ["1", "0", "0", "0"],
