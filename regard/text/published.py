@@ -34,6 +34,7 @@ from regard.text import sentencepiece, vocab_files
 from regard.text.bpe import END, Pair, assemble, rebuild_merges
 from regard.text.preprocessing import Preprocessing, parse, processor_of, roles_of, template_in
 from regard.text.templates import Template
+from regard.text.tokenizer import Tokenizer
 from regard.text.vocab_files import (
     AddedTokenSpec,
     ConfigFields,
@@ -62,17 +63,6 @@ class Family:
     model: str
     parts: Callable[[TokenSettings], Parts]
     defaults: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class AdaptedTokenizer:
-    """A tokenizer.json as the class of its folder uses it.
-
-    family: None if it is used unchanged.
-    """
-
-    content: dict[str, Any]
-    family: Family | None = None
 
 
 def _named(settings: TokenSettings, role: str, default: str) -> str:
@@ -129,12 +119,11 @@ def _llama_parts(settings: TokenSettings) -> Parts:
         "pre_tokenizer": words,
         "decoder": {"type": "Sequence", "decoders": steps},
         "model": {
+            **PLAIN_BPE,
             **BYTES,
             "unk_token": _named(settings, "unk", "<unk>"),
-            "dropout": None,
             "fuse_unk": True,
             "byte_fallback": True,
-            "ignore_merges": False,
         },
     }
 
@@ -144,25 +133,9 @@ BERT = Family(
     _bert_parts,
     {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
 )
-ROBERTA = Family(
-    "BPE",
-    _byte_parts,
-    {
-        "bos": "<s>",
-        "eos": "</s>",
-        "unk": "<unk>",
-        "sep": "</s>",
-        "pad": "<pad>",
-        "cls": "<s>",
-        "mask": "<mask>",
-    },
-)
+ROBERTA = Family("BPE", _byte_parts, sentencepiece.XLM_ROBERTA.roles)
 GPT2 = Family("BPE", _byte_parts, dict.fromkeys(("bos", "eos", "unk"), END_OF_TEXT))
-LLAMA = Family(
-    "BPE",
-    _llama_parts,
-    {"bos": "<s>", "eos": "</s>", "unk": "<unk>"},
-)
+LLAMA = Family("BPE", _llama_parts, sentencepiece.LLAMA.roles)
 
 CLASSES = {
     **dict.fromkeys(("Bert", "DistilBert", "Electra"), BERT),
@@ -185,24 +158,27 @@ def family_of(settings: TokenSettings) -> Family | None:
     return MODEL_TYPES.get(settings.model_type or "")
 
 
-def adapted(path: Path, content: dict[str, Any], settings: TokenSettings) -> AdaptedTokenizer:
-    """A tokenizer.json with the parts that its folder's class overrides; one for another type of
-    model, as multilingual sentence encoders of the class of BERT have it, is used as it is.
+def adapted(
+    path: Path, content: dict[str, Any], settings: TokenSettings
+) -> tuple[dict[str, Any], Family | None]:
+    """A tokenizer.json with the parts that its folder's class overrides, and the family of this
+    class. One for another type of model, as multilingual sentence encoders of the class of BERT
+    have it, is used as it is: of no family.
     """
     family = family_of(settings)
     model = content.get("model")
     if family is None or not isinstance(model, dict):
-        return AdaptedTokenizer(content)
+        return content, None
     if (actual := _type_of(model)) != family.model:
         warnings.warn(
             f"{path}: {settings.class_name or settings.model_type} is for a model of type "
             f"{family.model}, but the file has {actual}. It is used as it is.",
             stacklevel=4,
         )
-        return AdaptedTokenizer(content)
+        return content, None
     parts = family.parts(settings)
     model = {**content["model"], "type": family.model, **parts["model"]}
-    return AdaptedTokenizer({**content, **parts, "model": model}, family)
+    return {**content, **parts, "model": model}, family
 
 
 def _type_of(model: Mapping[str, Any]) -> str:
@@ -237,21 +213,7 @@ MODELS = {  # the type of model of each kind that `regard_kind` may name
 }
 
 
-@dataclass(frozen=True)
-class LoadedTokenizer:
-    """The parameters of `regard.text.Tokenizer`, as files give them."""
-
-    fast: tokenizers.Tokenizer
-    kind: str
-    roles: Mapping[str, str]
-    reads_special_tokens: bool
-    sides: Mapping[str, str]
-    clean_up_spaces: bool
-    max_length: int | None
-    chat_template: str
-
-
-def load(path: str | PathLike[str]) -> LoadedTokenizer:
+def load(path: str | PathLike[str]) -> Tokenizer:
     """A tokenizer from a folder or file, recognized by its name and content (see this module).
 
     Raises:
@@ -298,19 +260,18 @@ def _main_file(path: Path) -> Path:
 # ---- tokenizer.json
 
 
-def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTokenizer:
+def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer:
     model, listed = content.get("model"), added_tokens(path, content)
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         vocab_files.check_ids(path, model["vocab"])
     vocab_files.check_ids(path, {token.content: number for number, token in listed})
     settings = read_settings(path, content)
-    fit = adapted(path, content, settings)
-    start = fit.content
+    start, family = adapted(path, content, settings)
     asked = {number: token for number, (token, _) in settings.added.items()}
-    if fit.family is not None and asked != dict(listed):
+    if family is not None and asked != dict(listed):
         start = {**start, "added_tokens": []}  # its class adds what tokenizer_config.json lists
     fast = parse(path, text if start is content else json.dumps(start))
-    names = fit.family.defaults if fit.family else {}
+    names = family.defaults if family else {}
     defaults = {role: AddedTokenSpec(name, plain=True) for role, name in names.items()}
     add_from_settings(path, fast, settings, defaults)
     added = {token.content: number for number, token in fast.get_added_tokens_decoder().items()}
@@ -323,8 +284,8 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> LoadedTok
     unnamed = {role: name for role, name in names.items() if role not in settings.named}
     present = {r: name for r, name in unnamed.items() if fast.token_to_id(name) is not None}
     roles = present | settings.roles
-    if fit.family in (BERT, ROBERTA) and {"cls", "sep"} <= roles.keys():
-        processor = _class_processor(fast, fit.family, roles)
+    if family in (BERT, ROBERTA) and {"cls", "sep"} <= roles.keys():
+        processor = _class_processor(fast, family, roles)
         if _check_template(path, fast) != template_in(processor):
             fast.post_processor = processor
     _check_template(path, fast)
@@ -370,8 +331,8 @@ def _loaded(
     kind: str,
     roles: Mapping[str, str],
     settings: TokenSettings,
-) -> LoadedTokenizer:
-    """The parameters of the tokenizer, with those of tokenizer_config.json."""
+) -> Tokenizer:
+    """The tokenizer, with the options of tokenizer_config.json."""
     config = settings.config
     inputs = config.model_input_names
     if inputs is None and config.tokenizer_class == BACKEND:
@@ -390,7 +351,7 @@ def _loaded(
     if MODELS.get(asked) != model:
         problem = f"`regard_kind` is {asked!r}, which the model of {path.name}, {model}, is not."
         raise DataError(settings.path, None, problem)
-    return LoadedTokenizer(
+    return Tokenizer(
         fast,
         asked,
         roles,
@@ -421,7 +382,7 @@ def _kind_of(fast: tokenizers.Tokenizer) -> str:
 # ---- BERT
 
 
-def _bert(path: Path) -> LoadedTokenizer:
+def _bert(path: Path) -> Tokenizer:
     """vocab.txt of BERT, with BERT's preprocessing and template."""
     vocab, settings = vocab_files.read_vocab_txt(path), read_settings(path)
     for special in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"):
@@ -459,7 +420,7 @@ def _check_present(path: Path, vocab: Mapping[str, int], model: str, *names: str
 # ---- Transformer-XL
 
 
-def _words(path: Path) -> LoadedTokenizer:
+def _words(path: Path) -> Tokenizer:
     """vocab.txt of Transformer-XL: words between white space, in a text that is tokenized already.
 
     The text of Wikipedia that it learned from has spaces around punctuation and inside numbers
@@ -477,15 +438,16 @@ def _words(path: Path) -> LoadedTokenizer:
 # ---- SentencePiece
 
 
-def _sentencepiece(path: Path) -> LoadedTokenizer:
+def _sentencepiece(path: Path) -> Tokenizer:
     """A SentencePiece model; ids as the class numbers them that files beside it name."""
     settings = read_settings(path)
     family = sentencepiece.family_of(path, settings)
     model = sentencepiece.read(path, family.types if family else sentencepiece.UNIGRAM)
     if family is None:
-        fast = sentencepiece.pipeline(model)
-        loaded = _finish(path, fast, "sentencepiece", settings, model.roles)
-        return replace(loaded, reads_special_tokens=settings.config.split_special_tokens is False)
+        split = settings.config.split_special_tokens is not False  # where no file says it, too
+        config = settings.config.model_copy(update={"split_special_tokens": split})
+        settings, fast = replace(settings, config=config), sentencepiece.pipeline(model)
+        return _finish(path, fast, "sentencepiece", settings, model.roles)
     fast = family.tokenizer(model, settings)
     roles = {**family.roles, **settings.roles}
     _check_present(path, fast.get_vocab(), settings.class_name or "this", *family.roles.values())
@@ -502,7 +464,7 @@ def _sentencepiece(path: Path) -> LoadedTokenizer:
 # ---- GPT, GPT-2, RoBERTa
 
 
-def _bpe(path: Path) -> LoadedTokenizer:
+def _bpe(path: Path) -> Tokenizer:
     """vocab.json with its merges: characters with </w> (GPT) or bytes (GPT-2, RoBERTa)."""
     vocab, settings = vocab_files.read_vocab_json(path), read_settings(path)
     merges = _merges(path, vocab)
@@ -531,7 +493,7 @@ def _merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
 
 def _gpt(
     path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
-) -> LoadedTokenizer:
+) -> Tokenizer:
     unknown = settings.roles.get("unk", "<unk>")
     _check_present(path, vocab, "GPT", unknown)
     model = models.BPE(vocab, merges, unk_token=unknown, end_of_word_suffix=END)
@@ -555,7 +517,7 @@ def _bytes(
 
 def _roberta(
     path: Path, vocab: dict[str, int], merges: list[Pair], settings: TokenSettings
-) -> LoadedTokenizer:
+) -> Tokenizer:
     fast = _bytes(path, vocab, merges, settings)
     names = {"cls": "<s>", "sep": "</s>"} | settings.roles
     _check_present(path, vocab, "RoBERTa", names["cls"], names["sep"])
@@ -584,7 +546,7 @@ def _finish(
     kind: str,
     settings: TokenSettings,
     defaults: Mapping[str, str],
-) -> LoadedTokenizer:
+) -> Tokenizer:
     """The tokenizer, with the tokens that files beside the vocabulary add to it."""
     tokens = {role: AddedTokenSpec(name, plain=True) for role, name in defaults.items()}
     add_from_settings(path, fast, settings, tokens)

@@ -340,7 +340,6 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:
         """Read a folder or a file; for formats see `regard.text.published.load`."""
-        from regard.text.published import load
         from regard.text.sentencepiece import is_m2m_100, is_marian
         from regard.text.vocab_files import is_fairseq
 
@@ -349,7 +348,7 @@ class Tokenizer:
                 read: Tokenizer = imported(kind).load(path)
                 break
         else:
-            read = Tokenizer(**vars(load(path)))
+            read = imported("regard.text.published:load")(path)
         if (targets := Path(path) / TARGETS).is_dir():
             read.targets = Tokenizer.load(targets)
         return read
