@@ -73,23 +73,13 @@ USUAL_FIELDS = {
 }
 WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
-# task -> the ending of its data files; tsv for all others
+# task -> the ending of its data files; for all others txt of running text, and tsv
 FILE_ENDINGS = {
-    "language-modeling": "txt",
-    "permutation-language-modeling": "txt",
-    "bidirectional-language-modeling": "txt",
-    "span-corruption": "txt",
-    "masked-language-modeling": "txt",
-    "replaced-tokens": "txt",
     "embedding": "txt",
     **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
     **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
-    "question-answering": "json",
-    "multiple-choice": "json",
-    "dialogue": "json",
+    **dict.fromkeys(("question-answering", "multiple-choice", "dialogue"), "json"),
 }
-# tasks beside those of encoder-decoders whose data are lists of files
-OF_DOCUMENTS = ("masked-language-modeling", "replaced-tokens")
 # task -> the model that is trained from random weights
 RANDOM_MODELS = {
     **dict.fromkeys(OF_ENCODER_DECODERS, "transformer-prenorm"),
@@ -177,10 +167,10 @@ def _toml_default(kind: Any, name: str) -> str:
 
 def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
-    ending = FILE_ENDINGS.get(task, "tsv")
-    file = f"train.{ending}"
-    several = [file] if task in (*OF_ENCODER_DECODERS, *OF_DOCUMENTS) else file
-    preset = {"task": task, "data": {"train": several, "valid": 0.1}}
+    section: Any = task_class(task).Recipe.model_fields["data"].annotation
+    file = f"train.{FILE_ENDINGS.get(task, 'txt' if section.running_text else 'tsv')}"
+    train = [file] if section.several_files else file
+    preset = {"task": task, "data": {"train": train, "valid": 0.1}}
     if task in RANDOM_MODELS:
         return {**preset, "model": {"name": RANDOM_MODELS[task]}}
     teacher = {"teacher": {"path": "path/to/teacher"}} if task == "embedding" else {}
