@@ -72,11 +72,13 @@ class Documents:
     separator: what a document is: each of the "rows"; what is between "blank-lines"; or all of a
         reader ("files").
     files: those that are read, for checksums and progress; () where the data are no files.
+    field: of tables: the column with the text.
     """
 
     readers: tuple[RowReader, ...]
     separator: Separator = "rows"
     files: tuple[str, ...] = ()
+    field: str | int | None = None
 
     def __iter__(self) -> Iterator[DocumentPassage]:
         """The passages of all documents.
@@ -141,7 +143,7 @@ def read_documents(
         else VerbatimReader(path)
         for path in paths
     ]
-    return Documents(tuple(readers), separator, tuple(paths))
+    return Documents(tuple(readers), separator, tuple(paths), field)
 
 
 def _files_in(path: str) -> Sequence[str]:
@@ -512,7 +514,6 @@ def build_corpus(
     *,
     end: Sequence[int] = (),
     structure: bool = False,
-    options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Corpus:
     """The corpus in a folder: built where it is not there or not finished, opened where it is.
@@ -521,7 +522,6 @@ def build_corpus(
 
     Args:
         end, structure: as in `encode_corpus`.
-        options: what else the documents depend on, besides their files: values for JSON.
         progress: whether it is shown; None: as `regard.progress.showing` says.
 
     Raises:
@@ -538,7 +538,7 @@ def build_corpus(
             "end": list(end),
             "structure": structure,
             "documents": documents.separator,
-            "options": dict(options or {}),
+            "field": documents.field,
             "files": [[name, hash_of(name)] for name in documents.files],
         }
         if not (folder / FACTS).exists():

@@ -250,6 +250,15 @@ def test_a_second_build_opens_what_is_there(tokenizers, source, tmp_path, monkey
     assert text.Tokenizer.load(tmp_path / "out").fingerprint() == tokenizer.fingerprint()
 
 
+def test_another_column_is_another_corpus(tokenizers, tmp_path):
+    file, out = tmp_path / "a.jsonl", tmp_path / "out"
+    file.write_text('{"a": "the cat", "b": "the dog"}\n')
+    for _ in range(2):
+        build_corpus(read_documents(file, field="a"), tokenizers["bpe"], out, progress=False)
+    with pytest.raises(ConfigError, match="made of something else: field changed"):
+        build_corpus(read_documents(file, field="b"), tokenizers["bpe"], out, progress=False)
+
+
 def test_a_changed_file_is_noticed(tokenizers, source, tmp_path):
     documents, tokenizer, out = read_documents(source), tokenizers["bpe"], tmp_path / "out"
 
