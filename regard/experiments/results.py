@@ -478,23 +478,16 @@ class SweepResults(StudyResults):
         outcomes = [outcome for trial in self.trials for outcome in trial.outcomes]
         return outcomes[0].items if outcomes else "tokens"
 
-    @cached_property
-    def options(self) -> dict[str, str]:
-        """The swept options, and what the table calls them: the last part, where it is unique."""
-        last_parts = {name: name.rpartition(".")[2] for name in self.trials[0].values}
-        every = [*last_parts.values()]
-        return {name: last if every.count(last) == 1 else name for name, last in last_parts.items()}
-
     def table(self) -> Table:
         """A row for each trial."""
         tests = next((trial.outcomes[0].scores for trial in self.trials if trial.test), [])
-        head = ["trial", *self.options.values(), f"valid {self.goal[0]}"]
+        head = ["trial", *self.trials[0].values, f"valid {self.goal[0]}"]
         head += [f"test {tests[0]['name']}"] if tests else []
         head += ["trained to", self.items]
         failed = any(trial.error for trial in self.trials)
         rows = []
         for trial in self.trials:
-            row = [trial.name, *(_shown(trial.values[name]) for name in self.options)]
+            row = [trial.name, *map(_shown, trial.values.values())]
             row += [_spread(trial.scores)]
             row += [_spread(trial.test)] if tests else []
             row += [
@@ -546,7 +539,7 @@ class SweepResults(StudyResults):
         """A page, to be saved in the folder, since it links to the pages of the runs."""
         runs = [run_name(trial.name, seed) for trial in self.trials for seed in self.seeds]
         links = report_links(self.folder, runs)
-        title = f"Sweep over {', '.join(self.options.values())}"
+        title = f"Sweep over {', '.join(self.trials[0].values)}"
         return RunReport(title, self.about, comparison=self.picture(), links=links)
 
     def __repr__(self) -> str:
