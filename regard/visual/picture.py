@@ -203,7 +203,7 @@ class Picture(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Note(Picture):
-    """Lines of text between pictures; a line that starts with two spaces is a formula."""
+    """Lines of text between pictures."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -211,11 +211,11 @@ class Note(Picture):
     def drawing(self) -> Drawing:
         shapes, y = [], 0.0
         for index, line in enumerate((self.title, *self.lines) if self.title else self.lines):
-            bold, mono = bool(self.title) and index == 0, line.startswith("  ")
+            bold = bool(self.title) and index == 0
             size = 15.0 if bold else 12.5
-            shapes.append(Label(8, y + 11, line, size, bold=bold, mono=mono))
+            shapes.append(Label(8, y + 11, line, size, bold=bold))
             y += 26 if bold else 20
-        width = max((text_width(s.text, s.size, s.mono) for s in shapes), default=0) + 16
+        width = max((text_width(s.text, s.size) for s in shapes), default=0) + 16
         return Drawing(width, y + 4, tuple(shapes))
 
     def terminal(self, width: int, color: bool) -> Text:
@@ -225,12 +225,8 @@ class Note(Picture):
         return text
 
     def body(self) -> str:
-        return self._title_html() + "".join(
-            f'<pre class="rg-formula">{escape(visible(line[2:]))}</pre>'
-            if line.startswith("  ")
-            else f"<p>{escape(visible(line))}</p>"
-            for line in self.lines
-        )
+        paragraphs = (f"<p>{escape(visible(line))}</p>" for line in self.lines)
+        return self._title_html() + "".join(paragraphs)
 
 
 @dataclass(frozen=True, repr=False)

@@ -131,7 +131,7 @@ def self_attention(
     heatmap = replace(Heatmap.of(weights, ["The"], words, "The weights"), digits=3)
     parts = (
         Table.of(["key", "q · k", "/ sqrt(d_k)", "weight"], rows, "The query of “The”"),
-        Note(("The values are weighted and added:", "  z = " + " + ".join(sums))),
+        Note(("The values are weighted and added:", "z = " + " + ".join(sums))),
         heatmap,
     )
     return Illustration(parts, "Self-attention", numbers={"weights": weights})
