@@ -323,8 +323,11 @@ def test_search_finds_the_texts_with_the_largest_cosines(model, known):
     for count in range(2, 40):  # whichever way a processor adds up the last rows
         found = task.search("dog", ["a"] * count, count)
         assert [one.index for one in found] == [*range(count)]
-    two = task.search(query, TEXTS, 2)
-    assert task.search([query, "dog"], TEXTS, 2) == [two, task.search("dog", TEXTS, 2)]
+    together, alone = task.search([query, "dog"], TEXTS, 2), task.search("dog", TEXTS, 2)
+    for ours, expected in zip(together, (task.search(query, TEXTS, 2), alone), strict=True):
+        assert [match.index for match in ours] == [match.index for match in expected]
+        scores = [match.score for match in expected]  # products of another number of rows
+        np.testing.assert_allclose([match.score for match in ours], scores, rtol=1e-6)
     for wrong in ({"query": 5}, {"top_k": 0}, {"top_k": "x"}):
         with pytest.raises(RegardError, match="must be|Give a list of texts"):
             task.search(**{"query": query, "texts": TEXTS, **wrong})

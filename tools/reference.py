@@ -36,7 +36,7 @@ MODULES = [
 PUBLIC = [getattr(regard, name) for name in dir(regard) if inspect.isclass(getattr(regard, name))]
 TABLES = {  # packages whose modules are many: the table, and what its classes have in common
     "regard.models": ("MODELS", ("protocols", "encoder_with_heads")),
-    "regard.tasks": ("TASKS", ("task", "methods", "folders")),
+    "regard.tasks": ("TASKS", ("task", "folders")),
 }
 
 

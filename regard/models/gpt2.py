@@ -56,9 +56,9 @@ class GPTConfig:
     output: the output layer: "tied" to the embedding, a matrix of its "own", or "none", in a model
         that is only an encoder.
     positions: one of the kinds of `regard.models.config`; the paper's are learned.
-    clip_distance: of "shaw": distances beyond it share a vector;
+    clip_distance: distances beyond it share a vector (kind "shaw");
         None: 16.
-    choice_dropout, choice_activation: of the "multiple_choice" head.
+    choice_dropout, choice_activation: those of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
     pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """

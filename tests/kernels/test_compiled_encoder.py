@@ -76,7 +76,7 @@ def encode(model, read) -> torch.Tensor:
     found = None
     if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         whole = isinstance(model, CrossAttentionModel)
-        texts = CompiledTexts(model, "encode").last if whole else CompiledEncoder(model).encode
+        texts = CompiledTexts(model, "encode").states if whole else CompiledEncoder(model).encode
         found = texts(read)
     return model.encode(read) if found is None else found
 

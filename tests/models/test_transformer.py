@@ -147,7 +147,7 @@ CONFIG = TransformerConfig(23, d_model=12, d_ff=20, heads=3, encoder_layers=2, d
 )
 def test_unsupported_config_values_raise_an_error_that_names_the_field(name, value):
     config, tensors = to_published(Transformer(CONFIG))
-    with pytest.raises(ConfigError, match=rf"config.json: `{name}` must be .*but is "):
+    with pytest.raises(ConfigError, match=rf"config.json: `{name}` (must be .*but )?is "):
         from_published(config | {name: value}, tensors)
 
 

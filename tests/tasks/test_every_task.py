@@ -173,7 +173,7 @@ def test_odd_texts_give_a_result_or_an_error_with_their_line(quick, folders, see
         if location and as_json:
             assert len(written) == int(location[2]) - 1
         if not location and found.exit_code:
-            said = "has no effect|gives no vectors|beams|nothing that `pooling`"
+            said = "has no effect|gives no vectors|beams|nothing that `pooling`|text: has bytes"
             assert re.search(said, found.stderr), (name, verb, lines, found.stderr)
 
 

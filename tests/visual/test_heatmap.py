@@ -124,9 +124,9 @@ def test_show_never_fails_on_the_encoding_of_the_terminal(encoding, monkeypatch)
 @pytest.mark.parametrize(
     "weights, message",
     [
-        (torch.zeros(2, 3, 4), "must be a matrix"),
-        ([0.1, 0.2], "must be a matrix"),
-        ([[0.1], [0.2, 0.3]], "must be a matrix"),
+        (torch.zeros(2, 3, 4), "must be of one head"),
+        ([0.1, 0.2], "must be of one head"),
+        ([[0.1], [0.2, 0.3]], "must be of one head"),
     ],
 )
 def test_weights_that_are_no_matrix_raise_an_error(weights, message):
