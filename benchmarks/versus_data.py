@@ -84,7 +84,7 @@ vocab_size = 10000
 name = "lstm-lm"
 size = "small"
 [training]
-max_steps = {updates}
+max_steps = {max_steps}
 precision = "{precision}"
 """,
     "Transformer": """
@@ -99,7 +99,7 @@ vocab_size = 8000
 name = "transformer"
 size = "tiny"
 [training]
-max_steps = {updates}
+max_steps = {max_steps}
 precision = "{precision}"
 """,
     "fine-tuning an encoder": """
@@ -110,7 +110,7 @@ format = "tsv"
 [model]
 path = "{encoder}"
 [training]
-max_steps = {updates}
+max_steps = {max_steps}
 precision = "{precision}"
 """,
 }
