@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard import ops
 from regard.attention.cache import HEADROOM, extremes
 from regard.attention.capture import NEXT
 from regard.data.batches import Sequences
@@ -104,9 +105,8 @@ def most_probable(scores: Tensor) -> tuple[Tensor, Tensor]:
 
     Of tokens with equal log-probabilities it is the first. NaN in a row gives NaN.
     """
-    log_probs = normalized(scores)
-    token = log_probs.argmax(-1, keepdim=True)  # (B, 1)
-    return token[:, 0], log_probs.gather(1, token)[:, 0]
+    token, log_prob = ops.topk(scores, 1)  # (B, 1)
+    return token[:, 0], log_prob[:, 0]
 
 
 def check_log_probs(log_probs: Sequence[float], read: int) -> None:

@@ -416,6 +416,9 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Of tokens with equal log-probabilities the first comes first. NaN in a row gives NaN.
     """
     log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    if count == 1:  # without a sort
+        token = log_probs.argmax(-1, keepdim=True)  # (B, 1)
+        return token, log_probs.gather(1, token)
     best = log_probs.sort(dim=-1, descending=True, stable=True)
     return best.indices[:, :count], best.values[:, :count]
 
