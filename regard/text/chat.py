@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
@@ -38,9 +37,9 @@ def prompt_of(
     )
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}
-    variables: dict[str, Any] = {"messages": messages, "add_generation_prompt": True}
     try:
-        return environment.from_string(template).render(**variables, **special_tokens)
+        compiled = environment.from_string(template)
+        return compiled.render(special_tokens, messages=messages, add_generation_prompt=True)
     except (TemplateError, TypeError) as error:
         raise ConfigError(f"The chat template of the model's folder: {error}") from error
 

@@ -177,11 +177,8 @@ def _identity(
 
 def _filled(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """What a run was started with, and the defaults of options that are newer than the run."""
-    filled = {**defaults, **stored}
-    for key in defaults.keys() & stored.keys():
-        if isinstance(stored[key], dict) and isinstance(defaults[key], dict):
-            filled[key] = _filled(stored[key], defaults[key])
-    return filled
+    tables = {key for key, value in stored.items() if isinstance(value, dict)} & defaults.keys()
+    return {**defaults, **stored, **{key: _filled(stored[key], defaults[key]) for key in tables}}
 
 
 def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
