@@ -189,7 +189,7 @@ REFUSED_OF_LLAMA = [
     ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "`partial_rotary_factor` must be 1"),
     ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
     ({"rope_interleaved": True}, "`rope_interleaved` must be false"),
-    ({"num_key_value_heads": 4}, "`key_value_heads` must divide `heads` .6., but is 4"),
+    ({"num_key_value_heads": 4}, "`key_value_heads` must divide `heads`, 6: 4"),
     ({"num_key_value_heads": 0}, "`num_key_value_heads`"),
     ({"hidden_act": "other"}, "`hidden_act` must be one of"),
 ]  # fmt: skip
