@@ -142,11 +142,10 @@ class PermutedStreams:
         self.parts = [(0, sequence_length)]
         if self.reuse < sequence_length:
             self.parts = [(0, self.reuse), (self.reuse, sequence_length)]
-        shortest = min(end - first for first, end in self.parts)
-        if max(self.reuse, shortest) < options.every:
+        if self.reuse < options.every:
             raise ConfigError(
-                f"`sequence_length` must be at least {options.every}, the tokens out of which one "
-                f"is predicted, but is {sequence_length}."
+                f"`sequence_length`, or `reuse_len`, must be at least {options.every}, the tokens "
+                f"out of which one is predicted, but is {self.reuse}."
             )
         self.streams = batch_size // 2 if options.both_directions else batch_size
         self.stream_length = len(text.ids) // self.streams

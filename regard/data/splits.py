@@ -50,7 +50,7 @@ def stratified_split(classes: Sequence[Hashable], share: float, seed: int) -> Ma
     counts = {name: int(part) for name, part in parts.items()}
     left = _rows_of_share(len(classes), share) - sum(counts.values())
     by_remainder = sorted(parts, key=lambda name: counts[name] - parts[name])
-    for name in by_remainder[: max(0, left)]:
+    for name in by_remainder[:left]:
         counts[name] += 1
     generator = np.random.default_rng(seed)
     chosen = np.zeros(len(classes), dtype=bool)
@@ -163,7 +163,7 @@ def _rows_by_name(names: Sequence[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def _checked_mask(chosen: Mask, share: float) -> Mask:
-    if chosen.all() or not chosen.any():
+    if chosen.all():
         raise ConfigError(
             f"[data] `valid` is {share:g} of {len(chosen)} rows, which leaves no row on one side. "
             "Give more rows, or another share."

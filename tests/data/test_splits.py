@@ -20,6 +20,7 @@ from regard.data.splits import (
     stratified_folds,
     stratified_split,
 )
+from regard.errors import ConfigError
 
 SHARES = st.floats(0.05, 0.9)
 
@@ -31,7 +32,7 @@ def test_random_split_has_its_share_and_depends_on_the_seed_alone(count, share, 
     np.testing.assert_array_equal(chosen, random_split(count, share, seed))
 
 
-@given(st.lists(st.sampled_from("aaaaab"), min_size=30, max_size=200), SHARES)
+@given(st.lists(st.sampled_from("aaaaab"), min_size=30, max_size=60), SHARES)
 def test_stratified_split_has_the_share_of_every_class_up_to_one_row(classes, share):
     chosen = stratified_split(classes, share, 0)
     inside = Counter(name for name, one in zip(classes, chosen, strict=True) if one)
@@ -40,7 +41,7 @@ def test_stratified_split_has_the_share_of_every_class_up_to_one_row(classes, sh
     assert chosen.sum() == max(1, round(len(classes) * share))
 
 
-@given(st.lists(st.integers(0, 8), min_size=30, max_size=200), SHARES)
+@given(st.lists(st.integers(0, 8), min_size=30, max_size=60), SHARES)
 def test_group_split_never_separates_a_group(groups, share):
     if len({*groups}) < 2:
         return
@@ -52,6 +53,39 @@ def test_group_split_never_separates_a_group(groups, share):
 
 def test_last_split_takes_the_end():
     assert last_split(10, 0.2).tolist() == [False] * 8 + [True] * 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_split_ends_where_the_share_is_reached_and_leaves_one_group(seed):
+    assert group_split("aabbcc", 1 / 3, seed).sum() == 2  # exactly the share
+    assert group_split("aabbcc", 0.34, seed).sum() == 4
+    assert group_split("abc", 0.99, seed).sum() == 2
+    with pytest.raises(ConfigError, match="all rows belong to one group"):
+        group_split("aaa", 0.5, seed)
+
+
+@pytest.mark.parametrize("split", [random_split, last_split, stratified_split])
+def test_a_split_leaves_at_least_one_row_on_each_side(split):
+    def chosen(count, share):
+        rows = "a" * count if split is stratified_split else count
+        return split(rows, share, *[0] * (split is not last_split)).sum()
+
+    assert chosen(2, 0.01) == 1 and chosen(2, 0.7) == 1 and chosen(9, 0.9) == 8
+    for count, share in ((2, 0.8), (1, 0.5)):
+        with pytest.raises(ConfigError, match=f"{share:g} of {count} rows, which leaves no row"):
+            chosen(count, share)
+
+
+def test_other_seeds_choose_other_rows():
+    for make in (
+        lambda seed: random_split(40, 0.3, seed),
+        lambda seed: stratified_split("ab" * 20, 0.3, seed),
+        lambda seed: group_split("abcdefgh" * 5, 0.3, seed),
+        lambda seed: random_folds(40, 3, seed),
+        lambda seed: stratified_folds("ab" * 20, 3, seed),
+        lambda seed: group_folds("abcdefgh" * 5, 3, seed),
+    ):
+        assert len({tuple(make(seed)) for seed in range(5)}) > 2
 
 
 # ---- folds
@@ -73,7 +107,7 @@ def test_random_folds_have_the_sizes_of_scikit_learn_s(count, folds, seed):
     np.testing.assert_array_equal(found, random_folds(count, folds, seed))
 
 
-@given(st.lists(st.sampled_from("aaaaabbc"), min_size=7, max_size=200), FOLDS)
+@given(st.lists(st.sampled_from("aaaaabbc"), min_size=7, max_size=60), FOLDS)
 def test_stratified_folds_have_equally_many_rows_and_rows_of_each_class_up_to_one(classes, folds):
     found = stratified_folds(classes, folds, 0)
     assert np.ptp(sizes(found, folds)) <= 1
@@ -91,7 +125,7 @@ def test_stratified_folds_have_as_many_rows_of_each_class_as_scikit_learn_s(coun
     assert ours == expected
 
 
-@given(st.lists(st.integers(0, 12), min_size=30, max_size=200), FOLDS)
+@given(st.lists(st.integers(0, 12), min_size=30, max_size=60), FOLDS)
 def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s(groups, folds):
     if len({*groups}) < folds:
         return
@@ -105,3 +139,16 @@ def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s
 def test_consecutive_folds_follow_one_another(count, folds):
     found = consecutive_folds(count, folds)
     assert np.all(np.diff(found) >= 0) and np.ptp(sizes(found, folds)) <= 1
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_each_fold_needs_a_row_or_a_group(folds):
+    for make in (
+        lambda count: random_folds(count, folds, 0),
+        lambda count: consecutive_folds(count, folds),
+        lambda count: stratified_folds(("ab" * count)[:count], folds, 0),
+        lambda count: group_folds(range(count), folds, 0),
+    ):
+        assert sorted(make(folds)) == [*range(folds)]
+        with pytest.raises(ConfigError, match=f"{folds} folds, .* but there are {folds - 1}. Cho"):
+            make(folds - 1)
