@@ -14,7 +14,6 @@ from regard.data.pretraining import (
     corrupted,
     random_spans,
 )
-from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError
 
@@ -146,17 +145,6 @@ def test_epochs_differ_and_a_seed_repeats_them():
 
     assert drawn(0, 1) == drawn(0, 1)
     assert drawn(0, 1) != drawn(1, 1) and drawn(0, 1) != drawn(0, 2)
-
-
-def test_a_sampler_resumes_with_the_same_spans():
-    whole = EpochSampler(data())
-    first = [next(whole) for _ in range(2)]
-    state = whole.position()
-    rest = [list(rows_of(next(whole))) for _ in range(4)]
-    again = EpochSampler(data())
-    again.restore(state)
-    assert [list(rows_of(next(again))) for _ in range(4)] == rest
-    assert first and data().identity() != data(seed=2).identity()
 
 
 def test_errors_say_what_to_do():

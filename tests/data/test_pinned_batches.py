@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 
 import numpy as np
@@ -18,6 +19,7 @@ from regard.data.lm_streams import (
     SlidingWindows,
     VariableStreams,
     WarmedStreams,
+    WindowBatch,
 )
 from regard.data.permutations import PermutationOptions, PermutedStreams
 from regard.data.pretraining import (
@@ -30,9 +32,9 @@ from regard.data.pretraining import (
     WindowRows,
     WordStarts,
 )
-from regard.data.sampler import Buckets
+from regard.data.sampler import Buckets, EpochSampler
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError
+from regard.errors import CheckpointError, ConfigError
 from regard.text.templates import Template
 
 DRAW = np.random.Generator(np.random.PCG64(3))
@@ -78,7 +80,7 @@ EPOCHS = {
         2073343068,
     ),
     "blocks": (lambda: ShuffledBlocks(TEXT, batch_size=3, sequence_length=8, seed=1), 2489858314),
-    "windows": (lambda: windows(smallest=3), 920147194),
+    "windows": (lambda: windows(smallest=3), 3086782361),
     "both directions": (lambda: sentences(restart_every=3), 426669755),
     "buckets": (lambda: buckets(max_tokens=100, pool=4), 3345515570),
     "no pools": (lambda: buckets(pool=None, batch_size=2), 3699457909),
@@ -98,6 +100,7 @@ def plain(value):
     """Tensors and dataclasses as lists and dicts."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.tolist()
+    value = value._asdict() if isinstance(value, WindowBatch) else value
     fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)
     return value if fields is None else {name: plain(part) for name, part in fields.items()}
 
@@ -108,6 +111,32 @@ def test_batches_and_positions_are_those_of_earlier_releases(name):
     data = make()
     batches = [[*map(plain, data.epoch(number))] for number in range(3)]
     assert zlib.crc32(repr((batches, data.identity())).encode()) == checksum
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_a_sampler_goes_on_anywhere_with_the_same_data_alone(name):
+    data = EPOCHS[name][0]()
+    whole = EpochSampler(data)
+    positions = [json.loads(json.dumps(whole.position()))]
+    came = []
+    while whole.epoch < 2:
+        came.append((plain(next(whole)), whole.epoch))
+        positions.append(json.loads(json.dumps(whole.position())))
+    assert [batch for batch, _ in came] == [
+        *map(plain, [*data.epoch(0), *data.epoch(1)]),
+        came[-1][0],
+    ]
+    other = EpochSampler(data)
+    for at, position in enumerate(positions[:-1]):
+        other.restore(position)
+        assert other.position() == position
+        assert [(plain(next(other)), other.epoch) for _ in came[at : at + 2]] == came[at : at + 2]
+    for field in data.identity():
+        with pytest.raises(CheckpointError, match=f"has {field} = 'x', but here"):
+            other.restore(positions[0] | {field: "x"})
+    for batch in (-1, len(data.epoch(0)) + 1):
+        with pytest.raises(CheckpointError, match=f"is batch {batch} of epoch 0, which has"):
+            other.restore(positions[0] | {"batch": batch})
 
 
 LEAST = [
