@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from regard.data.batches import Sequences
-from regard.decoding import PrefixCache, generate, options
+from regard.decoding import (
+    GNMT,
+    ForcedEnd,
+    Greedy,
+    PrefixCache,
+    Sampling,
+    TopK,
+    TotalLimit,
+    generate,
+    options,
+)
 from regard.decoding.continuous import CHUNK, ContinuousBatch
 from regard.decoding.steps import NonFiniteStep
 from regard.models import model_class
@@ -27,6 +37,8 @@ METHODS = (
     options(max_tokens=20, top_p=0.9, temperature=1.3),
     options(max_tokens=15, no_repeat_ngram=2, min_tokens=4),
     options(max_length_a=1.0, max_length_b=2),
+    Greedy(max_tokens=30, ends=(lambda prompt: lambda token: token % 7 == len(prompt) % 7,)),
+    Sampling((TopK(9), ForcedEnd((2,))), 2, 4, GNMT(0.6), TotalLimit(CHUNK + 44), eos=(2, 9)),
 )
 
 
@@ -74,8 +86,9 @@ def continued(batch, requests, leaves=()):
 def equal(found, expected):
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert [one.finished for one in found] == [one.finished for one in expected]
-    numbers = [one.log_prob for one in expected]
-    assert [one.log_prob for one in found] == pytest.approx(numbers, rel=1e-4, abs=1e-4)
+    for name in ("log_prob", "score"):
+        numbers = [getattr(one, name) for one in expected]
+        assert [getattr(one, name) for one in found] == pytest.approx(numbers, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -96,6 +109,30 @@ def test_short_prompts_are_read_in_one_call_and_a_long_one_alone():
         batch.advance()
         waiting.append([len(one.prompt) for one in batch.reading])
     assert waiting == [[CHUNK + 40, 3], [CHUNK + 40, 3], [3], []]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "writing", "left"),
+    [
+        ([129] * 5, 0, 1),  # their last tokens are read by a step: 4 * 128 = FIRST_CHUNK
+        ([130] * 4, 0, 1),
+        ([33] * 5, 6, 1),  # 4 * 32 = CHUNK, as more are written than wait
+        ([33] * 6, 6, 0),
+        ([CHUNK + 1], 0, 0),
+        ([CHUNK + 2], 0, 1),
+        ([2 * CHUNK + 2, 1], 0, 2),
+    ],
+)
+def test_as_many_prompts_are_read_at_once_as_a_chunk_has_room_for(lengths, writing, left):
+    batch, method = ContinuousBatch(model_of("gpt2")), options(max_tokens=9, eos=[])
+    for _ in range(writing):
+        batch.join([5], method)
+    batch.advance()
+    for count in lengths:
+        batch.join([5] * count, method)
+    batch.advance()
+    assert (len(batch.reading), len(batch)) == (left, writing + len(lengths))
+    assert batch.rows == writing + len(lengths) - left
 
 
 def test_a_sequence_that_leaves_changes_nothing_for_the_others():

@@ -124,6 +124,19 @@ def test_a_common_prefix_is_computed_once():
         assert counted.tokens > 0
 
 
+@pytest.mark.parametrize(
+    ("shared", "room", "computed"),
+    [(16, 99, 16 + 2), (15, 99, 2 * 16), (16, 16, 16 + 2), (16, 15, 2 * 17), (0, 99, 2)],
+)
+def test_a_prefix_is_computed_alone_where_it_is_long_enough_and_has_room(shared, room, computed):
+    model, begin = build(1), text(shared, 0)
+    cache = PrefixCache(model, room * TOKEN)
+    assert str(cache).startswith("0 of 0 tokens of 0 prompts were reused (0%), 0 tokens")
+    same_start(cache, model, batch([[*begin, 5, 9], [*begin, 6, 9]]))
+    assert cache.tokens - cache.reused == computed and cache.tokens == 2 * (shared + 1)
+    assert cache.bytes == min(room, shared + 2) * TOKEN
+
+
 def test_cached_tokens_are_not_computed():
     model, prompt = build(2), text(50, 3)
     cache, counted = PrefixCache(model), Counting(model)

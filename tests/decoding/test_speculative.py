@@ -110,6 +110,41 @@ def test_the_draft_is_what_followed_the_latest_occurrence(tokens, count, guess):
     assert IndexedText(tokens).guess(count) == guess
 
 
+def guessed(text, count):
+    """What followed the latest occurrence of the last three tokens, or of the last two."""
+    for size in (3, 2):
+        for end in range(len(text) - 1, size - 1, -1):
+            if text[end - size : end] == text[-size:]:
+                return [text[end + step % (len(text) - end)] for step in range(count)]
+    return []
+
+
+@pytest.mark.parametrize(("limit", "draft"), [(256, 5), (9, 4), (17, 1), (1, 3)])
+def test_each_step_reads_the_last_token_and_the_guesses_that_there_is_room_for(
+    limit, draft, monkeypatch
+):
+    model, read = build("gpt2", 1), []
+
+    def counted(tokens, state, step=model.step):
+        read.append(tokens.size(1))
+        return step(tokens, state)
+
+    for text in sources(12, VOCABULARY, 1, longest=40):
+        ((found,),) = Greedy(max_tokens=limit).run(model, batch([text]))
+        tokens, widths, done = [*found.tokens, *[EOS] * found.finished], [], 0
+        while done < len(tokens):
+            guess = guessed(text, min(draft, limit - done - 1, 48 - len(text)))
+            widths.append(1 + len(guess))
+            right = next((n for n, token in enumerate(guess) if token != tokens[done + n]), draft)
+            taken = tokens[done : done + min(right, len(guess)) + 1]
+            text, done = [*text, *taken], done + len(taken)
+        with monkeypatch.context() as patched:
+            patched.setattr(model, "step", counted)
+            Speculative(Greedy(max_tokens=limit), draft).run(model, batch([text[: -len(tokens)]]))
+        assert read == widths
+        read.clear()
+
+
 @dataclass
 class Read(State):
     """A state that counts its tokens, so that a wrong rewind shows."""
