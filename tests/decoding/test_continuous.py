@@ -148,6 +148,16 @@ def test_a_sequence_that_leaves_changes_nothing_for_the_others():
             equal(found[number], alone(model, ids, method))
 
 
+def test_a_prompt_may_leave_before_it_is_read():
+    batch = ContinuousBatch(model_of("gpt2"))
+    first, second = (batch.join([5] * (2 * CHUNK + 9), METHODS[0]) for _ in range(2))
+    batch.advance()
+    batch.leave(first)
+    assert batch.reading == [second] and len(batch) == 1
+    batch.leave(second)
+    assert not batch and batch.advance() == []
+
+
 def test_prompts_with_a_common_beginning_are_read_once_through_a_prefix_cache():
     model = model_of("gpt2")
     begin = [random.Random(0).randrange(3, VOCAB) for _ in range(2 * CHUNK)]

@@ -137,6 +137,23 @@ def test_a_prefix_is_computed_alone_where_it_is_long_enough_and_has_room(shared,
     assert cache.bytes == min(room, shared + 2) * TOKEN
 
 
+@torch.no_grad()
+def test_chunks_of_a_prompt_are_stored_one_after_the_other():
+    model, ids = build(1), text(30, 2)
+    cache = PrefixCache(model)
+    state = cache.prefill(torch.tensor([ids[:10]]), model.empty(1))
+    for end in (17, 18, 30):
+        state = cache.extend(ids[:end], state)
+        assert cache.cached_length(ids, state) == end
+        assert cache.cached_length([*ids[:3], 2, *ids], state) == 3
+    assert (cache.prompts, cache.tokens, cache.reused, cache.bytes) == (1, 30, 0, 30 * TOKEN)
+    same_start(cache, model, batch([[*ids, 5]]))
+    with torch.enable_grad():
+        assert cache.cached_length(ids, state) == 0
+        cache.extend([*ids, 4], state)
+    assert cache.tokens == 60 and cache.cached_length([*ids, 4], state) == 30
+
+
 def test_cached_tokens_are_not_computed():
     model, prompt = build(2), text(50, 3)
     cache, counted = PrefixCache(model), Counting(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
 
 import numpy as np
@@ -17,6 +19,7 @@ from regard.errors import CheckpointError, ConfigError
 from regard.training.callbacks import Trainable
 from regard.training.checkpointing import average
 from regard.training.compiling import resolve
+from regard.training.loop import _better, isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.metrics_log import read_events as events
 from regard.training.options import (
     CheckpointOptions,
@@ -168,6 +171,28 @@ def test_early_stopping_publishes_the_best_weights(tmp_path):
         assert task.validate()["loss"] == scores[best]
     kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert kept == {f"step-{best:06d}", f"step-{result.step:06d}"}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_score_is_better_if_it_is_finite_and_beyond_the_best_one(sign):
+    direction = "max" if sign == 1 else "min"
+    cases = {(2.0, 1.0): True, (1.0, 1.0): False, (0.5, 1.0): False, (2.0, None): True}
+    cases |= {(float("inf"), 1.0): False, (float("nan"), None): False}
+    for (score, best), better in cases.items():
+        assert _better(sign * score, best and sign * best, direction) == better
+
+
+def test_random_numbers_inside_leave_all_generators_as_they_were():
+    def drawn():
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    generators = rng_tensors(), rng_facts()
+    with pytest.raises(KeyError), isolated_rng():
+        first = drawn()
+        raise KeyError
+    assert drawn() == first != drawn()
+    restore_rng(generators[0], json.loads(json.dumps(generators[1])))
+    assert drawn() == first
 
 
 class EquallyScored(Toy):

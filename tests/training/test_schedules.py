@@ -22,6 +22,7 @@ from regard.training.optimizers import (
     linear,
     noam,
     schedule,
+    warmup_steps,
 )
 from regard.training.options import (
     OptimizerOptions,
@@ -30,6 +31,7 @@ from regard.training.options import (
     defaults_of,
     description,
     with_defaults,
+    with_enough_epochs,
 )
 
 WARMUP, TOTAL = 7, 40
@@ -81,9 +83,46 @@ def test_noam_is_equation_3_and_a_rescaled_peak_form():
 
 
 def test_linear_and_cosine_decays_reach_their_end_after_the_last_step():
-    assert linear(TOTAL, TOTAL, WARMUP) == pytest.approx(1 / (TOTAL + 1 - WARMUP))
     assert linear(TOTAL + 1, TOTAL, WARMUP) == 0
     assert cosine(TOTAL + 1, TOTAL, WARMUP, min_lr_ratio=0.1) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("total", [1, 2, 10, 33, 100])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_slanted_triangles_are_equation_3_of_ulmfit(total, share):
+    made = schedule(ScheduleOptions("slanted-triangular", warmup=share, div_factor=20))
+    cut = max(1, math.floor(total * share))
+    for step in range(1, total + 1):
+        part = step / cut if step < cut else 1 - (step - cut) / (cut * (1 / share - 1))
+        expected = (1 + max(0, part) * (20 - 1)) / 20
+        assert made(ScheduleStep(step, 0, total)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0, 1, 5, TOTAL])
+def test_decays_begin_at_the_peak_and_end_at_their_floor(name, warmup):
+    made = schedule(ScheduleOptions(name, warmup=warmup, min_lr_ratio=0.2))
+    for step in range(1, TOTAL + 1):
+        left = (TOTAL + 1 - step) / (TOTAL + 1 - warmup)
+        left = left if name == "linear" else (1 - math.cos(math.pi * left)) / 2
+        expected = step / warmup if step < warmup else 0.2 + 0.8 * left
+        assert made(ScheduleStep(step, 0, TOTAL)) == pytest.approx(min(1, expected), abs=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_a_decay_in_steps_halves_the_rate_at_each_epoch_after_the_constant_ones(warmup):
+    """Zaremba et al. 2014: four epochs at the full rate."""
+    made = schedule(ScheduleOptions("step", warmup=warmup, constant_epochs=4))
+    rates = [made(ScheduleStep(9, epoch, TOTAL)) for epoch in range(7)]
+    assert rates == [1, 1, 1, 1, 0.5, 0.25, 0.125]
+    first = [made(ScheduleStep(step, 4, TOTAL)) for step in (1, 3, 4)]
+    assert first == pytest.approx([1 / 6, 0.5, 0.5] if warmup else [0.5] * 3)
+
+
+def test_a_share_of_the_steps_is_rounded_up_to_a_whole_warm_up():
+    found = [warmup_steps(w, n) for w, n in ((0.1, 40), (0.05, 30), (0.1, 40.0000001), (0.1, 40.1))]
+    assert found == [4, 2, 4, 5]
+    assert (warmup_steps(1, 40), warmup_steps(0, 40), warmup_steps(7, 5)) == (1, 0, 7)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "step", "slanted-triangular"])
@@ -157,11 +196,35 @@ def test_what_is_set_stays_and_the_line_says_all_of_it():
     assert (whole.epochs, whole.tokens, whole.optimizer.betas) == (None, 9000, (0.9, 0.999))
     said = "SGD, learning rate 0.5, constant, gradient norm at most 1; 9,000 tokens; float32"
     assert description(whole, "float32") == said
+    one = TrainingOptions(max_steps=1, epochs=1, tokens=1)
+    one = replace(one, optimizer=OptimizerOptions("adam", 0.5, max_grad_norm=0.0))
+    one = replace(one, schedule=ScheduleOptions("inverse-sqrt", warmup=4000))
+    assert description(with_defaults(one, defaults_of(Toy().module)), "float32") == (
+        "Adam, learning rate 0.5, inverse-sqrt after a warm-up of 4,000 steps, betas 0.9 and "
+        "0.999; 1 step or 1 epoch or 1 token; float32"
+    )
     usual = with_defaults(TrainingOptions(), TRANSFORMER.of_trained_weights(384))
     assert description(usual, "bfloat16") == (
         "AdamW, learning rate 5e-05, linear after a warm-up of 10%, betas 0.9 and 0.999, "
         "weight decay 0.01, gradient norm at most 1; 3 epochs; bfloat16"
     )
+
+
+@pytest.mark.parametrize(
+    ("batches", "accumulated", "epochs", "reason"),
+    [
+        (100, 1, 3, ""),  # 300 steps
+        (67, 1, 3, ""),  # 201
+        (66, 1, 4, ", since 3 would be 198 steps"),
+        (10, 1, 20, ", since 3 would be 30 steps"),
+        (10, 3, 30, ", since 3 would be 10 steps"),
+        (0, 1, 30, ", since 3 would be 0 steps"),
+    ],
+)
+def test_small_data_are_read_until_there_are_200_steps(batches, accumulated, epochs, reason):
+    given = TrainingOptions(epochs=3, gradient_accumulation_steps=accumulated)
+    found = with_enough_epochs(given, batches).epochs
+    assert (found, found.reason) == (epochs, reason)
 
 
 @pytest.mark.parametrize("name", ["minilm-mrpc", "minilm-stsb", "minilm-conll2003"])
