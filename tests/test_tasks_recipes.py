@@ -1,0 +1,98 @@
+"""Every option of a recipe changes the training: its data, batches, losses, scores, or its errors.
+
+`tests/options/recipes.toml` has a small recipe of each task, and of each option another value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import every_task
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from regard.errors import RegardError
+from regard.experiments import runs
+from regard.recipe import Options
+from regard.tasks import task_class
+from regard.text import Tokenizer
+
+RECIPES = tomllib.loads(Path(__file__).with_name("options").joinpath("recipes.toml").read_text())
+ANOTHER, FILES = RECIPES.pop("another"), RECIPES.pop("files")
+ELSEWHERE = {"train", "test", "glue", "test_part", "regions", "features", "freeze_word_vectors"}
+TEACHERS = ("classification", "embedding", "fill-mask")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The data, and the teachers."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    for n in range(5):
+        Image.fromarray(np.full((60, 60, 3), 50 * n, np.uint8)).save(folder / f"{n}.png")
+    for name in TEACHERS:
+        torch.manual_seed(2)
+        runs.save(every_task.MAKERS[name](), folder / name)
+    return folder
+
+
+def digest(values: Any) -> str:
+    """Of all numbers and texts in objects, but of no recipe."""
+    found, seen = hashlib.sha256(), {}
+
+    def add(value: Any) -> None:
+        if isinstance(value, torch.Tensor | np.ndarray):
+            found.update(np.asarray(torch.as_tensor(value).detach()).tobytes())
+        elif isinstance(value, str | bytes | int | float | None):
+            found.update(repr(value).encode())
+        elif not isinstance(value, Options | nn.Module | Tokenizer) and id(value) not in seen:
+            seen[id(value)] = value
+            parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+            for part in value if isinstance(value, list | tuple) else parts.items():
+                add(part)
+
+    add(values)
+    return found.hexdigest()
+
+
+def training(name: str, recipe: dict[str, Any], folder: Path, made: Any) -> str:
+    """What a training begins with, and its scores; or the error."""
+    kind = task_class(name)
+    options = kind.Recipe.model_validate({"task": name, **recipe}, context={"folder": folder})
+    torch.manual_seed(0)
+    try:
+        task = kind.from_recipe(options, made.module, made.tokenizer)
+        task.start_from_word_vectors(options)
+        before, batches = digest(vars(task)), list(islice(task.train_batches(), 2))
+        first = batches[0], task.counts(batches[0]), task.losses(batches[0], None)
+        return digest([before, batches, first, task.validate(), task.settings(), task.notes()])
+    except RegardError as error:
+        return str(error)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_option_changes_the_training(name, folder):
+    torch.manual_seed(1)
+    recipe, made, values = dict(RECIPES[name]), every_task.MAKERS[name](), dict(ANOTHER)
+    values |= recipe.pop("another", {})
+    without = recipe.pop("without", ())
+    usual = training(name, recipe, folder, made)
+    assert usual == training(name, recipe, folder, made) and len(usual) == 64, usual
+    assert "seed" in without or training(name, {**recipe, "seed": 9}, folder, made) != usual
+    for section, field in task_class(name).Recipe.model_fields.items():
+        kind, *_ = get_args(field.annotation) or (field.annotation,)
+        options = set(getattr(kind, "model_fields", ())) - ELSEWHERE
+        for option in options if section not in ("tokenizer", "decoding") else ():
+            changed = recipe.get(section, {}) | {option: values[option]}
+            if f"{section}.{option}" not in without:
+                outcome = training(name, recipe | {section: changed}, folder, made)
+                assert outcome != usual, f"{section}.{option}"
