@@ -1,4 +1,7 @@
-"""Low-rank adapters against `peft`: drawn options over every family, folders in both directions."""
+"""Low-rank adapters against `peft`: drawn options over every family, folders in both directions.
+
+A folder of one is an `AdapterFolder`, whose `generation_path` may be that of its base.
+"""
 
 from __future__ import annotations
 

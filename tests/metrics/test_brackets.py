@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from regard.errors import RegardError
 from regard.metrics import BracketF1
 from regard.text.trees import read_trees
 
@@ -47,11 +46,3 @@ def assert_equal_scores(pairs: list[tuple[str, str]], expected: dict[str, list])
 def test_scores_equal_those_that_evalb_printed():
     stored = json.loads((HERE / "evalb.json").read_text())
     assert_equal_scores(stored["pairs"], stored["printed"])
-
-
-def test_no_trees_and_unequal_numbers_of_trees_raise_an_error():
-    tree = read_trees("(S (NN a))")
-    with pytest.raises(RegardError, match="nothing was added"):
-        BracketF1().result()
-    with pytest.raises(RegardError, match="as many trees as gold trees"):
-        BracketF1().add(tree, tree * 2)

@@ -110,10 +110,6 @@ def test_scores_of_each_type_are_those_worked_by_hand():
 
 def test_invalid_tags_raise_errors():
     metric = EntityF1()
-    with pytest.raises(RegardError, match="Entity F1 of nothing"):
-        metric.result()
-    with pytest.raises(RegardError, match="1 sentences and 2 sentences of references"):
-        metric.add([["O"]], [["O"], ["O"]])
     with pytest.raises(RegardError, match="1 predicted tags and 2 words"):
         metric.add([["O"]], [["O", "O"]])
     with pytest.raises(RegardError, match="The tag 'NN' is none .*accuracy or F1"):

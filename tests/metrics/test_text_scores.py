@@ -86,12 +86,6 @@ def test_bleu_with_several_references_equals_sacrebleu():
 
 def test_invalid_hypotheses_and_options_raise_errors():
     for metric in (BLEU(), CHRF()):
-        with pytest.raises(RegardError, match="of nothing is not defined"):
-            metric.result()
-        with pytest.raises(RegardError, match="2 predictions and 1 references"):
-            metric.add(["a", "b"], ["a"])
-        with pytest.raises(RegardError, match="must be lists, but one is a string"):
-            metric.add("a", ["a"])
         with pytest.raises(RegardError, match="Text 0 must be a string, but is None"):
             metric.add([None], ["a"])
         with pytest.raises(RegardError, match="Text 0 has no reference"):
@@ -164,8 +158,6 @@ def test_the_longest_common_subsequence_is_that_of_the_recursion():
 def test_wrong_input_is_an_error():
     with pytest.raises(RegardError, match="rouge1, rouge2, rougeL"):
         ROUGE("rouge3")
-    with pytest.raises(RegardError, match="ROUGE of nothing"):
-        ROUGE().result()
 
 
 def test_texts_without_a_word_that_counts_are_a_warning():

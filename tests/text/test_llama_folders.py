@@ -1,4 +1,4 @@
-"""Tokenizers in the folders of Llama's family: ids and texts as `transformers` has them."""
+"""Llama's folders in `regard.text.published`: ids and texts as `transformers` has them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import combinations, islice, pairwise
 from math import exp, fsum, log
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from regard import text
 from regard.errors import ConfigError
 from regard.text import bpe, explain, wordpiece
-from regard.text.bpe import SymbolCodes, code_with_suffix, learn_merges
-from regard.text.unigram import UnigramModel
+from regard.text.bpe import PRIVATE, SymbolCodes, code_with_suffix, learn_merges
+from regard.text.unigram import UnigramModel, unknown_joined
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
 LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
@@ -183,6 +184,20 @@ def segmentations(word, model):
                 yield parts, fsum(scores)
 
 
+@given(seed=st.integers(0, 9999))
+def test_the_best_path_is_that_of_the_library(seed):
+    from tokenizers import models
+
+    draw = Random(seed)
+    pieces = {"".join(draw.choices("abc", k=draw.randint(1, 3))) for _ in range(6)}
+    vocab = [("<unk>", 0.0), *((piece, -9 * draw.random()) for piece in sorted(pieces))]
+    text, theirs = "".join(draw.choices("abcx", k=8)), models.Unigram(vocab, 0)
+    best = unknown_joined(UnigramModel(dict(vocab[1:])).best(text))
+    found = [(edge.subword if edge.known else "<unk>", (edge.start, edge.end)) for edge in best]
+    ids = {i: name for i, (name, _) in enumerate(vocab)}
+    assert found == [(ids[token.id], token.offsets) for token in theirs.tokenize(text)]
+
+
 @given(word=st.text("abcx", min_size=1, max_size=9))
 def test_path_and_likelihood_equal_those_of_all_segmentations(word):
     model = UnigramModel(SCORES)
@@ -221,9 +236,25 @@ def test_options_out_of_range_are_named(options, message):
         text.train("unigram", LINES, 60, **options)
 
 
-def test_a_vocabulary_smaller_than_the_alphabet_is_an_error_with_the_least_size():
-    with pytest.raises(ConfigError, match="`vocab_size` must be at least"):
-        text.train("unigram", LINES, 10)
+@pytest.mark.parametrize(("coverage", "characters"), [(0.98, 1), (0.985, 2), (0.99, 2), (1.0, 3)])
+def test_the_least_vocabulary_holds_the_space_and_the_covered_characters(coverage, characters):
+    line, least = ["a" * 98 + "b" + "c"], 4 + 1 + characters
+    tokenizer = text.train("unigram", line, least, character_coverage=coverage)
+    assert tokenizer.vocab_size == least
+    assert [tokenizer.unk_id in tokenizer.encode(c).ids for c in "abc"].count(False) == characters
+    with pytest.raises(ConfigError, match=f"`vocab_size` must be at least {least} "):
+        text.train("unigram", line, least - 1, character_coverage=coverage)
+
+
+@pytest.mark.parametrize(("prefix", "suffix"), [("##", ""), ("", "</w>"), ("", "")])
+def test_every_symbol_has_a_character_of_its_own(prefix, suffix):
+    codes = SymbolCodes(prefix, suffix)
+    characters = ["a", "é", *map(chr, range(PRIVATE - 1, PRIVATE + 3))]
+    coded = {(c, affixed): codes.code(c, affixed) for affixed in (True, False) for c in characters}
+    assert len({*coded.values()}) == len(coded) and all(len(code) == 1 for code in coded.values())
+    for (character, affixed), code in coded.items():
+        assert codes.code(character, affixed) == code
+        assert codes.decode(code) == prefix * affixed + character + suffix * affixed
 
 
 def test_texts_without_words_give_a_vocabulary_of_the_space():

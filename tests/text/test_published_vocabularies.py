@@ -1,4 +1,4 @@
-"""Published vocabularies give the ids of `transformers`, and of slow readers in plain Python."""
+"""Published vocabularies (`regard.text.bpe`): ids of `transformers`, and of slow readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizer folders: what is written is read, and damaged files are errors."""
+"""Folders (`regard.text.published`, `regard.text.vocab_files`): written and read, or damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Malformed vocabulary files are refused by file and line."""
+"""Malformed files are refused by file and line (`regard.text.vocab_files`)."""
 
 from __future__ import annotations
 

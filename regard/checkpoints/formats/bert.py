@@ -230,6 +230,7 @@ MPNET = EncoderLayout(
         # Their program counts positions from 1 and distances in 32 buckets, whatever fields say.
         {"relative_attention_num_buckets": (32,)},
         SILENT,
+        only={"head_dropout": None},
     ),
     prefix="mpnet.",
     body=[
@@ -393,6 +394,7 @@ DISTILBERT = EncoderLayout(
         },
         # ids that only generation and their tokenizer read; how their training shared the output
         silent=["bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id", "tie_weights_"],
+        only={"norm_eps": 1e-12},
         aliases={
             "hidden_size": "dim",
             "num_attention_heads": "n_heads",

@@ -164,9 +164,8 @@ class T5Fields(ConfigTable):
         return {**options, **feed, "bias_per_layer": self.bias_per_layer}
 
     def can_write(self, config: Any) -> bool:
-        feed = config.activation in ACTIVATIONS.values()
-        own = config.bias_per_layer == self.bias_per_layer and config.max_length is None
-        return feed and own and super().can_write(config)
+        own = config.bias_per_layer == self.bias_per_layer and not config.max_length
+        return own and super().can_write(config)
 
     def write(self, config: Any) -> Values:
         theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]

@@ -182,10 +182,9 @@ class EncoderDecoderFields(ConfigTable):
         return values if values["tied"] else {**values, "source_vocab_size": values["vocab_size"]}
 
     def can_write(self, config: Any) -> bool:
-        usual = (
-            config.positions == type(config).positions
-        )  # with others nobody has the architecture
-        return usual and super().can_write(config) and self.has_vocabularies(config)
+        if config.positions != type(config).positions:  # nobody has the architecture with others
+            return False
+        return super().can_write(config) and self.has_vocabularies(config)
 
     def has_vocabularies(self, config: Any) -> bool:
         """Whether they have a form for its vocabularies, here one: one matrix or three."""

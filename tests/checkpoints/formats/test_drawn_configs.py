@@ -1,4 +1,8 @@
-"""Random configurations of published families: equal to `transformers`, or refused by name."""
+"""Random configurations of published families: equal to `transformers`, or refused by name.
+
+They are read by `regard.checkpoints.formats.config_table` and the tables of families, such as
+`regard.checkpoints.formats.transformer` and `regard.checkpoints.formats.t5`.
+"""
 
 from __future__ import annotations
 

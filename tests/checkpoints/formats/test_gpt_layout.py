@@ -1,4 +1,7 @@
-"""GPT and GPT-2 against those of `transformers`, through the real tables, both ways."""
+"""GPT and GPT-2 against those of `transformers`, through the real tables, both ways.
+
+The tables are those of `regard.checkpoints.formats.gpt`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Encoders with heads against those of `transformers`, through the real tables, both ways."""
+"""Encoders with heads against those of `transformers`, through the real tables, both ways.
+
+The tables are those of `regard.checkpoints.formats.encoder_layout` and
+`regard.checkpoints.formats.bert`.
+"""
 
 from __future__ import annotations
 

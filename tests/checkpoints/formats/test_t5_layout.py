@@ -1,4 +1,4 @@
-"""T5's folders as they are found: names of the embedding, and releases."""
+"""T5's folders as they are found (`regard.checkpoints.formats.t5`): embeddings, releases."""
 
 from __future__ import annotations
 
