@@ -352,13 +352,13 @@ def noam(step: float, d_model: int, warmup: float) -> float:
     return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-def linear(step: int, total: float, warmup: float = 0, min_lr_ratio: float = 0.0) -> float:
+def linear(step: int, total: float, warmup: float, min_lr_ratio: float) -> float:
     """Up to 1 in `warmup` steps, then a straight line down to `min_lr_ratio`."""
     left = _left(step, total, warmup)
     return min(warm(step, warmup), min_lr_ratio + (1 - min_lr_ratio) * left)
 
 
-def cosine(step: int, total: float, warmup: float = 0, min_lr_ratio: float = 0.0) -> float:
+def cosine(step: int, total: float, warmup: float, min_lr_ratio: float) -> float:
     """Up to 1 in `warmup` steps, then half a cosine wave down to `min_lr_ratio`."""
     wave = 0.5 * (1 - math.cos(math.pi * _left(step, total, warmup)))
     return min(warm(step, warmup), min_lr_ratio + (1 - min_lr_ratio) * wave)
@@ -370,9 +370,7 @@ def step_decay(epoch: int, constant_epochs: int, gamma: float) -> float:
     return gamma ** max(0, epoch + 1 - constant_epochs)
 
 
-def slanted_triangular(
-    step: int, total: float, warmup: float = 0.1, div_factor: float = 32.0
-) -> float:
+def slanted_triangular(step: int, total: float, warmup: float, div_factor: float) -> float:
     """Up from 1 / div_factor to 1 in the share `warmup` of all steps, then down again (Howard &
     Ruder 2018, equation 3)."""
     if math.isinf(total):

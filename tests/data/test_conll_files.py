@@ -24,15 +24,6 @@ def write(path, text):
     return path
 
 
-def entities(tags):
-    """Entities of a sentence by type, in the scheme where B- only parts neighbours of one type."""
-    before = "O"
-    for tag in tags:
-        if tag != "O" and (tag[0] == "B" or before[2:] != tag[2:]):
-            yield tag[2:]
-        before = tag
-
-
 def test_other_shared_tasks_are_read_from_archives(shared):
     chunks = read_conll(f"{shared('nltk/conll2000.zip')}!conll2000/train.txt")
     found = list(chunks)

@@ -139,14 +139,6 @@ def test_a_window_is_put_together_again_from_its_source_and_its_target():
     assert sorted(seen) == sorted([*range(10, 75), *range(100, 131), 7, 8])
 
 
-def test_epochs_differ_and_a_seed_repeats_them():
-    def drawn(number, seed):
-        return [list(rows_of(batch)) for batch in data(seed).epoch(number)]
-
-    assert drawn(0, 1) == drawn(0, 1)
-    assert drawn(0, 1) != drawn(1, 1) and drawn(0, 1) != drawn(0, 2)
-
-
 def test_errors_say_what_to_do():
     with pytest.raises(ConfigError, match="2 spans need 3 sentinels, but the tokenizer has 2"):
         corrupted(np.arange(5), np.array([False, True, False, True, False]), [9, 8])

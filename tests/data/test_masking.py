@@ -189,14 +189,6 @@ def test_masks_differ_by_epoch_and_repeat_after_a_cycle(tokenizer):
     assert [*dynamic.epoch(3)][2].texts.ids.equal(dynamic.epoch(3)[2].texts.ids)
 
 
-def test_special_tokens_are_never_chosen(tokenizer):
-    for batch in texts_of(tokenizer).epoch(0):
-        chosen = batch.labels[batch.labels != IGNORE]
-        assert not {tokenizer.cls_id, tokenizer.sep_id} & set(chosen.tolist())
-        assert (batch.texts.ids[:, 0] == tokenizer.cls_id).all()
-        assert batch.count == int((batch.labels != IGNORE).sum()) > 0
-
-
 # ---------------------------------------------------------------------------------- pairs
 
 

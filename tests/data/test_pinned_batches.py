@@ -9,29 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from regard.data import lm_streams as lm
+from regard.data import pretraining as pre
 from regard.data.corpus import Corpus
-from regard.data.lm_streams import (
-    BidirectionalStreams,
-    BidirectionalText,
-    DocumentWindows,
-    ParallelStreams,
-    ShuffledBlocks,
-    SlidingWindows,
-    VariableStreams,
-    WarmedStreams,
-    WindowBatch,
-)
+from regard.data.lm_streams import DocumentWindows, ParallelStreams, ShuffledBlocks
 from regard.data.permutations import PermutationOptions, PermutedStreams
-from regard.data.pretraining import (
-    CorruptedWindows,
-    MaskedTexts,
-    Masking,
-    MaskVocabulary,
-    PairRows,
-    SentencePairs,
-    WindowRows,
-    WordStarts,
-)
+from regard.data.pretraining import MaskedTexts, MaskVocabulary, PairRows, WindowRows
 from regard.data.sampler import Buckets, EpochSampler
 from regard.data.token_arrays import TokenArray
 from regard.errors import CheckpointError, ConfigError
@@ -42,7 +25,7 @@ DOCUMENTS = TokenArray.of([DRAW.integers(10, 60, n).tolist() for n in (31, 1, 0,
 TEXT = DOCUMENTS.joined()
 STARTS = np.unique([*DOCUMENTS.offsets, *range(0, 189, 7)])  # of sentences
 HALF = np.arange(60) % 2 == 1
-WORDS = MaskVocabulary(4, np.arange(10, 60), WordStarts(HALF, np.arange(60) % 7 == 0))
+WORDS = MaskVocabulary(4, np.arange(10, 60), pre.WordStarts(HALF, np.arange(60) % 7 == 0))
 
 
 def windows(**changed) -> DocumentWindows:
@@ -51,7 +34,7 @@ def windows(**changed) -> DocumentWindows:
 
 
 def masked(rows, vocabulary=WORDS, cycle=None) -> MaskedTexts:
-    return MaskedTexts(rows, Template.bert(1, 2), vocabulary, Masking(0.3, cycle), None, 5)
+    return MaskedTexts(rows, Template.bert(1, 2), vocabulary, pre.Masking(0.3, cycle), None, 5)
 
 
 def permuted(reuse=None, batch_size=2, sequence_length=17, **options) -> PermutedStreams:
@@ -64,19 +47,19 @@ def buckets(max_tokens=500, **options) -> Buckets:
     return Buckets(columns, (9, None), seed=6, max_tokens=max_tokens, **options)
 
 
-def pairs(length=24) -> SentencePairs:
-    return SentencePairs(Corpus(DOCUMENTS, STARTS, STARTS), length=length, seed=8)
+def pairs(length=24) -> pre.SentencePairs:
+    return pre.SentencePairs(Corpus(DOCUMENTS, STARTS, STARTS), length=length, seed=8)
 
 
-def sentences(**options) -> BidirectionalStreams:
-    text = BidirectionalText.of(DOCUMENTS, 1, 2, 50, 3)
-    return BidirectionalStreams(text, **(dict(batch_size=3, sequence_length=10) | options))
+def sentences(**options) -> lm.BidirectionalStreams:
+    text = lm.BidirectionalText.of(DOCUMENTS, 1, 2, 50, 3)
+    return lm.BidirectionalStreams(text, **(dict(batch_size=3, sequence_length=10) | options))
 
 
 EPOCHS = {
     "parallel": (lambda: ParallelStreams(TEXT, batch_size=4, sequence_length=9), 1692068034),
     "variable": (
-        lambda: VariableStreams(TEXT, batch_size=2, sequence_length=12, seed=1),
+        lambda: lm.VariableStreams(TEXT, batch_size=2, sequence_length=12, seed=1),
         2073343068,
     ),
     "blocks": (lambda: ShuffledBlocks(TEXT, batch_size=3, sequence_length=8, seed=1), 2489858314),
@@ -90,7 +73,10 @@ EPOCHS = {
         346668503,
     ),
     "pairs": (lambda: masked(PairRows(pairs(), 3)), 3662080762),
-    "spans": (lambda: CorruptedWindows(windows(smallest=2), range(99, 60, -1), 2, 1, 0), 893303755),
+    "spans": (
+        lambda: pre.CorruptedWindows(windows(smallest=2), range(99, 60, -1), 2, 1, 0),
+        893303755,
+    ),
     "permuted": (permuted, 811141317),
     "reused": (lambda: permuted(10, every=3, longest_span=3, both_directions=False), 4242852739),
 }
@@ -100,7 +86,7 @@ def plain(value):
     """Tensors and dataclasses as lists and dicts."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.tolist()
-    value = value._asdict() if isinstance(value, WindowBatch) else value
+    value = value._asdict() if isinstance(value, lm.WindowBatch) else value
     fields = value if isinstance(value, dict) else getattr(value, "__dict__", None)
     return value if fields is None else {name: plain(part) for name, part in fields.items()}
 
@@ -141,9 +127,12 @@ def test_a_sampler_goes_on_anywhere_with_the_same_data_alone(name):
 
 LEAST = [
     (lambda **n: ParallelStreams(TEXT, **n), dict(batch_size=1, sequence_length=1)),
-    (lambda **n: WarmedStreams(TEXT, **n), dict(batch_size=1, sequence_length=1, warmup=1)),
+    (
+        lambda **n: lm.WarmedStreams(TEXT, **n),
+        dict(batch_size=1, sequence_length=1, warmup=1),
+    ),
     (lambda **n: ShuffledBlocks(TEXT, seed=1, **n), dict(batch_size=1, sequence_length=1)),
-    (lambda **n: SlidingWindows(TEXT, window=1, **n), dict(batch_size=1, stride=1)),
+    (lambda **n: lm.SlidingWindows(TEXT, window=1, **n), dict(batch_size=1, stride=1)),
     (windows, dict(batch_size=1, length=1, smallest=1)),
     (sentences, dict(batch_size=1, sequence_length=1, restart_every=0)),
     (buckets, dict(max_tokens=1, pool=1, batch_size=1)),
@@ -181,3 +170,4 @@ def test_a_text_that_is_exactly_as_long_as_its_rows_need_is_taken():
     refused(permuted, "reuse_len", 5, reuse=5)
     assert windows(smallest=13).count == 12
     refused(windows, "smallest", 14, smallest=14)
+    refused(lm.SlidingWindows, "stride", 6, text=TEXT, window=5, stride=6)

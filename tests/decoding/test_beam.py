@@ -192,18 +192,6 @@ def test_filters_that_allow_nothing_leave_one_unfinished_result():
         assert not found.finished and found.score == pytest.approx(found.log_prob / 4)
 
 
-def test_a_vocabulary_that_no_chunk_size_divides_is_searched_exactly():
-    model = Recurrent(vocabulary=1003, sharpness=1.0, eos_bias=4.0)
-    rows = sources(4, vocabulary=1003)
-    found = Beam(4, 4, early_stopping=True, max_tokens=8).run(model, batch(rows))
-    for row, hypotheses in zip(rows, found, strict=True):
-        enough = rules(4, 4, Power(1.0), 8)["full"][1]
-        for one, other in zip(
-            hypotheses, naive_beam(model, row, 4, 8, Power(1.0), enough), strict=True
-        ):
-            assert_same(one, other)
-
-
 def test_nan_scores_raise_an_error():
     model = Recurrent()
     model.outputs[0, 5] = float("nan")
@@ -237,9 +225,7 @@ def test_an_empty_batch_has_no_results_and_dropout_is_off_while_decoding():
 
 def test_options_out_of_range_raise_an_error():
     for wrong, message in [
-        (lambda: Beam(0), "`beams` must be at least 1, but is 0"),
         (lambda: Beam(2, 3), "`n_best` must be from 1 to `beams`, 2: 3"),
-        (lambda: Beam(max_tokens=0), "`max_tokens` must be at least 1"),
         (lambda: Beam(filters=(Temperature(0.5),)), "only for sampling.*beam search"),
         (lambda: Greedy(filters=(Temperature(0.5),)), "only for sampling.*greedy"),
     ]:

@@ -100,17 +100,6 @@ def test_continuations_equal_those_of_each_prompt_alone(name, latest):
         equal(found[number], alone(model, ids, method))
 
 
-def test_short_prompts_are_read_in_one_call_and_a_long_one_alone():
-    batch = ContinuousBatch(model_of("gpt2"))
-    for count in (7, 1, 20, CHUNK + 40, 3):
-        batch.join([5] * count, METHODS[0])
-    waiting = []
-    for _ in range(4):
-        batch.advance()
-        waiting.append([len(one.prompt) for one in batch.reading])
-    assert waiting == [[CHUNK + 40, 3], [CHUNK + 40, 3], [3], []]
-
-
 @pytest.mark.parametrize(
     ("lengths", "writing", "left"),
     [

@@ -53,17 +53,6 @@ def test_sampling_with_top_k_1_equals_greedy_search():
     )
 
 
-@pytest.mark.parametrize("method", [Greedy(max_tokens=8), Sampling(samples=2, max_tokens=8)])
-def test_streaming_gives_the_tokens_of_generate(method):
-    model, rows = Recurrent(eos_bias=1.0), batch(sources(5))
-    stream, tokens = Streaming(model, rows, method), {}
-    for row, token in stream:
-        tokens.setdefault(row, []).append(token)
-    expected = [h for hypotheses in method.run(model, rows) for h in hypotheses]
-    assert [tokens.get(row, []) for row in range(len(expected))] == [h.tokens for h in expected]
-    assert stream.results == method.run(model, rows)
-
-
 def test_streaming_yields_before_the_next_step_is_computed():
     class Counting(Recurrent):
         steps = 0

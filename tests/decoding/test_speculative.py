@@ -21,7 +21,6 @@ from regard.decoding import (
     generate,
     options,
 )
-from regard.decoding.loop import IndexedText
 from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.protocols import Generator
@@ -92,22 +91,6 @@ def test_prompts_of_all_lengths_up_to_the_context_give_the_same(limit):
     model, rows = build("gpt2", 1), batch(sources(7, VOCABULARY, 1, longest=40))
     method = Greedy(max_tokens=limit)
     assert_same(Speculative(method, 5).run(model, rows), method.run(model, rows))
-
-
-@pytest.mark.parametrize(
-    "tokens, count, guess",
-    [
-        ([5, 6, 7, 8, 9, 5, 6, 7], 2, [8, 9]),
-        ([1, 6, 7, 3, 2, 6, 7, 4, 9, 6, 7], 1, [4]),  # the latest occurrence
-        ([5, 6, 7, 1, 2, 6, 7, 3, 5, 6, 7], 1, [1]),  # the longest n-gram
-        ([5, 6, 5, 6], 5, [5, 6, 5, 6, 5]),  # a loop goes on
-        ([5, 6, 7, 8], 4, []),
-        ([5], 4, []),
-        ([5, 6, 9, 9, 5, 6], 0, []),
-    ],
-)
-def test_the_draft_is_what_followed_the_latest_occurrence(tokens, count, guess):
-    assert IndexedText(tokens).guess(count) == guess
 
 
 def guessed(text, count):

@@ -274,14 +274,6 @@ def test_blocks_of_a_user_are_compiled_or_run_as_they_are(use, runs, block, step
     assert_close(found, wanted)
 
 
-class Scaled(GPT2):
-    """A model whose scores are not those of its output layer."""
-
-    def step(self, tokens, state):
-        scores, state = super().step(tokens, state)
-        return scores / 2, state
-
-
 def test_tokens_and_positions_out_of_range_raise_errors(use):
     use("fast")
     model = prepare(spread(MODELS["gpt2"]()))

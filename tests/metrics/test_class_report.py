@@ -88,13 +88,6 @@ def drawn_sets(count: int = 60, seed: int = 0, digits: int = 2) -> tuple[np.ndar
     return probabilities.round(digits), targets
 
 
-def naive_f1(right: int, found: int, wanted: int) -> float:
-    """From precision and recall."""
-    precision = right / found if found else 0.0
-    recall = right / wanted if wanted else 0.0
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5, 0.9])
 def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
     probabilities, targets = drawn_sets()

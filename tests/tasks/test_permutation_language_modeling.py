@@ -105,16 +105,6 @@ def test_reused_tokens_do_not_see_those_that_the_next_segment_predicts():
     assert one.labels.shape == (4, 15 // 6 + 9 // 6)
 
 
-def test_epochs_differ_and_a_seed_repeats_them():
-    def drawn(seed: int, epoch: int):
-        batch = streams(seed=seed).epoch(epoch)[2]
-        return batch.segments.ids, batch.segments.extras["targets"]
-
-    assert all(map(torch.equal, drawn(3, 1), drawn(3, 1)))
-    for other in ((4, 1), (3, 2)):
-        assert not torch.equal(drawn(3, 1)[1], drawn(*other)[1])
-
-
 # -------------------------------------------------------------------------- the loss
 
 
