@@ -1,4 +1,7 @@
-"""Searching many sentences: their order, their batches and threads do not change results."""
+"""Searching many sentences: their order, their batches and threads do not change results.
+
+Tests of `regard.tasks.embedder` and `regard.tasks.encoding`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Classes of texts: saved folders against transformers, metrics against scikit-learn, labels."""
+"""Classes of texts: saved folders against transformers, metrics against scikit-learn, labels.
+
+Tests of `regard.tasks.text_tasks` and `regard.tasks.encoding`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dialogues: their readers, replies, and perplexities with and without what was said before."""
+"""Dialogues: their readers, replies, and perplexities with and without what was said before.
+
+Tests of `regard.tasks.text_to_text`.
+"""
 
 from __future__ import annotations
 

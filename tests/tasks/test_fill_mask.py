@@ -1,4 +1,7 @@
-"""Masks and next sentences against transformers; vocabularies that are not words."""
+"""Masks and next sentences against transformers; vocabularies that are not words.
+
+Tests of `regard.tasks.masked_language_modeling`.
+"""
 
 from __future__ import annotations
 

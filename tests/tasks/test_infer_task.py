@@ -1,4 +1,7 @@
-"""The task of a folder of another library is inferred from its config."""
+"""The task of a folder of another library is inferred from its config.
+
+Tests of `regard.tasks.line_predictor` and `regard.tasks.folders`.
+"""
 
 from __future__ import annotations
 

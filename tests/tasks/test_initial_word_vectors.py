@@ -1,4 +1,8 @@
-"""Models that start from a file of word vectors, trained or frozen, resumed and opened again."""
+"""Models that start from a file of word vectors, trained or frozen, resumed and opened again.
+
+Tests of `regard.tasks.encoder_training`, `regard.tasks.encoding`, `regard.tasks.sections` and
+`regard.tasks.classification`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows and options of every form: an answer is that of the plain form, or an error names it."""
+"""Rows and options of every form: an answer is that of the plain form, or an error names it.
+
+Tests of `regard.tasks.embedder` and `regard.tasks.multi_label`.
+"""
 
 from __future__ import annotations
 

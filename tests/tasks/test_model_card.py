@@ -1,4 +1,7 @@
-"""The card beside a model: what is known of it, in the form of the hub."""
+"""The card beside a model: what is known of it, in the form of the hub.
+
+Tests of `regard.tasks.folders`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Multiple choice: rows, truncation, and the answers of transformers from the same folder."""
+"""Multiple choice: rows, truncation, and the answers of transformers from the same folder.
+
+Tests of `regard.tasks.encoding`.
+"""
 
 from __future__ import annotations
 

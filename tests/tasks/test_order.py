@@ -1,4 +1,7 @@
-"""The order of rows of tasks on encoders: random if padding is not computed, else by length."""
+"""The order of rows of tasks on encoders: random if padding is not computed, else by length.
+
+Tests of `regard.tasks.encoding`, `regard.tasks.tagging` and `regard.tasks.classification`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Options of recipes without effect, or without what they need: refused before data are read."""
+"""Options of recipes without effect, or without what they need: refused before data are read.
+
+Tests of `regard.tasks.sections`, `regard.tasks.text_tasks` and `regard.tasks.running_text`.
+"""
 
 from __future__ import annotations
 

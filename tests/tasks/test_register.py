@@ -1,4 +1,7 @@
-"""Models and tasks of one's own: registered, trained, saved, opened; errors."""
+"""Models and tasks of one's own: registered, trained, saved, opened; errors.
+
+Tests of `regard.tasks.task`.
+"""
 
 from __future__ import annotations
 

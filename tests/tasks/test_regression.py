@@ -1,4 +1,7 @@
-"""Numbers for texts: saved folders against transformers, correlations against scipy."""
+"""Numbers for texts: saved folders against transformers, correlations against scipy.
+
+Tests of `regard.tasks.text_tasks` and `regard.tasks.encoding`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Answers by XLNet's own head against `transformers` and a plain search over its beams."""
+"""Answers by XLNet's own head against `transformers` and a plain search over its beams.
+
+Tests of `regard.tasks.question_answering`.
+"""
 
 from __future__ import annotations
 

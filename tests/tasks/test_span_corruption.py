@@ -1,4 +1,7 @@
-"""Span corruption as a task: training, what it stores, and errors that say what to do."""
+"""Span corruption as a task: training, what it stores, and errors that say what to do.
+
+Tests of `regard.tasks.running_text`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Folders of mBART and NLLB: their tokenizers, and translation into a language by name."""
+"""Folders of mBART and NLLB: their tokenizers, and translation into a language by name.
+
+Tests of `regard.tasks.text_to_text` and `regard.tasks.pair_tasks`.
+"""
 
 from __future__ import annotations
 
