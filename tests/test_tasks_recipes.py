@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -96,3 +97,63 @@ def test_each_option_changes_the_training(name, folder):
             if f"{section}.{option}" not in without:
                 outcome = training(name, recipe | {section: changed}, folder, made)
                 assert outcome != usual, f"{section}.{option}"
+
+
+def planned(name: str, folder: Path, **data: Any) -> tuple[Any, Any]:
+    """The task in evaluation mode, and its recipe, with other options of [data]."""
+    torch.manual_seed(1)
+    kind, made, recipe = task_class(name), every_task.MAKERS[name](), RECIPES[name]
+    known = kind.Recipe.model_fields["data"].annotation.model_fields.keys() & data
+    sections = {section: recipe[section] for section in ("data", "teacher") if section in recipe}
+    sections |= {"data": recipe["data"] | {option: data[option] for option in known}}
+    if name in PAIRS:
+        sections["objective"] = {"label_smoothing": 0.0}
+    recipe = kind.Recipe.model_validate({"task": name} | sections, context={"folder": folder})
+    task = kind.from_recipe(recipe, made.module, made.tokenizer)
+    task.module.eval()
+    return task, recipe
+
+
+PAIRS = ("translation", "dialogue", "sequence-parsing")
+STREAMS = ("language-modeling", "bidirectional-language-modeling")
+OTHERS = ("captioning", "permutation-language-modeling")  # random, or in training alone
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in OTHERS])
+def test_the_losses_of_an_epoch_do_not_depend_on_its_batches(name, folder):
+    train, totals, items = RECIPES[name]["data"]["train"], [], []
+    for rows, tokens in ((1, 3), (4, 200)):
+        size = {"batch_size": 1 if name in STREAMS else rows, "sequence_length": min(tokens, 9)}
+        size |= {"max_tokens_per_batch": tokens, "max_length": 60 if name in PAIRS else 16}
+        task, _ = planned(name, folder, valid=train, restart_every=0, **size)
+        batches, carry = task.train_batches(), None
+        totals.append(Counter())
+        items.append(Counter())
+        for batch in islice(batches, batches.batches_per_epoch):
+            losses, carry = task.losses(batch, carry)
+            assert {key: count for key, (_, count) in losses.items()} == task.counts(batch)
+            totals[-1].update({key: float(loss) for key, (loss, _) in losses.items()})
+            items[-1].update(task.counts(batch))
+    assert items[0] == items[1] and totals[0] == pytest.approx(totals[1], rel=1e-5)
+    scores = task.validate()
+    if "loss" in scores and getattr(task, "head", "") not in (
+        "masked_lm",
+        "replaced",
+    ):  # drawn anew
+        assert scores["loss"] == pytest.approx(totals[0].total() / items[0].total(), rel=1e-5)
+
+
+SCORED = (
+    *("classification", "regression", "multi-label-classification", "tagging", "crf-tagging"),
+    *("parsing", "question-answering", "multiple-choice", "captioning", "translation"),
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SCORED)
+def test_the_score_of_validation_is_that_of_evaluation(name, folder):
+    task, recipe = planned(name, folder)
+    scores = [score.value for score in task.evaluate(recipe.data.records("valid")).named]
+    assert task.validate()[task.goal[0]] in [pytest.approx(score) for score in scores]
