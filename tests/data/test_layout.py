@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import CrossAttention, SelfAttention
-from regard.data.batches import FirstTokens, UnpaddedLayout
+from regard.data.batches import IGNORE, FirstTokens, Sequences, UnpaddedLayout
 from regard.ops import KeyMask, UnpaddedMask
 
 LENGTHS = [[3, 9, 1, 5], [9, 1, 1, 1], [0, 9, 0, 2], [1], [70, 130, 64, 16]]
@@ -58,6 +58,27 @@ def test_pad_inverts_unpad(lengths):
     starts, longest = packing.offsets.starts.tolist(), packing.offsets.longest
     assert starts == [sum(lengths[:i]) for i in range(len(lengths) + 1)] + [flat.size(1)]
     assert longest == packing.width
+
+
+@pytest.mark.parametrize("lengths", [[3, 9, 1, 5], [1], [2, 2, 40]])
+def test_what_is_read_of_a_batch_equals_a_loop_with_and_without_padding(lengths):
+    texts = [torch.randint(3, 9, (count,)).tolist() for count in lengths]
+    padded = Sequences.of(texts, pad=None)
+    flat, hidden = padded.unpadded(), torch.randn(len(lengths), max(lengths), 2)
+    rows = [row[:count] for row, count in zip(hidden, lengths, strict=True)]
+    for batch, states in ((padded, hidden), (flat, flat.layout.unpad(hidden))):
+        assert (len(batch), batch.width) == hidden.shape[:2]
+        assert torch.equal(batch.first(states), torch.stack([row[0] for row in rows]))
+        assert torch.equal(batch.last(states), torch.stack([row[-1] for row in rows]))
+        torch.testing.assert_close(batch.mean(states), torch.stack([row.mean(0) for row in rows]))
+        columns = batch.ids, batch.next_ids(), batch.positions.expand(batch.ids.shape)
+        for row, text in enumerate(texts):
+            found = [batch.pad(column)[row, : len(text)].tolist() for column in columns]
+            assert found == [text, [*text[1:], IGNORE], [*range(len(text))]]
+    assert padded.ids.eq(0).sum() == padded.ids.numel() - sum(lengths)
+    for wrong in (flat.unpadded, lambda: flat.select([0]), lambda: flat.padding_mask(padded)):
+        with pytest.raises(ValueError, match="unpadded"):
+            wrong()
 
 
 def test_the_number_of_slots_is_rounded_up_where_there_is_enough_padding():

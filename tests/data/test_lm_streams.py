@@ -107,16 +107,6 @@ def test_blocks_predict_every_token_once(length, rows, steps, epoch):
     assert sorted(predicted) == list(range(1, length))
 
 
-def test_block_boundaries_shift_from_epoch_to_epoch():
-    blocks, seen = ShuffledBlocks(text(50), batch_size=3, sequence_length=8, seed=1), set()
-    for epoch in range(40):
-        batches = list(blocks.epoch(epoch))
-        starts = {int(row[0]) % 8 for batch in batches for row in batch.tokens if row[0] > 0}
-        assert len(starts) == 1
-        seen |= starts
-    assert seen == set(range(8))
-
-
 def by_the_obvious_loop(length, window, stride):
     """(first token read, first token predicted, end) of each window."""
     found, before, predicted = [], 0, length - 1

@@ -10,14 +10,12 @@ import pytest
 from regard.data import pretraining
 from regard.data.batches import IGNORE
 from regard.data.corpus import Documents, encode_corpus
-from regard.data.lm_streams import DocumentWindows
 from regard.data.pretraining import (
     MaskedTexts,
     Masking,
     MaskVocabulary,
     PairRows,
     SentencePairs,
-    WindowRows,
     WordStarts,
     masked,
 )
@@ -147,46 +145,6 @@ def test_characters_do_not_show_where_words_begin():
     made = train("characters", ["the storms"] * 3, 30)
     with pytest.raises(ConfigError, match="needs tokens that show where words begin"):
         WordStarts.of(made)
-
-
-# ---------------------------------------------------------------------------------- texts
-
-
-def texts_of(tokenizer, cycle=None, seed=1, size=3):
-    corpus = corpus_of(documents(40), tokenizer)
-    windows = DocumentWindows(corpus.tokens, length=20, batch_size=size, seed=seed)
-    template = Template.bert(tokenizer.cls_id, tokenizer.sep_id)
-    vocabulary = MaskVocabulary.of(tokenizer, whole_words=False)
-    return MaskedTexts(
-        WindowRows(windows), template, vocabulary, Masking(0.15, cycle), tokenizer.pad_id, seed
-    )
-
-
-def rows_of(epoch):
-    """Each text with its masks, without padding."""
-    found = {}
-    for batch in epoch:
-        for ids, labels, length in zip(
-            batch.texts.ids, batch.labels, batch.texts.lengths.tolist(), strict=True
-        ):
-            restored = ids[:length].clone()
-            chosen = labels[:length] != IGNORE
-            restored[chosen] = labels[:length][chosen]
-            found.setdefault(tuple(restored.tolist()), []).append(tuple(ids[:length].tolist()))
-            assert (labels[length:] == IGNORE).all()
-    return found
-
-
-def test_masks_differ_by_epoch_and_repeat_after_a_cycle(tokenizer):
-    dynamic, fixed = texts_of(tokenizer), texts_of(tokenizer, cycle=2)
-    first, second = rows_of(dynamic.epoch(0)), rows_of(dynamic.epoch(1))
-    assert first.keys() == second.keys() and first != second
-    once, again = rows_of(fixed.epoch(0)), rows_of(fixed.epoch(2))
-    assert once == again != rows_of(fixed.epoch(1))
-    assert texts_of(tokenizer, size=5).rows.windows.count == dynamic.rows.windows.count
-    assert rows_of(texts_of(tokenizer, size=5).epoch(0)) == first  # whatever the batch is
-    assert rows_of(texts_of(tokenizer, seed=2).epoch(0)) != first
-    assert [*dynamic.epoch(3)][2].texts.ids.equal(dynamic.epoch(3)[2].texts.ids)
 
 
 # ---------------------------------------------------------------------------------- pairs

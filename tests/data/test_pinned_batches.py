@@ -125,6 +125,15 @@ def test_a_sampler_goes_on_anywhere_with_the_same_data_alone(name):
             other.restore(positions[0] | {"batch": batch})
 
 
+def test_the_masks_of_a_text_depend_on_its_number_and_the_cycle_alone():
+    def texts(size, epoch):
+        data = masked(WindowRows(windows(batch_size=size, seed=size)), cycle=2)
+        rows = ([*batch.texts.ids, *batch.labels] for batch in data.epoch(epoch))
+        return sorted(bytes(row[row > 0].tolist()) for batch in rows for row in batch)
+
+    assert texts(4, 0) == texts(3, 0) == texts(3, 2) != texts(3, 1)
+
+
 LEAST = [
     (lambda **n: ParallelStreams(TEXT, **n), dict(batch_size=1, sequence_length=1)),
     (

@@ -19,6 +19,7 @@ from regard.decoding import (
     Power,
     RelativeLimit,
     Renormalize,
+    RepetitionPenalty,
     Sampling,
     Speculative,
     Streaming,
@@ -94,7 +95,7 @@ def test_a_draft_changes_neither_ends_nor_constraints(gpt2, seed):
         ends = tuple(draw.sample(range(24), 4))
         filters = (
             (),
-            (MinTokens(3), NoRepeatNGram(2)),
+            (MinTokens(3), NoRepeatNGram(2), RepetitionPenalty(1.4)),
             (MinLength(7), BadWords(((5,), (6, 7)))),
             (Suppress((3, 9)), ForcedEnd((ends[0],)), Renormalize()),
         )

@@ -246,20 +246,6 @@ def test_fields_that_transformers_does_not_read_are_named(values, names, method,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_repetition_penalty_gives_the_same_tokens_in_every_batch_and_with_a_draft(pair, tmp_path):
-    theirs, ours, _ = pair
-    values = {"repetition_penalty": 1.4, "max_new_tokens": 9, "eos_token_id": 2, "pad_token_id": 0}
-    values |= {"decoder_start_token_id": 0} if theirs.config.is_encoder_decoder else {}
-    file = written(tmp_path, values)
-    prompts = [[5, 6, 7, 8, 5], [9, 3], [11]]
-    wanted = [their_tokens(theirs, file, prompt)[0] for prompt in prompts]
-    for options in ({}, {"prompt_lookup_num_tokens": 3}):
-        method = load(written(tmp_path, values | options), ours)
-        found = generate(ours, Sequences.of(prompts, 0), method)
-        assert [[*row[0].tokens] for row in found] == wanted
-
-
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "fields",
     [
