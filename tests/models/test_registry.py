@@ -549,16 +549,6 @@ def test_saved_weights_are_loaded_unchanged(model, tmp_path):
     assert tied_names(other) == tied_names(model)
 
 
-def test_a_seed_repeats_the_model_and_its_dropout(model):
-    results = []
-    for seed in (5, 5, 6):
-        torch.manual_seed(seed)
-        made = type(model)(model.config).train()
-        results.append(logits(made, ids(3, 5)))
-    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
-    assert not torch.equal(hidden(made, ids(3, 5)), hidden(made, ids(3, 5)))
-
-
 @pytest.mark.parametrize("case", sorted({*CASES, *ENCODERS}), ids=name_of)
 def test_self_attention_without_a_context_has_a_limit_which_a_wrapped_model_passes_on(case):
     model = build(case)
@@ -616,17 +606,6 @@ def test_an_encoder_is_causal_where_nothing_leaks_from_the_future_and_it_predict
     )
     predicts = isinstance(encoder, LanguageModel)
     assert encoder.is_causal == (predicts and torch.equal(before, after))
-
-
-def test_dropout_of_an_encoder_acts_only_in_training_and_follows_the_seed(encoder):
-    if models_name(encoder) == "kim-cnn":
-        pytest.skip("its dropout is that of the head")
-    texts, results = read_by(encoder, source(7)), []
-    assert torch.equal(encoder.encode(texts), encoder.encode(texts))
-    for seed in (5, 5, 6):
-        torch.manual_seed(seed)
-        results.append(encoder.train().encode(texts))
-    assert torch.equal(results[0], results[1]) and not torch.equal(results[0], results[2])
 
 
 def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):

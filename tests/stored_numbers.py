@@ -1,0 +1,185 @@
+"""What tiny models compute, in few numbers, which tests/numbers.json stores.
+
+`python tests/stored_numbers.py` writes the file: whoever changes what a model computes sees it in
+the change, since the folders and reports of users rely on it. All is computed in double precision,
+with weights that are not drawn, so that other computers get the same numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import test_registry as registry
+from torch import Tensor
+
+from regard.attention.capture import CapturePoint, listening
+from regard.data.batches import Sequences
+from regard.errors import ConfigError
+from regard.models import MODELS, model_class
+from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
+
+FILE = Path(__file__).with_name("numbers.json")
+Case = tuple[str, int]
+# Options that no other tiny configuration has.
+MORE: dict[str, dict[str, Any]] = {
+    "transformer": dict(tied=False, source_vocab_size=23, scale_embedding=False),
+    "transformer-prenorm": dict(activation="gelu", decoder_heads=4, decoder_d_ff=12, max_length=16),
+    "bart": dict(activation="tanh", source_vocab_size=23, output_bias=True, decoder_heads=4),
+    "bert": dict(activation="relu", head_dropout=0.4, tied=False),
+    "roberta": dict(activation="relu", head_dropout=0.4, tied=False),
+    "electra": dict(activation="relu", head_dropout=0.4, choice_activation="tanh", tied=False),
+    "albert": dict(activation="relu", segments=3, tied=False),
+    "distilbert": dict(activation="relu", sinusoidal=True, tied=False),
+    "bigbird": dict(activation="relu", head_dropout=0.4, random_seed=3, block_size=1),
+    "gpt": dict(activation="relu", choice_activation="tanh"),
+    "gpt2": dict(activation="relu", head_dropout=0.4),
+    "llama": dict(activation="gelu", feed_bias=True, rope_scaling="linear"),
+    "xlnet": dict(summary="mean", summary_activation="relu", bi_data=True, reuse_len=3),
+    "bytenet": dict(kernel=5, dilations=(1, 3)),
+    "show-attend-tell": dict(attention="hard", expected_share=0.3),
+}
+TARGET = registry.ids(3, 9)
+
+
+def digest(tensors: Iterable[Tensor]) -> float:
+    """One number in which every element of the tensors counts, and its place."""
+    flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+    number = (flat + torch.arange(1, len(flat) + 1).sin()).square().mean().sqrt()
+    return float(f"{number:.9g}")
+
+
+def new_model(case: Case) -> Any:
+    """A model each of whose dropouts, scales and so on has a value of its own."""
+    kind, (name, n) = model_class(case[0]), case
+    options = registry.TINY[name][0] | MORE[name] if n < 0 else registry.TINY[name][n]
+    config = kind.Config(vocab_size=registry.V, **options)
+    numbers = [field for field, value in vars(config).items() if isinstance(value, float)]
+    changes = {f: getattr(config, f) * (1.1 + 0.05 * at) + 0.02 for at, f in enumerate(numbers)}
+    small = {f: 0.003 for f in numbers if f.endswith("_eps")}
+    torch.manual_seed(0)
+    return kind(replace(config, **changes | small))
+
+
+def filled(model: Any) -> Any:
+    """The model with weights of which no two are alike."""
+    model.double()
+    with torch.no_grad():
+        for n, weight in enumerate(model.parameters()):
+            angles = 1 + 0.7 * n + 1.3 * torch.arange(weight.numel(), dtype=torch.float64)
+            weight.copy_(0.5 * angles.sin().view_as(weight))
+    return model
+
+
+def passes(model: Any) -> list[Tensor]:
+    """Hidden states of two passes, the second of which continues the first where a model can; of
+    an encoder those of all layers.
+    """
+    if not hasattr(model, "step"):
+        batch = registry.read_by(model, Sequences(registry.ids(3, 16), torch.tensor([16, 1, 11])))
+        return [hidden[batch.keep] for hidden in model.states(batch)]
+    if not model.continues:
+        output = model(registry.source(), Sequences.full(TARGET))
+        return [output.hidden, *output.extras.values()]
+    output = model(TARGET)
+    return [output.hidden, model(registry.ids(3, 5, seed=4), output.state).hidden]
+
+
+def of_model(case: Case) -> dict[str, float]:
+    """Initial weights, states in use and in training, and the logits of an output layer."""
+    model = new_model(case)
+    numbers = {"initial": digest(model.parameters())}
+    for mode in (False, True):
+        torch.manual_seed(3)
+        states = passes(filled(model).train(mode))
+        numbers["train" if mode else "eval"] = digest(states)
+    if hasattr(model, "step"):
+        numbers["logits"] = digest([model.eval().head.logits(states[0]).log_softmax(-1)])
+    return numbers
+
+
+def of_layers(case: Case) -> dict[str, float]:
+    """The gradients of a loss in training; the scores of an encoder's heads, new and in use."""
+    model = filled(new_model(case)).train()
+    torch.manual_seed(3)
+    states = passes(model)
+    loss = states[-1].square().sum()
+    if hasattr(model, "step"):
+        loss = model.head.loss(states[0].flatten(0, 1), TARGET.flatten(), 0.1)[0]
+    loss.backward()
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    numbers = {"gradient": digest([loss[None], *gradients])}
+    if not hasattr(model, "new_head") or case[1] > 0:
+        return numbers
+    batch = registry.read_by(model, registry.source(7))
+    for kind in sorted(HEADS.keys() - {"span_search"}):
+        torch.manual_seed(3)
+        with suppress(ConfigError):
+            head = model.new_head(kind, 3)
+            numbers[f"new {kind} head"] = digest(head.parameters())
+            whole = filled(EncoderWithHeads(model, {kind: head}))
+            numbers[f"{kind} head"] = digest(
+                whole.train(mode).scores(kind, batch) for mode in (False, True)
+            )
+    return numbers
+
+
+class Weights(registry.Recorder):
+    """Keeps the attention weights of a pass."""
+
+    def take(self, point: CapturePoint, weights: Tensor) -> None:
+        super().take(point, weights)
+        self.kept.append(weights)
+
+
+def of_attention(case: Case) -> dict[str, float]:
+    """Attention weights and states of a pass, in use and in training; logits step by step."""
+    model, numbers = filled(new_model(case)), {}
+    for mode in ("train", "eval"):
+        listener = Weights(getattr(model, mode)())
+        listener.kept = []
+        token = listening.set(listener)
+        torch.manual_seed(5)
+        try:
+            numbers[mode] = digest([*passes(model), *listener.kept])
+        finally:
+            listening.reset(token)
+    if hasattr(model, "step"):
+        state, scores = registry.start_decoding(model)[0], []
+        for tokens in TARGET.split((4, 1, 4), 1):
+            logits, state = model.step(tokens, state.select(torch.tensor([2, 0, 1])))
+            scores.append(logits.log_softmax(-1))
+        numbers["steps"] = digest(scores)
+    return numbers
+
+
+ALL = [*dict.fromkeys((*registry.CASES, *registry.ENCODERS)), *((name, -1) for name in MORE)]
+each_case = pytest.mark.parametrize("case", ALL, ids=registry.name_of)
+PARTS: dict[str, Callable[[Case], dict[str, float]]] = {
+    "models": of_model, "layers": of_layers, "attention": of_attention
+}  # fmt: skip
+
+
+def sizes() -> dict[str, dict[str, dict[str, Any]]]:
+    """The published sizes of all models, as JSON has them."""
+    return json.loads(
+        json.dumps({name: getattr(model_class(name), "SIZES", {}) for name in MODELS})
+    )
+
+
+def compare(part: str, case: Case) -> None:
+    """Check what a part of a tiny model computes against the file."""
+    expected = json.loads(FILE.read_text())[part].get(registry.name_of(case))
+    meant = f"if the change is meant, python tests/{Path(__file__).name}"
+    assert PARTS[part](case) == pytest.approx(expected, rel=1e-6), meant
+
+
+if __name__ == "__main__":
+    NUMBERS = {p: {registry.name_of(case): of(case) for case in ALL} for p, of in PARTS.items()}
+    FILE.write_text(json.dumps({"sizes": sizes(), **NUMBERS}, indent=1) + "\n")
