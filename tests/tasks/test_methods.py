@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import regard
 from regard import habit_names
 from regard.decoding.option_types import NAMES, OPTION_TYPES
 from regard.errors import ConfigError, NotSupportedError, RegardError
-from regard.tasks import TASKS
+from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
-from regard.tasks.task import METHODS, DecodingOptions, EmbedOptions
+from regard.tasks.task import METHODS, DecodingOptions, EmbedOptions, Methods
 
 TEXT, IMAGE = "the cat sat", str(Path(__file__).parents[1] / "stripes.png")
 PAIR, QUESTION = ("who sat", "the old cat sat"), {"question": "who", "choices": ["a cat", "a mat"]}
@@ -88,6 +89,15 @@ def test_one_text_gives_one_result_and_a_list_a_list_in_every_method(tasks, name
                 assert other == alone, method
             else:
                 assert type(other) is type(alone), method
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_methods_of_a_task_have_the_defaults_that_all_tasks_have(name):
+    for method in filter(task_class(name).has, METHODS):
+        common, own = (signature(getattr(kind, method)) for kind in (Methods, task_class(name)))
+        for option in common.parameters.keys() & own.parameters:
+            default = own.parameters[option].default
+            assert default in (common.parameters[option].default, Parameter.empty), (method, option)
 
 
 @pytest.mark.parametrize("name", TASKS)
