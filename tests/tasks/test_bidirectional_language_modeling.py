@@ -52,23 +52,22 @@ def tiny(**options) -> BidirectionalLanguageModel:
     return BidirectionalLanguageModel(Elmo(config).eval(), tokenizer)
 
 
-def naive_nats(task, sentence: str) -> tuple[float, float]:
-    """-log p of a sentence in both directions, each word by itself, in float64."""
+def naive_nats(task, sentence: str) -> list[list[float]]:
+    """-log p of the words of a sentence in both directions, each by itself, in float64."""
     model, tokenizer = task.module.double(), task.tokenizer
     ids = [tokenizer.bos_id, *tokenizer.encode(sentence).ids, tokenizer.eos_id]
     found = []
     for order, layers in ((ids, model.ahead), (ids[::-1], model.back)):
-        total = 0.0
+        found.append([])
         for n in range(1, len(order)):
             batch = model.complete(Sequences.full(torch.tensor([order[:n]])), tokenizer)
             x = model.words(batch)
             start = model.empty(1).forward
             *_, last = model._read(layers, x, start, batch.lengths)
             shares = model.head.logits(last.hidden[0, -1]).log_softmax(-1)
-            total -= float(shares[tokenizer.closed(order[n])])
-        found.append(total)
+            found[-1].append(-float(shares[tokenizer.closed(order[n])]))
     model.float()
-    return found[0], found[1]
+    return found
 
 
 @torch.no_grad()
@@ -79,12 +78,19 @@ def test_perplexities_from_zeros_equal_every_word_predicted_alone():
     wanted = [naive_nats(task, line) for line in lines if line]
     count = sum(len(line.split()) + 1 for line in lines if line)
     assert forward.count == backward.count == count
-    assert math.isclose(forward.nats, sum(one for one, _ in wanted), rel_tol=1e-5)
-    assert math.isclose(backward.nats, sum(one for _, one in wanted), rel_tol=1e-5)
+    assert math.isclose(forward.nats, sum(sum(one) for one, _ in wanted), rel_tol=1e-5)
+    assert math.isclose(backward.nats, sum(sum(one) for _, one in wanted), rel_tol=1e-5)
     assert forward.name == "forward perplexity" and backward.name == "backward perplexity"
     assert "state:zeros|direction:forward" in forward.signature and forward.unknown == 2
     alone = [task.evaluate([line], state="zeros").named[0].nats for line in lines if line]
     assert math.isclose(sum(alone), forward.nats, rel_tol=1e-6)
+    for line, (ahead, back) in zip(filter(None, lines), wanted, strict=True):
+        words, *sides = zip(*task.predict(line), strict=True)  # the ends of the sentence left out
+        assert words == tuple(task.tokenizer.encode(line).tokens)
+        expected = [[math.exp(-nats) for nats in side[:-1]] for side in (ahead, back)]
+        assert sides[0] == pytest.approx(expected[0]) and sides[1] == pytest.approx(
+            expected[1][::-1]
+        )
 
 
 def test_the_carried_state_is_the_default_and_depends_on_the_order_of_sentences():
