@@ -236,7 +236,7 @@ SOURCES = (  # of texts from which others are generated, and these
     *(("document", "summary"), ("article", "highlights"), ("dialogue", "summary")),
     *(("text", "summary"), ("source", "target"), ("src", "tgt"), ("input", "output")),
 )
-# All usual names: a first line that has no others is a header.
+# All usual names: a first line that has no others is probably a header.
 COLUMNS = {
     *TARGETS,
     *(name for names in TEXTS for name in names),

@@ -11,9 +11,8 @@ that was asked for; it can be looped over again; nothing but the current row is 
     read(dataset, ("translation.de", "translation.en"))   a `datasets` object, a list, a generator
     open_table("pairs.csv").records()                     rows as mappings from column to value
 
-The first line of a table may name the columns, though no columns were given by name: it is a header
-where its fields are different and all of them usual names of columns; any other is an example.
-`header = true` or `false` in [data] says it.
+The first line of a CSV file is its header; that of a TSV file is one where columns are given by
+name. `header = true` or `false` in [data] says otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from regard.data.in_memory import (
     text_columns_among,
 )
 from regard.errors import ConfigError, DataError, MissingExtra
-from regard.habit_names import COLUMNS, TARGETS, TEXTS
+from regard.habit_names import COLUMNS
 from regard.schema import decode_json
 
 Field = str | int
@@ -81,13 +80,6 @@ class RowReader(ABC):
     @abstractmethod
     def file_of(self, field: int) -> str:
         """The name of the file that field number `field` of a row comes from."""
-
-    @property
-    def may_have_header(self) -> bool:
-        """Whether the first row may hold the names of columns, since nothing says that it does, or
-        that it does not.
-        """
-        return False
 
     def __iter__(self) -> Iterator[Row]:
         return (row for _, row in self.numbered())
@@ -304,12 +296,16 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(RowReader):
-    """These fields of a table as text; `lists` may hold lists, which become JSON text."""
+    """These fields of a table as text; `lists` may hold lists, which become JSON text.
+
+    undecided: whether nothing says that the first line is a header or that it is none; it is an
+        example then, unless all its fields are usual names of columns, which is an error
+    """
 
     table: TableFile
     fields: tuple[Field, ...]
     lists: tuple[Field, ...] = ()
-    may_have_header: bool = False  # type: ignore[override]
+    undecided: bool = False
 
     def file_of(self, field: int) -> str:
         return str(self.table.path)
@@ -319,11 +315,25 @@ class TableRows(RowReader):
         if not self.table.header:
             fields = tuple(map(str, fields))
         elif self.table.format in ("csv", "tsv") and any(isinstance(f, int) for f in fields):
-            names = list(next(self.table.records())[1])
-            fields = tuple(names[f] if isinstance(f, int) and f < len(names) else f for f in fields)
+            line, named = next(replace(self.table, header=False).records())
+            names = list(named.values())
+            for field in fields:
+                if isinstance(field, int) and field >= len(names):
+                    raise _unknown((self.table.path, line), field, names)
+            fields = tuple(names[f] if isinstance(f, int) else f for f in fields)
+        undecided = self.undecided
         for number, record in self.table.records(fields):
             location = self.table.path, number
-            yield number, texts_of(record, fields, location, lists=self.lists)
+            row = texts_of(record, fields, location, lists=self.lists)
+            if undecided and len(row) > 1 and COLUMNS.issuperset(plain_names(row)):
+                problem = f"may hold the names of the columns: {', '.join(row)}."
+                hint = (
+                    "Give `columns` by these names, or write header = true in [data]; "
+                    "header = false, if the line is an example."
+                )
+                raise DataError(*location, problem, hint)
+            undecided = False
+            yield number, row
 
 
 def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -445,7 +455,8 @@ def read(
     fields: the columns wanted, by name or by number from 0
     format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz),
         and lines for any other ending
-    header: whether a table's first line holds names; None: if a field is given by name
+    header: whether a table's first line holds names; None: that of CSV does, that of TSV if a field
+        is given by name
     delimiter: the character between the fields of CSV, a comma without it
     lists: those of `fields` whose values may be lists, which become JSON text
 
@@ -455,7 +466,8 @@ def read(
     """
     by_name = any(isinstance(field, str) for field in fields)
     if isinstance(data, TableFile):
-        return TableRows(replace(data, header=by_name), tuple(fields), tuple(lists))
+        named = by_name or data.format == "csv"
+        return TableRows(replace(data, header=named), tuple(fields), tuple(lists))
     if not isinstance(data, str | PathLike):
         return ItemReader(data, fields, lists)
     path, kind = str(data), _format_of(str(data), format, delimiter)
@@ -464,8 +476,9 @@ def read(
             problem = "is read as plain text, which has no columns and no header."
             raise DataError(path, None, problem, "If it is a table: format = 'tsv' or 'csv'.")
         return VerbatimReader(path) if kind == "text" else LineReader(path)
-    table = TableFile(path, kind, by_name if header is None else header, delimiter or ",")
-    undecided = header is None and not by_name and kind in ("csv", "tsv")
+    undecided = header is None and not by_name and kind == "tsv"
+    named = by_name or kind == "csv" if header is None else header
+    table = TableFile(path, kind, named, delimiter or ",")
     return TableRows(table, tuple(fields), tuple(lists), undecided)
 
 
@@ -610,42 +623,28 @@ def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataE
 # ------------------------------------------------------------------------------------------ headers
 
 
-def without_header(reader: RowReader) -> RowReader:
-    """The rows of a reader without the first line of a table, where it is a header."""
-
-    def below(numbered: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
-        first = next(numbered)
-        return numbered if _are_usual(plain_names(first[1])) else chain([first], numbered)
-
-    return PartOfRows(reader, below) if reader.may_have_header else reader
-
-
 def columns_in_header(
-    path: str | Path, format: str | None = None, delimiter: str | None = None
+    path: str | Path, format: str | None, delimiter: str | None, header: bool | None
 ) -> tuple[str, ...]:
     """The columns that the header of a CSV or TSV file names: of texts, then of the target.
 
-    (): the first line of a TSV file is no header, or the file is no table, or it cannot be read.
+    (): a TSV file of which `header` does not say that it has one; the file is no table, or it
+    cannot be read.
 
     Raises:
-        ConfigError: the names do not tell which columns they are, or the first line of a CSV file
-            has no usual names.
+        ConfigError: the names do not tell which columns they are.
     """
     kind = format or ("csv" if delimiter else ENDINGS.get(ending(path)))
-    if kind not in ("csv", "tsv"):
+    if header is False or kind != "csv" and not (kind == "tsv" and header):
         return ()
     try:
         table = open_table(path, header=False, format=format, delimiter=delimiter)
         written = list(next(table.records())[1].values())
     except DataError:  # is raised again where the rows are read
         return ()
-    names = plain_names(written)
-    with_both = any({*texts} <= {*names} for texts in TEXTS) and not {*TARGETS}.isdisjoint(names)
-    if len({*names}) == len(names) and (with_both or _are_usual(names)):
+    if len({*plain_names(written)}) == len(written):
         with suppress(ConfigError):
             return tuple(map(str, infer_columns([dict.fromkeys(written, "")])))
-    elif kind == "tsv":
-        return ()
     listed = ", ".join(name[:40] for name in written)
     raise ConfigError(
         f"{path}: the first line has the columns {listed}, and their names do not say which hold "
@@ -653,11 +652,6 @@ def columns_in_header(
         "label column]; or write header = false if this line is an example. If another sign than a "
         "comma stands between them, name it as `delimiter`."
     )
-
-
-def _are_usual(names: Sequence[str]) -> bool:
-    """Whether these are different names, and all of them usual."""
-    return len({*names}) == len(names) and COLUMNS.issuperset(names)
 
 
 # ----------------------------------------------------------------------------------- labelled texts

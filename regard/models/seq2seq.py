@@ -101,9 +101,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
 
     Config = RNNSearchConfig
     family = RECURRENT
-    SIZES = {
-        "tiny": dict(d_model=256, d_embedding=256, d_score=256, d_maxout=256, dropout=0.3)
-    }
+    SIZES = {"tiny": dict(d_model=256, d_embedding=256, d_score=256, d_maxout=256, dropout=0.3)}
 
     def __init__(self, config: RNNSearchConfig):
         super().__init__()

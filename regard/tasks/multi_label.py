@@ -24,7 +24,6 @@ from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
 from regard.data.in_memory import column_names, infer_columns, infer_text_columns
-from regard.data.readers import without_header
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.score import MultiLabelReport, best_threshold
@@ -81,11 +80,9 @@ class MultiLabelData(text_tasks.TextsData):
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file, those of labels as a list."""
         reader = self.table(path, columns, () if self.target_columns else self.columns[-1:])
-        if len(columns) == 1:  # that of the groups
-            return reader
-        if self.target_columns:
+        if self.target_columns and len(columns) > 1:  # one: that of the groups
             return MergedColumns(reader, tuple(map(str, self.target_columns)))
-        return without_header(reader)
+        return reader
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,8 +167,8 @@ class TableOptions(Options):
     format: str | None = None
     """The format of a table: tsv, csv, jsonl or parquet, where the ending does not say it."""
     header: bool | None = None
-    """Whether the first line of a table holds the names of the columns; without it, it does where
-    `columns` are names, and where all fields of the first line are usual names."""
+    """Whether the first line of a table holds the names of the columns; without it, that of a CSV
+    file does, and that of a TSV file where `columns` are names."""
     delimiter: str | None = None
     """The character between the fields of CSV files, such as ";"; without it a comma."""
 

@@ -17,7 +17,7 @@ from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
 from regard.data.in_memory import column_names, infer_columns
-from regard.data.readers import columns_in_header, without_header
+from regard.data.readers import columns_in_header
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
@@ -54,16 +54,14 @@ class TextsData(TableOptions, EncoderData):
         return len(self.columns) == 3
 
     def with_named_columns(self) -> Self:
-        if "columns" in self.model_fields_set or self.header is False:
+        if "columns" in self.model_fields_set:
             return self
-        columns = columns_in_header(self.train, self.format, self.delimiter)
+        columns = columns_in_header(self.train, self.format, self.delimiter, self.header)
         return self.model_copy(update={"columns": columns}) if columns else self
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
-        reader = self.table(path, columns)
-        # A single column is that of `group`.
-        return without_header(reader) if len(columns) > 1 else reader
+        return self.table(path, columns)
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""

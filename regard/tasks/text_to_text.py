@@ -25,7 +25,7 @@ from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.encoder_inputs import InputFormat
 from regard.data.in_memory import column_names, infer_columns, is_path
-from regard.data.readers import RowReader, columns_in_header, read, read_parallel, without_header
+from regard.data.readers import RowReader, columns_in_header, read, read_parallel
 from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst
@@ -82,9 +82,9 @@ class TextPairsData(sections.TableOptions, PairsData):
     """The columns of sources and of targets, by number from 0 or by name."""
 
     def with_named_columns(self) -> Self:
-        if "columns" in self.model_fields_set or self.header is False or len(self.train) != 1:
+        if "columns" in self.model_fields_set or len(self.train) != 1:
             return self
-        columns = columns_in_header(self.train[0], self.format, self.delimiter)
+        columns = columns_in_header(self.train[0], self.format, self.delimiter, self.header)
         return self.model_copy(update={"columns": columns}) if columns else self
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -96,7 +96,7 @@ class TextPairsData(sections.TableOptions, PairsData):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The pairs of two files of lines, or of one table."""
-        return without_header(pairs_of(source, self.columns, self.table))
+        return pairs_of(source, self.columns, self.table)
 
 
 class TextToTextObjective(ReinforceObjective):

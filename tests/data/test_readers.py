@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from regard.data import hash_of, read, read_conll, read_parallel
 from regard.data.files import lines
-from regard.data.readers import open_table, without_header
+from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError
 from regard.experiments.recipe_options import (
     checked_recipe,
@@ -188,9 +188,11 @@ def test_a_wrong_column_lists_the_columns(tmp_path):
     message = r"has no field 'germn'. It has: id, german, english. Did you mean 'german'\?"
     with pytest.raises(DataError, match=message):
         list(read(path, ("germn",)))
-    with pytest.raises(DataError, match=r"has no field '7'. It has: 0, 1, 2"):
+    with pytest.raises(DataError, match=r"x.csv:1: has no field 7. It has: id, german, english"):
         list(read(path, (7,)))
-    with pytest.raises(DataError, match=r"has the fields 0, 1, 2, and no column was chosen"):
+    with pytest.raises(DataError, match=r"has no field '7'. It has: 0, 1, 2"):
+        list(read(path, (7,), header=False))
+    with pytest.raises(DataError, match=r"has the fields id, german, english, and no column was c"):
         list(read(path))
     with pytest.raises(DataError, match=r"has no field 'german'"):
         list(read(path, ("german",), header=False))
@@ -232,7 +234,7 @@ def test_csv_gives_back_what_python_wrote(tmp_path_factory, table):
 
 def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
     path = write(tmp_path / "x.csv", '"two\nlines","say ""hi"""\r\nb,c\r\n\n"broken,d\n')
-    rows = read(path, (0, 1)).numbered()
+    rows = read(path, (0, 1), header=False).numbered()
     assert next(rows) == (1, ("two\nlines", 'say "hi"'))
     assert next(rows) == (3, ("b", "c"))
     with pytest.raises(DataError, match=r"x\.csv:5: the row that begins here is not CSV.*quote"):
@@ -292,7 +294,7 @@ def test_parquet_reads_nested_columns(tmp_path):
         ("x.tsv", "a\tb\nI like\tit\tb\n", {}, "x.tsv:2: has 3 fields, but line 1 has 2"),
         ("x.tsv", "a\tb\n\na\n", {}, "x.tsv:3: has 1 fields, but line 1 has 2"),
         ("x.csv", 'a,b\n"x, y",b\nx, y,b\n', {}, "x.csv:3: has 3 fields, but line 1 has 2"),
-        ("x.csv", "a;b\n", {}, "x.csv:1: has no field '1'"),
+        ("x.csv", "a;b\n", {}, "x.csv:1: has no field 1. It has: a;b"),
         ("x.csv", 'a,b\n"a";"b"\n', {}, "x.csv:2: .* is not CSV: .* `delimiter`"),
         ("x.tsv", "a\tb\rc\td\r", {}, "x.tsv:1: lines end in carriage returns alone"),
         ("x.csv", "a;b\n1;2;3\n", {"delimiter": ";"}, "x.csv:2: has 3 fields, but line 1 has 2"),
@@ -395,13 +397,21 @@ def planned(task, file, model=TINY, **data):
         ("multi-label-classification", ("tweet", "labels"), ROWS, [0, 1], "csv"),
     ],
 )
-def test_a_first_line_of_usual_names_is_a_header(tmp_path, task, header, rows, columns, ending):
+def test_a_csv_file_has_a_header_and_of_a_tsv_file_it_must_be_said(
+    tmp_path, task, header, rows, columns, ending
+):
     file = table(tmp_path, header, rows, ending.removesuffix(".gz"))
     if ending.endswith(".gz"):
         file = file.rename(tmp_path / f"rows.{ending}")
         file.write_bytes(gzip.compress(file.read_bytes()))
     more = {"separator": ";"} if task.startswith("multi") else {}
     for choice in ({}, {"columns": [header[n] for n in columns]}, {"header": True}):
+        if not choice and "tsv" in ending:
+            with pytest.raises(
+                DataError, match=":1: may hold the names of the columns: .*header = "
+            ):
+                planned(task, file, columns=columns, **more)
+            continue
         made = planned(task, file, **{"columns": columns, **more, **choice})
         assert len(made.parts.train.targets) == len(rows)
         assert task == "regression" or {*made.labels} == {row[columns[-1]] for row in rows}
@@ -409,9 +419,10 @@ def test_a_first_line_of_usual_names_is_a_header(tmp_path, task, header, rows, c
 
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
 def test_without_columns_the_names_in_the_header_are_used(tmp_path, ending):
+    more = {"header": True} if ending == "tsv" else {}
     rows = [("1", "yes", "it is wet", "it rains"), ("2", "no", "it is dry", "it rains")] * 4
     file = table(tmp_path, ("id", "Label", "sentence2", "sentence1"), rows, ending)
-    made = planned("classification", file, group="id", valid=0.5)
+    made = planned("classification", file, group="id", valid=0.5, **more)
     assert {*made.labels} == {"no", "yes"}
 
 
@@ -437,7 +448,7 @@ def test_texts_that_are_read_as_labels_are_a_warning(tmp_path):
 def test_the_header_of_a_file_to_evaluate_is_an_error_with_what_to_do(tmp_path):
     file = table(tmp_path, ("text", "label"), ROWS, "tsv")
     task = planned("classification", file, header=True)
-    with pytest.raises(DataError, match="rows.tsv:1: has the label 'label'"):
+    with pytest.raises(DataError, match="rows.tsv:1: may hold the names of the columns: text, l"):
         task.evaluate(task.rows_to_evaluate([file], ()))
     (score,) = task.evaluate(task.rows_to_evaluate([file], ("text", "label"))).named
     assert score.count == len(ROWS)
@@ -460,7 +471,8 @@ def test_the_header_of_pairs_to_translate(tmp_path):
     file = table(tmp_path, ("German", "English"), [("eins", "one"), ("zwei", "two")] * 4, "tsv")
     model = {"name": "lstm-seq2seq", "d_model": 4, "layers": 1}
     parts = {"train": [str(file)], "valid": [str(file)]}
-    planned("translation", file, model, **parts)
-    assert len([*without_header(pairs_of([str(file)], (0, 1)))]) == 8
+    planned("translation", file, model, header=True, **parts)
+    with pytest.raises(DataError, match="rows.tsv:1: may hold the names of the columns: German, E"):
+        planned("translation", file, model, **parts)
     assert len([*pairs_of([str(file)], (0, 1), partial(read, header=True))]) == 8
     assert [*pairs_of([str(file)], (0, 1), partial(read, header=False))][0] == ("German", "English")
