@@ -347,7 +347,7 @@ def chat(served: ServedModel, request: Chat) -> Work:
 
 def _chat_completion(served: ServedModel, task: TextGenerator, request: Chat) -> Work:
     """What continues the prompt that the model's chat template makes of messages."""
-    messages = [{"role": message.role, "content": message.text} for message in request.messages]
+    messages = [message.turn for message in request.messages]
     prompt = task.tokenizer.encode(task.tokenizer.apply_chat_template(messages)).ids
     try:
         prompts = task.fitted([prompt], "error", False, {"max_tokens": request.limit})
@@ -374,7 +374,7 @@ def _reply(served: ServedModel, task: DialogueModel, request: Chat) -> Work:
     """The reply to the turns of a dialogue, of which the model reads as many as it was trained for;
     a longer history loses its beginning, as in `DialogueModel.reply`.
     """
-    if any(message.role == "system" for message in request.messages):
+    if any(message.turn["role"] == "system" for message in request.messages):
         raise ConfigError(
             f"`messages` has one of the role system, but {served.name} reads the turns of a "
             "dialogue and has no chat template. Leave it out."

@@ -421,7 +421,8 @@ class TextPart(RequestFields):
 class Message(RequestFields):
     """A turn of a dialogue, or what a chat model is told before it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant"]
+    """A developer's turn is read as that of the system."""
     content: str | Listed[TextPart]
     name: str | None = None
     """Of who speaks; it is not used."""
@@ -431,6 +432,17 @@ class Message(RequestFields):
         """The text of all parts."""
         parts = self.content
         return parts if isinstance(parts, str) else "".join(part.text for part in parts)
+
+    @property
+    def turn(self) -> dict[str, str]:
+        """As a chat template reads it."""
+        return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
+
+
+class TextFormat(RequestFields):
+    """The form of a reply."""
+
+    type: Literal["text"]
 
 
 class Chat(Sampled):
@@ -446,6 +458,18 @@ class Chat(Sampled):
     """Another name of `max_tokens`."""
     logprobs: Literal[False] | None = None
     """Accepted where it changes nothing."""
+    response_format: TextFormat | None = None
+    """Accepted where it changes nothing."""
+    tools: Annotated[list[Any], Field(max_length=0)] | None = None
+    """Accepted where it changes nothing."""
+    tool_choice: Literal["none", "auto"] | None = None
+    """Accepted where it changes nothing."""
+    parallel_tool_calls: bool | None = None
+    """Accepted, since there are no tools."""
+    store: Literal[False] | None = None
+    """Accepted where it changes nothing."""
+    metadata: dict[str, str] | None = None
+    """It is not used."""
 
     @property
     def limit(self) -> int | None:

@@ -195,6 +195,10 @@ NEUTRAL = (
     *({"user": "u1"}, {"best_of": 1}, {"suffix": None}, {"logit_bias": {}}, {"logit_bias": None}),
     *({"presence_penalty": 0}, {"frequency_penalty": 0.0}, {"n": None}, {"stream": False}),
 )
+NEUTRAL_IN_CHATS = (
+    *({"response_format": {"type": "text"}}, {"tools": []}, {"tool_choice": "none"}),
+    *({"parallel_tool_calls": True}, {"store": False}, {"metadata": {"a": "b"}}),
+)
 
 
 @pytest.fixture(scope="module")
@@ -252,14 +256,17 @@ def test_fields_that_change_nothing_are_accepted_and_others_are_errors(service):
     reply = ask(service, "/v1/chat/completions", HELLO).json()["choices"]
     parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
     turn = {"role": "user", "content": parts, "name": None, "tool_calls": None}
-    for field in (*NEUTRAL[3:], {"messages": [turn]}, {"max_completion_tokens": 40}):
+    changes = ({"messages": [turn]}, {"max_completion_tokens": 40}, *NEUTRAL_IN_CHATS)
+    for field in (*NEUTRAL[3:], *changes):
         asked = {**HELLO, "max_tokens": 40, **field}
         assert ask(service, "/v1/chat/completions", asked).json()["choices"] == reply
     for path, field, value in (
         ("/v1/completions", "best_of", 2),
         ("/v1/completions", "presence_penalty", 0.5),
         ("/v1/completions", "logit_bias", {"5": 1.0}),
-        ("/v1/chat/completions", "tools", []),
+        ("/v1/chat/completions", "tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("/v1/chat/completions", "response_format", {"type": "json_object"}),
+        ("/v1/chat/completions", "messages", [{"role": "developer", "content": "a"}]),
         ("/v1/chat/completions", "messages", [{"role": "system", "content": "a"}]),
         ("/v1/chat/completions", "messages", [{"role": "user", "content": [{"type": "image"}]}]),
         ("/v1/embeddings", "dimensions", 3),

@@ -195,7 +195,11 @@ def test_a_chat_template_makes_the_prompt_of_messages(folders, tmp_path):
         prompt = task.tokenizer.apply_chat_template(messages)
         ids = task.tokenizer.encode(prompt).ids
         body = {"model": "chat", "messages": messages, "temperature": 0}
-        for options in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {}):
+        by_developer = [{**messages[0], "role": "developer"}, TURN]
+        for options in (
+            {"max_tokens": 5}, {"max_tokens": 5, "messages": by_developer},
+            {"max_completion_tokens": 5}, {},
+        ):  # fmt: skip
             answered = ask(service, "/v1/chat/completions", {**body, **options}).json()
             limit = 5 if options else task.context - len(ids)
             asked = {"model": "chat", "prompt": ids, "max_tokens": limit, "temperature": 0}
