@@ -609,7 +609,8 @@ def check_unique(path: str | Path, names: Sequence[str]) -> None:
     """Raise a DataError where a name of a column occurs twice."""
     for name in {*names}:
         if names.count(name) > 1:
-            raise DataError(path, None, f"has more than one column {name!r}.", "Rename one.")
+            hint = "Rename one, or write header = false in [data] if the first line is an example."
+            raise DataError(path, None, f"has more than one column {name!r}.", hint)
 
 
 def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataError:

@@ -20,7 +20,7 @@ from regard.errors import ConfigError, check_at_least
 from regard.executors import ExecutorOptions
 from regard.experiments.recipe_options import read_recipe
 from regard.experiments.results import COMPARISON, Comparison, Outcome, StudyResults, cv_results
-from regard.experiments.runs import Run, name_of_run
+from regard.experiments.runs import Run, name_of_run, report_links
 from regard.experiments.study import (
     HINT,
     RunOptions,
@@ -263,9 +263,11 @@ class CrossValidation(StudyResults):
         return {"folds": len(self.runs), "scores": scores, "runs": folders}
 
     def report(self) -> RunReport:
-        """A page with the table."""
+        """A page, to be saved in the folder, since it links to the pages of the runs."""
         facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
-        return RunReport(self.folder.name, facts, pictures=[("Scores", self.picture())])
+        links = report_links(self.folder, [run.folder.name for run in self.runs])
+        pictures = [("Scores", self.picture())]
+        return RunReport(self.folder.name, facts, pictures=pictures, links=links)
 
     def __repr__(self) -> str:
         mean, sd = self.mean, self.sd

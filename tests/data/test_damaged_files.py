@@ -78,7 +78,7 @@ def test_a_compressed_file_that_is_cut_or_has_other_bytes_is_never_read_as_a_who
 @pytest.mark.parametrize(("name", "packed"), [(name, name == "x.tsv") for name in READERS])
 def test_a_line_beyond_the_limit_raises_a_located_error(tmp_path, name, packed):
     first = b'{"a": "b"}\n' if name == "x.jsonl" else b"sentence\tlabel\n"
-    first = b"a,b\n" if name == "x.csv" else first
+    first = {"x.csv": b"a,b\n", "x.tsv": b"good\tyes\n"}.get(name, first)
     data = first + b"a" * (LONGEST_LINE + 1)
     path = tmp_path / (f"{name}.gz" if packed else name)
     path.write_bytes(gzip.compress(data, 1) if packed else data)

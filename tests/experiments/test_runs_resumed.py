@@ -332,6 +332,7 @@ OPTIONS = {
     "task": "classification",
     "model": "start",
     "train": "rows.tsv",
+    "header": True,
     "valid": "rows.tsv",
     "batch_size": 4,
     "max_steps": 6,

@@ -64,7 +64,9 @@ FORMS = {
     "jsonl": dict(train="rows.jsonl", columns=["text", "labels"]),
     "tsv of json": dict(train="rows.tsv"),
     "csv of columns": dict(train="rows.csv", **OWN),
-    "numbered columns": dict(train="bare.csv", columns=[1], target_columns=[2, 3, 4, 5, 6]),
+    "numbered columns": dict(
+        train="bare.csv", columns=[1], target_columns=[2, 3, 4, 5, 6], header=False
+    ),
 }
 
 
