@@ -1,4 +1,8 @@
-"""`regard verify` passes on every architecture, and finds a difference in one number."""
+"""`regard verify` passes on every architecture, and finds a difference in one number.
+
+So the models of `regard.checkpoints.formats.gpt` and `regard.checkpoints.formats.transformer_xl`,
+too, are those of `transformers`.
+"""
 
 from __future__ import annotations
 

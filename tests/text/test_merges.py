@@ -246,6 +246,13 @@ def test_the_least_vocabulary_holds_the_space_and_the_covered_characters(coverag
         text.train("unigram", line, least - 1, character_coverage=coverage)
 
 
+def test_words_are_coded_symbol_by_symbol():
+    codes = SymbolCodes(prefix="##")
+    assert [*map(codes.decode, bpe.code_with_prefix(codes, "löw"))] == ["l", "##ö", "##w"]
+    codes = SymbolCodes(suffix="</w>")
+    assert [*map(codes.decode, code_with_suffix(codes, "löw"))] == ["l", "ö", "w</w>"]
+
+
 @pytest.mark.parametrize(("prefix", "suffix"), [("##", ""), ("", "</w>"), ("", "")])
 def test_every_symbol_has_a_character_of_its_own(prefix, suffix):
     codes = SymbolCodes(prefix, suffix)

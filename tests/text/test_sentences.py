@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.errors import RegardError
 from regard.text.sentences import sentence_starts
-from regard.text.word_spans import word_spans
+from regard.text.word_spans import WordSpans, word_spans
 
 
 def cut(text):
@@ -80,6 +81,17 @@ def test_the_time_grows_with_the_length_alone(part):
 )
 def test_words_follow_the_documented_rule(text, words):
     assert [text[start:stop] for start, stop in word_spans(text)] == words.split(" ") * bool(words)
+
+
+def test_words_of_a_list_and_of_a_splitter_have_their_places():
+    given = WordSpans.of(["a", "", "bcd", "e"])
+    assert given.text == "a  bcd e" and given.words == ("a", "", "bcd", "e")
+    assert WordSpans.of("Don't go.").words == ("Do", "n't", "go", ".")
+    for spans in ([], [(0, 5)], [(0, 1), (1, 5)], [(1, 2), (4, 5)]):
+        assert WordSpans.of("a bcd", lambda _, spans=spans: spans).spans == spans
+    for spans in ([(0, 6)], [(-1, 2)], [(1, 1)], [(0, 2), (1, 3)], [(2, 1)], [(0, 1.0)]):
+        with pytest.raises(RegardError, match="`splitter` must give .* within the text of 5 char"):
+            WordSpans.of("a bcd", lambda _, spans=spans: spans)
 
 
 @given(st.text())

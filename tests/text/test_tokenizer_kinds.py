@@ -11,10 +11,8 @@ import sys
 from functools import cache
 
 import pytest
-import tokenizers
 from hard_texts import HARD, SPECIAL_TEXTS, texts
 from hypothesis import given, settings
-from tokenizers import models, pre_tokenizers, trainers
 
 from regard import text
 from regard.decoding.streaming import IncrementalDetokenizer
@@ -166,27 +164,6 @@ def test_what_occurs_as_often_as_the_least_frequency_is_a_token(kind):
 def test_words_are_ordered_by_frequency_then_alphabet():
     tokenizer = text.train("words", ["b a c a", "c d"], 7)
     assert list(tokenizer.vocab()) == ["<pad>", "<s>", "</s>", "<unk>", "a", "c", "b"]
-
-
-@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_subwords_equal_those_of_the_librarys_trainer(kind):
-    """Numbering our symbols ourselves changes no count: on a text without ties, the pieces of the
-    library's own trainers are the same."""
-    words = {"aaab": 64, "aab": 32, "abc": 16, "bcd": 11, "xyz": 5, "xy": 3}
-    lines = [" ".join([word] * count) for word, count in words.items()]
-    ours = set(text.train(kind, lines, 4 + 14 + 6, min_frequency=1).vocab())
-    suffix = {"end_of_word_suffix": "</w>"} if kind == "bpe" else {}
-    model = models.BPE(**suffix) if kind == "bpe" else models.WordPiece(unk_token="<unk>")
-    fast = tokenizers.Tokenizer(model)
-    fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.BpeTrainer if kind == "bpe" else trainers.WordPieceTrainer
-    special_tokens = list(text.training.SPECIAL_TOKENS)
-    learned = trainer(vocab_size=1000, special_tokens=special_tokens, show_progress=False, **suffix)
-    fast.train_from_iterator(lines, learned)
-    theirs = sorted(fast.get_vocab(), key=fast.get_vocab().__getitem__)
-    marks = ("</w>", "##")
-    merged = [p for p in theirs[4:] if len(p.replace(marks[0], "").replace(marks[1], "")) > 1]
-    assert ours >= set(merged[:6])
 
 
 PROGRAM = """

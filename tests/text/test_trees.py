@@ -111,13 +111,17 @@ def test_trees_over_several_lines_begin_on_numbered_lines():
         ("(S (NP ))", 1, r"the bracket \(NP\) is empty"),
         ("()", 1, r"the bracket \(\) is empty"),
         ("((a) b)", 1, r"the bracket \(a\) is empty"),
-        ("(X " * 5000, 1, "more than 400 brackets are inside each other"),
+        ("(X " * 400 + "(N a)", 1, "more than 400 brackets are inside each other"),
     ],
 )
 def test_errors_name_line_and_problem(brackets, line, problem):
     with pytest.raises(TreeError, match=f"line {line}: .*{problem}") as raised:
         read_trees(brackets)
     assert raised.value.line == line
+
+
+def test_as_many_brackets_as_are_allowed_are_inside_each_other():
+    assert len(read_trees("(X " * 399 + "(N a)" + ")" * 399)[0].spans()) == 399
 
 
 @pytest.mark.parametrize(

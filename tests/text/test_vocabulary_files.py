@@ -1,4 +1,7 @@
-"""Malformed files are refused by file and line (`regard.text.vocab_files`)."""
+"""Malformed files are refused by file and line, others are read with their settings.
+
+By `regard.text.vocab_files` and `regard.text.published`.
+"""
 
 from __future__ import annotations
 

@@ -95,6 +95,13 @@ def test_a_head_without_its_tensors_is_refused_by_name(tmp_path):
             from_published(config, {k: v for k, v in tensors.items() if k != name})
 
 
+@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("ending", KINDS)
+def test_the_tensors_tell_the_head_where_no_architecture_is_named(family, ending, tmp_path):
+    config, tensors = to_published(open_folder(folder(tmp_path, family, ending)).model())
+    assert [*from_published(config | {"architectures": None}, tensors).heads] == [KINDS[ending]]
+
+
 @pytest.mark.parametrize("family", ["bart", "mbart", "t5"])
 def test_a_whole_model_is_fine_tuned_under_a_head(family, tmp_path):
     start = {"decoder_start_token_id": 2} if family == "mbart" else {}

@@ -161,8 +161,9 @@ def test_weights_that_do_not_fit_raise_an_error_that_names_them(change, message)
         from_published(config_of(theirs), tensors)
 
 
-def test_a_missing_untied_output_layer_raises_an_error():
-    theirs = FAMILIES["gpt2"].model("LMHeadModel", tie_word_embeddings=False)
+@pytest.mark.parametrize("ending", ["LMHeadModel", "DoubleHeadsModel"])
+def test_a_missing_untied_output_layer_raises_an_error(ending):
+    theirs = FAMILIES["gpt2"].model(ending, tie_word_embeddings=False)
     tensors = weights(theirs)
     del tensors["lm_head.weight"]
     with pytest.raises(CheckpointError, match="missing: lm_head.weight"):

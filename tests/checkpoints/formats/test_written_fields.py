@@ -85,3 +85,13 @@ def test_an_option_is_published_just_where_it_is_read_again(name, layout):
                 for key, one in read.items()
             )
             assert table.can_write(config) == same, (field.name, value)
+
+
+def test_projections_of_transformer_xl_are_shared_by_default_by_all_clusters_but_the_first():
+    table, config = layout_of("transfo-xl").config, {"vocab_size": 9, "cutoffs": [3, 5]}
+    assert table.read(config)["tied_projections"] == (False, True, True)
+    config["proj_share_all_but_first"] = False
+    assert table.read(config)["tied_projections"] == (False, False, False)
+    assert table.read({**config, "tie_projs": [True] * 3})["tied_projections"] == (True,) * 3
+    with pytest.raises(ConfigError, match="`tie_projs` must be a list of at most 3"):
+        table.read({**config, "tie_projs": [True] * 4})
