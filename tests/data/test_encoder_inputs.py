@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import models, pre_tokenizers
 
 from regard.data.encoder_inputs import TRUNCATIONS, InputFormat, even_windows, word_windows
+from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
 
@@ -49,6 +50,16 @@ def test_tokens_are_dropped_on_the_side_that_the_tokenizer_names(side):
     assert both == {"left": ["de", "gh"], "right": ["ab", "fg"]}[side]
 
 
+def test_an_input_of_exactly_the_limit_is_not_too_long():
+    inputs = InputFormat(train("characters", ["abcdefgh"], 20), Template.bert(1, 2), 5, None)
+    whole, longer, pair, longest = inputs.encode([("abc",), ("abcd",), ("a", "b"), ("ab", "b")])
+    assert inputs.too_long([whole, longer, pair, longest]) == [1, 3]
+    assert inputs.truncate(whole) == whole == inputs.truncate(longer)
+    assert inputs.truncate(pair) == pair == inputs.truncate(longest)
+    with pytest.raises(ConfigError, match="`max_length` must be at least 5, but is 4"):
+        InputFormat(inputs.tokenizer, inputs.template, 4, None)
+
+
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 10, 11, 23, 40])
 @pytest.mark.parametrize("overlap", [0, 1, 3])
 def test_even_windows_are_those_of_the_tokenizers_library(count, overlap):
@@ -74,6 +85,7 @@ def test_every_word_is_labelled_once_by_the_window_with_most_context(lengths, ro
     for window in windows:
         assert window.start <= window.first < window.last <= window.stop
         assert sum(sizes[window.start : window.stop]) <= room
+        assert window.stop == len(sizes) or sum(sizes[window.start : window.stop + 1]) > room
     for before, after in zip(windows, windows[1:], strict=False):
         assert sum(sizes[after.start : before.stop]) <= overlap
 

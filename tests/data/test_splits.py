@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 from regard.data.splits import (
+    Fold,
     consecutive_folds,
     group_folds,
     group_split,
@@ -139,6 +140,10 @@ def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s
 def test_consecutive_folds_follow_one_another(count, folds):
     found = consecutive_folds(count, folds)
     assert np.all(np.diff(found) >= 0) and np.ptp(sizes(found, folds)) <= 1
+
+
+def test_a_fold_is_counted_from_1():
+    assert Fold(2, 3).mask(np.array([0, 1, 2, 1])).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("folds", [2, 5])

@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from regard.decoding.filters import (
+    BadWords,
+    ForcedEnd,
+    ForcedFirst,
+    MinLength,
     MinTokens,
     NoRepeatNGram,
     Prefix,
+    Renormalize,
+    RepetitionPenalty,
+    Suppress,
     Temperature,
     TopK,
     TopP,
@@ -19,7 +26,8 @@ NO = float("-inf")
 
 def prefix(tokens, new=None, eos=(2,)):
     tokens = torch.as_tensor(tokens)
-    return Prefix(tokens, tokens.size(1) - 1 if new is None else new, eos)
+    generated = tokens.size(1) - 1 if new is None else new
+    return Prefix(tokens, generated, eos, torch.full((len(tokens),), 9))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +41,8 @@ def test_filters_equal_those_of_transformers(processors, seed):
     scores = torch.randn(6, 50, generator=random) * 3
     scores[0] = scores[0].round()  # equal scores
     tokens = torch.randint(0, 6, (6, 9), generator=random)
-    p = processors
+    p, last = processors, tuple(tokens[1, -2:].tolist())
+    bad_words = [[3], [2], [*last, 8], [last[1]]]
     for ours, theirs in [
         (Temperature(0.7), p.TemperatureLogitsWarper(0.7)),
         (TopK(7), p.TopKLogitsWarper(7)),
@@ -47,6 +56,14 @@ def test_filters_equal_those_of_transformers(processors, seed):
         (NoRepeatNGram(12), p.NoRepeatNGramLogitsProcessor(12)),
         (MinTokens(9), p.MinNewTokensLengthLogitsProcessor(1, 9, 2)),
         (MinTokens(8), p.MinNewTokensLengthLogitsProcessor(1, 8, 2)),
+        (MinLength(9), p.MinLengthLogitsProcessor(9, 2)),
+        (MinLength(10), p.MinLengthLogitsProcessor(10, 2)),
+        (BadWords(((3,), (2,), (*last, 8), last[1:])), p.NoBadWordsLogitsProcessor(bad_words, 2)),
+        (Suppress((0, 7)), p.SuppressTokensLogitsProcessor([0, 7])),
+        (RepetitionPenalty(1.3), p.RepetitionPenaltyLogitsProcessor(1.3)),
+        (Renormalize(), p.LogitNormalization()),
+        (ForcedFirst(4), p.ForcedBOSTokenLogitsProcessor(4)),
+        (ForcedEnd((2,)), p.ForcedEOSTokenLogitsProcessor(10, 2)),
     ]:
         before = scores.clone()
         assert torch.equal(ours(scores, prefix(tokens)), theirs(tokens, scores.clone())), ours
@@ -87,6 +104,13 @@ def test_top_p_of_a_large_vocabulary_sorts_few_tokens(monkeypatch):
     wrong = scores.index_fill(1, torch.tensor([7]), torch.nan)
     monkeypatch.undo()
     assert TopP(0.8)(wrong, prefix([[1]] * 3)).shape == wrong.shape
+
+
+def test_a_token_is_forced_first_and_last_alone():
+    given = Prefix(torch.tensor([[-1, 0], [0, 3]]), 1, (2,), torch.tensor([2, 3]))
+    for part, forced in ((ForcedFirst(4), [4]), (ForcedEnd((2, 5)), [2, 5])):
+        found = part(torch.ones(2, 6), given).tolist()
+        assert found == [[0 if n in forced else NO for n in range(6)], [1] * 6]
 
 
 def test_no_repeat_ngram_ignores_the_padding_of_shorter_prompts():

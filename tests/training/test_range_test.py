@@ -131,8 +131,9 @@ def test_the_command_prints_the_lines_of_a_recipe_and_writes_nothing(tmp_path, m
         assert done.exit_code == 0, done.output
         return done
 
-    rate = parse(ran().stdout).tables["training"]["optimizer"]["learning_rate"]
-    assert 1e-6 < rate < 10 and "loss" in ran().stderr
+    done = ran()
+    rate = parse(done.stdout).tables["training"]["optimizer"]["learning_rate"]
+    assert 1e-6 < rate < 10 and "loss" in done.stderr
     facts = json.loads(ran("--json", "training.schedule.name=cosine").stdout)
     assert facts["learning_rate"] == rate
     noam = "training.schedule={name='noam',warmup=10,d_model=8}"
