@@ -1,4 +1,7 @@
-"""Captioning from files: training, resuming, decoding, scores, cached regions, bad images."""
+"""Captioning from files: training, resuming, decoding, scores, cached regions, bad images.
+
+Tests of `regard.tasks.sections`, too.
+"""
 
 from __future__ import annotations
 

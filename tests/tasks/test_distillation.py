@@ -1,4 +1,7 @@
-"""Distillation: losses beside `transformers`, students, and teachers that do not fit."""
+"""Distillation: losses beside `transformers`, students, and teachers that do not fit.
+
+Tests of `regard.tasks.embedding` and `regard.tasks.classification`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Vectors of texts against hidden states of transformers and vectors of sentence-transformers."""
+"""Vectors of texts against hidden states of transformers and vectors of sentence-transformers.
+
+Tests of `regard.tasks.inputs`, too.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Language models with a context: training, perplexity, prompts, last words; judged by loops over
-models of `transformers` and by the model itself."""
+models of `transformers` and by the model itself.
+
+Tests of `regard.tasks.running_text` and `regard.tasks.batching`, too.
+"""
 
 from __future__ import annotations
 

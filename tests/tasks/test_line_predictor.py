@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 from regard.data.text_chunks import Chunk
 from regard.decoding.steps import Hypothesis
-from regard.errors import ConfigError, TextError
-from regard.tasks.line_predictor import LinePredictor, check_columns, prediction_columns
+from regard.errors import TextError
+from regard.tasks.line_predictor import LinePredictor, prediction_columns
 from regard.tasks.task import Prediction
 
 TEXTS = ["ab", " ", "a\tb", "too long", ("x\ty",), ("p", "q"), "bad", ("", " "), "much too long"]
@@ -93,10 +92,3 @@ def test_lines_of_a_task_that_decodes_have_hypotheses():
     assert prediction_columns(first) == {"prediction": "ab!", "score": -0.5, "log_prob": -1.0}
     number = {"text": "0.1", "source": "a", "value": 0.123, "proba": {"x": 1.0}, "other": 2}
     assert prediction_columns(number) == {"prediction": 0.123, "proba.x": 1.0, "other": 2}
-
-
-@pytest.mark.parametrize("most, options", [(2, {}), (1, {"decodes": True}), (1, {"pairs": False})])
-def test_a_table_has_as_many_columns_of_texts_as_the_task_reads(most, options):
-    check_columns(Reader(**options), ["a", "b"][:most], Path("x.csv"))
-    with pytest.raises(ConfigError, match=f"names {most + 1}: .* Name {most}"):
-        check_columns(Reader(**options), ["a", "b", "c"][: most + 1], Path("x.csv"))

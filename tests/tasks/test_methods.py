@@ -1,4 +1,7 @@
-"""The methods of every task: a text gives one result, a list a list, a missing one an error."""
+"""The methods of every task: a text gives one result, a list a list, a missing one an error.
+
+Tests of `regard.tasks.inputs`, too.
+"""
 
 from __future__ import annotations
 

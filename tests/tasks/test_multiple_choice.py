@@ -14,7 +14,6 @@ import torch
 import transformers
 from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder
-from torch.nn import functional as F
 
 from regard.data.datasets.records import ChoiceQuestion
 from regard.errors import DataError, RegardError
@@ -113,24 +112,6 @@ def test_loss_and_accuracy_equal_those_of_transformers(workdir):
     assert found["accuracy"] == sum(right) / 4
     assert found["loss"] == pytest.approx(sum(losses) / 4, rel=1e-4)
     assert task.evaluate(QUESTIONS).named[0].value == sum(right) / 4
-
-
-def test_the_choices_of_a_question_are_in_one_batch_with_the_loss_of_each(workdir):
-    start(workdir, "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    task = runs.plan(runs.read_recipe("small.toml", ["data.batch_size=2"])).task
-    batches = task.train_batches()
-    seen = [next(batches) for _ in range(2)]
-    assert sorted(int(i) for batch in seen for i in batch.numbers) == [0, 1, 2, 3]
-    for batch in seen:
-        counts = [len(QUESTIONS[i].choices) for i in batch.numbers]
-        assert batch.sizes.tolist() == counts and len(batch.texts) == sum(counts)
-        total, count = task.losses(batch)[0]["loss"]
-        scores = task.module.scores("multiple_choice", batch.texts)[:, 0].split(counts)
-        kept = sum(
-            F.cross_entropy(row, torch.tensor(QUESTIONS[i].answer))
-            for row, i in zip(scores, batch.numbers.tolist(), strict=True)
-        )
-        assert count == 2 and total.item() == pytest.approx(kept.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

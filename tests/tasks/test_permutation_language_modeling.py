@@ -1,4 +1,7 @@
-"""Pre-training of XLNet: targets, orders and streams, and the loss of `transformers`."""
+"""Pre-training of XLNet: targets, orders and streams, and the loss of `transformers`.
+
+Tests of `regard.tasks.log_likelihoods`, too.
+"""
 
 from __future__ import annotations
 
