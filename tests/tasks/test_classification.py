@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from regard.data.encoder_inputs import InputBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
-from regard.tasks.classification import class_weights
+from regard.tasks.classification import OneTargetData, class_weights
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -402,6 +402,18 @@ def test_class_weights_weigh_the_training_loss_alone(workdir):
         total, count = task.loss(scores, batch, targets)
         expected = F.cross_entropy(scores, wanted, weight=weight, reduction="sum")
         assert float(total) == pytest.approx(float(expected)) and count == len(batch)
+
+
+@pytest.mark.parametrize("glue, half", [("mnli-mismatched", "_mismatched"), ("mrpc", "")])
+def test_each_part_of_glue_is_read_from_its_file(tmp_path, glue, half):
+    names = {"train": "train", "valid": f"dev{half}", "test": f"test{half}"}
+    for name in names.values():
+        (tmp_path / f"{name}.tsv").write_text("")
+    data = OneTargetData(train=tmp_path, glue=glue)
+    for part, name in names.items():
+        assert data.read(tmp_path, part).paths == (str(tmp_path / f"{name}.tsv"),)
+    tested = OneTargetData(train=tmp_path, glue=glue, test_part="dev").read(tmp_path, "test")
+    assert tested.paths == (str(tmp_path / f"dev{half}.tsv"),) and data.pairs
 
 
 def test_segments_are_given_to_the_model_where_the_tokenizer_names_them(workdir):

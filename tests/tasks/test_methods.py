@@ -103,6 +103,23 @@ def test_the_methods_of_a_task_have_the_defaults_that_all_tasks_have(name):
             assert default in (common.parameters[option].default, Parameter.empty), (method, option)
 
 
+@pytest.mark.parametrize(
+    "name, result",
+    [
+        ("multi-label-classification", ["old", "sunny", "warm"]),
+        ("next-sentence", True),
+        ("sentence-order", True),
+        ("replaced-tokens", ["the", "cat", "sat"]),
+    ],
+)
+def test_a_probability_of_one_half_is_enough(name, result):
+    model = every_task.MAKERS[name]()
+    for parameter in model.module.heads.parameters():
+        parameter.data.zero_()
+    (prediction,) = model.predict([READ.get(name, TEXT)], return_proba=True)
+    assert prediction.result == result
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_method_that_a_task_lacks_raises_an_error_that_names_those_it_has(tasks, name):
     model = tasks[name]
