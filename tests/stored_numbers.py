@@ -21,6 +21,7 @@ from torch import Tensor
 
 from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
+from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models import MODELS, model_class
 from regard.models.encoder_with_heads import HEADS, EncoderWithHeads
@@ -41,7 +42,7 @@ MORE: dict[str, dict[str, Any]] = {
     "gpt": dict(activation="relu", choice_activation="tanh"),
     "gpt2": dict(activation="relu", head_dropout=0.4),
     "llama": dict(activation="gelu", feed_bias=True, rope_scaling="linear"),
-    "xlnet": dict(summary="mean", summary_activation="relu", bi_data=True, reuse_len=3),
+    "xlnet": dict(summary="mean", summary_activation="relu", reuse_len=3),
     "bytenet": dict(kernel=5, dilations=(1, 3)),
     "show-attend-tell": dict(attention="hard", expected_share=0.3),
 }
@@ -99,6 +100,9 @@ def of_model(case: Case) -> dict[str, float]:
         torch.manual_seed(3)
         states = passes(filled(model).train(mode))
         numbers["train" if mode else "eval"] = digest(states)
+    if hasattr(model, "new_head"):
+        batch = registry.read_by(model, registry.source())
+        numbers["first"] = digest(model.eval().states(batch, batch.first_tokens()))
     if hasattr(model, "step"):
         numbers["logits"] = digest([model.eval().head.logits(states[0]).log_softmax(-1)])
     return numbers
@@ -151,7 +155,8 @@ def of_attention(case: Case) -> dict[str, float]:
         finally:
             listening.reset(token)
     if hasattr(model, "step"):
-        state, scores = registry.start_decoding(model)[0], []
+        prompts = Sequences.of([[4, 5, 6, 7], [8], [9, 10]], registry.PAD)
+        state, scores = start(model, prompts if model.continues else registry.source())[0], []
         for tokens in TARGET.split((4, 1, 4), 1):
             logits, state = model.step(tokens, state.select(torch.tensor([2, 0, 1])))
             scores.append(logits.log_softmax(-1))
@@ -182,4 +187,5 @@ def compare(part: str, case: Case) -> None:
 
 if __name__ == "__main__":
     NUMBERS = {p: {registry.name_of(case): of(case) for case in ALL} for p, of in PARTS.items()}
-    FILE.write_text(json.dumps({"sizes": sizes(), **NUMBERS}, indent=1) + "\n")
+    lines = json.dumps({"sizes": sizes(), **NUMBERS}, indent=1).replace("\n   ", " ")
+    FILE.write_text(lines.replace("\n  }", " }") + "\n")

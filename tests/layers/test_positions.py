@@ -36,7 +36,7 @@ def test_sinusoidal_positions_grow_on_demand_and_keep_their_type():
     torch.testing.assert_close(layer(5), sinusoid(torch.arange(5), 8), atol=0, rtol=0)
     half = SinusoidalPositions(8).to(torch.bfloat16)
     assert half(3).dtype == half(3000).dtype == torch.bfloat16
-    assert layer(0).shape == (0, 8)
+    assert layer(0).shape == (0, 8) and SinusoidalPositions(300)(280).shape == (280, 300)
 
 
 def test_sinusoids_of_an_odd_width_raise_an_error():

@@ -15,7 +15,7 @@ from regard.errors import ConfigError
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
 from regard.text import train as train_tokenizer
 
-EOS, V = 2, 400
+EOS, V = 2, 404
 
 
 def sentences(seed: int, count: int = 2000) -> list[list[int]]:

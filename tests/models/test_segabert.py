@@ -18,6 +18,8 @@ from regard.models.segabert import (
     EXTRAS,
     SegaBert,
     SegaBertConfig,
+    indexed_input,
+    indices_of,
     with_indices,
 )
 from regard.text.sentences import TokenSentences
@@ -162,6 +164,21 @@ def test_sentences_are_found_in_tokens_without_capitals(tokenizer):
         starts = finder.starts(ids)
         parts = [ids[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
         assert parts == [tokenizer.encode(sentence).ids for sentence in sentences]
+
+
+def test_indices_count_paragraphs_their_sentences_and_the_tokens_of_these(tokenizer):
+    texts = [["She smiled!", "(Really.)"], ["No. 5 is alive."]]
+    first, last = tokenizer.cls_id, tokenizer.sep_id
+    ids, wanted, ends = [first], [(0, 0, 0)], []
+    for p, sentences in enumerate(texts):
+        encoded = [tokenizer.encode(sentence).ids for sentence in sentences]
+        wanted += [(p, s, t) for s, tokens in enumerate(encoded) for t in range(len(tokens))]
+        ends.append(len(wanted))
+        wanted.append((p, len(encoded) - 1, len(encoded[-1])))
+        ids += [*sum(encoded, []), last]
+    assert indices_of(ids, tokenizer) == wanted
+    del ids[ends[0]], wanted[ends[0]]  # between lines there is no special token
+    assert indexed_input("\n".join(map(" ".join, texts)), tokenizer) == (ids, wanted)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "words"])
