@@ -44,6 +44,7 @@ MORE: dict[str, dict[str, Any]] = {
     "llama": dict(activation="gelu", feed_bias=True, rope_scaling="linear"),
     "xlnet": dict(summary="mean", summary_activation="relu", reuse_len=3),
     "bytenet": dict(kernel=5, dilations=(1, 3)),
+    "lstm-seq2seq": dict(attention="dot", window="local-p", half_width=2),
     "show-attend-tell": dict(attention="hard", expected_share=0.3),
 }
 TARGET = registry.ids(3, 9)
