@@ -47,11 +47,6 @@ def test_each_example_occurs_once_an_epoch_within_max_tokens(lengths, budget, po
     assert buckets.oversized == sum(max(pair) > budget for pair in lengths)
 
 
-def test_batches_are_as_full_as_max_tokens_allows():
-    buckets = Buckets(columns_of([(3, 3)] * 10), (0, 0), max_tokens=12, seed=0)
-    assert sorted(len(batch) for batch in buckets.epoch(0)) == [2, 4, 4]
-
-
 @pytest.mark.parametrize("pool", [None, 100])
 def test_lengths_decide_batches_only_in_pools(pool):
     """With lengths drawn from 1 to 50, the 10 lengths of a random batch differ widely."""

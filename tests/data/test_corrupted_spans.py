@@ -59,50 +59,19 @@ def test_corrupted_spans_equal_the_figure_of_the_paper():
     assert target == "<X> for inviting <Y> last <Z>"
 
 
-def published_spans(length, noise, random):
-    """As the published program draws them: marks are shuffled, and segments counted."""
-
-    def segmentation(items, parts):
-        first = [1] * (parts - 1) + [0] * (items - parts)
-        random.shuffle(first)
-        sizes = [1]
-        for mark in first:
-            if mark:
-                sizes.append(0)
-            sizes[-1] += 1
-        return sizes
-
-    dropped = int(round(length * noise.density))
-    spans = max(int(round(dropped / noise.mean_length)), 1)
-    dropped_sizes = segmentation(dropped, spans)
-    kept_sizes = segmentation(length - dropped, spans)
-    mask = []
-    for kept, gone in zip(kept_sizes, dropped_sizes, strict=True):
-        mask += [False] * kept + [True] * gone
-    return mask
-
-
-def chi_square(counts, expected):
-    return sum((found - expected) ** 2 / expected for found in counts)
-
-
-def test_the_spans_have_the_distribution_of_the_published_program():
+def test_all_ways_to_cut_are_equally_probable():
     noise, draws = Noise(0.35, 2.0), 6000  # of 14 tokens 5 are dropped in 2 spans
-    cells = 8 * 4  # partitions of the 9 that are kept, and of the 5 that are dropped
     every = {
         tuple([False] * a + [True] * b + [False] * (9 - a) + [True] * (5 - b))
         for a in range(1, 9)
         for b in range(1, 5)
     }
-    ours, theirs = np.random.default_rng(7), np.random.default_rng(8)
-    for draw in (
-        lambda: random_spans(14, noise, ours).tolist(),
-        lambda: published_spans(14, noise, theirs),
-    ):
-        counts = Counter(tuple(draw()) for _ in range(draws))
-        assert counts.keys() == every and len(every) == cells
-        # Of 31 degrees of freedom; a value above 61.1 has probability 0.001.
-        assert chi_square(counts.values(), draws / cells) < 61.1
+    random = np.random.default_rng(7)
+    counts = Counter(tuple(random_spans(14, noise, random).tolist()) for _ in range(draws))
+    assert counts.keys() == every
+    expected = draws / len(every)
+    # Chi square of 31 degrees of freedom; a value above 61.1 has probability 0.001.
+    assert sum((found - expected) ** 2 / expected for found in counts.values()) < 61.1
 
 
 # ----------------------------------------------------------------------------------- batches

@@ -77,18 +77,6 @@ def test_a_split_leaves_at_least_one_row_on_each_side(split):
             chosen(count, share)
 
 
-def test_other_seeds_choose_other_rows():
-    for make in (
-        lambda seed: random_split(40, 0.3, seed),
-        lambda seed: stratified_split("ab" * 20, 0.3, seed),
-        lambda seed: group_split("abcdefgh" * 5, 0.3, seed),
-        lambda seed: random_folds(40, 3, seed),
-        lambda seed: stratified_folds("ab" * 20, 3, seed),
-        lambda seed: group_folds("abcdefgh" * 5, 3, seed),
-    ):
-        assert len({tuple(make(seed)) for seed in range(5)}) > 2
-
-
 # ---- folds
 
 FOLDS = st.integers(2, 7)

@@ -147,19 +147,6 @@ def test_a_prompt_may_leave_before_it_is_read():
     assert not batch and batch.advance() == []
 
 
-def test_prompts_with_a_common_beginning_are_read_once_through_a_prefix_cache():
-    model = model_of("gpt2")
-    begin = [random.Random(0).randrange(3, VOCAB) for _ in range(2 * CHUNK)]
-    requests = [([*begin, 5 + n, 9], METHODS[0], n) for n in range(6)]
-    cache = PrefixCache(model, 2**24)
-    found = continued(ContinuousBatch(cache), requests)
-    for number, (ids, method, _) in enumerate(requests):
-        equal(found[number], alone(model, ids, method))
-    computed = cache.tokens - cache.reused
-    assert computed < 2 * len(begin) + 6 * 4
-    assert cache.bytes <= 2**24
-
-
 @pytest.mark.parametrize("budget", [2**24, 2**14, 1])
 def test_a_prefix_cache_counts_and_computes_each_token_of_a_long_prompt_once(budget):
     model, computed, draw = model_of("gpt2"), [], random.Random(3)

@@ -154,17 +154,6 @@ def test_chunks_of_a_prompt_are_stored_one_after_the_other():
     assert cache.tokens == 60 and cache.cached_length([*ids, 4], state) == 30
 
 
-def test_cached_tokens_are_not_computed():
-    model, prompt = build(2), text(50, 3)
-    cache, counted = PrefixCache(model), Counting(model)
-    generate(cache, batch([prompt]), max_tokens=1)
-    assert counted.tokens == 50
-    generate(cache, batch([prompt]), max_tokens=1)
-    assert counted.tokens == 51
-    generate(model, batch([prompt]), max_tokens=1)
-    assert counted.tokens == 101  # the model itself has no cache
-
-
 def test_the_least_recently_used_prefix_is_evicted_first():
     model, a, b, c = build(3), *(text(11, seed) for seed in range(3))
     cache = PrefixCache(model, 20 * TOKEN)
