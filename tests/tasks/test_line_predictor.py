@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from regard.data.text_chunks import Chunk
-from regard.decoding.steps import Hypothesis
 from regard.errors import TextError
 from regard.tasks.line_predictor import LinePredictor, prediction_columns
 from regard.tasks.task import Prediction
@@ -34,19 +33,13 @@ class Reader(SimpleNamespace):
         return 5
 
     def over_limit(self, texts: list[Any], **options: Any) -> dict[int, int]:
-        if not self.decodes and "bad" in texts:
+        if "bad" in texts:
             raise TextError(texts.index("bad"), "is bad.", "Mend it.")
         return {n: len(text) for n, text in enumerate(texts) if len(text) > 5}
 
     def predict(self, texts: list[Any], *, return_proba: bool, too_long: str) -> list[Found]:
         assert return_proba
         return [Found(f"{text}", {too_long: 1.0}) for text in texts]
-
-    def hypotheses(self, texts: list[str], *, too_long: str, n: int) -> list[list[Hypothesis]]:
-        return [[Hypothesis([1], -0.5, -1.0, text != "ab")] * n for text in texts]
-
-    def spelled(self, texts: list[str], hypotheses: Any) -> list[list[str]]:
-        return [[f"{text}!"] * len(ranked) for text, ranked in zip(texts, hypotheses, strict=True)]
 
 
 @pytest.mark.parametrize("too_long", ["error", "truncate"])
@@ -81,14 +74,6 @@ def test_each_line_has_its_own_result_or_error(too_long):
     assert predictor.predict(Chunk(0, ["a"], "file"))[1] is None and predictor.limit == 5
 
 
-def test_lines_of_a_task_that_decodes_have_hypotheses():
-    predictor = LinePredictor(Reader(decodes=True), "truncate", {"n": 2})
-    (first, blank, last), errors = predictor.predict_each(Chunk(0, ["ab", "", "a\tb"], "file"))
-    assert not errors and [r["text"] for r in (first, blank, last)] == ["ab!", "", "a\tb!"]
-    assert len(first["hypotheses"]) == 2 and first["hypotheses"][0]["log_prob"] == -1.0
-    (empty,) = blank["hypotheses"]
-    assert empty == {"text": "", "score": 0.0, "log_prob": 0.0, "finished": True}
-    assert predictor.counts == {"texts": 3, "truncated": 0, "unfinished": 1}
-    assert prediction_columns(first) == {"prediction": "ab!", "score": -0.5, "log_prob": -1.0}
+def test_a_prediction_has_a_column_for_each_number():
     number = {"text": "0.1", "source": "a", "value": 0.123, "proba": {"x": 1.0}, "other": 2}
     assert prediction_columns(number) == {"prediction": 0.123, "proba.x": 1.0, "other": 2}
