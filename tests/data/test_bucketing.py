@@ -7,11 +7,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data import Buckets, EpochSampler, Sequences, TokenArray, sorted_batches
+from regard.data import Buckets, EpochSampler, TokenArray, sorted_batches
 from regard.data.sampler import BucketSampler, permutation
 from regard.errors import ConfigError
 
@@ -106,13 +105,3 @@ def test_sorted_batches_have_each_example_once_longest_first(lengths, budget):
             found[row] = first
     assert found == list(range(len(lengths)))
     assert longest == sorted(longest, reverse=True)
-
-
-def test_sequences_pad_select_and_move():
-    rows = Sequences.of([[5, 6, 7], [], [8]], pad=9)
-    assert rows.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
-    assert rows.keep.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
-    chosen = rows.select(torch.tensor([2, 2, 0])).to("cpu")
-    assert chosen.ids.tolist() == [[8, 9, 9], [8, 9, 9], [5, 6, 7]]
-    assert chosen.lengths.tolist() == [1, 1, 3] and len(chosen) == 3
-    assert Sequences.of([], pad=0).ids.shape == (0, 0)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Fast
 from tokenizers import models, pre_tokenizers
 
-from regard.data.encoder_inputs import TRUNCATIONS, InputFormat, even_windows, word_windows
+from regard.data.encoder_inputs import (
+    TRUNCATIONS,
+    InputFormat,
+    WordWindows,
+    even_windows,
+    word_windows,
+)
 from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
@@ -58,6 +64,16 @@ def test_an_input_of_exactly_the_limit_is_not_too_long():
     assert inputs.truncate(pair) == pair == inputs.truncate(longest)
     with pytest.raises(ConfigError, match="`max_length` must be at least 5, but is 4"):
         InputFormat(inputs.tokenizer, inputs.template, 4, None)
+
+
+def test_a_word_is_cut_where_it_is_longer_than_a_window_and_an_empty_text_is_unknown():
+    tokenizer = train("characters", ["abcdefgh"], 20)
+    windows = WordWindows.of(
+        [["abcd", "ab"], [], ["abcde"]], InputFormat(tokenizer, Template.bert(1, 2), 6, None)
+    )
+    assert windows.truncated == (2,) and len(windows.inputs) == 3
+    (empty,) = InputFormat(tokenizer, Template.around((), (), ()), 6, None).encode([("",)])
+    assert empty.ids == [tokenizer.unk_id]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 10, 11, 23, 40])
