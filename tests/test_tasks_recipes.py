@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from collections import Counter
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +20,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from regard.checkpoints import model_folder
 from regard.errors import RegardError
 from regard.experiments import runs
 from regard.recipe import Options
@@ -42,7 +44,9 @@ def folder(tmp_path_factory):
     for name in TEACHERS:
         torch.manual_seed(2)
         runs.save(every_task.MAKERS[name](), folder / name)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:  # a teacher does not change: it is read once
+        patch.setattr(model_folder, "read_model", cache(model_folder.read_model))
+        yield folder
 
 
 def digest(values: Any) -> str:
