@@ -275,7 +275,8 @@ def test_the_lattice_of_a_word_shows_each_subword_and_the_best_path(tmp_path):
     tokenizer = text.train("unigram", LINES, 60, character_coverage=1.0)
     (word,) = explain.encoding(tokenizer, "older")
     assert word.tokens == tuple(tokenizer.encode("older").tokens)
-    assert 0 < word.best_share <= 1
+    best = exp(fsum(edge.score for edge in word.best))
+    assert word.best_share == pytest.approx(best / exp(word.log_likelihood)) and best < 1
     shown = explain.render(word)
     assert shown.count("best") >= len(word.best) and f"{word.log_likelihood:.3f}" in shown
     rows = shown.split("\n")[2 : 2 + len(word.edges)]

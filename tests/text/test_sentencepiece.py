@@ -17,6 +17,7 @@ from regard.errors import DataError, RegardError
 from regard.models.llama import Llama, LlamaConfig
 from regard.tasks import task_class
 from regard.text import Tokenizer
+from regard.text.sentencepiece import parsed, read
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -146,6 +147,15 @@ def test_spaces_at_the_end_of_words_are_rejected_by_name(trained):
     path = trained("suffix", treat_whitespace_as_suffix=True)
     with pytest.raises(DataError, match="treat_whitespace_as_suffix = true"):
         Tokenizer.load(path)
+
+
+def test_fields_of_any_size_that_are_not_known_are_skipped(trained):
+    path = trained("default")
+    content, known = path.read_bytes(), read(path)
+    for key, size in ((b"\xa1\6", 8), (b"\xa5\6", 4), (b"\xa2\6\3", 3), (b"\xa0\6", 1)):
+        assert parsed(path, content + (key + bytes(size)) * 2) == known
+        with pytest.raises(DataError, match="is not a SentencePiece model"):
+            parsed(path, content + key + bytes(size - 1))
 
 
 def test_damaged_models_raise_an_error_that_names_the_file(trained, tmp_path):

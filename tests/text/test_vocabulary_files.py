@@ -99,6 +99,16 @@ def test_add_prefix_space_follows_the_settings(tmp_path):
     assert Tokenizer.load(settings(folder, add_prefix_space=True)).encode("a").tokens == ["Ġa"]
 
 
+def test_bytes_are_merged_inside_of_words_alone(tmp_path):
+    folder = gpt2(tmp_path, BYTES | {"aĠ": 256}, ["a Ġ"])
+    ids = [BYTES[byte] for byte in "aĠb"]
+    assert Tokenizer.load(folder).encode("a b").ids == ids
+    Tokenizer.load(folder).save(folder)
+    (folder / "vocab.json").unlink()
+    settings(folder, tokenizer_class="GPT2Tokenizer")
+    assert Tokenizer.load(folder).encode("a b").ids == ids
+
+
 @pytest.mark.parametrize("asked", ["bos", "eos", "bos eos"])
 def test_bos_and_eos_are_added_as_the_settings_say(tmp_path, asked):
     ends = BYTES | {"<b>": 256, "<e>": 257}

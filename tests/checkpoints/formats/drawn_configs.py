@@ -107,7 +107,9 @@ ENCODER: Values = {
 }
 CAUSAL = {"is_decoder": True, "add_cross_attention": True}
 DRAWN_ENCODERS = {
-    "bert": DrawnFamily("Bert", ENCODER, ENCODER_ENDINGS, CAUSAL),
+    "bert": DrawnFamily(
+        "Bert", ENCODER, (*ENCODER_ENDINGS, "ForPreTraining", "ForNextSentencePrediction"), CAUSAL
+    ),
     "roberta": DrawnFamily(
         "Roberta", ENCODER | {"max_position_embeddings": (T + 4, T + 9)}, ENCODER_ENDINGS, CAUSAL
     ),

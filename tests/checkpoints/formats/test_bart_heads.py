@@ -98,7 +98,9 @@ def test_a_head_without_its_tensors_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize("family", LAYOUTS)
 @pytest.mark.parametrize("ending", KINDS)
 def test_the_tensors_tell_the_head_where_no_architecture_is_named(family, ending, tmp_path):
-    config, tensors = to_published(open_folder(folder(tmp_path, family, ending)).model())
+    model = open_folder(folder(tmp_path, family, ending)).model()
+    config, tensors = to_published(model)
+    assert [LAYOUTS[family].architecture_of(model)] == config["architectures"]
     assert [*from_published(config | {"architectures": None}, tensors).heads] == [KINDS[ending]]
 
 

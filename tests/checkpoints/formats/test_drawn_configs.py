@@ -35,7 +35,7 @@ from regard.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FAMILIES = DRAWN_ENCODERS | DRAWN_ENCODER_DECODERS | {"xlnet": XLNET}
-SEEDS = range(6)
+SEEDS = range(8)
 FORMS = ("whole", "shards", "bin", "half", "bfloat16")
 HALVES = {"half": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -76,6 +76,9 @@ def written(ours: nn.Module, folder: Path, kind: Any) -> nn.Module:
         folder, output_loading_info=True, attn_implementation="eager"
     )
     assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    # Of encoder-decoders: zeros, tables that are computed, an embedding that nothing reads.
+    unread = ("final_logits_bias", "positions.weight", "positions.weights", "shared.weight")
+    assert all(name.endswith(unread) for name in report["missing_keys"])
     return model.double().eval()
 
 
@@ -106,7 +109,9 @@ def test_drawn_encoders_are_those_of_transformers_both_ways(family, seed, tmp_pa
     for name, value in one.drawn(seed).items():  # in evaluation nothing drops
         if "drop" in name and value:
             assert (value in rates[0]) == (value in rates[1]), name
-    assert_same_outputs(written(ours, tmp_path / "again", type(model)), ours, texts)
+    again = written(ours, tmp_path / "again", type(model))
+    assert again.config.architectures == [type(model).__name__]
+    assert_same_outputs(again, ours, texts)
 
 
 # ---------------------------------------------------------------------------- encoder-decoders
@@ -122,7 +127,7 @@ def our_logits(model: Any, source: Sequences, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:6])
 @pytest.mark.parametrize("family", DRAWN_ENCODER_DECODERS)
 def test_drawn_encoder_decoders_are_those_of_transformers_both_ways(family, seed, tmp_path):
     one = DRAWN_ENCODER_DECODERS[family]

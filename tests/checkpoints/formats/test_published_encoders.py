@@ -17,21 +17,18 @@ from their_encoders import (
     ENDINGS,
     FAMILIES,
     T,
-    V,
     answers,
     ask,
     assert_same_outputs,
     batch,
     heads_of,
     ours_of,
-    randomized,
     read,
     transformers,
     weights,
 )
 
 from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.store import read_tensors, write_tensors
 from regard.errors import CheckpointError, ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 
@@ -80,53 +77,6 @@ def test_gradients_equal_those_of_transformers(family, ending, tied):
     for name, parameter in ours.named_parameters():
         grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         torch.testing.assert_close(grad, converted[name], atol=1e-4, rtol=1e-4, msg=name)
-
-
-def opened(folder, ending: str, ours: EncoderWithHeads):
-    """Our saved model as `transformers` opens it, with the keys that it did not find."""
-    config, tensors = to_published(ours)
-    (folder / "config.json").write_text(json.dumps(config | {"regard": {"task": "any"}}))
-    write_tensors(folder / "model.safetensors", tensors)
-    kind = getattr(
-        transformers, f"Auto{ending}" if ending == "Model" else config["architectures"][0]
-    )
-    model, report = kind.from_pretrained(
-        folder, output_loading_info=True, attn_implementation="eager"
-    )
-    return model.eval(), report
-
-
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize(("family", "ending"), CASES)
-def test_exported_encoders_open_in_transformers_and_are_read_again_unchanged(
-    family, ending, tied, tmp_path
-):
-    kind = FAMILIES[family].layout.model
-    config = kind.Config(
-        vocab_size=V, d_model=12, d_ff=20, heads=3, layers=2, max_length=T, tied=tied,
-        activation="gelu-tanh", dropout=0.2,
-    )  # fmt: skip
-    encoder = kind(config)
-    heads = {
-        head: encoder.new_head(head, 3)
-        for head in heads_of(family, ending)
-        if head != "multiple_choice"
-    }
-    if ending == "ForMultipleChoice":
-        heads = {"multiple_choice": encoder.new_head("multiple_choice")}
-    ours = randomized(EncoderWithHeads(encoder, heads)).eval()
-    model, report = opened(tmp_path, ending, ours)
-    assert type(model).__name__ == FAMILIES[family].name + ending
-    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert_same_outputs(
-        model, ours, batch(min(FAMILIES[family].segments, getattr(config, "segments", 0)))
-    )
-
-    saved = json.loads((tmp_path / "config.json").read_text())
-    back = from_published(saved, read_tensors(tmp_path / "model.safetensors"))
-    assert back.config == config and back.heads.keys() == ours.heads.keys()
-    for name, tensor in weights(ours).items():
-        assert torch.equal(weights(back)[name], tensor), name
 
 
 # -------------------------------------------------------------------- tensors that do not fit
