@@ -21,6 +21,7 @@ from regard.decoding import (
     NoRepeatNGram,
     Power,
     RelativeLimit,
+    Suppress,
     Temperature,
     generate,
     unfinished,
@@ -190,6 +191,9 @@ def test_filters_that_allow_nothing_leave_one_unfinished_result():
         ((found,),) = method.run(model, batch([[3]]))
         assert sorted(found.tokens) == [0, 2, 3, 4]  # all but bos, which was read first
         assert not found.finished and found.score == pytest.approx(found.log_prob / 4)
+    one = Beam(3, filters=(NoRepeatNGram(1), Suppress((2, 3, 4))))
+    ((found,),) = one.run(model, batch([[3]]))
+    assert found.tokens == [0] and found.score == found.log_prob
 
 
 def test_nan_scores_raise_an_error():
