@@ -153,9 +153,9 @@ def test_fields_of_any_size_that_are_not_known_are_skipped(trained):
     path = trained("default")
     content, known = path.read_bytes(), read(path)
     for key, size in ((b"\xa1\6", 8), (b"\xa5\6", 4), (b"\xa2\6\3", 3), (b"\xa0\6", 1)):
-        assert parsed(path, content + (key + bytes(size)) * 2) == known
+        assert parsed(path, content + (key + b"\7" * size) * 2) == known
         with pytest.raises(DataError, match="is not a SentencePiece model"):
-            parsed(path, content + key + bytes(size - 1))
+            parsed(path, content + key + b"\7" * (size - 1))
 
 
 def test_damaged_models_raise_an_error_that_names_the_file(trained, tmp_path):

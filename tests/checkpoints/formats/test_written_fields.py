@@ -53,7 +53,7 @@ def others(hint: Any, value: Any) -> list[Any]:
     if hint is bool:
         return [not value]
     if hint is int:
-        return [4 if value is None else value + 2]
+        return [1, 4] if value is None else [value + 2]
     if hint is float:
         return [0.25 if not value else value / 2]
     if hint is type(None):
