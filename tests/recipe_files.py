@@ -29,6 +29,21 @@ def written(path: str | Path, *tables: Tables) -> Path:
     return Path(path)
 
 
+def until_learned(task: str, file: str, steps: int, learning_rate: float, **data: Any) -> Tables:
+    """A recipe that learns one file by heart, which is its validation and test data, too."""
+    return dict(
+        task=task,
+        data=dict(train=file, valid=file, test=file, **data),
+        model=dict(dropout=0.0, attention_dropout=0.0),
+        training=dict(
+            max_steps=steps,
+            schedule=dict(name="constant"),
+            optimizer=dict(learning_rate=learning_rate),
+            validation=dict(eval_steps=steps),
+        ),
+    )
+
+
 def planned(path: str | Path, *tables: Tables) -> runs.TrainingPlan:
     """The plan of a recipe, which is written into the file."""
     return runs.plan(runs.read_recipe(written(path, *tables)))

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from regard.cli import COMMANDS, app
 from regard.cli.console import show
 from regard.cli.options import AsJson
 from regard.executors import ExecutorOptions
+from regard.experiments.study import RunOptions
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.tasks import folders
 from regard.tasks.language_modeling import TextGenerator
@@ -80,10 +82,8 @@ vocab_size = 50
 {section}
 [training]
 max_steps = 8
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-2
+schedule = {{name = "constant"}}
+optimizer = {{learning_rate = 1e-2}}
 """)
     (folder / "language.toml").write_text("""
 task = "language-modeling"
@@ -98,10 +98,8 @@ name = "lstm-lm"
 d_model = 16
 [training]
 max_steps = 20
-[training.schedule]
-name = "constant"
-[training.optimizer]
-learning_rate = 1e-2
+schedule = {name = "constant"}
+optimizer = {learning_rate = 1e-2}
 [evaluation]
 unit = "word"
 """)
@@ -438,35 +436,15 @@ def test_with_json_nothing_but_the_result_is_on_stdout_whatever_libraries_print(
 
 def test_compare_passes_recipes_overrides_and_seeds(workdir, tmp_path, monkeypatch):
     module = pytest.importorskip("regard.experiments.compare")
-    asked = {}
-
-    class Found:
-        def facts(self):
-            return {"best": "seq2seq"}
-
-        def picture(self):
-            raise AssertionError("with --json nothing is drawn")
-
-    def compare(recipes, overrides, options, out):
-        asked.update(recipes=recipes, overrides=overrides, out=out, **vars(options))
-        return Found()
-
-    monkeypatch.setattr(module, "compare_files", compare)
+    facts = {"best": "seq2seq"}
+    asked, results = [], SimpleNamespace(facts=lambda: facts, picture=None)  # nothing is drawn
+    monkeypatch.setattr(module, "compare_files", lambda *given: asked.append(given) or results)
     recipes = [workdir / "seq2seq.toml", workdir / "transformer.toml"]
     flags = ["--seeds", "1,2", "--out", tmp_path, "--workers", "2", "-q", "--json"]
     words = [*recipes, "training.max_steps=3", *flags]
-    assert json.loads(done("compare", *words)) == {"best": "seq2seq"}
-    assert asked == {
-        "recipes": list(map(str, recipes)),
-        "overrides": ["training.max_steps=3"],
-        "seeds": (1, 2),
-        "out": tmp_path,
-        "executor": ExecutorOptions(),
-        "workers": 2,
-        "gpus": 0,
-        "progress": False,
-        "device": None,
-    }
+    assert json.loads(done("compare", *words)) == facts
+    options = RunOptions((1, 2), ExecutorOptions(), 2, 0, False, None)
+    assert asked == [(list(map(str, recipes)), ["training.max_steps=3"], options, tmp_path)]
     assert "`--seeds` must be whole numbers" in refused("compare", *recipes, "--seeds", "one")
 
 

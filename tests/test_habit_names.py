@@ -186,6 +186,7 @@ def test_vectors_and_texts_with_the_names_of_others_equal_those_with_ours():
         (("text", "label", "label_text"), ("text", "label_text")),
         (("idx", "sentence1", "sentence2", "label"), ("sentence1", "sentence2", "label")),
         (("id", "dialogue", "summary", "topic"), ("dialogue", "summary")),
+        (("summary", "document"), ("document", "summary")),
         (("sentiment", "review"), ("review", "sentiment")),
         (("Label", "Text"), ("Text", "Label")),
         (("english", "french"), ("english", "french")),

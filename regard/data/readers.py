@@ -315,12 +315,8 @@ class TableRows(RowReader):
         if not self.table.header:
             fields = tuple(map(str, fields))
         elif self.table.format in ("csv", "tsv") and any(isinstance(f, int) for f in fields):
-            line, named = next(replace(self.table, header=False).records())
-            names = list(named.values())
-            for field in fields:
-                if isinstance(field, int) and field >= len(names):
-                    raise _unknown((self.table.path, line), field, names)
-            fields = tuple(names[f] if isinstance(f, int) else f for f in fields)
+            names = list(next(self.table.records())[1])
+            fields = tuple(names[f] if isinstance(f, int) and f < len(names) else f for f in fields)
         undecided = self.undecided
         for number, record in self.table.records(fields):
             location = self.table.path, number

@@ -439,12 +439,6 @@ class Message(RequestFields):
         return {"role": "system" if self.role == "developer" else self.role, "content": self.text}
 
 
-class TextFormat(RequestFields):
-    """The form of a reply."""
-
-    type: Literal["text"]
-
-
 class Chat(Sampled):
     """OpenAI's chat completions, of models of dialogues and of those with a chat template."""
 
@@ -458,18 +452,10 @@ class Chat(Sampled):
     """Another name of `max_tokens`."""
     logprobs: Literal[False] | None = None
     """Accepted where it changes nothing."""
-    response_format: TextFormat | None = None
+    response_format: dict[Literal["type"], Literal["text"]] | None = None
     """Accepted where it changes nothing."""
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     """Accepted where it changes nothing."""
-    tool_choice: Literal["none", "auto"] | None = None
-    """Accepted where it changes nothing."""
-    parallel_tool_calls: bool | None = None
-    """Accepted, since there are no tools."""
-    store: Literal[False] | None = None
-    """Accepted where it changes nothing."""
-    metadata: dict[str, str] | None = None
-    """It is not used."""
 
     @property
     def limit(self) -> int | None:

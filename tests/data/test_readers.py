@@ -188,7 +188,7 @@ def test_a_wrong_column_lists_the_columns(tmp_path):
     message = r"has no field 'germn'. It has: id, german, english. Did you mean 'german'\?"
     with pytest.raises(DataError, match=message):
         list(read(path, ("germn",)))
-    with pytest.raises(DataError, match=r"x.csv:1: has no field 7. It has: id, german, english"):
+    with pytest.raises(DataError, match=r"x.csv:2: has no field 7. It has: id, german, english"):
         list(read(path, (7,)))
     with pytest.raises(DataError, match=r"has no field '7'. It has: 0, 1, 2"):
         list(read(path, (7,), header=False))
@@ -294,7 +294,7 @@ def test_parquet_reads_nested_columns(tmp_path):
         ("x.tsv", "a\tb\nI like\tit\tb\n", {}, "x.tsv:2: has 3 fields, but line 1 has 2"),
         ("x.tsv", "a\tb\n\na\n", {}, "x.tsv:3: has 1 fields, but line 1 has 2"),
         ("x.csv", 'a,b\n"x, y",b\nx, y,b\n', {}, "x.csv:3: has 3 fields, but line 1 has 2"),
-        ("x.csv", "a;b\n", {}, "x.csv:1: has no field 1. It has: a;b"),
+        ("x.csv", "a;b\n1;2\n", {}, "x.csv:2: has no field 1. It has: a;b"),
         ("x.csv", 'a,b\n"a";"b"\n', {}, "x.csv:2: .* is not CSV: .* `delimiter`"),
         ("x.tsv", "a\tb\rc\td\r", {}, "x.tsv:1: lines end in carriage returns alone"),
         ("x.csv", "a;b\n1;2;3\n", {"delimiter": ";"}, "x.csv:2: has 3 fields, but line 1 has 2"),

@@ -122,18 +122,18 @@ def test_the_wheel_holds_the_recipes_the_demo_s_data_and_the_page_of_the_web_ui(
     for file in (ROOT / page).rglob("*.*"):
         assert (installed / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
     elsewhere.mkdir()
-    said = subprocess.run(
-        [sys.executable, "-m", "regard", "list", "recipes", "--json"],
-        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
-        capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    found = {row["name"]: Path(row["file"]) for row in json.loads(said)}
+
+    def printed(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "regard", *words, "--json"],
+            cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
+            capture_output=True, text=True,
+        ).stdout  # fmt: skip
+
+    rows = json.loads(printed("list", "recipes"))
+    found = {row["name"]: Path(row["file"]) for row in rows}
     assert set(found) == {path.stem for path in (ROOT / "recipes").iterdir()}
     assert all(path.is_relative_to(installed) for path in found.values())
-    estimated = subprocess.run(
-        [sys.executable, "-m", "regard", "train", "demo-lstm", "--dry-run", "--json"],
-        cwd=elsewhere, env={**os.environ, "PYTHONPATH": str(installed)}, check=True,
-        capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    estimated = printed("train", "demo-lstm", "--dry-run")
     assert "trained on the data" in estimated  # those of the demo are in the wheel, too
     assert (installed / "regard/examples/tatoeba/README.md").exists()  # with their licence

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import regard
-from regard.attention.attend import Dot
 from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
 from regard.decoding import generate
 from regard.decoding.steps import start
 from regard.errors import ConfigError
 from regard.models.adaptive_transformer import AdaptiveTransformer, AdaptiveTransformerConfig
-from regard.models.gpt2 import GPT, GPT2, GPT2Config, score_of
+from regard.models.gpt2 import GPT, GPT2, GPT2Config
 from regard.models.gpt3 import GPT3, GPTNeo
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.text import train
@@ -34,15 +33,6 @@ def test_matrices_before_the_residual_sum_have_smaller_initial_weights():
             assert (parameter == 1).all()
         else:
             assert (parameter == 0).all(), name
-
-
-def test_the_config_decides_the_scale_of_the_scores():
-    options = dict(vocab_size=9, d_model=8, heads=2)
-    assert score_of(GPT2Config(**options), 2) == Dot()
-    assert score_of(GPT2Config(**options, scaled=False), 2) == Dot(1.0)
-    assert score_of(GPT2Config(**options, scaled_by_layer=True), 2) == Dot(4**-0.5 / 3)
-    both = GPT2Config(**options, scaled=False, scaled_by_layer=True)
-    assert score_of(both, 2) == Dot(1 / 3)
 
 
 # ---- gpt
@@ -200,15 +190,6 @@ def recurrent(cell="lstm", **options):
     torch.manual_seed(0)
     config = RecurrentConfig(WORDS, cell=cell, d_model=8, layers=2, init_range=0.5, **options)
     return RecurrentLanguageModel(config).eval()
-
-
-def test_a_tied_output_layer_is_the_embedding():
-    model = recurrent(tied=True)
-    assert model.head.weight is model.embedding.weight
-    found = sum(p.numel() for p in recurrent().parameters()) - sum(
-        p.numel() for p in model.parameters()
-    )
-    assert found == WORDS * 8
 
 
 def test_initial_parameters_are_within_the_range_of_the_config():

@@ -195,10 +195,7 @@ NEUTRAL = (
     *({"user": "u1"}, {"best_of": 1}, {"suffix": None}, {"logit_bias": {}}, {"logit_bias": None}),
     *({"presence_penalty": 0}, {"frequency_penalty": 0.0}, {"n": None}, {"stream": False}),
 )
-NEUTRAL_IN_CHATS = (
-    *({"response_format": {"type": "text"}}, {"tools": []}, {"tool_choice": "none"}),
-    *({"parallel_tool_calls": True}, {"store": False}, {"metadata": {"a": "b"}}),
-)
+NEUTRAL_IN_CHATS = ({"response_format": {"type": "text"}}, {"tools": []})
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
-from recipe_files import planned
+from recipe_files import planned, until_learned
 from recipe_files import written as written_recipe
 
 import regard
@@ -333,18 +333,8 @@ def test_the_threshold_is_tuned_on_validation_data(folder, tmp_path):
 
 # --------------------------------------------------------------------------------- training
 
-RECIPE = dict(
-    task="question-answering",
-    data=dict(
-        train="asked.jsonl", valid="asked.jsonl", test="asked.jsonl", max_length=48, doc_stride=12
-    ),
-    model=dict(dropout=0.0, attention_dropout=0.0),
-    training=dict(
-        max_steps=150,
-        schedule=dict(name="constant"),
-        optimizer=dict(learning_rate=0.005),
-        validation=dict(eval_steps=150),
-    ),
+RECIPE = until_learned(
+    "question-answering", "asked.jsonl", 150, 0.005, max_length=48, doc_stride=12
 )
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from letter_folders import bert, byte_level, transformers
-from recipe_files import planned, written
+from recipe_files import planned, until_learned, written
 
 import regard
 from regard.data.encoder_inputs import WordWindows
@@ -270,17 +270,7 @@ def started(folder, file, **data):
         return planned(file.with_name("recipe.toml"), recipe, dict(data=dict(train=file) | data))
 
 
-RECIPE = dict(
-    task="tagging",
-    data=dict(train="train.txt", valid="train.txt", test="train.txt"),
-    model=dict(dropout=0.0, attention_dropout=0.0),
-    training=dict(
-        max_steps=60,
-        schedule=dict(name="constant"),
-        optimizer=dict(learning_rate=0.02),
-        validation=dict(eval_steps=60),
-    ),
-)
+RECIPE = until_learned("tagging", "train.txt", 60, 0.02)
 
 
 def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tmp_path):

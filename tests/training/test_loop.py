@@ -98,6 +98,19 @@ def moved(task, folder) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
 
+def test_the_rate_of_a_step_is_that_of_its_schedule_times_the_mean_factor_of_its_batches(tmp_path):
+    task = Ragged(6)
+    task.rate_factor = lambda batch: 0.5 if batch.source is task.parts[0] else 0.25
+    plain = OptimizerOptions("sgd", 0.25)
+    chosen = options(
+        max_steps=2, gradient_accumulation_steps=2, optimizer=plain, logging_steps=1,
+        schedule=ScheduleOptions("constant"),
+    )  # fmt: skip
+    train(task, chosen, tmp_path, progress=False)
+    rates = [event["lr"] for event in events(tmp_path) if "train/words" in event]
+    assert rates == [0.25 * 0.375, 0.25 * 0.25]
+
+
 def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
     """8 batches with 6 to 21 words each take as many steps as the mean over all words would."""
     whole, batches, other = Ragged(24), Ragged(3), Ragged(3)
