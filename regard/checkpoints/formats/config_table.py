@@ -227,7 +227,7 @@ class ConfigTable:
         check_decisive(config, fixed)
         names = (field.theirs for field in self.fields.values())
         warn_ignored(config, {*names, *self.aliases, *fixed, *self.silent})
-        return {ours: field.read(config) for ours, field in self.fields.items()}
+        return {ours: field.read(config) for ours, field in self.fields.items()} | dict(self.only)
 
     def can_write(self, config: Any) -> bool:
         """Whether they have a value for each of our options."""

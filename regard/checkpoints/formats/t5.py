@@ -140,11 +140,9 @@ class T5Fields(ConfigTable):
     """The fields of an encoder, and those that several fields of theirs decide.
 
     feed: `feed_forward_proj` where it is absent.
-    bias_per_layer: whether each layer has its own biases, as the `model_type` says.
     """
 
     feed: str = "relu"
-    bias_per_layer: bool = False
 
     @property
     def theirs(self) -> dict[str, str]:
@@ -160,12 +158,7 @@ class T5Fields(ConfigTable):
         if most <= buckets // 2:
             must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
             raise unsupported("relative_attention_max_distance", must, most)
-        feed = {"gated": gated, "activation": activation}
-        return {**options, **feed, "bias_per_layer": self.bias_per_layer}
-
-    def can_write(self, config: Any) -> bool:
-        own = config.bias_per_layer == self.bias_per_layer and not config.max_length
-        return own and super().can_write(config)
+        return options | {"gated": gated, "activation": activation}
 
     def write(self, config: Any) -> Values:
         theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
@@ -310,7 +303,7 @@ def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layo
         (*SILENT, *FEED, *OUTPUT, "num_decoder_layers", "eos_token_id"),
         ALIASES,
         feed=feed,
-        bias_per_layer=model_type == "umt5",
+        only={"max_length": None, "bias_per_layer": model_type == "umt5"},
     )
     alone = replace(table, fixed={"is_encoder_decoder": (False,)})
     encoder = T5EncoderLayout(

@@ -65,7 +65,7 @@ def others(hint: Any, value: Any) -> list[Any]:
 @pytest.mark.parametrize(("name", "layout"), list(layouts()))
 def test_an_option_is_published_just_where_it_is_read_again(name, layout):
     hints, table = get_type_hints(layout.model.Config), layout.config
-    elsewhere = {*ELSEWHERE, *OF_T5 * ("t5" in name), *["max_length"] * ("xl" in name)}
+    elsewhere = {*ELSEWHERE, *OF_T5 * ("t5" in name)}
     options = TINIES[layout.model][0] | OPTIONS.get(name, {})
     base = layout.model.Config(vocab_size=V, **options)
     assert table.can_write(base)
