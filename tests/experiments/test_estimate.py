@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,7 +154,19 @@ NEW_MODELS = [  # the targets of labelled data are unknown without them
 ]
 
 
-@pytest.mark.parametrize("name", NEW_MODELS)
+def kind(name: str) -> tuple[str, str]:
+    """The task and the model of a recipe."""
+    tables = tomllib.loads((RECIPES / f"{name}.toml").read_text())
+    return tables["task"], tables["model"]["name"]
+
+
+FIRST = {kind(name): name for name in reversed(NEW_MODELS)}.values()
+MORE = pytest.mark.slow("recipes", "regard/experiments/estimate.py", "regard/training/flops.py")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else MORE) for name in NEW_MODELS]
+)
 def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkeypatch):
     for variable in set(re.findall(r"\$\{?(\w+)", (RECIPES / f"{name}.toml").read_text())):
         monkeypatch.delenv(variable, raising=False)

@@ -25,6 +25,10 @@ CASES = {
 }
 
 
+EXPORTED = pytest.mark.slow("regard/exporting", "regard/models", "regard/attention")
+
+
+@EXPORTED
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_runtime_gives_the_outputs_of_the_exported_model(name, tmp_path):
     build, options = CASES[name]
@@ -62,6 +66,7 @@ def test_an_unsupported_model_raises_an_error_that_names_why_and_nothing_is_writ
         regard.export(folder, "onnx", quantize="int8")
 
 
+@EXPORTED
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -87,6 +92,7 @@ def test_texts_of_any_length_that_an_encoder_reads_have_its_states(name, options
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
+@EXPORTED
 @pytest.mark.parametrize(
     ("build", "options", "room"),
     [

@@ -436,6 +436,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(number) for file in children for number in file.read_text().split()]
 
 
+@pytest.mark.slow("regard/sharded", "regard/executors")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 def test_a_killed_worker_starts_again_and_an_interrupted_run_continues(encoder, tmp_path):
     source = written(tmp_path / "in.txt", sentences(1500))

@@ -56,6 +56,7 @@ def undisturbed(tmp_path_factory):
 # ---- killed -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow("regard/training", "regard/data")
 def test_runs_killed_at_random_moments_end_with_the_same_bits(tmp_path, undisturbed):
     """Accumulation, dropout, carried LSTM state, the middle of an epoch, best or mean weights."""
     command = [sys.executable, str(Path(__file__).parent / "toy.py"), "6", str(os.getpid())]
