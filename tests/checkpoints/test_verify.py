@@ -88,9 +88,7 @@ def architectures():
         layout = layout_of(model_type)
         if model_type in WHOLE:
             names = {WHOLE[model_type]}
-            names |= (
-                {*layout.heads.known_architectures} if isinstance(layout, T5Layout) else set()
-            )
+            names |= {*layout.heads.known_architectures} if isinstance(layout, T5Layout) else set()
         else:
             assert isinstance(layout, EncoderLayout)
             names = set(layout.architectures.values())

@@ -5,7 +5,6 @@ import torch
 from decoding_mocks import (
     EOS,
     Markov,
-    MarkovLM,
     Recurrent,
     batch,
     enumerate_all,
@@ -20,11 +19,8 @@ from regard.decoding import (
     MinTokens,
     NoRepeatNGram,
     Power,
-    RelativeLimit,
-    Suppress,
     Temperature,
     generate,
-    unfinished,
 )
 from regard.decoding.beam import _Search
 from regard.decoding.filters import NEG_INF
@@ -146,21 +142,6 @@ def test_batch_order_and_padding_do_not_change_results(method):
                 assert one.score == pytest.approx(other.score, abs=1e-12)
 
 
-def test_hypotheses_that_reach_the_limit_are_unfinished():
-    model, rows = Recurrent(eos_bias=-50.0), batch([[3, 4, 5, 6], [3]])
-    for method in (
-        Greedy(max_tokens=RelativeLimit(1.5, 2)),
-        Beam(3, max_tokens=RelativeLimit(1.5, 2)),
-    ):
-        found = method.run(model, rows)
-        assert [len(h[0].tokens) for h in found] == [8, 3]  # 1.5 * 4 + 2, 1.5 * 1 + 2
-        assert unfinished(found) == 2
-    model.config.max_length = 5  # bos and four others are read: five can be written
-    assert [len(h[0].tokens) for h in Beam(3).run(model, rows)] == [5, 5]
-    with pytest.raises(ConfigError, match="relative to the source"):
-        Greedy(max_tokens=RelativeLimit()).run(MarkovLM(markov().tables), None)
-
-
 def test_the_prompt_counts_for_no_repeat_ngram_and_the_limit():
     class Prompted(Recurrent):
         continues = True
@@ -183,17 +164,6 @@ def test_the_prompt_counts_for_no_repeat_ngram_and_the_limit():
     model.config.max_length = 3
     with pytest.raises(ConfigError, match="prompt of row 0 has 4 tokens.*at most 3"):
         Greedy().run(model, prompts)
-
-
-def test_filters_that_allow_nothing_leave_one_unfinished_result():
-    model = Recurrent(vocabulary=5, eos=None)
-    for method in (Greedy(filters=(NoRepeatNGram(1),)), Beam(3, filters=(NoRepeatNGram(1),))):
-        ((found,),) = method.run(model, batch([[3]]))
-        assert sorted(found.tokens) == [0, 2, 3, 4]  # all but bos, which was read first
-        assert not found.finished and found.score == pytest.approx(found.log_prob / 4)
-    one = Beam(3, filters=(NoRepeatNGram(1), Suppress((2, 3, 4))))
-    ((found,),) = one.run(model, batch([[3]]))
-    assert found.tokens == [0] and found.score == found.log_prob
 
 
 def test_nan_scores_raise_an_error():

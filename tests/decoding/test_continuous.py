@@ -100,53 +100,6 @@ def test_continuations_equal_those_of_each_prompt_alone(name, latest):
         equal(found[number], alone(model, ids, method))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "writing", "left"),
-    [
-        ([129] * 5, 0, 1),  # their last tokens are read by a step: 4 * 128 = FIRST_CHUNK
-        ([130] * 4, 0, 1),
-        ([33] * 5, 6, 1),  # 4 * 32 = CHUNK, as more are written than wait
-        ([33] * 6, 6, 0),
-        ([CHUNK + 1], 0, 0),
-        ([CHUNK + 2], 0, 1),
-        ([2 * CHUNK + 2, 1], 0, 2),
-    ],
-)
-def test_as_many_prompts_are_read_at_once_as_a_chunk_has_room_for(lengths, writing, left):
-    batch, method = ContinuousBatch(model_of("gpt2")), options(max_tokens=9, eos=[])
-    for _ in range(writing):
-        batch.join([5], method)
-    batch.advance()
-    for count in lengths:
-        batch.join([5] * count, method)
-    batch.advance()
-    assert (len(batch.reading), len(batch)) == (left, writing + len(lengths))
-    assert batch.rows == writing + len(lengths) - left
-
-
-def test_a_sequence_that_leaves_changes_nothing_for_the_others():
-    model, requests = model_of("gpt2"), requests_of(3)
-    leaves = (1, 4, 5)
-    requests = [
-        (ids, METHODS[1] if number in leaves else method, at)
-        for number, (ids, method, at) in enumerate(requests)
-    ]
-    found = continued(ContinuousBatch(model), requests, leaves)
-    for number, (ids, method, _) in enumerate(requests):
-        if number in found:
-            equal(found[number], alone(model, ids, method))
-
-
-def test_a_prompt_may_leave_before_it_is_read():
-    batch = ContinuousBatch(model_of("gpt2"))
-    first, second = (batch.join([5] * (2 * CHUNK + 9), METHODS[0]) for _ in range(2))
-    batch.advance()
-    batch.leave(first)
-    assert batch.reading == [second] and len(batch) == 1
-    batch.leave(second)
-    assert not batch and batch.advance() == []
-
-
 @pytest.mark.parametrize("budget", [2**24, 2**14, 1])
 def test_a_prefix_cache_counts_and_computes_each_token_of_a_long_prompt_once(budget):
     model, computed, draw = model_of("gpt2"), [], random.Random(3)
@@ -171,19 +124,6 @@ def test_a_prefix_cache_counts_and_computes_each_token_of_a_long_prompt_once(bud
         equal(continuation.hypotheses, expected)
     assert cache.bytes <= budget
     assert (cache.reused > 0) == (budget > 1)
-
-
-def test_a_chunk_of_a_prompt_is_read_between_two_steps():
-    model = model_of("gpt2")
-    batch = ContinuousBatch(model)
-    batch.join([5, 6], options(max_tokens=50, min_tokens=50))
-    batch.advance()
-    long = batch.join([7] * (2 * CHUNK + 10), options(max_tokens=2))
-    counts = []
-    while long in batch.reading:
-        (only,) = [one for one, _ in batch.advance() if one is not long]
-        counts.append(only.count)
-    assert counts == [2, 3, 4]  # three chunks, and a token of the other after each
 
 
 def test_scores_that_are_no_numbers_end_the_continuation_that_they_are_of():

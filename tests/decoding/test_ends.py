@@ -133,15 +133,6 @@ def test_a_beam_of_all_ends_is_exact_on_a_chain():
     assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
 
 
-def test_an_end_that_the_limit_forces_is_reported_as_unfinished(gpt2):
-    prompts = batch([[5, 6], [7]])
-    for method in (Greedy, Sampling, Beam):
-        plain = method(filters=(ForcedEnd((3,)),), max_tokens=5, eos=(3,))
-        for several in generate(gpt2, prompts, plain):
-            assert all(len(one.tokens) < 5 for one in several)
-            assert [one.finished for one in several if len(one.tokens) == 4] in ([], [False])
-
-
 # --------------------------------------------------------------------- compiled searches
 
 

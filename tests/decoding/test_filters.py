@@ -106,19 +106,6 @@ def test_top_p_of_a_large_vocabulary_sorts_few_tokens(monkeypatch):
     assert TopP(0.8)(wrong, prefix([[1]] * 3)).shape == wrong.shape
 
 
-def test_a_token_is_forced_first_and_last_alone():
-    given = Prefix(torch.tensor([[-1, 0], [0, 3]]), 1, (2,), torch.tensor([2, 3]))
-    for part, forced in ((ForcedFirst(4), [4]), (ForcedEnd((2, 5)), [2, 5])):
-        found = part(torch.ones(2, 6), given).tolist()
-        assert found == [[0 if n in forced else NO for n in range(6)], [1] * 6]
-
-
-def test_no_repeat_ngram_ignores_the_padding_of_shorter_prompts():
-    tokens = [[-1, -1, 5, 6, 5], [7, 8, 5, 9, 8]]
-    banned = NoRepeatNGram(2)(torch.zeros(2, 12), prefix(tokens)) == NO
-    assert banned.nonzero().tolist() == [[0, 6], [1, 5]]
-
-
 def test_filters_keep_the_type_of_the_scores():
     for scores in (torch.randn(2, 30), torch.randn(2, 30).double()):
         tokens = prefix([[1, 5, 5], [1, 5, 6]])

@@ -124,19 +124,6 @@ def test_a_common_prefix_is_computed_once():
         assert counted.tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("shared", "room", "computed"),
-    [(16, 99, 16 + 2), (15, 99, 2 * 16), (16, 16, 16 + 2), (16, 15, 2 * 17), (0, 99, 2)],
-)
-def test_a_prefix_is_computed_alone_where_it_is_long_enough_and_has_room(shared, room, computed):
-    model, begin = build(1), text(shared, 0)
-    cache = PrefixCache(model, room * TOKEN)
-    assert str(cache).startswith("0 of 0 tokens of 0 prompts were reused (0%), 0 tokens")
-    same_start(cache, model, batch([[*begin, 5, 9], [*begin, 6, 9]]))
-    assert cache.tokens - cache.reused == computed and cache.tokens == 2 * (shared + 1)
-    assert cache.bytes == min(room, shared + 2) * TOKEN
-
-
 @torch.no_grad()
 def test_chunks_of_a_prompt_are_stored_one_after_the_other():
     model, ids = build(1), text(30, 2)
@@ -152,21 +139,6 @@ def test_chunks_of_a_prompt_are_stored_one_after_the_other():
         assert cache.cached_length(ids, state) == 0
         cache.extend([*ids, 4], state)
     assert cache.tokens == 60 and cache.cached_length([*ids, 4], state) == 30
-
-
-def test_the_least_recently_used_prefix_is_evicted_first():
-    model, a, b, c = build(3), *(text(11, seed) for seed in range(3))
-    cache = PrefixCache(model, 20 * TOKEN)
-    for prompt in (a, b, a, c):  # 10 tokens each are read
-        generate(cache, batch([prompt]), max_tokens=1)
-    assert (cache.reused, cache.evicted) == (10, 10)
-    before = cache.reused
-    generate(cache, batch([a]), max_tokens=1)
-    generate(cache, batch([c]), max_tokens=1)
-    assert cache.reused == before + 20
-    generate(cache, batch([b]), max_tokens=1)
-    assert cache.reused == before + 20
-    assert str(cache).startswith("30 of 70 tokens of 7 prompts were reused (43%), ")
 
 
 @torch.no_grad()

@@ -46,13 +46,6 @@ def test_the_log_probability_is_that_before_filters():
         assert found.score == pytest.approx(total / len(tokens), abs=1e-9)
 
 
-def test_sampling_with_top_k_1_equals_greedy_search():
-    model, rows = Recurrent(), batch(sources(6))
-    assert Sampling((TopK(1),), max_tokens=9).run(model, rows) == Greedy(max_tokens=9).run(
-        model, rows
-    )
-
-
 def test_streaming_yields_before_the_next_step_is_computed():
     class Counting(Recurrent):
         steps = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import sys
 from types import SimpleNamespace
 
@@ -150,12 +149,6 @@ def test_a_line_has_update_epoch_loss_rate_and_time_left():
         "step 1,200 · epoch 2.50 · 41.0% · loss 3.2146 · lr 7.10e-04 · 4,812 tokens/s · "
         "12:31 left\n"
     )
-
-
-@pytest.mark.parametrize(("left", "told"), [(59.6, "1:00"), (7325, "2:02:05"), (math.inf, "?")])
-def test_the_time_left_has_minutes_or_hours(left, told):
-    status = Status(1, 0.1, 0.1, 1, 1, 1, left)
-    assert str(status).endswith(f"{told} left")
 
 
 def test_without_a_terminal_lines_are_printed(capsys):

@@ -19,14 +19,13 @@ from regard.errors import CheckpointError, ConfigError
 from regard.training.callbacks import Trainable
 from regard.training.checkpointing import average
 from regard.training.compiling import resolve
-from regard.training.loop import _better, isolated_rng, restore_rng, rng_facts, rng_tensors
+from regard.training.loop import isolated_rng, restore_rng, rng_facts, rng_tensors
 from regard.training.metrics_log import read_events as events
 from regard.training.options import (
     CheckpointOptions,
     OptimizerOptions,
     ScheduleOptions,
     TrainingOptions,
-    ValidationOptions,
 )
 from regard.training.run import train
 from regard.training.steps import NonFiniteError
@@ -98,19 +97,6 @@ def moved(task, folder) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in task.module.parameters()]) - before
 
 
-def test_the_rate_of_a_step_is_that_of_its_schedule_times_the_mean_factor_of_its_batches(tmp_path):
-    task = Ragged(6)
-    task.rate_factor = lambda batch: 0.5 if batch.source is task.parts[0] else 0.25
-    plain = OptimizerOptions("sgd", 0.25)
-    chosen = options(
-        max_steps=2, gradient_accumulation_steps=2, optimizer=plain, logging_steps=1,
-        schedule=ScheduleOptions("constant"),
-    )  # fmt: skip
-    train(task, chosen, tmp_path, progress=False)
-    rates = [event["lr"] for event in events(tmp_path) if "train/words" in event]
-    assert rates == [0.25 * 0.375, 0.25 * 0.25]
-
-
 def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
     """8 batches with 6 to 21 words each take as many steps as the mean over all words would."""
     whole, batches, other = Ragged(24), Ragged(3), Ragged(3)
@@ -119,28 +105,6 @@ def test_losses_divided_by_the_usual_count_weigh_every_item_equally(tmp_path):
     found = moved(batches, tmp_path / "batches")
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().max()))
     assert (moved(other, tmp_path / "other") - wanted).abs().max() > 0.05 * wanted.abs().max()
-
-
-def test_an_update_never_spans_two_epochs(tmp_path):
-    """7 windows, 3 at a time: 3 + 3 + 1 in each epoch; an epoch is validated when it ends."""
-    chosen = options(
-        max_steps=None,
-        epochs=2,
-        gradient_accumulation_steps=3,
-        logging_steps=1,
-        validation=ValidationOptions(),
-    )
-    result = train(Toy(), chosen, tmp_path, progress=False)
-    logged = [event for event in events(tmp_path) if "train/loss" in event]
-    assert [event["epoch"] for event in logged] == pytest.approx(
-        [3 / 7, 6 / 7, 1, 10 / 7, 13 / 7, 2]
-    )
-    assert [e["step"] for e in events(tmp_path) if "valid/loss" in e and "average" not in e] == [
-        3,
-        6,
-    ]
-    assert result.reason == "2 epochs"
-    assert train(Toy(), options(max_steps=1), tmp_path / "one", progress=False).reason == "1 step"
 
 
 @pytest.mark.parametrize("limit", [{"max_steps": 14}, {"epochs": 4}, {"tokens": 14 * 40}])
@@ -186,15 +150,6 @@ def test_early_stopping_publishes_the_best_weights(tmp_path):
     assert kept == {f"step-{best:06d}", f"step-{result.step:06d}"}
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_score_is_better_if_it_is_finite_and_beyond_the_best_one(sign):
-    direction = "max" if sign == 1 else "min"
-    cases = {(2.0, 1.0): True, (1.0, 1.0): False, (0.5, 1.0): False, (2.0, None): True}
-    cases |= {(float("inf"), 1.0): False, (float("nan"), None): False}
-    for (score, best), better in cases.items():
-        assert _better(sign * score, best and sign * best, direction) == better
-
-
 def test_random_numbers_inside_leave_all_generators_as_they_were():
     def drawn():
         return random.random(), float(np.random.rand()), float(torch.rand(()))
@@ -206,21 +161,6 @@ def test_random_numbers_inside_leave_all_generators_as_they_were():
     assert drawn() == first != drawn()
     restore_rng(generators[0], json.loads(json.dumps(generators[1])))
     assert drawn() == first
-
-
-class EquallyScored(Toy):
-    """Every validation has the same score."""
-
-    def validate(self):
-        return {"loss": 1.0}
-
-
-def test_of_equal_scores_the_last_weights_are_kept_and_patience_counts_them(tmp_path):
-    plain = CheckpointOptions(save_seconds=0)
-    for patience, last in ((0, 33), (2, 18)):  # validations at 6, 12, 18, ... 30, 33
-        chosen = options(checkpoints=plain, validation=ValidationOptions(6, patience))
-        result = train(EquallyScored(), chosen, tmp_path / str(patience), progress=False)
-        assert (result.best, result.best_step, result.step) == (1.0, last, last)
 
 
 def test_the_average_is_the_mean_of_the_last_checkpoints(tmp_path):

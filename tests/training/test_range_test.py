@@ -106,11 +106,6 @@ def test_the_suggestion_equals_the_rules_by_hand(seed):
     assert suggested_rate(rates.tolist(), losses.tolist()) == expected
 
 
-@pytest.mark.parametrize("losses", [[1.0] * 40, [1.0 + n for n in range(40)], [1.0] * 8, [2.0], []])
-def test_the_suggestion_is_none_where_the_loss_does_not_fall(losses):
-    assert suggested_rate(np.geomspace(1e-7, 1, 40).tolist()[: len(losses)], losses) is None
-
-
 RECIPE = dict(
     task="classification",
     data=dict(train="rows.tsv", valid=0.25, batch_size=4),

@@ -7,14 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from toy import Toy
 
-from regard.errors import ConfigError
 from regard.experiments.recipe_options import read_recipe
-from regard.models import model_class
 from regard.models.config import TRANSFORMER
-from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.training.optimizers import (
     ScheduleStep,
     inverse_square_root,
@@ -23,13 +18,9 @@ from regard.training.optimizers import (
     warmup_steps,
 )
 from regard.training.options import (
-    OptimizerOptions,
     ScheduleOptions,
     TrainingOptions,
-    defaults_of,
-    description,
     with_defaults,
-    with_enough_epochs,
 )
 
 TOTAL = 40
@@ -103,24 +94,6 @@ def test_an_unknown_end_is_one_that_is_far_away(name, warmup):
         assert multiplier(ScheduleStep(step, 0, math.inf)) == pytest.approx(far, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (
-            {"name": "inverse-sqrt", "warmup": 0},
-            "`warmup` of the schedule options must be above 0 for",
-        ),
-        ({"name": "noam", "warmup": 4}, "`d_model` of the schedule options must be the width"),
-    ],
-)
-def test_wrong_options_are_errors(wrong, message):
-    with pytest.raises(ConfigError, match=message):
-        ScheduleOptions(**wrong)
-    with pytest.raises(ConfigError, match="must be one of constant"):
-        object.__setattr__(options := ScheduleOptions(), "name", "zigzag")
-        schedule(options)
-
-
 # ---- defaults
 
 # Table 2.1 of Brown et al. 2020: width and learning rate of GPT-3 Small to 175B.
@@ -128,63 +101,12 @@ GPT3 = {
     768: 6e-4, 1024: 3e-4, 1536: 2.5e-4, 2048: 2e-4, 2560: 1.6e-4, 4096: 1.2e-4, 5140: 1e-4,
 }  # fmt: skip
 RECIPES = Path(__file__).parents[2] / "recipes"
-BERT = dict(vocab_size=40, d_model=32, d_ff=64, heads=4, layers=2, max_length=16)
-
-
-def bert() -> EncoderWithHeads:
-    kind = model_class("bert")
-    torch.manual_seed(0)
-    return EncoderWithHeads(kind(kind.Config(**BERT)), {})
-
-
-def test_a_narrow_encoder_is_fine_tuned_by_the_defaults():
-    options = with_defaults(TrainingOptions(), defaults_of(bert(), trained_before=True))
-    rule = options.optimizer
-    assert (options.epochs, rule.name, rule.learning_rate) == (3, "adamw", 2e-4)
-    assert (rule.betas, rule.eps) == ((0.9, 0.999), 1e-8)
-    assert (rule.weight_decay, rule.max_grad_norm) == (0.01, 1.0)
 
 
 @pytest.mark.parametrize(("width", "rate"), GPT3.items())
 def test_rates_of_random_weights_fall_with_the_width_as_those_of_gpt3(width, rate):
     found = TRANSFORMER.of_random_weights(width).learning_rate
     assert rate / 1.6 < found < 1.6 * rate
-
-
-def test_what_is_set_stays_and_the_line_says_all_of_it():
-    given = TrainingOptions(
-        tokens=9000,
-        optimizer=OptimizerOptions("sgd", 0.5),
-        schedule=ScheduleOptions("constant"),
-    )
-    whole = with_defaults(given, defaults_of(Toy().module))
-    assert with_defaults(whole, defaults_of(bert(), trained_before=True)) == whole
-    assert (whole.epochs, whole.tokens, whole.optimizer.betas) == (None, 9000, (0.9, 0.999))
-    said = "SGD, learning rate 0.5, constant, gradient norm at most 1; 9,000 tokens; float32"
-    assert description(whole, "float32") == said
-    one = TrainingOptions(max_steps=1, epochs=1, tokens=1)
-    one = replace(one, optimizer=OptimizerOptions("adam", 0.5, max_grad_norm=0.0))
-    one = replace(one, schedule=ScheduleOptions("inverse-sqrt", warmup=4000))
-    assert description(with_defaults(one, defaults_of(Toy().module)), "float32") == (
-        "Adam, learning rate 0.5, inverse-sqrt after a warm-up of 4,000 steps, betas 0.9 and "
-        "0.999; 1 step or 1 epoch or 1 token; float32"
-    )
-    usual = with_defaults(TrainingOptions(), TRANSFORMER.of_trained_weights(384))
-    assert description(usual, "bfloat16") == (
-        "AdamW, learning rate 5e-05, linear after a warm-up of 10%, betas 0.9 and 0.999, "
-        "weight decay 0.01, gradient norm at most 1; 3 epochs; bfloat16"
-    )
-
-
-@pytest.mark.parametrize(
-    ("batches", "accumulated", "epochs", "steps"),
-    [(67, 1, 3, None), (66, 1, 4, 198), (10, 1, 20, 30), (10, 3, 30, 10), (0, 1, 30, 0)],
-)
-def test_small_data_are_read_until_there_are_200_steps(batches, accumulated, epochs, steps):
-    given = TrainingOptions(epochs=3, gradient_accumulation_steps=accumulated)
-    found = with_enough_epochs(given, batches).epochs
-    reason = "" if steps is None else f", since 3 would be {steps} steps"
-    assert (found, found.reason) == (epochs, reason)
 
 
 @pytest.mark.parametrize("name", ["minilm-mrpc", "minilm-stsb", "minilm-conll2003"])

@@ -9,7 +9,6 @@ import torch
 from toy import Toy, averaged, options
 
 from regard.checkpoints.store import read_tensors
-from regard.errors import ConfigError
 from regard.training.callbacks import Callback
 from regard.training.options import (
     AveragingOptions,
@@ -142,8 +141,3 @@ def test_a_mean_from_the_start_is_that_of_all_weights_and_of_the_first(tmp_path)
     for n, (name, _) in enumerate(task.module.named_parameters()):
         expected = torch.stack([one[n] for one in seen[3:]]).mean(0)
         torch.testing.assert_close(published[name].double(), expected, atol=1e-6, rtol=1e-5)
-
-
-def test_two_means_at_once_are_an_error():
-    with pytest.raises(ConfigError, match="are two means of weights"):
-        options(averaging=AveragingOptions(nonmono=3))
