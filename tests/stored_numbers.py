@@ -1,4 +1,4 @@
-"""What tiny models compute, in few numbers, which tests/numbers.json stores.
+"""What tiny models and tests/programs.toml compute, in few numbers, which tests/numbers.json stores.
 
 `python tests/stored_numbers.py` writes the file: whoever changes what a model computes sees it in
 the change, since the folders and reports of users rely on it. All is computed in double precision,
@@ -8,9 +8,10 @@ with weights that are not drawn, so that other computers get the same numbers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,11 +166,63 @@ def of_attention(case: Case) -> dict[str, float]:
     return numbers
 
 
+def numbers_in(result: Any) -> Iterator[Tensor]:
+    """All numbers of a result: of tensors, parameters, fields, texts and containers."""
+    if isinstance(result, Tensor):
+        sizes = torch.tensor([result.dim(), *result.shape])
+        yield sizes
+        values = (sizes if result.is_meta else result).detach().double()
+        yield values.nan_to_num(0.5, 2.0, -3.0).asinh().flatten()
+    elif isinstance(result, torch.nn.Module):
+        yield from numbers_in(result.state_dict())
+    elif is_dataclass(result):
+        yield from numbers_in([getattr(result, field.name) for field in fields(result)])
+    elif isinstance(result, str):
+        yield torch.tensor([*map(ord, result), -1])
+    elif isinstance(result, Iterable):
+        parts = [*(result.items() if isinstance(result, dict) else result)]
+        yield torch.tensor([len(parts)])
+        for part in parts:
+            yield from numbers_in(part)
+    else:
+        yield torch.tensor([-1.0 if result is None else float(result)])
+
+
+def filled_with(*sizes: int) -> Tensor:
+    """Numbers of which no two are alike."""
+    angles = 1 + 1.3 * torch.arange(torch.Size(sizes).numel(), dtype=torch.float64)
+    return angles.sin().view(sizes)
+
+
+def texts(rows: int = 3) -> Sequences:
+    """Up to three texts, of 7, 1 and 4 tokens."""
+    return Sequences(registry.ids(rows, 7), torch.tensor([7, 1, 4])[:rows])
+
+
+def of_program(part: str, name: str) -> list[float]:
+    """What a program of tests/programs.toml gives: each number is of every 16th of its results."""
+    names = dict(
+        torch=torch, replace=replace, Sequences=Sequences, texts=texts, ids=registry.ids,
+        x=filled_with, filled=filled, model=lambda name, n=0: filled(new_model((name, n))).eval(),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        names["patch"] = patch.setattr
+        exec(PROGRAMS[part][name], names)
+    return [digest(numbers_in(names["result"][start::16])) for start in range(16)]
+
+
+PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 ALL = [*dict.fromkeys((*registry.CASES, *registry.ENCODERS)), *((name, -1) for name in MORE)]
 each_case = pytest.mark.parametrize("case", ALL, ids=registry.name_of)
 PARTS: dict[str, Callable[[Case], dict[str, float]]] = {
     "models": of_model, "layers": of_layers, "attention": of_attention
 }  # fmt: skip
+
+
+def each_program(part: str) -> pytest.MarkDecorator:
+    """Parametrizes a test with the names of the programs of a part."""
+    return pytest.mark.parametrize("name", PROGRAMS[part])
 
 
 def sizes() -> dict[str, dict[str, dict[str, Any]]]:
@@ -186,7 +239,16 @@ def compare(part: str, case: Case) -> None:
     assert PARTS[part](case) == pytest.approx(expected, rel=1e-6), meant
 
 
+def compare_program(part: str, name: str) -> None:
+    """Check what a program gives against the file."""
+    expected = json.loads(FILE.read_text())["programs"][part].get(name)
+    meant = f"if the change is meant, python tests/{Path(__file__).name}"
+    assert of_program(part, name) == pytest.approx(expected, rel=1e-6), meant
+
+
 if __name__ == "__main__":
     NUMBERS = {p: {registry.name_of(case): of(case) for case in ALL} for p, of in PARTS.items()}
-    lines = json.dumps({"sizes": sizes(), **NUMBERS}, indent=1).replace("\n   ", " ")
+    RESULTS = {part: {name: of_program(part, name) for name in of} for part, of in PROGRAMS.items()}
+    stored = {"sizes": sizes(), **NUMBERS, "programs": RESULTS}
+    lines = json.dumps(stored, indent=1).replace("\n   ", " ")
     FILE.write_text(lines.replace("\n  }", " }") + "\n")

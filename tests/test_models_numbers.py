@@ -2,7 +2,7 @@
 
 import json
 
-from stored_numbers import FILE, compare, each_case, sizes
+from stored_numbers import FILE, compare, compare_program, each_case, each_program, sizes
 
 
 def test_published_sizes_are_what_they_were_before():
@@ -12,3 +12,8 @@ def test_published_sizes_are_what_they_were_before():
 @each_case
 def test_each_model_computes_what_it_computed_before(case):
     compare("models", case)
+
+
+@each_program("models")
+def test_programs_of_models_give_what_they_gave_before(name):
+    compare_program("models", name)
