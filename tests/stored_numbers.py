@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,16 @@ MORE: dict[str, dict[str, Any]] = {
 TARGET = registry.ids(3, 9)
 
 
+@cache
+def sines(count: int) -> Tensor:
+    """Numbers of which no two are alike."""
+    return torch.arange(1, count + 1, dtype=torch.float64).sin()
+
+
 def digest(tensors: Iterable[Tensor]) -> float:
     """One number in which every element of the tensors counts, and its place."""
     flat = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
-    number = (flat + torch.arange(1, len(flat) + 1).sin()).square().mean().sqrt()
+    number = (flat + sines(2 ** len(flat).bit_length())[: len(flat)]).square().mean().sqrt()
     return float(f"{number:.9g}")
 
 
@@ -68,6 +75,20 @@ def new_model(case: Case) -> Any:
     small = {f: 0.003 for f in numbers if f.endswith("_eps")}
     torch.manual_seed(0)
     return kind(replace(config, **changes | small))
+
+
+@cache
+def begun(case: Case) -> tuple[Any, float]:
+    """A model that is filled, and the number of its initial weights."""
+    model = new_model(case)
+    initial = digest(model.parameters())
+    return filled(model), initial
+
+
+@cache
+def stored() -> dict[str, Any]:
+    """What the file holds."""
+    return json.loads(FILE.read_text())
 
 
 def filled(model: Any) -> Any:
@@ -95,24 +116,22 @@ def passes(model: Any) -> list[Tensor]:
 
 
 def of_model(case: Case) -> dict[str, float]:
-    """Initial weights, states in use and in training, and the logits of an output layer."""
-    model = new_model(case)
-    numbers = {"initial": digest(model.parameters())}
-    for mode in (False, True):
-        torch.manual_seed(3)
-        states = passes(filled(model).train(mode))
-        numbers["train" if mode else "eval"] = digest(states)
+    """Initial weights, states in use, and the logits of an output layer."""
+    model, initial = begun(case)
+    states = passes(model.eval())
+    numbers = {"initial": initial, "eval": digest(states)}
     if hasattr(model, "new_head"):
         batch = registry.read_by(model, registry.source())
-        numbers["first"] = digest(model.eval().states(batch, batch.first_tokens()))
+        numbers["first"] = digest(model.states(batch, batch.first_tokens()))
     if hasattr(model, "step"):
-        numbers["logits"] = digest([model.eval().head.logits(states[0]).log_softmax(-1)])
+        numbers["logits"] = digest([model.head.logits(states[0]).log_softmax(-1)])
     return numbers
 
 
 def of_layers(case: Case) -> dict[str, float]:
-    """The gradients of a loss in training; the scores of an encoder's heads, new and in use."""
-    model = filled(new_model(case)).train()
+    """States and gradients of a loss in training; an encoder's heads, new and in training."""
+    model = begun(case)[0].train()
+    model.zero_grad()
     torch.manual_seed(3)
     states = passes(model)
     loss = states[-1].square().sum()
@@ -120,7 +139,7 @@ def of_layers(case: Case) -> dict[str, float]:
         loss = model.head.loss(states[0].flatten(0, 1), TARGET.flatten(), 0.1)[0]
     loss.backward()
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    numbers = {"gradient": digest([loss[None], *gradients])}
+    numbers = {"gradient": digest([*states, loss[None], *gradients])}
     if not hasattr(model, "new_head") or case[1] > 0:
         return numbers
     batch = registry.read_by(model, registry.source(7))
@@ -129,10 +148,8 @@ def of_layers(case: Case) -> dict[str, float]:
         with suppress(ConfigError):
             head = model.new_head(kind, 3)
             numbers[f"new {kind} head"] = digest(head.parameters())
-            whole = filled(EncoderWithHeads(model, {kind: head}))
-            numbers[f"{kind} head"] = digest(
-                whole.train(mode).scores(kind, batch) for mode in (False, True)
-            )
+            whole = filled(EncoderWithHeads(model, {kind: head})).train()
+            numbers[f"{kind} head"] = digest([whole.scores(kind, batch)])
     return numbers
 
 
@@ -146,7 +163,7 @@ class Weights(registry.Recorder):
 
 def of_attention(case: Case) -> dict[str, float]:
     """Attention weights and states of a pass, in use and in training; logits step by step."""
-    model, numbers = filled(new_model(case)), {}
+    model, numbers = begun(case)[0], {}
     for mode in ("train", "eval"):
         listener = Weights(getattr(model, mode)())
         listener.kept = []
@@ -221,7 +238,7 @@ PARTS: dict[str, Callable[[Case], dict[str, float]]] = {
 
 
 def each_program(part: str) -> pytest.MarkDecorator:
-    """Parametrizes a test with the names of the programs of a part."""
+    """Parametrize a test with the names of the programs of a part."""
     return pytest.mark.parametrize("name", PROGRAMS[part])
 
 
@@ -234,14 +251,14 @@ def sizes() -> dict[str, dict[str, dict[str, Any]]]:
 
 def compare(part: str, case: Case) -> None:
     """Check what a part of a tiny model computes against the file."""
-    expected = json.loads(FILE.read_text())[part].get(registry.name_of(case))
+    expected = stored()[part].get(registry.name_of(case))
     meant = f"if the change is meant, python tests/{Path(__file__).name}"
     assert PARTS[part](case) == pytest.approx(expected, rel=1e-6), meant
 
 
 def compare_program(part: str, name: str) -> None:
     """Check what a program gives against the file."""
-    expected = json.loads(FILE.read_text())["programs"][part].get(name)
+    expected = stored()["programs"][part].get(name)
     meant = f"if the change is meant, python tests/{Path(__file__).name}"
     assert of_program(part, name) == pytest.approx(expected, rel=1e-6), meant
 
@@ -249,6 +266,6 @@ def compare_program(part: str, name: str) -> None:
 if __name__ == "__main__":
     NUMBERS = {p: {registry.name_of(case): of(case) for case in ALL} for p, of in PARTS.items()}
     RESULTS = {part: {name: of_program(part, name) for name in of} for part, of in PROGRAMS.items()}
-    stored = {"sizes": sizes(), **NUMBERS, "programs": RESULTS}
-    lines = json.dumps(stored, indent=1).replace("\n   ", " ")
+    new = {"sizes": sizes(), **NUMBERS, "programs": RESULTS}
+    lines = json.dumps(new, indent=1).replace("\n   ", " ")
     FILE.write_text(lines.replace("\n  }", " }") + "\n")

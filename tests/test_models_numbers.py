@@ -1,12 +1,10 @@
 """Models compute what they computed before: initial weights, states and logits."""
 
-import json
-
-from stored_numbers import FILE, compare, compare_program, each_case, each_program, sizes
+from stored_numbers import compare, compare_program, each_case, each_program, sizes, stored
 
 
 def test_published_sizes_are_what_they_were_before():
-    assert sizes() == json.loads(FILE.read_text())["sizes"]
+    assert sizes() == stored()["sizes"]
 
 
 @each_case
