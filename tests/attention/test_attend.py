@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import PLAIN, Dot, attend
-from regard.attention.capture import CapturePoint, listening, muted
+from regard.attention.capture import CapturePoint, listening
 from regard.attention.masks import padding
 from regard.ops import KeyMask
 
@@ -209,11 +209,3 @@ def test_captured_weights_equal_the_formula(recorder):
     attend(x, x, x, mask=KeyMask(grid), capture=CapturePoint("decoder"))
     scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
     torch.testing.assert_close(recorder.taken[0], scores.softmax(-1))
-
-
-def test_muted_closes_capture_points(recorder):
-    capture, x = CapturePoint("encoder"), torch.randn(1, 1, 3, 4)
-    with muted():
-        assert not capture.is_wanted
-        attend(x, x, x, capture=capture)
-    assert capture.is_wanted and not recorder.taken

@@ -111,32 +111,6 @@ def test_a_head_mask_acts_alike_with_and_without_capture():
     assert not sites[2].weights.any()
 
 
-def test_a_head_mask_acts_under_attention_dropout():
-    model = bert(attention_dropout=0.4).train()
-    torch.manual_seed(0)
-    with heads_masked(model, {1: [2]}):
-        masked = model.encode(TEXTS)
-    value = attentions(model)[1].query_key_value.weight.unflatten(0, (3, 4, 4))
-    bias = attentions(model)[1].query_key_value.bias.unflatten(0, (3, 4, 4))
-    with torch.no_grad():
-        value[2, 1], bias[2, 1] = 0.0, 0.0  # a head whose values are zero says nothing
-    torch.manual_seed(0)
-    assert far(masked, model.encode(TEXTS)) < 1e-5
-
-
-@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
-def test_heads_of_each_kind_of_attention_can_be_masked(kind):
-    model, target = transformer(), torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 4]])
-    with torch.no_grad():
-        plain = model(TEXTS, Sequences.full(target)).hidden
-        with heads_masked(model, {2: [2]}, kind):
-            masked = model(TEXTS, Sequences.full(target)).hidden
-        output = attentions(model, kind)[2].output.weight
-        output[:, 4:8] = 0.0
-        torch.testing.assert_close(masked, model(TEXTS, Sequences.full(target)).hidden)
-    assert (masked - plain).abs().max() > 1e-3
-
-
 def test_gates_act_on_a_shared_memory_as_on_copies_of_it():
     ours = shaken(CrossAttention(8, 2))
     hidden, memory = torch.randn(6, 3, 8), torch.randn(2, 4, 8)

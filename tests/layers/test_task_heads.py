@@ -147,20 +147,6 @@ def test_choosing_a_layer_computes_no_later_ones():
     assert computed == [0, 0, 1, 2]
 
 
-def test_a_scalar_mix_learns_its_weights_and_gamma():
-    mix = ScalarMix(6)
-    target = 3 * STATES[2]
-    optimizer = torch.optim.Adam(mix.parameters(), 0.1)
-    for _ in range(200):
-        optimizer.zero_grad()
-        (mix(iter(STATES)) - target).square().mean().backward()
-        optimizer.step()
-    assert mix.scalars.softmax(0).argmax() == 2 and abs(mix.gamma.item() - 3) < 0.1
-    known = ScalarMix.of(mix.scalars.tolist(), mix.gamma.item())
-    torch.testing.assert_close(known(iter(STATES)), mix(iter(STATES)))
-    assert not any(parameter.requires_grad for parameter in known.parameters())
-
-
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -211,18 +211,6 @@ def test_a_state_is_used_once_and_an_empty_row_keeps_its_own():
         model.carried(some, state)
 
 
-def test_cleared_rows_start_from_zeros_and_others_go_on():
-    model, words = build(), tokenizer()
-    _, state = model.carried(batch_of(model, SENTENCES[:2], words))
-    following = batch_of(model, ["the cat sat", "a dog"], words)
-    layers, _ = model.carried(following, state.copy().cleared(torch.tensor([True, False])))
-    *_, zeros = model.states(following)
-    kept = model.carried(following, state)[0][-1]
-    torch.testing.assert_close(layers[-1][0], zeros[0])
-    torch.testing.assert_close(layers[-1][1], kept[1])
-    assert not torch.allclose(kept[0], zeros[0])
-
-
 def test_both_language_models_equal_the_equations_and_carry_their_state():
     model, words = build(), tokenizer()
     naive, texts = Naive(model), ["the cat sat on", "a zebra dog mat"]

@@ -17,7 +17,6 @@ from regard.models.adaptive_transformer import AdaptiveTransformer, AdaptiveTran
 from regard.models.gpt2 import GPT, GPT2, GPT2Config
 from regard.models.gpt3 import GPT3, GPTNeo
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.text import train
 
 
 def test_matrices_before_the_residual_sum_have_smaller_initial_weights():
@@ -70,15 +69,6 @@ def test_empty_prompts_without_bos_and_texts_beyond_the_context_raise_errors():
         tiny()(torch.ones(1, 7, dtype=torch.long))
     with pytest.raises(ConfigError, match="prompt of row 1 has 7 tokens, .* at most 6"):
         generate(tiny(), Sequences.of([[3], [3] * 7], None))
-
-
-def test_templates_add_the_special_tokens_that_the_tokenizer_has():
-    plain = train("words", ["a b"], 20)
-    assert GPT.template(plain).apply([[7], [8, 9]]).ids == [7, 8, 9]
-    marked = train("words", ["a b"], 20, special_tokens=["<unk>", "<s>", "<sep>", "<cls>"])
-    bos, sep, cls = marked.bos_id, marked.sep_id, marked.cls_id
-    assert GPT2.template(marked).apply([[7]]).ids == [bos, 7, cls]
-    assert GPT2.template(marked).apply([[7], [8, 9]]).ids == [bos, 7, sep, 8, 9, cls]
 
 
 # ---- gpt3

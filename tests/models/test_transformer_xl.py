@@ -191,19 +191,6 @@ def test_a_token_sees_the_window_that_the_memory_implies():
     assert moved.nonzero().flatten().tolist() == list(range(5, 11))
 
 
-@torch.no_grad()
-def test_with_memory_shares_the_weights_and_changes_memory_and_clamp():
-    model, ids = tiny(memory_length=4), drawn(1, 30)
-    longer = model.with_memory(30, max_distance=10)
-    assert (longer.config.memory_length, longer.config.max_distance) == (30, 10)
-    assert model.config.memory_length == 4
-    assert all(a is b for a, b in zip(model.parameters(), longer.parameters(), strict=True))
-    one = tiny(memory_length=30, max_distance=10)
-    pieces = [7] * 4 + [2]
-    torch.testing.assert_close(stepped(longer, ids, pieces)[0], stepped(one, ids, pieces)[0])
-    assert model.with_memory(0).config.memory_length == 0
-
-
 @pytest.mark.parametrize("field", ["d_embed", "d_model", "d_inner"])
 def test_sizes_beyond_the_weights_are_rejected_before_a_model_is_built(field):
     config, weights, _ = opened("clamped")
