@@ -16,7 +16,6 @@ from regard.text.trees import (
     chains,
     from_linearized,
     linearized,
-    numbered_trees,
     read_trees,
     simplified,
     tree_of,
@@ -92,13 +91,6 @@ def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
     assert count == 3914 and not labels
 
 
-def test_trees_over_several_lines_begin_on_numbered_lines():
-    lines = ["", "( (S", "   (NN a) ))  (X (Y b))", "(Z", " c)"]
-    numbers, trees = zip(*numbered_trees(lines), strict=True)
-    assert numbers == (2, 3, 4)
-    assert [str(tree) for tree in trees] == ["( (S (NN a)))", "(X (Y b))", "(Z c)"]
-
-
 @pytest.mark.parametrize(
     "brackets, line, problem",
     [
@@ -118,32 +110,6 @@ def test_errors_name_line_and_problem(brackets, line, problem):
     with pytest.raises(TreeError, match=f"line {line}: .*{problem}") as raised:
         read_trees(brackets)
     assert raised.value.line == line
-
-
-def test_as_many_brackets_as_are_allowed_are_inside_each_other():
-    assert len(read_trees("(X " * 399 + "(N a)" + ")" * 399)[0].spans()) == 399
-
-
-@pytest.mark.parametrize(
-    "brackets, expected",
-    [
-        ("( (S (NP-SBJ-1 (-NONE- *)) (VP=2 (VB go) (ADVP|PRT (RB up)))))",
-         "(S (VP (VB go) (ADVP (RB up))))"),
-        ("( (S (NN a)) (S (NN b)))", "(TOP (S (NN a)) (S (NN b)))"),
-        ("(UH yes)", "(TOP (UH yes))"),
-        ("( (UH yes))", "(TOP (UH yes))"),
-        ("(S ( (NN a) (NN b)) (-LRB- -LRB-))", "(S (NN a) (NN b) (-LRB- -LRB-))"),
-        ("(S (S (S (NN a))))", "(S (S (S (NN a))))"),
-    ],
-)  # fmt: skip
-def test_treebank_trees_are_simplified(brackets, expected):
-    (tree,) = read_trees(brackets)
-    assert str(simplified(tree)) == expected
-
-
-def test_brackets_among_the_words_are_escaped():
-    tree = ConstituencyTree("X", (ConstituencyTree("(", word=":-)"),))
-    assert str(tree.children[0]).endswith(" :--RRB-)")
 
 
 @pytest.mark.parametrize(
