@@ -39,6 +39,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if value is None or isinstance(value, int | str):
         return value
+    if isinstance(value, Path | torch.device | torch.dtype):
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         return {type(value).__name__: values}

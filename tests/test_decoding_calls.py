@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from decoding import decoding_mocks, recording, test_streaming
+from shared_fixtures import compiled
 from stored_calls import calls, check, result_of, waves, write
 
 from regard import ops
@@ -26,8 +27,8 @@ from regard.models import model_class
 from regard.ops import KeyMask
 
 MODULES = (
-    "beam filters generation_config length_penalty loop option_types prefix_cache ranking settings "
-    "steps streaming"
+    "beam cuda_graphs filters generation_config length_penalty loop option_types prefix_cache "
+    "ranking settings steps streaming"
 )
 NAMES = {
     name: value
@@ -40,7 +41,7 @@ SHARED = [*range(3, 9), *range(3, 9), *range(3, 9)]
 
 def model_of(name: str, seed: int, **config):
     kind = model_class(name)
-    model = kind(kind.Config(vocab_size=11, d_model=8, heads=2, **config)).double().eval()
+    model = kind(kind.Config(vocab_size=11, d_model=8, **config)).double().eval()
     with torch.no_grad():
         for n, weight in enumerate(model.parameters()):
             weight.copy_(0.3 * waves(*weight.shape, seed=seed + n))
@@ -124,9 +125,10 @@ def replayed(model, rows, method):
         start, scores, left = recording.recorded(run)
         return lambda: (counts.append(list(scores.shape[:2])), start()), scores, left
 
-    with pytest.MonkeyPatch.context() as patch, ops.reference():
+    with pytest.MonkeyPatch.context() as patch, ops.without(*compiled()):
         patch.setattr(cuda_graphs, "DEVICES", ("cpu",))
         patch.setattr(cuda_graphs, "OWN", 1)
+        patch.setattr(cuda_graphs, "_replays", {})
         patch.setattr(cuda_graphs, "recorded", recorded)
         patch.setattr(Padding, "trivial", lambda mask, keys: False)
         patch.setattr(KeyMask, "padding", padding)
@@ -143,7 +145,7 @@ def text(words, before, stops=(), kind="bytes"):
     """What is shown of a text token by token, and how it ends."""
     tokenizer = test_streaming.tokenizer_of(kind)
     shown, seen = NAMES["GeneratedText"](tokenizer, before, stops), []
-    for token in tokenizer.encode(words).ids:
+    for token in tokenizer.encode(words).ids if isinstance(words, str) else words:
         shown.add(token)
         seen.append(shown.ready())
     shown.end(2)
@@ -154,11 +156,12 @@ def t(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-LM = model_of("gpt2", 16, layers=1, max_length=24, bos=1, eos=2)
-MT = model_of("transformer", 9, d_ff=12, encoder_layers=1, decoder_layers=1, max_length=24)
-LONG = model_of("gpt2", 16, layers=1, max_length=600, bos=1, eos=2)
+LM = model_of("gpt2", 16, heads=2, layers=1, max_length=24, bos=1, eos=2)
+MT = model_of("transformer", 9, heads=2, d_ff=12, encoder_layers=1, decoder_layers=1, max_length=24)
+LONG = model_of("gpt2", 16, heads=2, layers=1, max_length=600, bos=1, eos=2)
 TREES = NAMES["TreeVocabulary"]({"S": 3, "N": 5}, {"S": 4, "N": 6}, 7)
-NAMES |= dict(LONG=LONG, TREES=TREES, BYTES=test_streaming.in_bytes(), text=text)
+CELLS = model_of("lstm-lm", 3, tied=False)
+NAMES |= dict(CELLS=CELLS, LONG=LONG, TREES=TREES, BYTES=test_streaming.in_bytes(), text=text)
 NAMES |= dict(searched=searched, streamed=streamed, replayed=replayed)
 NAMES |= dict(LM=LM, MT=MT, RNN=recurrent(), PROMPTS=PROMPTS, SHARED=SHARED, Greedy=Greedy)
 NAMES |= dict(decode=decode, together=together, cached=cached, stored=stored, loaded=loaded)
@@ -166,6 +169,7 @@ NAMES |= dict(t=t, waves=waves, torch=torch, Sequences=Sequences, Slides=Sliding
 NAMES |= dict(generate=generate, options=options, with_options=with_options, mocks=decoding_mocks)
 
 
+@pytest.mark.filterwarnings("ignore:Decoding will not do")
 @pytest.mark.parametrize("call", calls("decoding"))
 def test_each_call_gives_what_it_gave_before(call):
     check(result_of(call, NAMES), calls("decoding")[call])

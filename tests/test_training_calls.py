@@ -24,8 +24,8 @@ from regard.training.interrupt import Paused
 from regard.training.run import train
 
 MODULES = (
-    "callbacks checkpointing compiling distributed flops loop metrics_log optimizers options run "
-    "steps"
+    "callbacks checkpointing compiling distributed flops interrupt loop metrics_log optimizers "
+    "options run steps"
 )
 NAMES = {
     name: value
@@ -159,6 +159,7 @@ def training(task=None, stop=None, again=None, freeze=(), sharded=False, **optio
         test=lambda: [SimpleNamespace(name="acc", value=0.5, signature="exact")],
     )
     with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         stack.enter_context(chdir(stack.enter_context(TemporaryDirectory())))
         if sharded:
