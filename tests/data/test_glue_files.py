@@ -7,83 +7,12 @@ import pytest
 from regard.data import read_glue
 from regard.errors import ConfigError, DataError
 
+
 # As the benchmark's own folders are laid out: (task, folder, part, file, header, line, row).
-BENCHMARK = [
-    ("cola", "train", "train.tsv", "", "gj04\t0\t*\tBill fell.", ("Bill fell.", "0")),
-    ("sst2", "dev", "dev.tsv", "sentence\tlabel", "so good \t1", ("so good ", "1")),
-    (
-        "mrpc",
-        "train",
-        "train.tsv",
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-        '1\t7\t8\tHe said "yes.\tYes.',
-        ('He said "yes.', "Yes.", "1"),
-    ),
-    (
-        "stsb",
-        "dev",
-        "dev.tsv",
-        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
-        "0\tnews\tMSR\t2012\t1\tnone\tnone\tA man.\tA hat.\t0.400",
-        ("A man.", "A hat.", "0.400"),
-    ),
-    (
-        "qqp",
-        "train",
-        "train.tsv",
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-        '1\t2\t3\tWhat is "x"?\tWhat\'s x?\t1',
-        ('What is "x"?', "What's x?", "1"),
-    ),
-    (
-        "mnli",
-        "dev_mismatched",
-        "dev_mismatched.tsv",
-        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
-        "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tlabel2\tgold_label",
-        "0\t1\t2\tslate\t(a)\t(b)\t(c)\t(d)\tIt rains.\tIt is wet.\tneutral\tneutral\tneutral",
-        ("It rains.", "It is wet.", "neutral"),
-    ),
-    (
-        "qnli",
-        "dev",
-        "dev.tsv",
-        "index\tquestion\tsentence\tlabel",
-        "0\tWho?\tShe did.\tnot_entailment",
-        ("Who?", "She did.", "not_entailment"),
-    ),
-    (
-        "rte",
-        "train",
-        "train.tsv",
-        "index\tsentence1\tsentence2\tlabel",
-        "0\tA.\tB.\tentailment",
-        ("A.", "B.", "entailment"),
-    ),
-    ("wnli", "dev", "dev.tsv", "index\tsentence1\tsentence2\tlabel", "0\tA\tB\t0", ("A", "B", "0")),
-]
-NAMES = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}
-
-
 def write(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes("".join(line + "\n" for line in lines if line).encode())
     return path
-
-
-@pytest.mark.parametrize(
-    ("task", "part", "file", "header", "line", "row"), BENCHMARK, ids=[b[0] for b in BENCHMARK]
-)
-def test_the_benchmarks_layout_of_each_task_is_read(tmp_path, task, part, file, header, line, row):
-    folder = tmp_path / NAMES.get(task, task.upper())
-    path = write(folder / file, header, line, line)
-    for rows in (
-        read_glue(task, folder, part),
-        read_glue(folder.name, tmp_path, part),  # the name in print, the folder of all tasks
-        read_glue(task, path),
-    ):
-        assert list(rows) == list(rows) == [row, row]
-        assert rows.file_of(0) == str(path)
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,6 @@ def test_pad_inverts_unpad(lengths):
     assert longest == packing.width
 
 
-def test_sequences_pad_select_and_move():
-    rows = Sequences.of([[5, 6, 7], [], [8]], pad=9)
-    assert rows.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
-    assert rows.keep.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
-    chosen = rows.select(torch.tensor([2, 2, 0])).to("cpu")
-    assert chosen.ids.tolist() == [[8, 9, 9], [8, 9, 9], [5, 6, 7]]
-    assert chosen.lengths.tolist() == [1, 1, 3] and len(chosen) == 3
-    assert Sequences.of([], pad=0).ids.shape == (0, 0)
-
-
 def test_masks_of_a_batch_and_of_its_first_tokens():
     padded = Sequences.of([[5, 6, 7], [8]], 0)
     flat, grid = padded.unpadded(), torch.rand(2, 1, 3, 3) > 0.5

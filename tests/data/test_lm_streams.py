@@ -31,31 +31,6 @@ def text(length):
     return TokenArray.of([range(length)], length)
 
 
-def grid(batch):
-    return batch.tokens.tolist(), batch.targets.tolist(), batch.fresh
-
-
-def test_three_streams_of_unequal_length_ignore_missing_targets():
-    windows = [
-        grid(window) for window in ParallelStreams(text(12), batch_size=3, sequence_length=2)
-    ]
-    assert windows == [
-        ([[0, 1], [4, 5], [8, 9]], [[1, 2], [5, 6], [9, 10]], True),
-        ([[2, 3], [6, 7], [10, 10]], [[3, 4], [7, 8], [11, X]], False),
-    ]
-
-
-def test_warmed_streams_start_before_their_targets():
-    columns = WarmedStreams(text(11), batch_size=3, sequence_length=2, warmup=3)
-    assert (columns.leading, columns.length) == (2, 3)
-    assert [grid(window) for window in columns] == [
-        ([[0, 1], [3, 4], [6, 7]], [[1, 2], [X, X], [X, X]], True),
-        ([[2], [5], [8]], [[3], [X], [X]], False),
-        ([[3, 4], [6, 7], [9, 9]], [[4, 5], [7, 8], [10, X]], False),
-        ([[5], [8], [9]], [[6], [9], [X]], False),
-    ]
-
-
 @given(st.integers(2, 80), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_warmed_streams_predict_every_token_once_after_its_context(length, rows, steps, lead):
     part = -(-(length - 1 - lead) // rows)
@@ -221,14 +196,3 @@ def test_separate_sentences_hold_each_sentence_once():
     expected = [naive([one]) for one in SENTENCES if one]
     assert sorted(found) == sorted(expected)
     assert len(found[0]) == max(map(len, expected))
-
-
-def test_streams_restart_one_after_the_other():
-    batches = BidirectionalStreams(both_ways(), batch_size=3, sequence_length=1, restart_every=2)
-    assert [batch.restarts.tolist() for batch in batches][:2] == [
-        [True, False, True],
-        [False, True, False],
-    ]
-    assert torch.equal(batches[1].to("cpu").restarts, batches[1].restarts)
-    plain = BidirectionalStreams(both_ways(), batch_size=3, sequence_length=1)
-    assert plain[1].restarts is None and plain.identity() != batches.identity()

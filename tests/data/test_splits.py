@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 from regard.data.splits import (
-    Fold,
     consecutive_folds,
     group_folds,
     group_split,
@@ -50,10 +49,6 @@ def test_group_split_never_separates_a_group(groups, share):
     inside = {group for group, one in zip(groups, chosen, strict=True) if one}
     outside = {group for group, one in zip(groups, chosen, strict=True) if not one}
     assert inside and outside and not inside & outside
-
-
-def test_last_split_takes_the_end():
-    assert last_split(10, 0.2).tolist() == [False] * 8 + [True] * 2
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -128,10 +123,6 @@ def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s
 def test_consecutive_folds_follow_one_another(count, folds):
     found = consecutive_folds(count, folds)
     assert np.all(np.diff(found) >= 0) and np.ptp(sizes(found, folds)) <= 1
-
-
-def test_a_fold_is_counted_from_1():
-    assert Fold(2, 3).mask(np.array([0, 1, 2, 1])).tolist() == [False, True, False, True]
 
 
 @pytest.mark.parametrize("folds", [2, 5])

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from regard.data import AnswerSpan, ChoiceQuestion, Question, read_choices, read_squad
+from regard.data import AnswerSpan, ChoiceQuestion, read_choices, read_squad
 from regard.errors import ConfigError, DataError
 
 CONTEXT = "The cat sat. The cat ran."
@@ -47,36 +47,6 @@ def test_squad_has_the_published_counts(shared, file, count, impossible):
     assert all(bool(q.answers) != q.impossible for q in found)
     assert all(q.context[a.start :][: len(a.text)] == a.text for q in found for a in q.answers)
     assert not read.report.events and found[0].title == "1973_oil_crisis"
-
-
-def test_articles_flat_records_and_questions_give_the_same(tmp_path):
-    nested = whole(asked(), asked("q2", "ran", 21), {"id": 3, "question": "?", "answers": []})
-    flat = [
-        {"id": "q1", "answers": {"text": ["cat"], "answer_start": [4]}},
-        {"id": "q2", "answers": {"text": ["ran"], "answer_start": [21]}},
-        {"id": "3", "answers": {"text": [], "answer_start": []}},
-    ]
-    for record, question in zip(flat, ("Who?", "Who?", "?"), strict=True):
-        record |= {"title": "T", "context": CONTEXT, "question": question}
-    expected = [
-        Question("q1", CONTEXT, "Who?", (AnswerSpan("cat", 4),), title="T"),
-        Question("q2", CONTEXT, "Who?", (AnswerSpan("ran", 21),), title="T"),
-        Question("3", CONTEXT, "?", (), impossible=True, title="T"),
-    ]
-    lines = write(tmp_path / "x.jsonl", "".join(json.dumps(record) + "\n" for record in flat))
-    compressed = tmp_path / "x.json.gz"
-    compressed.write_bytes(gzip.compress(json.dumps(nested).encode()))
-    for data in (
-        write(tmp_path / "x.json", nested),
-        compressed,
-        lines,
-        flat,
-        nested["data"],
-        expected,
-    ):
-        read = read_squad(data)
-        assert list(read) == list(read) == expected
-        assert [number for number, _ in read.numbered()] == [1, 2, 3]
 
 
 def test_misplaced_answers_raise_errors_are_moved_or_left_out():
@@ -137,12 +107,6 @@ def test_misplaced_answers_raise_errors_are_moved_or_left_out():
 def test_malformed_files_raise_located_errors(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         list(read_squad(write(tmp_path / "x.json", content)))
-
-
-def test_a_question_without_an_id_is_named_by_its_place_in_the_data():
-    record = {"question": "Who?", "context": "the cat", "answers": {"text": [], "answer_start": []}}
-    first, second = read_squad([record, record])
-    assert first.id != second.id and first.id.endswith("1")
 
 
 PLAIN = {"context": "It rains.", "question": "Wet?", "choices": ["yes", "no"], "answer": "yes"}
@@ -213,27 +177,6 @@ def test_swag_gives_a_start_and_four_ends(tmp_path):
         list(read_choices(swag(tmp_path / "x.csv", [*row[:-1], "4"])))
     with pytest.raises(DataError, match=r"x.csv:2: .*but is 'two'"):
         list(read_choices(swag(tmp_path / "x.csv", [*row[:-1], "two"])))
-
-
-def test_answers_are_given_by_number_or_text(tmp_path):
-    other = {"question": "Dry?", "choices": ["yes", "no", "so so"], "answer": 2, "id": "x"}
-    expected = [
-        ChoiceQuestion("It rains.", "Wet?", ("yes", "no"), 0),
-        ChoiceQuestion("", "Dry?", ("yes", "no", "so so"), 2),
-    ]
-    lines = json.dumps(PLAIN) + "\n\n" + json.dumps(other) + "\n"
-    for data in (
-        write(tmp_path / "x.jsonl", lines),
-        write(tmp_path / "lines.json", lines),
-        write(tmp_path / "whole.json", json.dumps([PLAIN, other])),
-        [PLAIN, other],
-        (PLAIN, expected[1]),
-    ):
-        assert list(read_choices(data)) == expected
-    hidden = {name: value for name, value in PLAIN.items() if name != "answer"}
-    assert list(read_choices([hidden], labels=False)) == [
-        ChoiceQuestion("It rains.", "Wet?", ("yes", "no"))
-    ]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,6 @@ class Letters:
         return [[ord(c) - 87 for c in text if not c.isspace()] for text in texts]
 
 
-SOURCE = FieldEncoder("source", Letters(), after=(2,))
-TARGET = FieldEncoder("target", Letters(), before=(1,), after=(2,))
-
-
 def rows_of(tokens):
     return [tokens[i].tolist() for i in range(len(tokens))]
 
@@ -99,54 +95,3 @@ def test_framed_and_truncated_sequences_equal_a_loop(texts, too_long, before, af
     wanted = [row if len(row) <= 6 else column.truncated(row) for row in wanted]
     found = encode([*texts, "a"], [column], "keep").columns[0]
     assert rows_of(found) == wanted and found.offsets[-1] == len(found.ids)
-
-
-# --- empty fields ------------------------------------------------------------------------------
-
-GAPS = [("a", "b"), ("", "b"), ("a", " \u2003"), ("", ""), ("b", "a")]
-
-
-def test_rows_with_an_empty_side_are_left_out_and_counted():
-    examples = encode(GAPS, [SOURCE, TARGET])
-    assert rows_of(examples.columns[0]) == [[10, 2], [11, 2]]
-    assert examples.report.events == {
-        "source: empty, example left out": {"count": 2, "first_line": 2},
-        "target: empty, example left out": {"count": 2, "first_line": 3},
-    }
-    assert str(examples.report) == (
-        "<list>: 5 examples read, 2 kept; source: empty, example left out: 2 (first at line 2); "
-        "target: empty, example left out: 2 (first at line 3)"
-    )
-
-
-# --- what is too long --------------------------------------------------------------------------
-
-
-def limited(too_long, max_length=4):
-    return [
-        FieldEncoder("source", Letters(), (), (2,), max_length, too_long),
-        FieldEncoder("target", Letters(), (1,), (2,), max_length, too_long),
-    ]
-
-
-LONG = [("abc", "ab"), ("abcd", "ab"), ("a", "abcde"), ("abcde", "abc")]
-
-
-def test_too_long_texts_are_truncated_and_counted():
-    examples = encode(LONG, limited("truncate"))
-    assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]] * 2 + [[10, 2], [10, 11, 12, 2]]
-    assert rows_of(examples.columns[1])[2:] == [[1, 10, 11, 2], [1, 10, 11, 2]]
-    assert examples.report.events == {
-        "source: longer than 4 tokens, truncated": {"count": 2, "first_line": 2},
-        "target: longer than 4 tokens, truncated": {"count": 2, "first_line": 3},
-    }
-
-
-def test_rows_with_too_long_texts_are_left_out_and_counted():
-    examples = encode(LONG, limited("skip"))
-    assert rows_of(examples.columns[0]) == [[10, 11, 12, 2]]
-    assert (examples.report.read, examples.report.kept) == (4, 1)
-    assert examples.report.events == {
-        "source: longer than 4 tokens, example left out": {"count": 2, "first_line": 2},
-        "target: longer than 4 tokens, example left out": {"count": 2, "first_line": 3},
-    }
