@@ -149,7 +149,8 @@ def of_layers(case: Case) -> dict[str, float]:
             head = model.new_head(kind, 3)
             numbers[f"new {kind} head"] = digest(head.parameters())
             whole = filled(EncoderWithHeads(model, {kind: head})).train()
-            numbers[f"{kind} head"] = digest([whole.scores(kind, batch)])
+            with torch.no_grad():
+                numbers[f"{kind} head"] = digest([whole.scores(kind, batch)])
     return numbers
 
 
@@ -161,6 +162,7 @@ class Weights(registry.Recorder):
         self.kept.append(weights)
 
 
+@torch.no_grad()
 def of_attention(case: Case) -> dict[str, float]:
     """Attention weights and states of a pass, in use and in training; logits step by step."""
     model, numbers = begun(case)[0], {}
