@@ -35,6 +35,7 @@ from stored_numbers import digest
 
 from regard.errors import DataError, RegardError
 from regard.metrics.score import Scores
+from regard.tasks import task_class
 from regard.text import train
 from regard.visual.attention_record import look
 
@@ -50,11 +51,36 @@ def tokenizer(kind: str) -> Any:
 
 
 @cache
-@torch.no_grad()
 def task(name: str) -> Any:
     """A task of tests/every_task.py with weights of which no two are alike."""
     torch.manual_seed(1)
-    made = every_task.MAKERS[name]()
+    return filled(every_task.MAKERS[name]())
+
+
+def trained(name: str) -> list[Any]:
+    """With what the training of a small recipe begins, and its scores; without dropout."""
+    recipes = tomllib.loads((HERE.parent / "options/recipes.toml").read_text())
+    Path("recipes").mkdir(exist_ok=True)
+    for file, text in recipes["files"].items():
+        Path("recipes", file).write_text(text)
+    made, recipe = every_task.MAKERS[name](), {**recipes["recipes"][name], "task": name}
+    recipe.pop("teacher", None)
+    kind = task_class(name)
+    options = kind.Recipe.model_validate(recipe, context={"folder": Path("recipes")})
+    learning = filled(kind.from_recipe(options, made.module, made.tokenizer))
+    batches = list(islice(learning.train_batches(), 2))
+    learning.module.training = True  # not that of its parts, which drop out
+    losses = learning.losses(batches[0], None)[0]
+    counts = learning.counts(batches[0])
+    example = kind.example(options, 5) if hasattr(kind, "example") else None
+    learning.module.training = False
+    scores, facts = learning.validate(), [learning.settings(), learning.notes()]
+    return [batches, counts, losses, example, scores, facts, learning.samples(options)]
+
+
+@torch.no_grad()
+def filled(made: Any) -> Any:
+    """The task in double precision, with weights that are not drawn."""
     for n, weight in enumerate(made.module.eval().double().parameters()):
         angles = 4.76 + 0.7 * n + 0.618 * torch.arange(weight.numel(), dtype=torch.float64) ** 2
         norm = bool((weight == 1).all())
@@ -137,7 +163,7 @@ class Calls:
     def plain(self, value: Any, depth: int = 0) -> Any:
         """A value as JSON has it; of many numbers one in which all count."""
         if isinstance(value, torch.Tensor | np.ndarray | np.generic):
-            array = np.asarray(value)
+            array = np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)
             if array.size <= (6 if array.dtype.kind == "f" else 200):
                 return array.tolist()
             one = digest([torch.from_numpy(array)]) if array.dtype.kind == "f" else None
