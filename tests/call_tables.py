@@ -125,7 +125,8 @@ class Calls:
             except (ValueError, LookupError, TypeError) as error:
                 said = self.plain(str(error)) if isinstance(error, RegardError) else ""
                 found = {type(error).__name__: said}
-        texts = [[Path(w.filename).stem, self.plain(str(w.message))] for w in warned]
+        own = [w for w in warned if "Triggered internally" not in str(w.message)]  # not torch's
+        texts = [[Path(w.filename).stem, self.plain(str(w.message))] for w in own]
         return {"gives": found, "warns": texts} if texts else found
 
     def called(self, name: str, *items: Any) -> Any:

@@ -90,7 +90,7 @@ def test_mean_and_standard_deviation_equal_numpy_s():
     assert f"loss {found.mean['loss']:.4g} ± " in repr(found)
     for page in (found._repr_html_(), (found.folder / "report.html").read_text()):
         assert "<table" in page and f"{found.mean['loss']:.4g}" in page and "fold 3" in page
-        assert 'href="fold-3/report.html"' in page
+    assert 'href="fold-3/report.html"' in page
 
 
 def test_a_fold_is_the_training_with_that_fold_in_its_recipe(thirds):
