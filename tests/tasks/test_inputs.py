@@ -158,7 +158,8 @@ def test_one_text_that_is_the_name_of_a_file_is_a_warning(name, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     masked = name in ("fill-mask", "masked-language-modeling")
     Path(text := "data.csv [MASK]" if masked else "data.csv").write_text("text\na warm mat\n")
-    with pytest.warns(UserWarning, match="is processed as a text, but is a file") as said:
-        task_named(name).predict(text)
-    of_words = task_of(name) in (*TAGGING, "embedding")
-    assert said[0].filename == __file__ or of_words
+    task = task_named(name)
+    for method in {"predict", "generate"}.intersection(dir(task)):
+        with pytest.warns(UserWarning, match="is processed as a text, but is a file") as said:
+            getattr(task, method)(text)
+        assert said[0].filename == __file__ or task_of(name) in (*TAGGING, "embedding")
