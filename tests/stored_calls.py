@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,12 @@ def plain(value: Any) -> Any:
         values = {field.name: plain(getattr(value, field.name)) for field in fields(value)}
         return {type(value).__name__: values}
     return [plain(part) for part in value] if isinstance(value, Iterable) else type(value).__name__
+
+
+def names_in(package: str, modules: str) -> dict[str, Any]:
+    """What these modules of a package define and import, by name."""
+    parts = (vars(import_module(f"{package}.{module}")) for module in modules.split())
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def result_of(call: str, names: dict[str, Any]) -> Any:

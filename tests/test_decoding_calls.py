@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from contextlib import chdir
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from decoding import decoding_mocks, recording, test_streaming
 from shared_fixtures import compiled
-from stored_calls import calls, check, result_of, waves, write
+from stored_calls import calls, check, names_in, result_of, waves, write
 
 from regard import ops
 from regard.attention.masks import Padding
@@ -30,11 +29,7 @@ MODULES = (
     "beam cuda_graphs filters generation_config length_penalty loop option_types prefix_cache "
     "ranking settings steps streaming"
 )
-NAMES = {
-    name: value
-    for module in MODULES.split()
-    for name, value in vars(import_module(f"regard.decoding.{module}")).items()
-}
+NAMES = names_in("regard.decoding", MODULES)
 PROMPTS = [[3, 4, 5, 6, 3, 4], [7], [], [8, 9, 3, 8, 9]]
 SHARED = [*range(3, 9), *range(3, 9), *range(3, 9)]
 

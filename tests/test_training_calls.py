@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack, chdir, contextmanager
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 import torch
-from stored_calls import calls, check, result_of, waves, write
+from stored_calls import calls, check, names_in, result_of, waves, write
 
 from regard.checkpoints.store import read_folder
 from regard.data.batches import IGNORE, Sequences
@@ -27,11 +26,7 @@ MODULES = (
     "callbacks checkpointing compiling distributed flops interrupt loop metrics_log optimizers "
     "options run steps"
 )
-NAMES = {
-    name: value
-    for module in MODULES.split()
-    for name, value in vars(import_module(f"regard.training.{module}")).items()
-}
+NAMES = names_in("regard.training", MODULES)
 KEPT = ("counters", "position", "precision", "scores", "learning_rate", "norm", "counts")
 CLOCK = [0.0]  # a second for each batch, and none for anything else
 

@@ -321,7 +321,7 @@ class TableRows(RowReader):
         for number, record in self.table.records(fields):
             location = self.table.path, number
             row = texts_of(record, fields, location, lists=self.lists)
-            if undecided and len(row) > 1 and COLUMNS.issuperset(plain_names(row)):
+            if undecided and 1 < len(row) == len({*row}) and COLUMNS.issuperset(plain_names(row)):
                 problem = f"may hold the names of the columns: {', '.join(row)}."
                 hint = (
                     "Give `columns` by these names, or write header = true in [data]; "
