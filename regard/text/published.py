@@ -2,8 +2,9 @@
 
 Formats:
 
-    a folder           with tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa),
-                       or encoder.json + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
+    a folder           of Marian, M2M-100 or fairseq (`regard.text.piece_tokenizer`), or with
+                       tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa), or encoder.json
+                       + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
     tokenizer.json     of the `tokenizers` library, any model
     vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased;
                        or of Transformer-XL, one word per line, with <eos>
@@ -30,6 +31,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import DataError, RegardError
+from regard.lazy import imported
 from regard.text import sentencepiece, vocab_files
 from regard.text.bpe import END, Pair, assemble, rebuild_merges
 from regard.text.preprocessing import Preprocessing, parse, processor_of, roles_of, template_in
@@ -200,6 +202,11 @@ LINE_END = "<eos>"  # the first word of Transformer-XL's vocabularies
 MERGES_NAMES = ("merges.txt", "vocab.bpe")
 BACKEND = "TokenizersBackend"  # of `transformers` 5, which gives no segments unless it is told to
 SEGMENTS = "token_type_ids"  # in `model_input_names`, where the model gets segments
+TWO_FILES = {  # what a folder holds -> the class of its tokenizer
+    sentencepiece.is_marian: "MarianTokenizer",
+    sentencepiece.is_m2m_100: "M2M100Tokenizer",
+    vocab_files.is_fairseq: "FairseqTokenizer",
+}
 MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
     "byte-bpe": "BPE",
@@ -219,7 +226,11 @@ def load(path: str | PathLike[str]) -> Tokenizer:
     Raises:
         DataError: a file is missing or malformed, or what it asks for is not supported.
     """
-    path = _main_file(Path(path))
+    path = Path(path)
+    for holds, kind in TWO_FILES.items():
+        if holds(path):
+            return imported("regard.text.piece_tokenizer:" + kind).load(path)
+    path = _main_file(path)
     if sentencepiece.is_model(path.name):
         return _sentencepiece(path)
     if path.suffix == ".txt":
@@ -454,10 +465,6 @@ def _sentencepiece(path: Path) -> Tokenizer:
     tokens = {**roles, **family.language(settings)}
     ids = {role: _id_of(fast, token) for role, token in tokens.items() if token in fast.get_vocab()}
     fast.post_processor = processor_of(family.template(ids), fast.id_to_token)
-    mask = settings.named.get("mask", AddedTokenSpec(roles.get("mask", ""), plain=True))
-    if family.mask_strips and mask is not None and mask.plain:
-        named = {**settings.named, "mask": AddedTokenSpec(mask.content, lstrip=True)}
-        settings = replace(settings, named=named)
     return _finish(path, fast, family.kind(model), settings, family.roles)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -317,8 +316,6 @@ class SentencePieceFamily:
     usual_language: str = "en_XX"
     types: tuple[str, ...] = UNIGRAM
 
-    mask_strips: ClassVar[bool] = False  # whether the mask takes the space before it
-
     def kind(self, model: SentencePieceModel) -> str:
         """The kind of the tokenizer for a model file of this class."""
         return model.tokenizer_kind if self.preprocessing is None else "unigram"
@@ -357,8 +354,6 @@ class SentencePieceFamily:
 
 class XlnetFamily(SentencePieceFamily):
     """XLNet's class: its last special token is a segment of its own."""
-
-    mask_strips = True
 
     def template(self, ids: Mapping[str, int]) -> Template:
         """A <sep> <cls>, and A <sep> B <sep> <cls>."""

@@ -34,9 +34,6 @@ from regard.suggest import nearest
 from regard.text.preprocessing import ROLES, processor_of, reason, template_in
 from regard.text.templates import Encoding, Template
 
-MARIAN = "regard.text.piece_tokenizer:MarianTokenizer"
-M2M_100 = "regard.text.piece_tokenizer:M2M100Tokenizer"
-FAIRSEQ = "regard.text.piece_tokenizer:FairseqTokenizer"
 TARGETS = "target_tokenizer"  # beside a tokenizer of sources, the folder of that of targets
 
 
@@ -340,15 +337,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Tokenizer:
         """Read a folder or a file; for formats see `regard.text.published.load`."""
-        from regard.text.sentencepiece import is_m2m_100, is_marian
-        from regard.text.vocab_files import is_fairseq
-
-        for is_kind, kind in ((is_marian, MARIAN), (is_m2m_100, M2M_100), (is_fairseq, FAIRSEQ)):
-            if is_kind(Path(path)):
-                read: Tokenizer = imported(kind).load(path)
-                break
-        else:
-            read = imported("regard.text.published:load")(path)
+        read: Tokenizer = imported("regard.text.published:load")(path)
         if (targets := Path(path) / TARGETS).is_dir():
             read.targets = Tokenizer.load(targets)
         return read
