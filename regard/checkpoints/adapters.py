@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field, create_model
+from pydantic import Field
 from torch import Tensor, nn
 
 from regard.attention.pruning import pruned_heads
@@ -85,7 +85,9 @@ class AdapterFields(Fields):
     """The fields of adapter_config.json that are read."""
 
     peft_type: Literal["LORA"]
-    target_modules: list[str] | str | None = None
+    target_modules: list[str] | re.Pattern[str] | None = None
+    exclude_modules: list[str] | re.Pattern[str] | None = None
+    layers_to_transform: list[int] | int | None = None
     rank_pattern: dict[str, int] | None = None
     base_model_name_or_path: Annotated[str, Field(min_length=1)]
     revision: str | None = None
@@ -111,17 +113,12 @@ class AdapterFields(Fields):
 
 # Fields that do not change the result: they act only in training, describe, or their effect is in
 # the tensors. Any other field that is set is an error.
-WITHOUT_EFFECT: Any = dict.fromkeys(
-    (
-        *("inference_mode", "peft_version", "lora_dropout"),
-        *("exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"),
-        *("fan_in_fan_out", "bias", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-        *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
-        "ensure_weight_tying",
-    ),
-    (Any, None),
-)
-AdapterConfig = create_model("AdapterConfig", __base__=AdapterFields, **WITHOUT_EFFECT)
+WITHOUT_EFFECT = {
+    *("inference_mode", "peft_version", "lora_dropout"),
+    *("layers_pattern", "modules_to_save", "fan_in_fan_out", "bias", "loftq_config"),
+    *("eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
+    *("megatron_config", "megatron_core", "runtime_config", "qalora_group_size"),
+}
 
 
 # ----------------------------------------------------------------------------------- adding
@@ -298,9 +295,9 @@ def read_adapter_config(folder: Path) -> AdapterFields:
             not supported.
     """
     where = folder / CONFIG
-    config: AdapterFields = read_json(where, AdapterConfig, error=ConfigError)
+    config: AdapterFields = read_json(where, AdapterFields, error=ConfigError)
     for name, value in (config.model_extra or {}).items():
-        if value not in (None, False, [], {}, ""):
+        if name not in WITHOUT_EFFECT and value not in (None, False, [], {}, ""):
             raise ConfigError(f"{where}: `{name}` is {value!r:.80}, which is not supported.")
     return config
 
@@ -389,9 +386,25 @@ def _check_factors(config: AdapterFields, layer: str, rank: int) -> None:
     """
     if rank not in (config.rank_pattern or {}).values():
         check_same(CONFIG, "r", config.r, f"the matrix {layer}{A_SUFFIX}", rank)
-    targets = config.target_modules
-    if isinstance(targets, list) and not any(f".{layer}".endswith(f".{name}") for name in targets):
-        check_same(CONFIG, "target_modules", targets, f"{WEIGHTS} has", layer)
+    number = int(next(filter(str.isdecimal, layer.split(".")), "0"))
+    layers = config.layers_to_transform
+    for field, agrees in (
+        ("target_modules", config.target_modules is None or _matches(config.target_modules, layer)),
+        ("exclude_modules", not _matches(config.exclude_modules or [], layer)),
+        (
+            "layers_to_transform",
+            layers in (None, [], number) or isinstance(layers, list) and number in layers,
+        ),
+    ):
+        if not agrees:
+            check_same(CONFIG, field, getattr(config, field), f"{WEIGHTS} has", layer)
+
+
+def _matches(modules: list[str] | re.Pattern[str], layer: str) -> bool:
+    """Whether names, the ends of names or a regular expression name a layer."""
+    if isinstance(modules, re.Pattern):
+        return modules.pattern == ALL_LINEAR or modules.fullmatch(layer) is not None
+    return any(f".{layer}".endswith(f".{name}") for name in modules)
 
 
 def _architecture(config: AdapterFields, layout: Layout, base: nn.Module) -> str:

@@ -47,6 +47,14 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         *("adapter", "adapter_config.json", {"target_modules": ["key"]}),
         *("`target_modules`", "adapter_model.safetensors"),
     ),
+    *(
+        ("adapter", "adapter_config.json", {field: value}, f"`{field}`", "query")
+        for field, value in (
+            *(("exclude_modules", ["query"]), ("exclude_modules", r".*0\.attention.*")),
+            *(("layers_to_transform", [1]), ("layers_to_transform", 1)),
+            ("target_modules", r".*\.key"),
+        )
+    ),
     ("int8", CONFIG, {"regard": {"weights": "bfloat16"}}, "`regard.weights`", "tensors"),
 ]
 
