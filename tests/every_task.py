@@ -29,6 +29,9 @@ from regard.text import Tokenizer, train
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun who where".split()
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+# what encoder-decoders are for: pairs of texts; trees, and turns of dialogues
+ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
+OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing", "dialogue")
 LIMIT = 24  # tokens that the encoders read
 # task -> the kind of its head and the number of its answers
 HEADS = {

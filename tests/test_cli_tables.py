@@ -16,6 +16,7 @@ from typing import Any
 import every_task
 import pandas
 import pytest
+from every_task import OF_ENCODER_DECODERS
 from test_cli import done, refused, regard
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -25,7 +26,6 @@ from regard.cli import app, predict
 from regard.cli.options import Opening, ShardedWork, Sharding
 from regard.data import files, readers
 from regard.sharded import manifest, worker
-from regard.tasks.folders import OF_ENCODER_DECODERS
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]

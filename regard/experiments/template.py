@@ -17,10 +17,9 @@ from pydantic_core import PydanticUndefined
 
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import NO_OPTIONS, schema_of
-from regard.models import model_class
+from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, section_class, sections_of
 from regard.tasks import TASKS, task_class
-from regard.tasks.folders import OF_ENCODER_DECODERS
 from regard.toml_text import dumps, toml_value
 
 # Fields that mean the same in every model's configuration.
@@ -73,26 +72,6 @@ USUAL_FIELDS = {
 }
 WIDTH = 96  # of a line, in characters
 NO_DEFAULT = (PydanticUndefined, dataclasses.MISSING, None)
-# task -> the ending of its data files; for all others txt of running text, and tsv
-FILE_ENDINGS = {
-    "embedding": "txt",
-    **dict.fromkeys(("tagging", "crf-tagging"), "conll"),
-    **dict.fromkeys(("parsing", "sequence-parsing"), "mrg"),
-    **dict.fromkeys(("question-answering", "multiple-choice", "dialogue"), "json"),
-}
-# task -> the model that is trained from random weights
-RANDOM_MODELS = {
-    **dict.fromkeys(OF_ENCODER_DECODERS, "transformer-prenorm"),
-    "language-modeling": "gpt2",
-    "span-corruption": "t5",
-    "masked-language-modeling": "bert",
-    "replaced-tokens": "electra",
-    "permutation-language-modeling": "xlnet",
-    "bidirectional-language-modeling": "elmo",
-    "captioning": "show-attend-tell",
-}
-# All other tasks fine-tune the model of a folder.
-FINE_TUNING = {"model": {"path": "path/to/model"}}
 
 
 def trained_tasks() -> list[str]:
@@ -167,14 +146,17 @@ def _toml_default(kind: Any, name: str) -> str:
 
 def _preset_options(task: str) -> dict[str, Any]:
     """The options that the template sets."""
-    section: Any = task_class(task).Recipe.model_fields["data"].annotation
-    file = f"train.{FILE_ENDINGS.get(task, 'txt' if section.running_text else 'tsv')}"
+    kind = task_class(task)
+    fields = kind.Recipe.model_fields
+    section: Any = fields["data"].annotation
+    file = f"train.{'txt' if section.running_text else kind.file_ending}"
     train = [file] if section.several_files else file
     preset = {"task": task, "data": {"train": train, "valid": 0.1}}
-    if task in RANDOM_MODELS:
-        return {**preset, "model": {"name": RANDOM_MODELS[task]}}
-    teacher = {"teacher": {"path": "path/to/teacher"}} if task == "embedding" else {}
-    return {**preset, **teacher, **FINE_TUNING}
+    if kind.new_model:
+        return {**preset, "model": {"name": kind.new_model}}
+    if "teacher" in fields and fields["teacher"].is_required():
+        preset["teacher"] = {"path": "path/to/teacher"}
+    return {**preset, "model": {"path": "path/to/model"}}
 
 
 def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iterator[str]:
@@ -246,7 +228,7 @@ def _default(kind: Any, name: str) -> Any:
 def _documented_class(kind: Any, preset: Mapping[str, Any]) -> Any:
     """The class with the docstrings of the options; for random weights the model's `Config`."""
     name: Any = preset.get("name")
-    return model_class(name).Config if name in RANDOM_MODELS.values() else kind
+    return model_class(name).Config if name in MODELS else kind
 
 
 def _first_paragraph(kind: Any) -> str:

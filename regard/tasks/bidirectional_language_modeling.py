@@ -142,6 +142,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
     """
 
     name = "bidirectional-language-modeling"
+    new_model = "elmo"
     commands = ("predict", "embed", "evaluate", "look")
     prediction_type = WordProbabilities
     decodes = False

@@ -274,6 +274,8 @@ class Captioner(text_to_text.TextToText):
     """
 
     name = "captioning"
+    pipeline = "image-to-text"
+    new_model = "show-attend-tell"
     commands = ("predict", "evaluate", "look")
     Recipe = CaptioningRecipe
     goal = ("cider", "max")

@@ -313,6 +313,7 @@ class TextClassifier(EncoderTask):
 
     name = "classification"
     head = "classes"
+    pipeline = "text-classification"
     prediction_type = LabelPrediction
     reads_pairs = True
     Recipe = ClassificationRecipe
@@ -336,6 +337,11 @@ class TextClassifier(EncoderTask):
         self.goal = (self.metric_names[0], "max")
         # in training alone
         self.label_smoothing, self.class_weights = 0.0, None
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether the model has the head, with several outputs."""
+        return isinstance(model, EncoderWithHeads) and model.outputs().get(cls.head, 0) > 1
 
     @classmethod
     def from_recipe(
@@ -545,6 +551,7 @@ class TextRegressor(EncoderTask):
 
     name = "regression"
     head = "classes"
+    pipeline = "text-classification"
     prediction_type = NumberPrediction
     reads_pairs = True
     Recipe = OneTargetRecipe
@@ -564,6 +571,11 @@ class TextRegressor(EncoderTask):
         self.metrics = replace(NUMBER_METRICS, glue=glue, names=tuple(metrics))
         self.metric_names = (*self.metrics.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether the model has the head, with one output."""
+        return isinstance(model, EncoderWithHeads) and model.outputs().get(cls.head) == 1
 
     @classmethod
     def from_recipe(

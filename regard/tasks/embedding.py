@@ -80,6 +80,8 @@ class Embedder(EncoderTask):
     prediction_type = VectorPrediction
     commands = ("embed", "predict", "evaluate", "look")
     columns = (0, 1, 2)
+    pipeline = "feature-extraction"
+    file_ending = "txt"
     Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
     goal = ("loss", "min")
     score_options = ("teacher.path",)
@@ -102,6 +104,11 @@ class Embedder(EncoderTask):
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
         return TextEncoder(self.encoder, self.input_format, self.pooling)
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether the model is an encoder, with heads or without."""
+        return isinstance(model, EncoderWithHeads) or cls.trains(type(model))
 
     # ---- training
 

@@ -60,7 +60,6 @@ class Parts:
 class EncoderTask(EmbedsTexts):
     """A model that reads texts and predicts by one head, with its tokenizer.
 
-    head: the kind of the head; "" for a task without one.
     prediction_type: what it predicts for a text.
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     pairs: whether it was trained on pairs; None: not known.
@@ -79,7 +78,6 @@ class EncoderTask(EmbedsTexts):
 
     module: EncoderWithHeads
     input_format: InputFormat
-    head: str = ""
     commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
@@ -284,6 +282,11 @@ class EncoderTask(EmbedsTexts):
     def trains(cls, model: type) -> bool:
         """Whether the model gives hidden states of a whole text."""
         return is_encoder(model)
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether the model has the head."""
+        return isinstance(model, EncoderWithHeads) and cls.head in model.heads
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -37,11 +37,11 @@ from regard.file_writing import check_new, creating, write_text
 from regard.habit_names import task_name
 from regard.layers.quantized import QuantizedMatrix, WeightType
 from regard.metrics.score import Scores
-from regard.models import is_encoder, name_of
+from regard.models import name_of
 from regard.models.config import Count, Probability, Size
 from regard.models.conversions import check_dtype, prepare
 from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
-from regard.models.protocols import EncoderDecoder
+from regard.models.protocols import EncoderDecoder, Generator
 from regard.recipe import Options
 from regard.schema import check_same, checked, joined_with_or
 from regard.suggest import nearest
@@ -65,45 +65,17 @@ TASK_OF = {
     "next_sentence": "next-sentence",
     "sentence_order": "sentence-order",
 }
-# what encoder-decoders are for: pairs of texts; trees, and turns of dialogues
-ENCODER_DECODERS = ("translation", "summarization", "text-to-text", "span-corruption")
-OF_ENCODER_DECODERS = (*ENCODER_DECODERS, "sequence-parsing", "dialogue")
 # what the published ones of a `model_type` are for; others turn any text into another
 PUBLISHED_FOR = {
     **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
     "pegasus": "summarization",
 }
-# a model -> the task that it is pre-trained by, and then used as such
-TRAINED_AS = {
-    "xlnet": "permutation-language-modeling",
-    "elmo": "bidirectional-language-modeling",
-}
-OF_CLASSES = ("classification", "multi-label-classification")  # of at least two; one is a number
-HEAD_OF = {task: kind for kind, task in TASK_OF.items()}
-HEAD_OF |= dict.fromkeys((*OF_CLASSES, "regression"), "classes")
-HEAD_OF["masked-language-modeling"] = "masked_lm"
 NAMED = ("classes", "tags", "crf")  # heads whose outputs have names
 
 
-def tasks_for(model: nn.Module) -> tuple[str, ...]:
+def tasks_for(model: nn.Module) -> list[str]:
     """The tasks that a model can be used for."""
-    if isinstance(model, EncoderWithHeads):
-        tasks = [TASK_OF[kind] for kind in TASK_OF if kind in model.heads]
-        if "classes" in model.heads:
-            is_number = model.outputs()["classes"] == 1
-            tasks[:1] = ["regression", OF_CLASSES[1]] if is_number else OF_CLASSES
-        if "masked_lm" in model.heads:
-            tasks.append("masked-language-modeling")
-        return (*tasks, "embedding")
-    if isinstance(model, EncoderDecoder) and model.reads_regions:
-        return ("captioning",)
-    encodes = is_encoder(type(model))
-    if not model.continues and not encodes:
-        return OF_ENCODER_DECODERS
-    tasks = ["language-modeling"] if model.continues else []
-    if name_of(model) in TRAINED_AS:
-        tasks.append(TRAINED_AS[name_of(model)])
-    return (*tasks, *(["embedding"] if encodes else []))
+    return [name for name in TASKS if task_class(name).fits(model)]
 
 
 def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: Path) -> None:
@@ -112,18 +84,18 @@ def check_task(task: str, model: nn.Module, settings: Mapping[str, Any], where: 
     Raises:
         CheckpointError: the model is for other tasks, or its head has another number of outputs.
     """
-    able = tasks_for(model)
-    if task not in able:
+    kind = task_class(task)
+    if not kind.fits(model):
         raise CheckpointError(
             f"{where}: `regard.task` is {task}, but the model of this folder, {_described(model)}, "
-            f"is for {joined_with_or(able)}. Correct the field, or use another folder."
+            f"is for {joined_with_or(tasks_for(model))}. Correct the field, or use another folder."
         )
     labels = settings.get("labels")
-    if not isinstance(model, EncoderWithHeads) or task not in HEAD_OF:
+    if not isinstance(model, EncoderWithHeads) or not kind.head:
         return
     if not isinstance(labels, list | tuple):
         return  # their types are checked with those of the other settings
-    outputs = model.outputs()[HEAD_OF[task]]
+    outputs = model.outputs()[kind.head]
     if len(labels) != outputs or len(set(map(repr, labels))) != outputs:
         raise CheckpointError(
             f"{where}: `regard.labels` must name each of the {outputs} answers of the head once, "
@@ -146,12 +118,9 @@ def kept_settings(
     Raises:
         ConfigError: labels and head do not fit together.
     """
-    inferred = task_of(model, config)[0]
-    if inferred in ENCODER_DECODERS:
-        return dict(settings) if task in OF_ENCODER_DECODERS else None
-    if inferred == "language-modeling" and task in tasks_for(model) and task != "embedding":
-        return dict(settings)
-    kind = HEAD_OF.get(task, "")
+    inferred, kind = task_of(model, config)[0], task_class(task).head
+    if isinstance(model, Generator) and not kind and task != "embedding":
+        return dict(settings) if task_class(task).fits(model) else None
     heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
     fits = inferred == task if kind in ("", "classes", "span") else kind in heads
     if not fits or kind not in NAMED or task == "regression":
@@ -194,15 +163,15 @@ def settings_for(task: str, model: nn.Module, config: Mapping[str, Any]) -> dict
     Raises:
         ConfigError: the model is not for this task, or labels and head do not fit together.
     """
-    if task not in (able := tasks_for(model)):
+    if not task_class(task).fits(model):
         raise ConfigError(
             f"The task {task} is not for this model, {_described(model)}. It is for "
-            f"{joined_with_or(able)}."
+            f"{joined_with_or(tasks_for(model))}."
         )
-    kind = HEAD_OF.get(task)
+    kind = task_class(task).head
     if kind in NAMED and task != "regression" and isinstance(model, EncoderWithHeads):
         return {"labels": labels_of(config, model.outputs()[kind])}
-    prefix = source_prefix(config) if task in ENCODER_DECODERS else ""
+    prefix = source_prefix(config) if isinstance(model, EncoderDecoder) else ""
     return {"source_prefix": prefix} if prefix else {}
 
 
@@ -324,7 +293,7 @@ def load(
         check_dtype(quantize, "quantize")
     ops.load_kernels()
     folder = model_folder.open_folder(
-        path, model_type, None if task is None else HEAD_OF.get(task, "")
+        path, model_type, None if task is None else task_class(task).head
     )
     if folder.dtype is not None and quantize not in (None, folder.dtype):
         raise ConfigError(

@@ -59,6 +59,8 @@ class TextGenerator(EmbedsTexts):
     """
 
     name = "language-modeling"
+    pipeline = "text-generation"
+    new_model = "gpt2"
     commands = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe = running_text.LanguageModelingRecipe

@@ -161,6 +161,7 @@ class MaskFiller(EncoderTask):
     prediction_type = FilledText
     commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "look")
     head = "masked_lm"
+    pipeline = "fill-mask"
 
     def __init__(
         self, module: EncoderWithHeads, tokenizer: Tokenizer, *, max_length: int | None = None
@@ -353,6 +354,7 @@ class MaskedLanguageModel(MaskFiller):
     """An encoder in pre-training, and its tokenizer; afterwards it fills masks."""
 
     name = "masked-language-modeling"
+    new_model = "bert"
     commands = ("predict", "embed", "evaluate", "look")
     Recipe: ClassVar[type[Recipe] | None] = MaskedRecipe
     goal = ("loss", "min")

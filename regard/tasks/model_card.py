@@ -27,23 +27,6 @@ from regard.toml_text import dumps
 
 CARD = "README.md"
 SEAL = re.compile(r"\n<!-- Written by regard; SHA-256 of the text above: ([0-9a-f]{64}) -->\n\Z")
-# task -> its name on the hub
-PIPELINES = {
-    "translation": "translation",
-    "summarization": "summarization",
-    "language-modeling": "text-generation",
-    "embedding": "feature-extraction",
-    "classification": "text-classification",
-    "multi-label-classification": "text-classification",
-    "regression": "text-classification",
-    "fill-mask": "fill-mask",
-    "masked-language-modeling": "fill-mask",
-    "tagging": "token-classification",
-    "crf-tagging": "token-classification",
-    "question-answering": "question-answering",
-    "multiple-choice": "multiple-choice",
-    "captioning": "image-to-text",
-}
 
 
 @dataclass(frozen=True)
@@ -191,8 +174,8 @@ def _card(
     fields |= {"library_name": form.library, "tags": ["regard", kind]}
     if form.base is not None:
         fields["base_model"] = form.base
-    if task.name in PIPELINES:
-        fields["pipeline_tag"] = PIPELINES[task.name]
+    if task.pipeline:
+        fields["pipeline_tag"] = task.pipeline
     front = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
     count = sum(parameter.numel() for parameter in dict.fromkeys(task.module.parameters()))
     parts = [

@@ -166,6 +166,7 @@ class MultiLabelClassifier(EncoderTask):
 
     name = "multi-label-classification"
     head = "classes"
+    pipeline = "text-classification"
     prediction_type = MultiLabelPrediction
     reads_pairs = True
     Recipe = MultiLabelRecipe

@@ -100,6 +100,8 @@ class MultipleChoice(encoding.EncoderTask):
     name = "multiple-choice"
     prediction_type = ChoicePrediction
     head = "multiple_choice"
+    pipeline = "multiple-choice"
+    file_ending = "json"
     read_records = staticmethod(read_choices)
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")

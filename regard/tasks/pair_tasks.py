@@ -59,6 +59,7 @@ class Translator(text_to_text.TextToText):
     """A model that translates a text, with its tokenizer."""
 
     name = "translation"
+    pipeline = "translation"
     commands = ("predict", "embed", "evaluate", "look")
     Recipe = TranslationRecipe
     goal = ("bleu", "max")
@@ -94,6 +95,7 @@ class Summarizer(text_to_text.TextToText):
     """A model that summarizes a text, with its tokenizer."""
 
     name = "summarization"
+    pipeline = "summarization"
     commands = ("predict", "embed", "evaluate", "look")
     goal = ("rougeL", "max")
     metric_names = ("rouge1", "rouge2", "rougeL")
@@ -135,6 +137,7 @@ class DialogueModel(text_to_text.TextToText):
     """
 
     name = "dialogue"
+    file_ending = "json"
     commands = ("generate", "predict", "evaluate", "look")
     Recipe = DialogueRecipe
     default_limit: ClassVar[int] = 40

@@ -215,6 +215,7 @@ class Parser(encoding.EncoderTask):
     name = "parsing"
     prediction_type = ParsePrediction
     head = "chart"
+    file_ending = "mrg"
     read_records = staticmethod(read_treebank)
     Recipe = ParsingRecipe
     items = "sentences"

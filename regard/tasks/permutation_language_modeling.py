@@ -67,6 +67,7 @@ class PermutationLanguageModel(TextGenerator):
     """XLNet and its tokenizer, in pre-training; afterwards as any language model."""
 
     name = "permutation-language-modeling"
+    new_model = "xlnet"
     Recipe: ClassVar = PermutationRecipe  # type: ignore[assignment]
     module: Any  # an `Xlnet`
     valid_batches: PermutedStreams

@@ -353,6 +353,8 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     name = "question-answering"
     head = "span"
+    pipeline = "question-answering"
+    file_ending = "json"
     prediction_type = SpanPrediction
     read_records = staticmethod(read_squad)
     reads_pairs = True
@@ -388,6 +390,12 @@ class QuestionAnswerer(encoding.EncoderTask):
         return answer_head(self.module)
 
     # ---- from a recipe
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether the model has a head for the ends of answers, or XLNet's, which searches them."""
+        kinds = {"span", "span_search"}
+        return isinstance(model, EncoderWithHeads) and not kinds.isdisjoint(model.heads)
 
     @classmethod
     def from_recipe(

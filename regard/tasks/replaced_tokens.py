@@ -96,6 +96,7 @@ class ReplacedTokenDetector(EncoderTask):
     """Tells for each token whether it replaces another."""
 
     name = "replaced-tokens"
+    new_model = "electra"
     prediction_type = ReplacedTokens
     commands = ("predict", "embed", "look")
     head = "replaced"

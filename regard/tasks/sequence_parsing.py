@@ -172,6 +172,7 @@ class SequenceParser(text_to_text.TextToText):
     """
 
     name = "sequence-parsing"
+    file_ending = "mrg"
     commands = ("predict", "evaluate", "look")
     Recipe = SequenceParsingRecipe
     goal = ("f1", "max")

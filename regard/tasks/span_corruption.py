@@ -94,6 +94,7 @@ class SpanCorruption(TextToText):
     """A model that finds the dropped spans of a text, with its tokenizer."""
 
     name = "span-corruption"
+    new_model = "t5"
     Recipe: ClassVar[type[Recipe] | None] = SpanCorruptionRecipe
     length_option = "source_length"
 

@@ -134,6 +134,8 @@ class Tagger(encoding.EncoderTask):
     name = "tagging"
     prediction_type = TagsPrediction
     head = "tags"
+    pipeline = "token-classification"
+    file_ending = "conll"
     read_records = staticmethod(read_conll)
     Recipe = TaggingRecipe
     items = "words"

@@ -37,7 +37,7 @@ from regard.text.word_spans import Splitter, word_spans
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from regard.data.batches import Batches
     from regard.data.encoder_inputs import InputFormat
@@ -437,7 +437,12 @@ class Task(Methods):
     An attribute without a value here belongs to some tasks alone: those that decode, those that are
     trained, those on an encoder. What users call is in `Methods`.
 
+    name: in recipes and folders, and the key of `regard.tasks.TASKS`.
     commands: the commands of `regard` that the task supports, its own first.
+    head: the kind of the encoder's head that its scores come from; "": of none.
+    pipeline: its name on the hub; "": it has none.
+    new_model: the model that its template trains from random weights; "": it fine-tunes one.
+    file_ending: of the training data in its template.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
@@ -454,6 +459,10 @@ class Task(Methods):
     """
 
     commands: ClassVar[tuple[str, ...]]
+    head: str = ""
+    pipeline: ClassVar[str] = ""
+    new_model: ClassVar[str] = ""
+    file_ending: ClassVar[str] = "tsv"
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
@@ -629,6 +638,11 @@ class Task(Methods):
     def trains(cls, model: type) -> bool:
         """Whether models of this class can be trained for the task."""
         return True
+
+    @classmethod
+    def fits(cls, model: nn.Module) -> bool:
+        """Whether a model, with the heads that it has, can be used for the task."""
+        return cls.trains(type(model))
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -210,6 +210,7 @@ class TextToText(EmbedsTexts):
     """
 
     name = "text-to-text"
+    new_model = "transformer-prenorm"
     commands: ClassVar[tuple[str, ...]] = ("generate", "predict", "embed", "evaluate", "look")
     decodes = True
     Recipe: ClassVar[type[Recipe] | None] = TextToTextRecipe

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import every_task
 import pytest
+from every_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 from test_cli import done, refused
 
 from regard.errors import ConfigError
@@ -20,7 +21,6 @@ from regard.experiments.recipe_options import checked_recipe
 from regard.experiments.template import recipe_template, trained_tasks
 from regard.recipe import parse
 from regard.tasks import TASKS
-from regard.tasks.folders import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 ROOT = Path(__file__).parents[2]
 LANGUAGE_MODELS = (

@@ -17,6 +17,7 @@ import every_task
 import numpy as np
 import pytest
 import torch
+from every_task import ENCODER_DECODERS
 from pandas import DataFrame
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -25,7 +26,6 @@ import regard
 from regard.cli import app
 from regard.errors import ConfigError, RegardError, TextError, TextTooLong
 from regard.tasks import TASKS
-from regard.tasks.folders import ENCODER_DECODERS
 from regard.tasks.inputs import read_whole
 
 QUESTION = json.dumps({"question": "who sat", "choices": ["the cat", "a mat"]})

@@ -13,11 +13,10 @@ from typing import Any
 import every_task
 import pytest
 import torch
-from every_task import MAKERS, TAGGING, task_of
+from every_task import ENCODER_DECODERS, MAKERS, TAGGING, task_of
 
 from regard.data.datasets.records import ChoiceQuestion
 from regard.errors import ConfigError, DataError, RegardError
-from regard.tasks.folders import ENCODER_DECODERS
 
 pandas = pytest.importorskip("pandas")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from every_task import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 from regard.errors import ConfigError
 from regard.experiments import runs
 from regard.models import MODELS, model_class
 from regard.tasks import TASKS, task_class
-from regard.tasks.folders import OF_ENCODER_DECODERS as ENCODER_DECODERS
 
 BOTH = ["data.train=['a','b']", "data.valid=['a','b']"]
 PRETRAINING = ("masked-language-modeling", "replaced-tokens")

@@ -16,7 +16,7 @@ from regard.layers.task_heads import ClassificationHead, first_token
 from regard.models import MODELS, is_encoder, model_class
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
 from regard.tasks import TASKS, task_class
-from regard.tasks.folders import HEAD_OF, tasks_for
+from regard.tasks.folders import tasks_for
 from regard.text import Tokenizer
 
 LINES = ["the old cat sat on a warm mat", "a dog runs in the sun who where"]
@@ -53,7 +53,7 @@ def made(model: Any, words: Tokenizer) -> list[Any]:
     tasks = []
     for name in TASKS:
         body = model
-        if is_encoder(type(model)) and (kind := HEAD_OF.get(name)):
+        if is_encoder(type(model)) and (kind := task_class(name).head):
             try:
                 head = new_head(model, kind, 1 if name in ONE_OUTPUT else 2)
             except RegardError:

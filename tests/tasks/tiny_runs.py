@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_task import ENCODER_DECODERS
 
 import regard
-from regard.tasks.folders import ENCODER_DECODERS
 from regard.training.callbacks import Callback
 
 TEXTS = ["a good film", "dull and bad", "i liked it", "slow", "good fun", "very bad"] * 4
