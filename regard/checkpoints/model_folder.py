@@ -73,7 +73,13 @@ class RegardSection(Fields):
     labels: list[str] | None = None
 
 
-class CommonFields(Fields):
+class Prefixed(Fields):
+    """The text that stands before each source, of all tasks or of one."""
+
+    prefix: str | None = None
+
+
+class CommonFields(Prefixed):
     """The fields that every config.json may have, ids of special tokens aside."""
 
     model_type: str | None = None
@@ -83,6 +89,7 @@ class CommonFields(Fields):
     label2id: JsonObject | None = None
     num_labels: int | None = None
     problem_type: str | None = None
+    task_specific_params: dict[str, Prefixed] | None = None
 
 
 TOKEN_IDS: Any = {

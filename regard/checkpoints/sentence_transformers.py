@@ -5,12 +5,13 @@ write_sentence_transformers(folder, pooling, d_model)
 """
 
 import json
+import warnings
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, create_model
 
-from regard.errors import CheckpointError, warn
+from regard.errors import CheckpointError
 from regard.file_writing import write_text
 from regard.layers.pooling import Pooling
 from regard.models.config import Size
@@ -216,9 +217,10 @@ def _read(path: Path, schema: type[AnyFields], *, warns: bool = True) -> AnyFiel
     config = read_json(path, schema, any_size=True) if path.exists() else schema()
     unread = [name for name, value in (config.model_extra or {}).items() if value]
     if unread and warns:
-        warn(
+        warnings.warn(
             f"{path}: these fields are ignored, because sentence-transformers does not know them: "
             f"{', '.join(unread)}.",
+            stacklevel=2,
         )
     return config
 

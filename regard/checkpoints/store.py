@@ -15,6 +15,7 @@ import os
 import pickle
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,7 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
-from regard.errors import CheckpointError, warn
+from regard.errors import CheckpointError
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
 
@@ -215,9 +216,10 @@ def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
         return tensors
     if len(set(names.values())) < len(names):
         raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
-    warn(
+    warnings.warn(
         f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
         "DataParallel, is ignored.",
+        stacklevel=2,
     )
     return {names[name]: tensor for name, tensor in tensors.items()}
 
@@ -246,7 +248,7 @@ def _read(path: Path, read: Read) -> Tensors:
 def _read_shards(index: Path, read: Read) -> Tensors:
     listed = read_json(index, ShardIndex).weight_map
     shards = sorted(set(listed.values()))
-    if missing := [shard for shard in shards if not (index.parent / shard).is_file()]:
+    if missing := sorted({*shards} - {path.name for path in index.parent.iterdir()}):
         raise CheckpointError(f"{index} names shards that are not there: {_some(missing)}.")
     merged: Tensors = {}
     for shard in shards:
@@ -493,7 +495,9 @@ def joined(folder: Path, files: Mapping[str, Weights], rank: int, size: int) -> 
 
 
 def _cat(folder: Path, table: str, name: str, shards: list[Weights], rows: list[int]) -> Tensor:
-    parts = [shard[name] for shard, count in zip(shards, rows, strict=True) if name in shard]
-    if sum(part.size(0) for part in parts) != sum(rows):
-        raise CheckpointError(f"{folder}: {table} must have {sum(rows)} rows of {name}.")
+    parts = [shard[name] for shard in shards if name in shard]
+    lengths = [len(shard.get(name, ())) for shard in shards]
+    if lengths != rows or not parts:
+        must = f"`rows.{table}.{name}` must be those of the files, {lengths}, but is {rows}"
+        raise CheckpointError(f"{folder / INDEX}: {must}.")
     return torch.cat(parts)

@@ -4,6 +4,7 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -14,7 +15,7 @@ from regard.data import in_memory
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
 from regard.data.readers import open_table
-from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown, warn
+from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown
 from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
 
@@ -156,13 +157,16 @@ def read_whole() -> Iterator[None]:
         raise error.without_option() from None
 
 
-def warn_of_truncation(cut: int, total: int, what: str, limit: int | None) -> None:
+def warn_of_truncation(
+    cut: int, total: int, what: str, limit: int | None, stacklevel: int = 4
+) -> None:
     """Warn that `cut` of the texts were truncated to what the model reads.
 
     what: how the message calls the texts, such as "sources".
+    stacklevel: of the user's call, counted from here.
     """
     message = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
-    warn(f"{message}, which is what this model reads")
+    warnings.warn(f"{message}, which is what this model reads", stacklevel=stacklevel)
 
 
 def checked_columns(columns: Any) -> tuple[int | str, ...]:
@@ -228,18 +232,25 @@ def as_rows(data: Any) -> Any:
     return list(data) if isinstance(data, Iterator) else data
 
 
-def warn_of_blank_texts(texts: Sequence[Any], consequence: str) -> None:
-    """Warn of texts, or pairs of texts, without any character but white space."""
+def warn_of_blank_texts(texts: Sequence[Any], consequence: str, stacklevel: int = 3) -> None:
+    """Warn of texts, or pairs of texts, without any character but white space.
+
+    stacklevel: of the user's call, counted from here.
+    """
     blank = sum(is_single(text) and not "".join(text).strip() for text in texts)
     if blank:
         message = f"{blank:,} of {len(texts):,} texts are blank: {consequence}"
-        warn(message)
+        warnings.warn(message, stacklevel=stacklevel)
 
 
-def warn_if_file(text: Any) -> None:
-    """Warn where one text is the name of a file: its contents may have been meant."""
+def warn_if_file(text: Any, stacklevel: int = 3) -> None:
+    """Warn where one text is the name of a file: its contents may have been meant.
+
+    stacklevel: of the user's call, counted from here.
+    """
     if isinstance(text, str) and is_file_name(text):
-        warn(
+        warnings.warn(
             f"{text!r} is processed as a text, but is a file. For what it holds, read it first and "
             "give its lines, or a column of the table.",
+            stacklevel=stacklevel,
         )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from regard.checkpoints.store import read_pickled, read_weights
+from regard.checkpoints.store import read_pickled, read_table, read_weights
 from regard.errors import CheckpointError
 
 TENSORS = {
@@ -121,6 +121,15 @@ def test_missing_shards_and_missing_or_repeated_tensors_raise_errors(tmp_path):
     save_file(TENSORS, tmp_path / shards[1])
     with pytest.raises(CheckpointError, match="brain is in another shard, too"):
         read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [{"half": [2, 1]}, {"x": [0, 0]}, {"x": [1, 1]}, {"half": [1]}])
+def test_rows_of_processes_that_no_file_holds_are_an_error_that_names_them(tmp_path, rows):
+    for number in (1, 2):
+        save_file({f"{number}": torch.ones(2)}, tmp_path / f"w-0000{number}-of-00002.safetensors")
+    (tmp_path / "index.json").write_text(json.dumps({"processes": 2, "rows": {"w": rows}}))
+    with pytest.raises(CheckpointError, match=f"index.json: `rows.w.{min(rows)}` must"):
+        read_table(tmp_path, "w")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])

@@ -5,7 +5,7 @@ files have no prefix before their names although they hold language models, so t
 decides and not the names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
 from typing import Any, ClassVar
@@ -395,29 +395,27 @@ def _read_rotary(config: ConfigJson) -> Values:
     """
     if config.get("rope_interleaved"):
         raise unsupported("rope_interleaved", "false", config["rope_interleaved"])
-    table = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(table, Mapping):
-        raise unsupported("rope_parameters", "a table", table)
-    new = "rope_parameters"
-    other = config[new] if isinstance(config.get(new), Mapping) else {}
+    old, new = "rope_scaling", "rope_parameters"
+    scaling, other = (
+        Field(name, None, dict[str, Any] | None).read(config) or {} for name in (old, new)
+    )
+    table = scaling or other
     for name in other:
-        check_same("config.json", f"rope_scaling.{name}", table.get(name), f"`{new}`", other[name])
+        check_same("config.json", f"{old}.{name}", table.get(name), f"`{new}`", other[name])
     for name, fields in (("rope_theta", config), ("type", table)):
         inside = "rope_type" if name == "type" else name
         check_same("config.json", name, fields.get(name), f"`{new}.{inside}`", table.get(inside))
     theta = table.get("rope_theta", config.get("rope_theta", 10_000.0))
-    kind = table.get("rope_type", table.get("type", "default"))
-    if kind not in SCALINGS:
-        raise unsupported("rope_type", f"one of {', '.join(SCALINGS)}", kind)
+    kind = Field("rope_type", table.get("type", "default"), names=SCALINGS).read(table)
     for fields in (config, table):
         if fields.get(PARTIAL) not in (None, 1, 1.0):
             raise unsupported(PARTIAL, "1", fields[PARTIAL])
     fields = {ORIGINAL: config.get("max_position_embeddings", 2048)} | dict(table)
     if config.get(ORIGINAL) is not None:
         fields[ORIGINAL] = config[ORIGINAL]
-    ours = {name: field.read(fields) for name, field in SCALING_FIELDS[SCALINGS[kind]].items()}
+    ours = {name: field.read(fields) for name, field in SCALING_FIELDS[kind].items()}
     theta = Field("rope_theta", None, Factor).read({"rope_theta": theta})
-    return {"rope_theta": theta, "rope_scaling": SCALINGS[kind], **ours}
+    return {"rope_theta": theta, "rope_scaling": kind, **ours}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from regard.checkpoints.formats.config_table import (
     Field,
     TokenField,
     Values,
+    activation,
     dropout,
     of_kind,
     unsupported,
@@ -151,14 +152,14 @@ class T5Fields(ConfigTable):
 
     def read(self, config: ConfigJson) -> Values:
         options = super().read(config)
-        gated, activation = _feed(config, self.feed)
+        gated, feed_activation = _feed(config, self.feed)
         buckets, most = options["buckets"], options["max_distance"]
         if buckets < 4:
             raise unsupported("relative_attention_num_buckets", "at least 4", buckets)
         if most <= buckets // 2:
             must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
             raise unsupported("relative_attention_max_distance", must, most)
-        return options | {"gated": gated, "activation": activation}
+        return options | {"gated": gated, "activation": feed_activation}
 
     def write(self, config: Any) -> Values:
         theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
@@ -180,14 +181,10 @@ def _feed(config: ConfigJson, absent: str) -> tuple[bool, str]:
     parts = feed.split("-") if isinstance(feed, str) else []
     if not (len(parts) == 1 or len(parts) == 2 and parts[0] == "gated"):
         raise unsupported("feed_forward_proj", "an activation, or `gated-` and one", feed)
-    gated = config.get("is_gated_act")
-    if not isinstance(gated, bool | None):
-        raise unsupported("is_gated_act", "true or false", gated)
-    activation = config.get("dense_act_fn") or ("gelu_new" if feed == "gated-gelu" else parts[-1])
-    if activation not in ACTIVATIONS:
-        name = "dense_act_fn" if config.get("dense_act_fn") else "feed_forward_proj"
-        raise unsupported(name, f"one of {', '.join(ACTIVATIONS)}", activation)
-    return len(parts) == 2 if gated is None else gated, ACTIVATIONS[activation]
+    gated = Field("is_gated_act", None, bool | None).read(config)
+    implied = {FEED[0]: "gelu_new" if feed == "gated-gelu" else parts[-1]}
+    computed = activation(FEED[1], None).read(config) or activation(FEED[0], None).read(implied)
+    return len(parts) == 2 if gated is None else gated, computed
 
 
 # ----------------------------------------------------------------------------------- the encoder

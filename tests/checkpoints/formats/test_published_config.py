@@ -16,10 +16,9 @@ from their_encoders import (
     weights,
 )
 
-from regard.checkpoints.formats import from_published, to_published
-from regard.checkpoints.formats.config_table import ACTIVATIONS as KNOWN
-from regard.errors import ConfigError
-from regard.layers.feedforward import ACTIVATIONS
+from regard.checkpoints.formats import from_published, layout_of, to_published
+from regard.checkpoints.model_folder import open_folder
+from regard.errors import CheckpointError, ConfigError
 
 
 @pytest.mark.parametrize("name", sorted(transformers.activations.ACT2FN))
@@ -32,15 +31,9 @@ def test_every_activation_equals_that_of_transformers_or_raises_an_error(name):
         ours = ours_of(model)
     except ConfigError as error:
         assert "`hidden_act` must be one of gelu, " in str(error) and name in str(error)
-        assert name not in ACTIVATIONS
+        assert name in ("prelu", "xielu", "sqrtsoftplus")  # the first two learn something
     else:
         assert_same_outputs(model, ours, batch(2))
-
-
-def test_only_three_activations_are_not_supported():
-    # The first two learn something.
-    refused = {"prelu", "xielu", "sqrtsoftplus"}
-    assert set(transformers.activations.ACT2FN) - set(KNOWN) == refused
 
 
 @pytest.mark.parametrize(
@@ -79,6 +72,16 @@ def test_unsupported_config_values_raise_an_error_that_names_the_field(field, va
     with pytest.raises(ConfigError) as caught:
         read("bert", "ForSequenceClassification", {field: value})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field"),
+    [("t5", "dense_act_fn"), ("llama", "rope_scaling"), ("marian", "task_specific_params")],
+)
+def test_a_list_of_another_type_is_an_error_that_names_the_field(model_type, field, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, field: ["x"]}))
+    with pytest.raises((CheckpointError, ConfigError), match=f"config.json: `{field}` must be"):
+        layout_of(model_type).config.read(open_folder(tmp_path).config)
 
 
 def test_fields_that_the_class_does_not_know_are_ignored_and_named_once():
