@@ -623,7 +623,7 @@ def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataE
 def columns_in_header(
     path: str | Path, format: str | None, delimiter: str | None, header: bool | None
 ) -> tuple[str, ...]:
-    """The columns that the header of a CSV or TSV file names: of texts, then of the target.
+    """The columns that a table names: of texts, then of the target.
 
     (): a TSV file of which `header` does not say that it has one; the file is no table, or it
     cannot be read.
@@ -632,11 +632,12 @@ def columns_in_header(
         ConfigError: the names do not tell which columns they are.
     """
     kind = format or ("csv" if delimiter else ENDINGS.get(ending(path)))
-    if header is False or kind != "csv" and not (kind == "tsv" and header):
+    if kind not in TABLES or header is False or kind == "tsv" and not header:
         return ()
     try:
         table = open_table(path, header=False, format=format, delimiter=delimiter)
-        written = list(next(table.records())[1].values())
+        first = next(table.records())[1]
+        written = list(first.values() if kind in ("csv", "tsv") else first)
     except DataError:  # is raised again where the rows are read
         return ()
     if len({*plain_names(written)}) == len(written):

@@ -15,6 +15,8 @@ The teacher is never trained, and is no part of the model that is saved.
 from __future__ import annotations
 
 import hashlib
+import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -180,7 +182,23 @@ def labelled(
         f"The model's own head answers {_some(own_labels)}, but not {_some(missing)}: a new head "
         f"is begun for {_some(labels)}."
     )
-    return model.with_new_head(kind, len(labels)), tuple(labels), [remark] if own_labels else []
+    remarks = [remark] * bool(own_labels) + look_alikes(labels)
+    return model.with_new_head(kind, len(labels)), tuple(labels), remarks
+
+
+def look_alikes(labels: Sequence[str]) -> list[str]:
+    """A remark for each group of labels that differ only in white space around them, in characters
+    without width, or as composed and decomposed letters.
+    """
+    groups = defaultdict[str, list[str]](list)
+    for label in labels:
+        visible = "".join(c for c in label if unicodedata.category(c) not in ("Cf", "Cc"))
+        groups[unicodedata.normalize("NFC", visible.strip())].append(label)
+    return [
+        f"{', '.join(map(ascii, group))} are different labels, but look alike: clean the data."
+        for group in groups.values()
+        if len(group) > 1
+    ]
 
 
 def label_fields(labels: Sequence[str]) -> dict[str, Any]:

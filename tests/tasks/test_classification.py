@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.metrics
 import sklearn.utils.class_weight
@@ -19,10 +20,12 @@ from recipe_files import trained, written
 from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
+import regard
 from regard.data.encoder_inputs import InputBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.tasks.classification import OneTargetData, class_weights
+from regard.tasks.encoder_training import look_alikes
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -97,6 +100,26 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
 
 
 # ---- labels ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_columns_of_each_format_are_told_by_their_usual_names(workdir, name):
+    table = pd.DataFrame({"label": ["yes ", "no", "yes"] * 2, "id": range(6), "text": FIRST[:6]})
+    options = {"orient": "records", "lines": True} if name == "t.jsonl" else {"index": False}
+    writers = {"t.csv": table.to_csv, "t.jsonl": table.to_json, "t.parquet": table.to_parquet}
+    writers[name](name, **options)
+    with pytest.warns(UserWarning, match="'yes', 'yes ' are different labels, but look alike"):
+        run = regard.train(
+            task="classification", train=name, model="bilstm", max_steps=1, progress=False
+        )
+    assert run.model.labels == ("no", "yes", "yes ")
+
+
+def test_labels_look_alike_but_for_white_space_width_and_composition():
+    alike = [["caf\u00e9", "cafe\u0301"], ["no", "no\u200b", "\u00a0no"]]
+    remarks = look_alikes(["No", *alike[0], "yes", *alike[1]])
+    groups = [remark.partition(" are ")[0].split(", ") for remark in remarks]
+    assert groups == [list(map(ascii, group)) for group in alike]
 
 
 def test_a_trained_head_with_the_same_labels_is_kept(workdir):

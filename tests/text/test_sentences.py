@@ -37,7 +37,8 @@ def test_words_of_a_list_and_of_a_splitter_have_their_places():
     assert WordSpans.of("Don't go.").words == ("Do", "n't", "go", ".")
     for spans in ([], [(0, 5)], [(0, 1), (1, 5)], [(1, 2), (4, 5)]):
         assert WordSpans.of("a bcd", lambda _, spans=spans: spans).spans == spans
-    for spans in ([(0, 6)], [(-1, 2)], [(1, 1)], [(0, 2), (1, 3)], [(2, 1)], [(0, 1.0)]):
+    disordered = [[(0, 6)], [(-1, 2)], [(1, 1)], [(0, 2), (1, 3)], [(2, 1)]]
+    for spans in (*disordered, [(0, 1.0)], ["a", "bcd"], [0, 1], [(0, 1, 2)], 3):
         with pytest.raises(RegardError, match="`splitter` must give .* within the text of 5 char"):
             WordSpans.of("a bcd", lambda _, spans=spans: spans)
 
