@@ -12,6 +12,9 @@ RegardError
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from numbers import Integral
 from pathlib import Path
 
@@ -84,6 +87,17 @@ class NotSupportedError(ConfigError):
 
     The message says which ones it has.
     """
+
+
+PACKAGE = str(Path(__file__).parent) + os.sep
+
+
+def warn(message: str) -> None:
+    """Warn, at the line that has called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_at_least(least: int, **options: int | None) -> None:

@@ -132,6 +132,7 @@ OUTPUT_VALUES = {"sentence_embedding": "sentence", "token_embeddings": "token"}
 # Other name of an option -> its value here; None: the option is not given.
 VALUES: dict[str, Callable[[Any], Any]] = {
     "bf16": _bfloat16,
+    "normalize_embeddings": lambda value: value or None,
     "output_value": lambda value: OUTPUT_VALUES.get(value, value),
 }
 

@@ -14,7 +14,6 @@ A table is strict in both directions; see `Names`.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regard.checkpoints.filling import Problems, Weights, check_finite
+from regard.errors import warn
 
 Column = str | tuple[str, ...]
 LAYER = re.compile(r".*\.\d+\.")  # the part of a name up to the last number
@@ -200,10 +200,9 @@ class Names:
         problems.raise_any()
         if unread:
             more = f" and {len(unread) - 8} more" if len(unread) > 8 else ""
-            warnings.warn(
+            warn(
                 "Tensors that this model does not read, nor its class in transformers: "
                 f"{', '.join(unread[:8])}{more}.",
-                stacklevel=2,
             )
         result |= {name: result[original] for name, original in self.tied.items() if name in ours}
         check_finite({name: published[name] for name in published if name in used})

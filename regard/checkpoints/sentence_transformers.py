@@ -5,13 +5,12 @@ write_sentence_transformers(folder, pooling, d_model)
 """
 
 import json
-import warnings
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, create_model
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, warn
 from regard.file_writing import write_text
 from regard.layers.pooling import Pooling
 from regard.models.config import Size
@@ -217,10 +216,9 @@ def _read(path: Path, schema: type[AnyFields], *, warns: bool = True) -> AnyFiel
     config = read_json(path, schema, any_size=True) if path.exists() else schema()
     unread = [name for name, value in (config.model_extra or {}).items() if value]
     if unread and warns:
-        warnings.warn(
+        warn(
             f"{path}: these fields are ignored, because sentence-transformers does not know them: "
             f"{', '.join(unread)}.",
-            stacklevel=2,
         )
     return config
 

@@ -15,7 +15,6 @@ import os
 import pickle
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, warn
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
 
@@ -216,10 +215,9 @@ def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
         return tensors
     if len(set(names.values())) < len(names):
         raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
-    warnings.warn(
+    warn(
         f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
         "DataParallel, is ignored.",
-        stacklevel=2,
     )
     return {names[name]: tensor for name, tensor in tensors.items()}
 

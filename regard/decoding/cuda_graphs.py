@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.capture import captured_or_gated
+from regard.errors import warn
 from regard.models.wrappers import GeneratorWrapper, generator
 from regard.state import State, TokensRead
 
@@ -494,10 +494,9 @@ class CapturedSteps:
         """From now on the model's own steps do; this is told once."""
         self.refused = str(error).strip().split("\n")[0] or type(error).__name__
         self.buffers.clear()
-        warnings.warn(
+        warn(
             f"steps of {type(model).__name__} cannot be recorded as CUDA graphs and take longer: "
             f"{self.refused:.200}",
-            stacklevel=4,
         )
 
 

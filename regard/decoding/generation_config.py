@@ -1,7 +1,6 @@
 """generation_config.json: how a model is decoded, stored beside it under the conventional names."""
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from regard.decoding.settings import (
     not_storable,
 )
 from regard.decoding.steps import Method, eos_tokens
-from regard.errors import ConfigError, DataError, shown
+from regard.errors import ConfigError, DataError, shown, warn
 from regard.file_writing import write_text
 from regard.models.protocols import Generator
 from regard.schema import checked, data_error, read_json
@@ -333,9 +332,8 @@ def _relevant(values: dict[str, Any], method: str) -> dict[str, Any]:
 def _warn(names: set[str], why: str = "there is no such option here") -> None:
     """Warn of options of the file that decoding does not follow, if there are some."""
     if names:
-        warnings.warn(
+        warn(
             f"Decoding will not do what {FILE} asks for under {', '.join(sorted(names))}: {why}.",
-            stacklevel=4,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.attention.capture import CapturePoint
 from regard.checkpoints.hub import CONFIG
+from regard.errors import warn
 from regard.experiments.training_plan import ADAPTER, REPORT, TrainingPlan
 from regard.metrics.score import ClassReport
 from regard.models import described
@@ -70,10 +71,9 @@ def _warn_of_one_label(report: ClassReport) -> None:
     """Warn of a model that predicts one label for all examples, though they have several."""
     predicted = [scores.label for scores in report.classes if scores.predicted]
     if len(predicted) == 1 < sum(scores.targets > 0 for scores in report.classes):
-        warnings.warn(
+        warn(
             f"the model predicts {predicted[0]!r} for every validation example: train it for more "
             "steps (epochs, or a smaller batch_size), or with another learning_rate",
-            stacklevel=2,
         )
 
 

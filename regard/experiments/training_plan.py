@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -20,7 +18,7 @@ from regard.checkpoints.adapters import add_adapters
 from regard.checkpoints.hub import files_of_model, folder_of
 from regard.checkpoints.model_folder import open_folder, read_model
 from regard.data import hash_of
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, warn
 from regard.experiments.recipe_options import FineTuneSection, LoraSection, starts_from_trained
 from regard.file_writing import not_written
 from regard.models import as_encoder, as_encoder_decoder, model_class, name_of
@@ -148,10 +146,9 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
     tokens = map(tokenizer.token, range(tokenizer.vocab_size))
     rows = [ids_of_folder.get(roles.get(token, token), -1) for token in tokens]
     new = sum(row < 0 for row in rows)
-    warnings.warn(
+    warn(
         f"[tokenizer]: {new:,} of {len(rows):,} words are not in the vocabulary of {path}. They "
         f"start from the mean of its {stored.vocab_size:,} vectors; its other words are dropped.",
-        stacklevel=4,
     )
     config: Any = model.config
     return exchange_vocabulary(model, rows, **special_ids(tokenizer, asdict(config)))
@@ -182,7 +179,6 @@ def adapt(task: Any, section: LoraSection | None, base: Any) -> None:
 
 ADAPTER = "adapter"  # a folder in a run's folder, beside model/
 REPORT = "report.html"
-PACKAGE = str(Path(__file__).parents[1]) + os.sep
 # What of a recipe is no part of `TrainingPlan.identity`: `regard.training` checks its own options
 # and the seed, and a name may change.
 NOT_IDENTITY = {"training", "seed", "name"}
@@ -287,7 +283,7 @@ def plan(
     planned.task.start_from_word_vectors(recipe)
     adapt(planned.task, planned.lora, model)
     for note in planned.task.notes():
-        warnings.warn(note, stacklevel=_level_of_caller())
+        warn(note)
     return planned
 
 
@@ -299,14 +295,6 @@ def with_training_defaults(recipe: Any, model: nn.Module) -> Any:
         model, trained_before=starts_from_trained(section), adapters=lora is not None
     )
     return recipe.model_copy(update={"training": with_defaults(recipe.training, defaults)})
-
-
-def _level_of_caller() -> int:
-    """The `stacklevel` with which a warning names the code that has called this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def holds_tokenizer(folder: Path) -> bool:

@@ -22,12 +22,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from regard.errors import RegardError
+from regard.errors import RegardError, warn
 from regard.kernels.signatures import declare
 
 SOURCES = Path(__file__).with_name("cpp")
@@ -137,7 +136,7 @@ def setup() -> bool:
                 _loaded, _path = _of_wheel() or (load(path := build()), str(path))
             except (BuildError, OSError, ValueError) as error:
                 _failure = f"The kernels could not be compiled: {error}"
-                warnings.warn(f"{SLOWER} {INSTALL} {_failure}", stacklevel=3)
+                warn(f"{SLOWER} {INSTALL} {_failure}")
     return _loaded is not None
 
 

@@ -6,7 +6,6 @@ import ctypes
 import operator
 import sys
 import threading
-import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.attention.cache import PAGE, KeyValueCache, PagedCache, SourceMemory
 from regard.attention.capture import captured_or_gated
-from regard.errors import RegardError
+from regard.errors import RegardError, warn
 from regard.kernels import build, signatures
 from regard.kernels.products import WORK_PER_THREAD, packed_matrix, threads_for
 from regard.kernels.signatures import BeamsStruct
@@ -557,7 +556,7 @@ class Programs:
             return None
 
     def _warn(self, reason: str) -> None:
-        warnings.warn(f"{self.name} is not compiled and takes longer. {reason}", stacklevel=4)
+        warn(f"{self.name} is not compiled and takes longer. {reason}")
 
     def _remember(self, model: Model) -> None:
         assert isinstance(model, nn.Module)  # see `fits`

@@ -22,12 +22,11 @@ mean of its captions. It is usually printed times 100, as here.
 
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from regard.errors import RegardError
+from regard.errors import RegardError, warn
 from regard.metrics.score import Score, check_any, check_equal
 
 # One reference, or several, for each sentence.
@@ -138,10 +137,9 @@ class ROUGE:
         for prediction, (reference, *_) in paired(predictions, references):
             for text in (prediction, reference):
                 if not ROUGE_WORD.search(text.lower()) and any(map(str.isalpha, text)):
-                    warnings.warn(
+                    warn(
                         "ROUGE counts words of a-z and 0-9 alone, as the package rouge-score does, "
                         f"and {text!r:.60} has none. Choose chrF for such texts.",
-                        stacklevel=2,
                     )
             words = (ROUGE_WORD.findall(text.lower()) for text in (prediction, reference))
             self.sum += self._f1(*words)

@@ -9,7 +9,6 @@
 
 import copy
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, get_args
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.errors import ConfigError
+from regard.errors import ConfigError, warn
 from regard.layers.linear import Linear, LowRankLinear, LowRankUpdate
 from regard.layers.quantized import (
     QuantizedEmbedding,
@@ -304,10 +303,9 @@ def prepare(model: AnyModel, dtype: WeightType = "int8") -> AnyModel:
             f'{", ".join(sorted(devices))}. Give device="cpu" or, on a GPU, quantize="bfloat16".'
         )
     if not ops.load_kernels() and kernel_package() is None:  # where compiling fails, that warns
-        warnings.warn(
+        warn(
             f"{type(model).__name__} is quantized, but this installation has no compiled kernels: "
             "quantized weights save memory, but are slower than float32 ones",
-            stacklevel=2,
         )
     return quantize_layers(model, dtype)
 
@@ -334,10 +332,9 @@ def halved(model: AnyModel) -> AnyModel:
     """
     model.eval().requires_grad_(False)
     if any(isinstance(module, RecurrentLayer) for module in model.modules()):
-        warnings.warn(
+        warn(
             f"{type(model).__name__} keeps its float32 weights: on a GPU recurrent layers are not "
             "converted to bfloat16",
-            stacklevel=3,
         )
         return model
     return model.to(torch.bfloat16)

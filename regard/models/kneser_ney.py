@@ -13,7 +13,6 @@ Nothing is trained by gradients: `KneserNey.fit` counts.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import IGNORE
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, warn
 from regard.models.config import Size, TokenId
 from regard.models.protocols import LanguageModel, Output
 from regard.state import State
@@ -327,10 +326,9 @@ def _discounts(counts: np.ndarray, length: int) -> tuple[float, float, float]:
         discounts = 1 - 2 * y * twice / once, 2 - 3 * y * thrice / twice, 3 - 4 * y * four / thrice
         if min(discounts) >= 0:
             return discounts
-    warnings.warn(
+    warn(
         f"The n-grams of {length} tokens are too few, or their counts too unusual, for discounts "
         f"of their own: {', '.join(map(str, FALLBACK))} are taken.",
-        stacklevel=4,
     )
     return FALLBACK
 

@@ -36,7 +36,7 @@ from regard.data.sampler import PaddedBatches
 from regard.decoding.beam import Beam
 from regard.decoding.loop import Greedy
 from regard.decoding.steps import Hypothesis, NonFiniteStep, evaluating
-from regard.errors import ConfigError, RegardError, TextError, TextTooLong
+from regard.errors import ConfigError, RegardError, TextError, TextTooLong, warn
 from regard.layers.quantized import QuantizedLinear
 from regard.models.protocols import Encoder, Generator, Model
 from regard.models.wrappers import unwrapped
@@ -445,10 +445,9 @@ def warn_of_length_ends(
         and len(hypothesis.tokens) < longest
     ]
     if ends:
-        warnings.warn(
+        warn(
             f"{len(ends):,} of {len(hypotheses):,} texts stop at this model's limit of {limit:,} "
             "tokens",
-            stacklevel=4,
         )
 
 

@@ -130,17 +130,9 @@ class EmbedsTexts(Task, ABC):
             return list(chain.from_iterable(chunks))
         return np.concatenate(chunks) if chunks else np.zeros((0, embedder.width), np.float32)
 
-    def encode(
-        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
-    ) -> np.ndarray:
-        """The vectors of sentences, (N, D), or of one, (D,); long ones are cut.
-
-        normalize_embeddings: scale vectors to length 1, also where the folder does not.
-        options: as of `embed`.
-        """
-        if normalize_embeddings:
-            options["normalize"] = True
-        options["too_long"] = "truncate"
+    def encode(self, sentences: Any, **options: Unpack[EmbedOptions]) -> Any:
+        """As `embed`; long sentences are cut unless `too_long` is "error"."""
+        options.setdefault("too_long", "truncate")
         return self.embed(sentences, **options)
 
     def embed_stream(
@@ -160,6 +152,7 @@ class EmbedsTexts(Task, ABC):
             ConfigError: `granularity` is another than "sentence", or as of `embed`.
             RegardError: as of `embed`.
         """
+        options = cast(EmbedOptions, habit_names.embedding(options))
         if (granularity := options.get("granularity", "sentence")) != "sentence":
             raise ConfigError(
                 'Cosines are those of texts: `granularity` must be "sentence", but is '

@@ -247,14 +247,11 @@ class EncoderTask(EmbedsTexts):
         inputs = self._encoded_once(self.checked(texts))
         return {i: len(inputs[i]) for i in self.input_format.too_long(inputs)}
 
-    def warn_if_truncated(self, texts: Sequence[Any], stacklevel: int = 4) -> None:
-        """Warn of texts that are too long for the model.
-
-        stacklevel: see `warn_of_truncation`.
-        """
+    def warn_if_truncated(self, texts: Sequence[Any]) -> None:
+        """Warn of texts that are too long for the model."""
         if cut := self.over_limit(texts):
             limit = self.input_format.max_length
-            inputs.warn_of_truncation(len(cut), len(texts), "examples", limit, stacklevel)
+            inputs.warn_of_truncation(len(cut), len(texts), "examples", limit)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""

@@ -10,7 +10,6 @@ head and `id2label` decide, and the section adds what they do not contain.
 """
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from inspect import Parameter, signature
@@ -31,7 +30,7 @@ from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.data.in_memory import column_names, is_path
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, warn
 from regard.file_pages import releasing
 from regard.file_writing import check_new, creating, write_text
 from regard.habit_names import task_name
@@ -191,10 +190,9 @@ def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
     if name is None and section is None:
         if "regard" in config or config.get("problem_type") == "regression":
             return None
-        warnings.warn(
+        warn(
             "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
             'the one output. For the number itself set `problem_type` to "regression".',
-            stacklevel=2,
         )
     kind = str(name or "Sigmoid").rpartition(".")[2].lower()
     if kind not in ("sigmoid", "identity"):
@@ -231,10 +229,9 @@ def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
     labels = list(names.values())
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
-        warnings.warn(
+        warn(
             f"config.json: `id2label` has several labels {', '.join(repeated)}. They get their "
             "numbers behind them.",
-            stacklevel=2,
         )
     return [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
 
@@ -399,10 +396,9 @@ def _task_in(folder: model_folder.ModelFolder, model: nn.Module) -> tuple[str, d
             return name, stored or settings
         if stored is not None:
             return name, stored
-        warnings.warn(
+        warn(
             f"{where}: `regard` names the task {name}, but the weights have no head for it, so "
             "the name is ignored. Another library has changed this folder.",
-            stacklevel=3,
         )
     return task_of(model, config)
 

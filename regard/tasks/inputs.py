@@ -4,7 +4,6 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -15,7 +14,7 @@ from regard.data import in_memory
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
 from regard.data.readers import open_table
-from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown
+from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown, warn
 from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
 
@@ -157,16 +156,13 @@ def read_whole() -> Iterator[None]:
         raise error.without_option() from None
 
 
-def warn_of_truncation(
-    cut: int, total: int, what: str, limit: int | None, stacklevel: int = 4
-) -> None:
+def warn_of_truncation(cut: int, total: int, what: str, limit: int | None) -> None:
     """Warn that `cut` of the texts were truncated to what the model reads.
 
     what: how the message calls the texts, such as "sources".
-    stacklevel: of the user's call, counted from here.
     """
     message = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
-    warnings.warn(f"{message}, which is what this model reads", stacklevel=stacklevel)
+    warn(f"{message}, which is what this model reads")
 
 
 def checked_columns(columns: Any) -> tuple[int | str, ...]:
@@ -232,25 +228,18 @@ def as_rows(data: Any) -> Any:
     return list(data) if isinstance(data, Iterator) else data
 
 
-def warn_of_blank_texts(texts: Sequence[Any], consequence: str, stacklevel: int = 3) -> None:
-    """Warn of texts, or pairs of texts, without any character but white space.
-
-    stacklevel: of the user's call, counted from here.
-    """
+def warn_of_blank_texts(texts: Sequence[Any], consequence: str) -> None:
+    """Warn of texts, or pairs of texts, without any character but white space."""
     blank = sum(is_single(text) and not "".join(text).strip() for text in texts)
     if blank:
         message = f"{blank:,} of {len(texts):,} texts are blank: {consequence}"
-        warnings.warn(message, stacklevel=stacklevel)
+        warn(message)
 
 
-def warn_if_file(text: Any, stacklevel: int = 3) -> None:
-    """Warn where one text is the name of a file: its contents may have been meant.
-
-    stacklevel: of the user's call, counted from here.
-    """
+def warn_if_file(text: Any) -> None:
+    """Warn where one text is the name of a file: its contents may have been meant."""
     if isinstance(text, str) and is_file_name(text):
-        warnings.warn(
+        warn(
             f"{text!r} is processed as a text, but is a file. For what it holds, read it first and "
             "give its lines, or a column of the table.",
-            stacklevel=stacklevel,
         )

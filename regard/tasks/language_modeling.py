@@ -6,7 +6,6 @@ A model with a state reads the text in parallel streams, from start to end. A mo
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -27,7 +26,7 @@ from regard.data.token_arrays import TokenArray, encode_texts
 from regard.decoding import streaming
 from regard.decoding.prefix_cache import PrefixCache, SlidingContext
 from regard.decoding.steps import Hypothesis, evaluating
-from regard.errors import ConfigError, check_at_least
+from regard.errors import ConfigError, check_at_least, warn
 from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
@@ -240,10 +239,9 @@ class TextGenerator(EmbedsTexts):
             return self.generate([prompts], **options)[0]
         prompts = checked_texts(prompts)
         if options.get("too_long") == "truncate" and (cut := self.over_limit(prompts, **options)):
-            warnings.warn(
+            warn(
                 f"{len(cut):,} of {len(prompts):,} prompts were cut to their last "
                 f"{self.token_limit(**options):,} tokens",
-                stacklevel=2,
             )
         hypotheses = self.hypotheses(prompts, **options)
         return results_of(self.spelled(prompts, hypotheses), options)
@@ -354,7 +352,7 @@ class TextGenerator(EmbedsTexts):
         (fitted,), method = self.decoding_inputs([prompt], **options)
         ids, window = self.prompt_ids([prompt])[0], options.get("window", False)
         if len(fitted) < len(ids) and not window:
-            warnings.warn(f"the prompt was cut to its last {len(fitted):,} tokens", stacklevel=2)
+            warn(f"the prompt was cut to its last {len(fitted):,} tokens")
         source = Sequences.of([fitted], self.module.config.pad).to(batching.device_of(self.module))
         generator = SlidingContext(self.module) if window else self.generator
         steps = streaming.Streaming(generator, source, method)

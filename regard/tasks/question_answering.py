@@ -634,7 +634,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         questions = list(self.records_to_evaluate(rows, columns))
         if long := self._long(questions):
             limit = self.max_question_length
-            warn_of_truncation(len(long), len(questions), "questions", limit, stacklevel=3)
+            warn_of_truncation(len(long), len(questions), "questions", limit)
         answers = list(self._answered(questions, "truncate"))
         return Scores([score_of(answers, questions, self.threshold)])
 

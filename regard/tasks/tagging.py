@@ -7,7 +7,6 @@ reads are split into windows; each word is tagged in the window in which it has 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,7 @@ from regard.data.batches import IGNORE, Sequences, moved
 from regard.data.encoder_inputs import InputBatch, WordWindows
 from regard.data.files import ending
 from regard.data.token_arrays import ReadReport
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, warn
 from regard.layers.chart import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores
 from regard.metrics.entities import convert_tags, spans
@@ -274,9 +273,8 @@ class Tagger(encoding.EncoderTask):
             [split_text.words for split_text in split_texts], self.input_format
         )
         if windows.truncated:
-            warnings.warn(
+            warn(
                 f"{len(windows.truncated):,} of {len(split_texts):,} texts have {self._cut_note}",
-                stacklevel=2,
             )
         tags_of_all, shares_of_all = self._best(
             windows, [len(split_text.spans) for split_text in split_texts]
@@ -330,9 +328,8 @@ class Tagger(encoding.EncoderTask):
         learned = LearnedSentences.of(rows, self.scheme)
         unknown = sorted(set(learned.labels) - set(self.labels))
         if unknown:
-            warnings.warn(
+            warn(
                 f"{rows.name} has tags that this model does not predict: {', '.join(unknown[:10])}",
-                stacklevel=2,
             )
         windows = WordWindows.of([words for words, _ in learned.sentences], self.input_format)
         counts = [len(words) for words, _ in learned.sentences]

@@ -144,8 +144,8 @@ class EmbedOptions(TypedDict, total=False):
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
     max_tokens_per_batch: tokens in a batch, padding included; vectors do not depend on it.
     too_long: what happens to texts longer than the model reads.
-    output_value: sentence-transformers' name for the granularity. Its `batch_size`,
-        `show_progress_bar` and `convert_to_numpy=True` are accepted; they change no vector.
+    output_value, normalize_embeddings: sentence-transformers' names; of the latter False is None.
+        Its `batch_size`, `show_progress_bar` and `convert_to_numpy=True` change no vector.
     """
 
     layers: int | Sequence[int] | LayerChoice
@@ -157,6 +157,7 @@ class EmbedOptions(TypedDict, total=False):
     max_tokens_per_batch: int | None
     too_long: TooLong
     output_value: Literal["sentence_embedding", "token_embeddings"]
+    normalize_embeddings: bool
     batch_size: int
     show_progress_bar: bool
     convert_to_numpy: bool
@@ -339,9 +340,7 @@ class Methods:
         """The vectors of any number of texts, in order, in constant memory."""
         self._not_supported("embed_stream")
 
-    def encode(
-        self, sentences: Any, *, normalize_embeddings: bool = False, **options: Unpack[EmbedOptions]
-    ) -> np.ndarray:
+    def encode(self, sentences: Any, **options: Unpack[EmbedOptions]) -> Any:
         """The vectors of sentences, as `encode` of sentence-transformers: long ones are cut."""
         self._not_supported("encode")
 

@@ -175,7 +175,7 @@ def scores_and_targets(task: EncoderTask, rows: Any) -> tuple[Tensor, Tensor]:
     Texts that are too long are truncated, with a warning.
     """
     texts, targets = task.read_to_evaluate(rows)
-    task.warn_if_truncated(texts, stacklevel=5)
+    task.warn_if_truncated(texts)
     return task.text_scores(task.encoded(texts, "truncate")), targets
 
 

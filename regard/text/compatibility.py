@@ -1,10 +1,9 @@
 """Checks that a tokenizer and a model belong together, before a wrong pair gives wrong results."""
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, warn
 from regard.text.preprocessing import ROLES
 from regard.text.tokenizer import Tokenizer
 
@@ -61,4 +60,4 @@ def check_tokenizer(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
                 f"token {tokenizer.token(config_id)!r} there. Use the tokenizer saved with "
                 "these weights."
             )
-        warnings.warn(f"{problem}. Do they belong together?", stacklevel=2)
+        warn(f"{problem}. Do they belong together?")

@@ -20,7 +20,6 @@ is.
 """
 
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -30,7 +29,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, warn
 from regard.lazy import imported
 from regard.text import sentencepiece, vocab_files
 from regard.text.bpe import END, Pair, assemble, rebuild_merges
@@ -172,10 +171,9 @@ def adapted(
     if family is None or not isinstance(model, dict):
         return content, None
     if (actual := _type_of(model)) != family.model:
-        warnings.warn(
+        warn(
             f"{path}: {settings.class_name or settings.model_type} is for a model of type "
             f"{family.model}, but the file has {actual}. It is used as it is.",
-            stacklevel=4,
         )
         return content, None
     parts = family.parts(settings)

@@ -8,7 +8,6 @@ tokens, and added_tokens.json and the `added_tokens` of tokenizer.json list the 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from pydantic import Field
 from tokenizers import AddedToken
 
 from regard import schema
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, warn
 from regard.schema import Fields, checked, data_error
 from regard.text.bpe import Pair
 from regard.text.preprocessing import ROLES
@@ -421,11 +420,10 @@ def add_from_settings(
     if settings.vocab_size is not None:
         left = max(0, settings.vocab_size - fast.get_vocab_size(with_added_tokens=True))
         if beyond := new[left:]:
-            warnings.warn(
+            warn(
                 f"{settings.path}: {', '.join(map(repr, beyond))} would be added to the "
                 f"vocabulary, but the model in this folder has only {settings.vocab_size:,} ids "
                 "(`vocab_size` in config.json). It is left out.",
-                stacklevel=5,
             )
     try:
         add(fast, [token for token in tokens if token.content not in beyond])

@@ -17,6 +17,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import index
 
 from regard.errors import RegardError, shown
 
@@ -140,11 +142,14 @@ def _checked_spans(spans: Sequence[Span], text: str) -> list[Span]:
     Raises:
         RegardError: they are not ascending and within the text.
     """
-    bounds = [0, *(bound for span in spans for bound in span), len(text)]
-    numbers = all(isinstance(bound, int) for bound in bounds)
-    if not numbers or bounds != sorted(bounds) or any(start == stop for start, stop in spans):
+    try:
+        pairs = [(index(start), index(stop)) for start, stop in spans]
+    except (TypeError, ValueError):  # no pairs of whole numbers
+        pairs = [(1, 0)]
+    bounds = [0, *chain.from_iterable(pairs), len(text)]
+    if bounds != sorted(bounds) or any(start == stop for start, stop in pairs):
         raise RegardError(
             "`splitter` must give (start, stop) of each word, ascending and within the text of "
             f"{len(text)} characters, but gives {shown(spans)}."
         )
-    return [(start, stop) for start, stop in spans]
+    return pairs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def test_pooled_vectors_equal_those_of_sentence_transformers(folders, tmp_path, 
     assert isinstance(task, Embedder) and task.input_format.max_length == 8
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = task.embed(TEXTS, too_long="truncate")
+        found = task.encode(TEXTS, normalize_embeddings=False)  # as theirs by default
         runs.save(task, tmp_path / "again")
         reread = runs.load(tmp_path / "again").embed(TEXTS, too_long="truncate")
     np.testing.assert_allclose(found, wanted, atol=1e-5)
@@ -176,13 +177,13 @@ def test_similarity_equals_the_cosine(tasks):
     assert tasks["bert"].similarity(*TEXTS[:2]) == pytest.approx(wanted[0, 1], abs=1e-5)
 
 
-@pytest.mark.parametrize("per", ["word", "token", "text"])
+@pytest.mark.parametrize(
+    "per", [{"granularity": "word"}, {"granularity": "x"}, {"output_value": "token_embeddings"}]
+)
 def test_cosines_are_of_texts_alone(tasks, per):
     for call in (tasks["bert"].similarity, tasks["bert"].search):
-        with pytest.raises(
-            ConfigError, match=f"`granularity` must be \"sentence\", but is '{per}'"
-        ):
-            call(TEXTS[0], TEXTS, granularity=per)
+        with pytest.raises(ConfigError, match='`granularity` must be "sentence", but is \''):
+            call(TEXTS[0], TEXTS, **per)
         np.testing.assert_equal(
             call(TEXTS[0], TEXTS, granularity="sentence"), call(TEXTS[0], TEXTS)
         )
@@ -218,8 +219,12 @@ def test_vectors_of_words_are_pooled_over_their_subwords(folders, tasks, family,
 
 def test_texts_that_are_too_long_raise_an_error_or_are_truncated(tasks):
     texts = ["ball", *repeat("the old dog runs in the park " * 20, 2)]
-    with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
-        tasks["bert"].embed(texts)
+    for call in (tasks["bert"].embed, partial(tasks["bert"].encode, too_long="error")):
+        with pytest.raises(RegardError, match="Text 2 has 142 tokens, .* at most 64"):
+            call(texts)
+    with pytest.warns(UserWarning, match="1 of 2 texts were cut to 64 tokens") as said:
+        tasks["bert"].evaluate([("ball", texts[1], 1.0), ("dog", "a", 0.0)])
+    assert [warning.filename for warning in said] == [__file__]
     for per in ("sentence", "token", "word"):
         with pytest.warns(UserWarning, match="2 of 3 texts were cut to 64 tokens"):
             found = tasks["bert"].embed(texts, granularity=per, too_long="truncate")

@@ -7,12 +7,11 @@ value because our model computes nothing else. Any other field cannot change a r
 
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, warn
 from regard.models.config import Probability, TokenId
 from regard.schema import check_same, checked
 
@@ -282,10 +281,9 @@ def warn_ignored(config: ConfigJson, known: Iterable[str]) -> None:
         if name not in silent and value is not None and value not in SILENT_VALUES.get(name, ())
     ]
     if names:
-        warnings.warn(
+        warn(
             f"config.json: these fields are ignored, as transformers ignores them, because models "
             f"of type {config.get('model_type')} do not read them: {', '.join(names)}.",
-            stacklevel=2,
         )
 
 
@@ -324,10 +322,9 @@ def label_names(config: ConfigJson, outputs: int | None = None) -> dict[int, str
         raise unsupported("id2label", f"names of the {outputs} outputs of the head", labels)
     if names and len(names) < outputs:
         missing = {i: f"LABEL_{i}" for i in range(outputs) if i not in names}
-        warnings.warn(
+        warn(
             f"config.json: `id2label` names {len(names)} of {outputs} labels. The others are "
             f"{', '.join(missing.values()):.200}.",
-            stacklevel=2,
         )
         names = dict(sorted((names | missing).items()))
     return names

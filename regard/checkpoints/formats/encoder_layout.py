@@ -5,7 +5,6 @@ The tensors of a file say which heads it holds; where several heads share a tens
 """
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from regard.checkpoints.formats.config_table import (
     unsupported,
 )
 from regard.checkpoints.names import Column, Names, Transform, split
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, warn
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
@@ -301,11 +300,10 @@ class EncoderLayout:
             several = ", ".join(sorted(signs[kind] for kind in heads))
             raise unsupported("architectures", listed, None, f"there are heads of {several}")
         if shared:
-            warnings.warn(
+            warn(
                 "config.json: `architectures` names no known class. By the tensors and labels this "
                 f"is a {name}; name the task where it is another one: "
                 'regard.load(folder, task="multiple-choice").',
-                stacklevel=2,
             )
         return heads
 
@@ -335,10 +333,9 @@ class EncoderLayout:
         if name in [self.family + ending for ending in self.CAUSAL]:
             why = "it predicts the next word from those before it, which no encoder here does"
             raise unsupported("architectures", " or ".join(readable), name, why)
-        warnings.warn(
+        warn(
             f"config.json: `architectures` names {name!r}, which is not known here, so the tensors "
             f"decide which heads the model has. {nearest(name, readable)}",
-            stacklevel=2,
         )
         return ""
 
