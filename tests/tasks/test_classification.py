@@ -25,7 +25,6 @@ from regard.data.encoder_inputs import InputBatch
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
 from regard.tasks.classification import OneTargetData, class_weights
-from regard.tasks.encoder_training import look_alikes
 
 ROWS = [
     ("a good film", "i liked it", "yes"), ("the ball is red", "where is it ?", "no"),
@@ -103,23 +102,19 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
-def test_columns_of_each_format_are_told_by_their_usual_names(workdir, name):
-    table = pd.DataFrame({"label": ["yes ", "no", "yes"] * 2, "id": range(6), "text": FIRST[:6]})
+def test_columns_of_each_format_have_usual_names_and_labels_that_look_alike_warn(workdir, name):
+    alike = ["cafe\u0301", "caf\u00e9", "no", "no\u200b", "yes", "yes "]
+    table = pd.DataFrame({"label": alike, "id": range(6), "text": FIRST[:6]})
     options = {"orient": "records", "lines": True} if name == "t.jsonl" else {"index": False}
     writers = {"t.csv": table.to_csv, "t.jsonl": table.to_json, "t.parquet": table.to_parquet}
     writers[name](name, **options)
-    with pytest.warns(UserWarning, match="'yes', 'yes ' are different labels, but look alike"):
-        run = regard.train(
-            task="classification", train=name, model="bilstm", max_steps=1, progress=False
-        )
-    assert run.model.labels == ("no", "yes", "yes ")
-
-
-def test_labels_look_alike_but_for_white_space_width_and_composition():
-    alike = [["caf\u00e9", "cafe\u0301"], ["no", "no\u200b", "\u00a0no"]]
-    remarks = look_alikes(["No", *alike[0], "yes", *alike[1]])
-    groups = [remark.partition(" are ")[0].split(", ") for remark in remarks]
-    assert groups == [list(map(ascii, group)) for group in alike]
+    options = {"model": "bilstm", "max_steps": 1, "progress": False}
+    with pytest.warns(UserWarning, match="look alike") as said:
+        assert regard.train(task="classification", train=name, **options).model.labels == (*alike,)
+    pairs = [str(warning.message).partition(" are ")[0] for warning in said]
+    assert pairs[:3] == [
+        f"{ascii(a)}, {ascii(b)}" for a, b in zip(alike[::2], alike[1::2], strict=True)
+    ]
 
 
 def test_a_trained_head_with_the_same_labels_is_kept(workdir):
