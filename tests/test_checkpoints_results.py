@@ -1,9 +1,8 @@
-"""What `regard.checkpoints` computes is what it computed before: tests/results/checkpoints.json."""
+"""What `regard.checkpoints` gives is what it gave before: tests/results/checkpoints.json."""
 
-import pytest
-from stored_results import check, stored
+from stored_results import check, each_section
 
 
-@pytest.mark.parametrize("section", stored("checkpoints"))
+@each_section("checkpoints")
 def test_statements_give_what_they_gave_before(section):
     check("checkpoints", section)

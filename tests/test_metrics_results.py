@@ -1,9 +1,8 @@
-"""What `regard.metrics` computes is what it computed before: tests/results/metrics.json."""
+"""What `regard.metrics` gives is what it gave before: tests/results/metrics.json."""
 
-import pytest
-from stored_results import check, stored
+from stored_results import check, each_section
 
 
-@pytest.mark.parametrize("section", stored("metrics"))
+@each_section("metrics")
 def test_statements_give_what_they_gave_before(section):
     check("metrics", section)

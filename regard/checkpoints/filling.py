@@ -119,7 +119,7 @@ def check_fit(model: nn.Module, tensors: Weights) -> None:
     problems = Problems("weights do not fit the model that config.json describes")
     problems.add("missing", *(name for name in unique_tensors(expected) if name not in tensors))
     problems.add("extra", *(name for name in tensors if name not in expected))
-    for name in expected.keys() & tensors.keys():
+    for name in [name for name in expected if name in tensors]:
         problems.add_shape(name, tensors[name], expected[name])
         problems.add_type(name, tensors[name], expected[name])
     problems.raise_any()

@@ -1,4 +1,4 @@
-"""Trainings give what they gave before: events, messages, rates, norms, checkpoints and weights."""
+"""What `regard.training` gives is what it gave before: tests/results/training.json."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from stored_calls import calls, check, names_in, result_of, waves, write
+from stored_results import check, each_section, waves
 
 from regard.checkpoints.store import read_folder
 from regard.data.batches import IGNORE, Sequences
 from regard.data.sampler import EpochSampler
+from regard.errors import RegardError
 from regard.models import model_class
-from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.state import Cells
-from regard.training.callbacks import Callback, Trainable
+from regard.training.callbacks import Callback, Trainable, read_result
+from regard.training.checkpointing import RunFolder
+from regard.training.distributed import FSDPModel, SeveralProcesses, active
 from regard.training.interrupt import Paused
-from regard.training.run import train
+from regard.training.optimizers import ScheduleStep, optimizer, schedule, set_rate
+from regard.training.options import OptimizerOptions, ScheduleOptions, TrainingOptions
+from regard.training.run import resume, train
 
-MODULES = (
-    "callbacks checkpointing compiling distributed flops interrupt loop metrics_log optimizers "
-    "options run steps"
-)
-NAMES = names_in("regard.training", MODULES)
 KEPT = ("counters", "position", "precision", "scores", "learning_rate", "norm", "counts")
 CLOCK = [0.0]  # a second for each batch, and none for anything else
 
@@ -134,8 +133,8 @@ def in_shards(patch):
     distributed = torch.distributed
     patch.setattr("sys.excepthook", print)  # which torch replaces
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    patch.setattr("regard.training.steps.shard", lambda *args: NAMES["FSDPModel"](*args))
-    with NAMES["active"](NAMES["SeveralProcesses"]()):
+    patch.setattr("regard.training.steps.shard", lambda *args: FSDPModel(*args))
+    with active(SeveralProcesses()):
         try:
             yield
         finally:
@@ -147,7 +146,7 @@ def training(task=None, stop=None, again=None, freeze=(), sharded=False, **optio
     CLOCK[0], seen = 0.0, Told()
     clock = SimpleNamespace(monotonic=lambda: CLOCK[0], perf_counter=lambda: CLOCK[0])
     usual = dict(max_steps=6, logging_steps=2, threads=1) | options
-    chosen = NAMES["TrainingOptions"](**usual)
+    chosen = TrainingOptions(**usual)
     more = dict(
         progress=seen,
         callbacks=[seen],
@@ -172,31 +171,30 @@ def training(task=None, stop=None, again=None, freeze=(), sharded=False, **optio
             task = again or Words()
             for name, weight in task.module.named_parameters():
                 weight.requires_grad_(not name.startswith(tuple(freeze)))
-            ended = NAMES["resume"](task, chosen, "run", **more)
-        except NAMES["RegardError"] as error:
+            ended = resume(task, chosen, "run", **more)
+        except RegardError as error:
             seen.told.append([type(error).__name__, str(error)])
-        saved = NAMES["RunFolder"](Path("run")).saved()
+        saved = RunFolder(Path("run")).saved()
         files = {path.name: sorted(part.name for part in path.iterdir()) for path in saved}
         tables, facts = read_folder(saved[-1])
         facts = [facts[name] for name in KEPT]
         events = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
         if ended:
-            assert NAMES["read_result"](Path("run")) == ended
+            assert read_result(Path("run")) == ended
     tensors = {name: digest(table) for name, table in tables.items()}
     return seen.told, events, files, facts, tensors, digest(dict(task.module.named_parameters()))
 
 
 def rates(name, steps=8, epochs=3, total=6, **options):
     """The multipliers of a schedule."""
-    at = NAMES["schedule"](NAMES["ScheduleOptions"](name, **options))
-    kind = NAMES["ScheduleStep"]
-    return [at(kind(n, n // epochs, total)) for n in range(1, steps + 1)]
+    at = schedule(ScheduleOptions(name, **options))
+    return [at(ScheduleStep(n, n // epochs, total)) for n in range(1, steps + 1)]
 
 
 def groups(module, **options):
     """The groups of an optimizer: sizes of their parameters, and their options."""
-    made = NAMES["optimizer"](module, NAMES["OptimizerOptions"](**options))
-    NAMES["set_rate"](made, 0.5)
+    made = optimizer(module, OptimizerOptions(**options))
+    set_rate(made, 0.5)
     texts = [{k: v for k, v in group.items() if k != "params"} for group in made.param_groups]
     return type(made).__name__, [
         [[list(p.shape) for p in group["params"]], text]
@@ -204,14 +202,6 @@ def groups(module, **options):
     ]
 
 
-NAMES |= dict(Words=Words, training=training, rates=rates, groups=groups, model=model, torch=torch)
-NAMES |= dict(Sequences=Sequences, EncoderWithHeads=EncoderWithHeads, digest=digest)
-
-
-@pytest.mark.parametrize("call", calls("training"))
-def test_each_call_gives_what_it_gave_before(call):
-    check(result_of(call, NAMES), calls("training")[call])
-
-
-if __name__ == "__main__":
-    write("training", NAMES)
+@each_section("training")
+def test_statements_give_what_they_gave_before(section):
+    check("training", section)

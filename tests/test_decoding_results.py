@@ -1,4 +1,4 @@
-"""Decoding gives what it gave before: tokens, scores, filters, settings and files of options."""
+"""What `regard.decoding` gives is what it gave before: tests/results/decoding.json."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ import pytest
 import torch
 from decoding import decoding_mocks, recording, test_streaming
 from shared_fixtures import compiled
-from stored_calls import calls, check, names_in, result_of, waves, write
+from stored_results import check, each_section, waves
 
 from regard import ops
 from regard.attention.masks import Padding
 from regard.data.batches import Sequences
-from regard.decoding import cuda_graphs, generate, options, with_options
+from regard.decoding import cuda_graphs, generate
 from regard.decoding.continuous import ContinuousBatch
-from regard.decoding.generation_config import FILE
-from regard.decoding.loop import Greedy
-from regard.decoding.prefix_cache import PrefixCache, SlidingContext
+from regard.decoding.filters import TreeVocabulary
+from regard.decoding.generation_config import FILE, load, save
+from regard.decoding.prefix_cache import PrefixCache
+from regard.decoding.streaming import GeneratedText, Streaming
 from regard.models import model_class
 from regard.ops import KeyMask
 
-MODULES = (
-    "beam cuda_graphs filters generation_config length_penalty loop option_types prefix_cache "
-    "ranking settings steps streaming"
-)
-NAMES = names_in("regard.decoding", MODULES)
 PROMPTS = [[3, 4, 5, 6, 3, 4], [7], [], [8, 9, 3, 8, 9]]
 SHARED = [*range(3, 9), *range(3, 9), *range(3, 9)]
 
@@ -87,8 +83,8 @@ def cached(budget, *batches, **named):
 def stored(method, *more):
     """The file of a method, and the method of that file."""
     with TemporaryDirectory() as folder, chdir(folder):
-        NAMES["save"](method, ".", *more)
-        return json.loads(Path(FILE).read_text()), NAMES["load"](".")
+        save(method, ".", *more)
+        return json.loads(Path(FILE).read_text()), load(".")
 
 
 def loaded(model=None, **fields):
@@ -97,7 +93,7 @@ def loaded(model=None, **fields):
         Path(FILE).write_text(json.dumps(fields))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            return NAMES["load"](FILE, model), [str(warning.message) for warning in said]
+            return load(FILE, model), [str(warning.message) for warning in said]
 
 
 def searched(model, rows, beam):
@@ -108,7 +104,7 @@ def searched(model, rows, beam):
 
 
 def streamed(model, method):
-    stream = NAMES["Streaming"](model, Sequences.of(PROMPTS, 0), method)
+    stream = Streaming(model, Sequences.of(PROMPTS, 0), method)
     return list(stream), stream.results
 
 
@@ -139,7 +135,7 @@ def padding(lengths, width):
 def text(words, before, stops=(), kind="bytes"):
     """What is shown of a text token by token, and how it ends."""
     tokenizer = test_streaming.tokenizer_of(kind)
-    shown, seen = NAMES["GeneratedText"](tokenizer, before, stops), []
+    shown, seen = GeneratedText(tokenizer, before, stops), []
     for token in tokenizer.encode(words).ids if isinstance(words, str) else words:
         shown.add(token)
         seen.append(shown.ready())
@@ -154,21 +150,13 @@ def t(values):
 LM = model_of("gpt2", 16, heads=2, layers=1, max_length=24, bos=1, eos=2)
 MT = model_of("transformer", 9, heads=2, d_ff=12, encoder_layers=1, decoder_layers=1, max_length=24)
 LONG = model_of("gpt2", 16, heads=2, layers=1, max_length=600, bos=1, eos=2)
-TREES = NAMES["TreeVocabulary"]({"S": 3, "N": 5}, {"S": 4, "N": 6}, 7)
+TREES = TreeVocabulary({"S": 3, "N": 5}, {"S": 4, "N": 6}, 7)
 CELLS = model_of("lstm-lm", 3, tied=False)
-NAMES |= dict(CELLS=CELLS, LONG=LONG, TREES=TREES, BYTES=test_streaming.in_bytes(), text=text)
-NAMES |= dict(searched=searched, streamed=streamed, replayed=replayed)
-NAMES |= dict(LM=LM, MT=MT, RNN=recurrent(), PROMPTS=PROMPTS, SHARED=SHARED, Greedy=Greedy)
-NAMES |= dict(decode=decode, together=together, cached=cached, stored=stored, loaded=loaded)
-NAMES |= dict(t=t, waves=waves, torch=torch, Sequences=Sequences, Slides=SlidingContext)
-NAMES |= dict(generate=generate, options=options, with_options=with_options, mocks=decoding_mocks)
+RNN = recurrent()
+BYTES = test_streaming.in_bytes()
 
 
 @pytest.mark.filterwarnings("ignore:Decoding will not do")
-@pytest.mark.parametrize("call", calls("decoding"))
-def test_each_call_gives_what_it_gave_before(call):
-    check(result_of(call, NAMES), calls("decoding")[call])
-
-
-if __name__ == "__main__":
-    write("decoding", NAMES)
+@each_section("decoding")
+def test_statements_give_what_they_gave_before(section):
+    check("decoding", section)
