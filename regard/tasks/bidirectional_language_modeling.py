@@ -178,7 +178,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
             DataError: a text has no words, or too few for its streams.
         """
         data = recipe.data
-        task = cls(model, tokenizer, state=recipe.evaluation.state)
+        task = cls(model, tokenizer, **cls.options_in(recipe))
         model.head.logits(torch.zeros(1, model.config.d_model // 2))  # raises an error without one
         train, valid = (task.text(data.records(part)) for part in ("train", "valid"))
         check_text_length(data.train, train.count, data.batch_size)
@@ -218,10 +218,6 @@ class BidirectionalLanguageModel(EmbedsTexts):
         text = BidirectionalText.of([[3] * length] * rows, 1, 2, 4, 3)
         streams = BidirectionalStreams(text, batch_size=rows, sequence_length=length)
         return streams[0]
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        return {"state": self.state}
 
     # ---- training
 

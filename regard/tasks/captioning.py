@@ -295,6 +295,7 @@ class Captioner(text_to_text.TextToText):
         label_smoothing: float = 0.0,
     ):
         super().__init__(module, tokenizer, method=method, label_smoothing=label_smoothing)
+        self.regions = regions
         self.features = RegionFeatures.of(regions, module.config.d_region)
         self.doubly_stochastic = doubly_stochastic if ATTENTION_WEIGHTS in module.extras else 0.0
 
@@ -316,7 +317,7 @@ class Captioner(text_to_text.TextToText):
                 term is given that the model does not have.
             DataError: an image cannot be read, or a caption is too long and that is an error.
         """
-        data, weight = recipe.data, recipe.objective.doubly_stochastic
+        weight = recipe.objective.doubly_stochastic
         if weight is not None and ATTENTION_WEIGHTS not in model.extras:
             raise ConfigError(
                 "[objective] `doubly_stochastic` is of models that give the weights of each word, "
@@ -325,10 +326,8 @@ class Captioner(text_to_text.TextToText):
         task = cls(
             model,
             tokenizer.with_eos_template(),
-            regions=data.regions,
-            doubly_stochastic=1.0 if weight is None else weight,
             method=recipe.decoding.build(cls.default_limit),
-            label_smoothing=recipe.objective.label_smoothing,
+            **cls.options_in(recipe),
         )
         task.reinforce = Reinforce.of(model, recipe.objective)
         task.data = task._captioned(recipe)
@@ -373,14 +372,6 @@ class Captioner(text_to_text.TextToText):
         width = WIDTHS[recipe.data.regions]
         table = RegionTable(np.zeros((1, count, width), np.float32))
         return PairBatch(table.select([0] * rows), Sequences.dummy(rows, words))
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model, tokenizer and decoding method."""
-        return {
-            "label_smoothing": self.label_smoothing,
-            "regions": self.features.kind,
-            "doubly_stochastic": self.doubly_stochastic,
-        }
 
     # ---- training
 

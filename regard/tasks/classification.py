@@ -132,12 +132,6 @@ class OneTargetRecipe(text_tasks.TextRecipe):
     teacher: encoder_training.ScoresTeacherSection | None = None
 
 
-def one_target_options(recipe: OneTargetRecipe) -> dict[str, Any]:
-    """As `text_options`, of a recipe for one label or one number."""
-    chosen = {"glue": recipe.data.glue, "metrics": recipe.evaluation.metrics}
-    return {**text_tasks.text_options(recipe), **chosen}
-
-
 def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
     """As `text_problems`, of a recipe for one label or one number.
 
@@ -199,7 +193,7 @@ def soft_targets(
     if device_of(task.module).type == "meta":  # nothing is computed there
         scores = torch.zeros(len(inputs), teacher.model.outputs()[task.head])
     else:
-        options: Any = text_tasks.text_settings(task) | ({"labels": labels} if task.labels else {})
+        options: Any = task.settings() | ({"labels": labels} if task.labels else {})
         scores = type(task)(teacher.model, teacher.tokenizer, **options).text_scores(inputs)
     order = [labels.index(label) for label in task.labels] or [0]
     return encoder_training.SoftTargets(scores[:, order], section, teacher)
@@ -246,10 +240,6 @@ class TextMetrics:
             F1(self.labels[-1], labels=self.labels) if name == "f1" else metric_class(name)()
             for name in names
         ]
-
-    def settings(self) -> dict[str, Any]:
-        """The options of a task that chose these metrics."""
-        return {"glue": self.glue, "metrics": list(self.names)}
 
     def keys(self) -> tuple[str, ...]:
         """The names of the metrics, the goal first."""
@@ -332,8 +322,9 @@ class TextClassifier(EncoderTask):
         super().__init__(module, tokenizer, **options)
         self.labels = tuple(labels)
         self._index = {label: i for i, label in enumerate(self.labels)}
-        self.metrics = replace(CLASS_METRICS, glue=glue, names=tuple(metrics), labels=self.labels)
-        self.metric_names = (*self.metrics.keys(), "loss")
+        self.glue, self.metrics = glue, tuple(metrics)
+        self.scoring = replace(CLASS_METRICS, glue=glue, names=self.metrics, labels=self.labels)
+        self.metric_names = (*self.scoring.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
         # in training alone
         self.label_smoothing, self.class_weights = 0.0, None
@@ -357,7 +348,7 @@ class TextClassifier(EncoderTask):
         counts = label_counts(recipe)
         model, labels, remarks = encoder_training.labelled(source, cls.head, sorted(counts))
         model, tokenizer = encoder_training.transformed(model, tokenizer, source)
-        task = cls(model, tokenizer, labels=labels, **one_target_options(recipe))
+        task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = [*remarks, *remark_on_single_labels(counts)]
         text_tasks.add_data(task, recipe, task.target)
         objective, targets = recipe.objective, task._parts().train.targets
@@ -405,7 +396,7 @@ class TextClassifier(EncoderTask):
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the cross-entropy."""
         scores = self.text_scores(valid.inputs)
-        values = self.metrics.values(self._named(scores.argmax(-1)), self._named(valid.targets))
+        values = self.scoring.values(self._named(scores.argmax(-1)), self._named(valid.targets))
         return {**values, "loss": float(F.cross_entropy(scores, valid.targets))}
 
     predict_proba = text_tasks.probabilities_of_labels
@@ -437,21 +428,13 @@ class TextClassifier(EncoderTask):
         """
         scores, targets = text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
         report = ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
-        metric_scores = self.metrics.scores(self._named(scores.argmax(-1)), self._named(targets))
+        metric_scores = self.scoring.scores(self._named(scores.argmax(-1)), self._named(targets))
         return Scores([replace(metric_scores[0], report=report), *metric_scores[1:]])
 
     classification_report = report_by_label
 
     def _named(self, indices: Tensor) -> list[str]:
         return [self.labels[i] for i in indices.tolist()]
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        return {
-            **text_tasks.text_settings(self),
-            **self.metrics.settings(),
-            "labels": list(self.labels),
-        }
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
@@ -568,8 +551,9 @@ class TextRegressor(EncoderTask):
     ):
         super().__init__(module, tokenizer, **options)
         self.activation = activation
-        self.metrics = replace(NUMBER_METRICS, glue=glue, names=tuple(metrics))
-        self.metric_names = (*self.metrics.keys(), "loss")
+        self.glue, self.metrics = glue, tuple(metrics)
+        self.scoring = replace(NUMBER_METRICS, glue=glue, names=self.metrics)
+        self.metric_names = (*self.scoring.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
 
     @classmethod
@@ -591,7 +575,7 @@ class TextRegressor(EncoderTask):
         model, tokenizer = encoder_training.transformed(
             source.with_head(cls.head, 1), tokenizer, source
         )
-        task = cls(model, tokenizer, **one_target_options(recipe))
+        task = cls(model, tokenizer, **cls.options_in(recipe))
         text_tasks.add_data(task, recipe, text_tasks.number_in)
         if recipe.teacher is not None:
             task.teacher = soft_targets(recipe.teacher, task)
@@ -617,7 +601,7 @@ class TextRegressor(EncoderTask):
     def measured(self, valid: Part) -> dict[str, float]:
         """The metrics on the validation data, and the mean squared error."""
         scores = self.text_scores(valid.inputs)[:, 0]
-        values = self.metrics.values(scores.tolist(), valid.targets.tolist())
+        values = self.scoring.values(scores.tolist(), valid.targets.tolist())
         return {**values, "loss": float(F.mse_loss(scores, valid.targets.to(scores)))}
 
     def _predictions(
@@ -644,12 +628,7 @@ class TextRegressor(EncoderTask):
         columns: of texts and number in a table, where their names do not say which they are.
         """
         scores, targets = text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
-        return Scores(self.metrics.scores(self._numbers(scores), targets.tolist()))
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        activation = {} if self.activation is None else {"activation": self.activation}
-        return {**text_tasks.text_settings(self), **self.metrics.settings(), **activation}
+        return Scores(self.scoring.scores(self._numbers(scores), targets.tolist()))
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""

@@ -99,7 +99,8 @@ class Embedder(EncoderTask):
         max_length: int | None = None,
     ):
         super().__init__(headed(module), tokenizer, max_length=max_length)
-        self.pooling = Pooling(tuple(kinds), normalize, self.input_format.max_length)
+        self.kinds, self.normalize = tuple(kinds), normalize
+        self.pooling = Pooling(self.kinds, normalize, self.max_length)
 
     def text_encoder(self) -> TextEncoder:
         """The encoder, and how it pools a text."""
@@ -247,11 +248,6 @@ class Embedder(EncoderTask):
         for metric in metrics:
             metric.add(cosines, judgements)
         return Scores(metric.result() for metric in metrics)
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        pooling = self.pooling
-        return {**super().settings(), "kinds": list(pooling.kinds), "normalize": pooling.normalize}
 
 
 def _number(row: Sequence[Any], file: str, line: int) -> float:

@@ -109,6 +109,16 @@ class EncoderTask(EmbedsTexts):
         self.remarks: list[str] = []
         self._encoded_once: batching.Latest[Any] = batching.Latest(self.encoder_inputs)
 
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens of a text."""
+        return self.input_format.max_length
+
+    @property
+    def truncation(self) -> Truncation:
+        """How two texts that are too long together are truncated."""
+        return self.input_format.truncation
+
     # ---- predictions
 
     def is_one(self, texts: Any) -> bool:
@@ -252,10 +262,6 @@ class EncoderTask(EmbedsTexts):
         if cut := self.over_limit(texts):
             limit = self.input_format.max_length
             inputs.warn_of_truncation(len(cut), len(texts), "examples", limit)
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        return {"max_length": self.input_format.max_length}
 
     # ---- training
 

@@ -12,10 +12,9 @@ head and `id2label` decide, and the section adds what they do not contain.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, create_model
@@ -552,7 +551,6 @@ def _bos_of(task: Task) -> dict[str, int]:
     return {} if bos is None else {"bos_token_id": bos}
 
 
-NOT_STORED = ("method",)  # an option that comes from generation_config.json
 # Narrower types for options whose declared types allow too much.
 RANGES: dict[str, Any] = {
     "format": Literal["lines", "text"] | None,
@@ -592,16 +590,10 @@ def checked_settings(task: type[Task], stored: Mapping[str, Any], where: Path) -
 
 def _schema(task: type[Task]) -> type[Options]:
     """The keyword options of the constructor of a task."""
-    hints = get_type_hints(task.__init__, include_extras=True)
-    options: dict[str, Any] = {}
-    for name, parameter in signature(task.__init__).parameters.items():
-        if parameter.kind is Parameter.KEYWORD_ONLY and name not in NOT_STORED:
-            default = ... if parameter.default is Parameter.empty else parameter.default
-            options[name] = (RANGES.get(name, hints[name]), default)
-        elif parameter.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
-            for option_types in get_args(hints.get(name)):
-                for key, hint in get_type_hints(option_types, include_extras=True).items():
-                    options[key] = (RANGES.get(key, hint), None)
+    options: Any = {
+        name: (RANGES.get(name, hint), default)
+        for name, (hint, default) in task.constructor_options().items()
+    }
     return create_model(task.__name__, __base__=Options, **options)
 
 

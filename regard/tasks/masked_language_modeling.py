@@ -399,7 +399,7 @@ class MaskedLanguageModel(MaskFiller):
         """The task before its data are read, the model with the heads that it trains."""
         pairs = {"next_sentence": 2} if recipe.data.sentence_pairs else {}
         with_heads = _with_heads(headed(model), {cls.head: 1, **pairs})
-        return cls(with_heads, tokenizer, max_length=recipe.data.max_length)
+        return cls(with_heads, tokenizer, **cls.options_in(recipe))
 
     def _rows(self, corpus: Corpus, data: MaskedData, seed: int) -> TextRows:
         """The texts of a corpus, or its pairs."""

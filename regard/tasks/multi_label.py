@@ -203,10 +203,7 @@ class MultiLabelClassifier(EncoderTask):
         source = headed(model)
         model, labels, remarks = labelled(source, cls.head, labels_of(recipe.data))
         model, tokenizer = transformed(model, tokenizer, source)
-        separator = recipe.data.separator
-        task = cls(
-            model, tokenizer, labels=labels, separator=separator, **text_tasks.text_options(recipe)
-        )
+        task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = remarks
         task.goal = (recipe.evaluation.goal, "max")
         text_tasks.add_data(task, recipe, task.target)
@@ -345,8 +342,7 @@ class MultiLabelClassifier(EncoderTask):
         """What `load` must know beside model and tokenizer."""
         if self._fitted.used:
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
-        options = {"threshold": self.threshold, "separator": self.separator}
-        return {**text_tasks.text_settings(self), **options, "labels": list(self.labels)}
+        return super().settings()
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""

@@ -121,7 +121,7 @@ class MultipleChoice(encoding.EncoderTask):
         """
         data, source = recipe.data, headed(model)
         model, tokenizer = transformed(source.with_head(cls.head, 1), tokenizer, source)
-        task = cls(model, tokenizer, max_length=data.max_length)
+        task = cls(model, tokenizer, **cls.options_in(recipe))
         task.aux_lm = AuxiliaryLM.of(model, recipe.objective.aux_lm_weight)
         train = task._part(data.records("train"), data)
         valid = None if data.valid is None else task._part(data.records("valid"), data)

@@ -79,13 +79,6 @@ class Translator(text_to_text.TextToText):
 
     translate = text_to_text.TextToText.generate  # type: ignore[assignment]
 
-    @classmethod
-    def metric_options(cls, recipe: Any) -> dict[str, Any]:
-        return {"bleu_tokenize": recipe.evaluation.bleu_tokenize}
-
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "bleu_tokenize": self.bleu_tokenize}
-
     def metrics(self) -> tuple[Metric, ...]:
         """BLEU and chrF."""
         return BLEU(tokenize=self.bleu_tokenize), CHRF()
@@ -155,14 +148,6 @@ class DialogueModel(text_to_text.TextToText):
     ):
         super().__init__(module, tokenizer, method=method, **options)
         self.history = history
-
-    @classmethod
-    def source_options(cls, recipe: Any) -> dict[str, Any]:
-        return {**super().source_options(recipe), "history": recipe.data.history}
-
-    def settings(self) -> dict[str, Any]:
-        history = {} if self.history is None else {"history": self.history}
-        return {**super().settings(), **history}
 
     @classmethod
     def fields(

@@ -255,8 +255,7 @@ class Parser(encoding.EncoderTask):
             tokenizer,
             labels=labels,
             tags=tags if data.inputs == "words" else (),
-            inputs=data.inputs,
-            max_length=data.max_length,
+            **cls.options_in(recipe),
         )
         valid = None
         if data.valid is not None:
@@ -505,11 +504,6 @@ class Parser(encoding.EncoderTask):
     def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
         """The words of the sentences."""
         return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        options = {"labels": list(self.labels), "tags": list(self.tags), "inputs": self.inputs}
-        return {**super().settings(), **options}
 
 
 def _with_heads(

@@ -417,10 +417,8 @@ class QuestionAnswerer(encoding.EncoderTask):
         task = cls(
             module,
             tokenizer,
-            max_length=data.max_length,
-            doc_stride=data.doc_stride,
-            max_question_length=data.max_question_length,
             answer_tokens=answers.max_tokens,
+            **cls.options_in(recipe),
         )
         train = task._train_part(data.records("train"))
         valid = None if data.valid is None else task._valid_part(data.records("valid"))
@@ -514,13 +512,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         """What `load` must know beside model and tokenizer."""
         if self._fitted.used:
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
-        return {
-            **super().settings(),
-            "doc_stride": self.doc_stride,
-            "max_question_length": self.max_question_length,
-            "answer_tokens": self.answer_tokens,
-            "threshold": self.threshold,
-        }
+        return super().settings()
 
     # ---- predictions
 

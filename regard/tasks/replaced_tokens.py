@@ -152,7 +152,7 @@ class ReplacedTokenDetector(EncoderTask):
         objective, discriminator = recipe.objective, headed(model).with_head(cls.head, 1)
         config = generator_config(discriminator.config, objective.generator_size)
         both = GeneratorAndDiscriminator(discriminator, config)
-        task = cls(both, tokenizer, max_length=recipe.data.max_length)
+        task = cls(both, tokenizer, **cls.options_in(recipe))
         task.objective = objective
         return task
 

@@ -204,15 +204,10 @@ class SequenceParser(text_to_text.TextToText):
     # ---- from a recipe
 
     @classmethod
-    def source_options(cls, recipe: Any) -> dict[str, Any]:
-        """None: nothing stands before a sentence."""
-        return {}
-
-    @classmethod
-    def metric_options(cls, recipe: SequenceParsingRecipe) -> dict[str, Any]:
-        """What the training trees tell of all trees."""
+    def options_in(cls, recipe: SequenceParsingRecipe) -> dict[str, Any]:
+        """With what the training trees tell of all trees."""
         trees = (read_trees(tree)[0] for _, tree in recipe.data.records("train"))
-        return {"most_open": max(map(_most_open, trees))}
+        return {**super().options_in(recipe), "most_open": max(map(_most_open, trees))}
 
     @classmethod
     def fields(
@@ -224,10 +219,6 @@ class SequenceParser(text_to_text.TextToText):
             FieldEncoder("sentence", tokenizer, before, after, **limits),
             FieldEncoder("tree", TreeTokens.of(tokenizer), start, end, **limits),
         )
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model, tokenizer and decoding method."""
-        return {**super().settings(), "most_open": self.most_open}
 
     def validate(self) -> dict[str, float]:
         """The scores of the predicted trees, and the cross-entropy of the gold ones per token."""

@@ -132,7 +132,7 @@ class SpanCorruption(TextToText):
             model,
             tokenizer.with_eos_template(),
             method=recipe.decoding.build(RelativeLimit(2.0, 10)),
-            label_smoothing=recipe.objective.label_smoothing,
+            **cls.options_in(recipe),
         )
         window = noise.window(data.source_length)
         spans = noise.counts(window)[1]

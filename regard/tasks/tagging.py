@@ -184,7 +184,7 @@ class Tagger(encoding.EncoderTask):
             problem = f"has no tag but {train.labels[0]!r}."
             raise DataError(train.report.files[0], None, problem, "Is it the right column?")
         model, labels, remarks = labelled(headed(model), cls.head, train.labels)
-        task = cls(model, tokenizer, labels=labels, scheme=data.scheme, max_length=data.max_length)
+        task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = remarks
         valid = None
         if data.valid is not None:
@@ -361,10 +361,6 @@ class Tagger(encoding.EncoderTask):
             )
         words, tags = columns or (None, None)
         return read_conll(files[0], words=words, tags=tags)
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model and tokenizer."""
-        return {**super().settings(), "labels": list(self.labels), "scheme": self.scheme}
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""

@@ -18,10 +18,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Self, TypedDict, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NoReturn,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+    get_type_hints,
+)
 
 from regard import habit_names
 from regard.errors import ConfigError, NotSupportedError, RegardError
@@ -477,7 +489,6 @@ class Task(Methods):
     method: Any
 
     # of all tasks
-    settings: Callable[[], dict[str, Any]]
     over_limit: Callable[..., dict[int, int]]
     # of tasks that are trained
     from_recipe: Callable[[Any, Any, Tokenizer], Task]
@@ -495,6 +506,41 @@ class Task(Methods):
     prediction_type: ClassVar[type[Prediction]]
     text_encoder: Callable[[], Any]
     rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]
+
+    @classmethod
+    def constructor_options(cls) -> dict[str, tuple[Any, Any]]:
+        """The keyword options of the constructor but `method`: name -> (type, default or ...)."""
+        hints = get_type_hints(cls.__init__, include_extras=True)
+        options: dict[str, Any] = {}
+        for name, parameter in signature(cls.__init__).parameters.items():
+            if parameter.kind is Parameter.KEYWORD_ONLY and name != "method":
+                default = ... if parameter.default is Parameter.empty else parameter.default
+                options[name] = (hints[name], default)
+            elif parameter.kind is Parameter.VAR_KEYWORD:  # Unpack[...] of a TypedDict
+                for typed in get_args(hints.get(name)):
+                    shared = get_type_hints(typed, include_extras=True)
+                    options |= {key: (hint, None) for key, hint in shared.items()}
+        return options
+
+    @classmethod
+    def options_in(cls, recipe: Any) -> dict[str, Any]:
+        """The options of the constructor that [data], [objective] and [evaluation] have."""
+        fields = dict[str, Any]()
+        for section in ("evaluation", "objective", "data"):
+            fields |= dict(getattr(recipe, section, ()))
+        names = cls.constructor_options().keys() & fields.keys()
+        return {name: fields[name] for name in sorted(names) if fields[name] is not None}
+
+    def settings(self) -> dict[str, Any]:
+        """What `load` must know beside model, tokenizer and decoding method: the options of the
+        constructor, which the task has as attributes.
+        """
+        values = {name: getattr(self, name) for name in self.constructor_options()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value not in (None, "")
+        }
 
     @property
     def generator(self) -> Generator:

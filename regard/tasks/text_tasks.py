@@ -101,26 +101,6 @@ class TextOptions(TypedDict, total=False):
     pairs: bool | None
 
 
-def text_options(recipe: TextRecipe) -> TextOptions:
-    """These options of a recipe."""
-    return {
-        "both_orders": recipe.objective.both_orders,
-        "max_length": recipe.data.max_length,
-        "truncation": recipe.data.truncation,
-        "pairs": recipe.data.pairs,
-    }
-
-
-def text_settings(task: EncoderTask) -> TextOptions:
-    """These options of a task, for the folder that holds it."""
-    return {
-        "both_orders": task.both_orders,
-        "max_length": task.input_format.max_length,
-        "truncation": task.input_format.truncation,
-        "pairs": task.pairs,
-    }
-
-
 def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     """Options of a recipe that have no effect or lack another option: (dotted name, problem)."""
     yield from EncoderTask.problems(recipe)
@@ -144,7 +124,7 @@ def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
         ConfigError: the model does not predict the next token, which the second objective asks for.
         DataError: a file cannot be read, or a target is not valid.
     """
-    data = recipe.data
+    data, task.pairs = recipe.data, recipe.data.pairs
     task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
     train = _part(task, data.records("train"), data, target)
     valid = None if data.valid is None else _part(task, data.records("valid"), data, target)

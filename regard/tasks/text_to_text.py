@@ -282,24 +282,11 @@ class TextToText(EmbedsTexts):
             model,
             tokenizer.with_eos_template(),
             method=recipe.decoding.build(cls.default_limit),
-            label_smoothing=recipe.objective.label_smoothing,
-            **cls.source_options(recipe),
-            **cls.metric_options(recipe),
+            **cls.options_in(recipe),
         )
         task.reinforce = Reinforce.of(model, recipe.objective)
         task.data = TrainingPairs(valid, [pair[1] for pair in pairs], batches, notes)
         return task
-
-    @classmethod
-    def source_options(cls, recipe: Any) -> dict[str, Any]:
-        """Options of the constructor that say what stands before sources."""
-        names = ("source_prefix", "source_language", "target_language")
-        return {name: getattr(recipe.data, name) for name in names}
-
-    @classmethod
-    def metric_options(cls, recipe: Any) -> dict[str, Any]:
-        """Options of the constructor that say how a recipe wants to be evaluated."""
-        return {}
 
     @classmethod
     def fields(
@@ -320,12 +307,6 @@ class TextToText(EmbedsTexts):
         rows = max(1, recipe.data.max_tokens_per_batch // words)
         side = Sequences(torch.ones(rows, words, dtype=torch.long), torch.full((rows,), words))
         return PairBatch(side, side)
-
-    def settings(self) -> dict[str, Any]:
-        """What `load` must know beside model, tokenizer and decoding method."""
-        names = ("source_prefix", "source_language", "target_language")
-        named = {name: value for name in names if (value := getattr(self, name))}
-        return {"label_smoothing": self.label_smoothing, **named}
 
     def text_encoder(self) -> TextEncoder:
         """The model's encoder, and how it pools a text: the mean of its tokens.
