@@ -71,6 +71,29 @@ class HeadLayout:
         return [instead.get(row[0], row) for row in self.rows]
 
 
+def architecture_in(
+    config: ConfigJson, readable: Collection[str], refused: Collection[str], why: str
+) -> str:
+    """The architecture that config.json names; "", for which the tensors decide, where it names
+    none or a class of somebody's own.
+
+    Raises:
+        ConfigError: it is one of `refused`.
+    """
+    names = config.get("architectures") or [""]
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise unsupported("architectures", "a list of names", names)
+    if names[0] in ("", *readable):
+        return names[0]
+    if names[0] in refused:
+        raise unsupported("architectures", " or ".join(readable), names[0], why)
+    warn(
+        f"config.json: `architectures` names {names[0]!r}, which is not known here, so the tensors "
+        f"decide which heads the model has. {nearest(names[0], readable)}"
+    )
+    return ""
+
+
 @dataclass(frozen=True)
 class EncoderLayout:
     """How one family of encoders is published.
@@ -321,23 +344,10 @@ class EncoderLayout:
         return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
     def _named_architecture(self, config: ConfigJson) -> str:
-        """The architecture that config.json names; "", for which the tensors decide, where it names
-        none or a class of somebody's own.
-        """
-        names = config.get("architectures") or [""]
-        if not isinstance(names, list) or not isinstance(names[0], str):
-            raise unsupported("architectures", "a list of names", names)
-        name, readable = names[0], [*self.architectures.values()]
-        if name in ("", *readable):
-            return name
-        if name in [self.family + ending for ending in self.CAUSAL]:
-            why = "it predicts the next word from those before it, which no encoder here does"
-            raise unsupported("architectures", " or ".join(readable), name, why)
-        warn(
-            f"config.json: `architectures` names {name!r}, which is not known here, so the tensors "
-            f"decide which heads the model has. {nearest(name, readable)}",
-        )
-        return ""
+        """As `architecture_in`."""
+        why = "it predicts the next word from those before it, which no encoder here does"
+        refused = [self.family + ending for ending in self.CAUSAL]
+        return architecture_in(config, [*self.architectures.values()], refused, why)
 
     def _required_heads(self, architecture: str) -> tuple[str, ...]:
         """The heads that an architecture always has."""

@@ -25,7 +25,12 @@ from regard.checkpoints.formats.config_table import (
     of_kind,
     unsupported,
 )
-from regard.checkpoints.formats.encoder_layout import EncoderLayout, HeadLayout, affine
+from regard.checkpoints.formats.encoder_layout import (
+    EncoderLayout,
+    HeadLayout,
+    affine,
+    architecture_in,
+)
 from regard.checkpoints.formats.transformer import EncoderDecoderLayout
 from regard.checkpoints.names import Names, split
 from regard.models.config import Epsilon, Size, TokenId
@@ -240,8 +245,8 @@ class T5Layout(EncoderDecoderLayout):
             }
             fields = {k: v for k, v in config.items() if k not in (*OUTPUT, "num_decoder_layers")}
             return self.heads.read(fields | {"is_encoder_decoder": False}, encoder)
-        if named not in ("", *self.known_architectures):
-            raise unsupported("architectures", " or ".join(self.known_architectures), named)
+        refused = [self.family + ending for ending in self.unread]
+        architecture_in(config, self.known_architectures, refused, "it is not supported")
         # A file may have the embedding only under the name of a stack.
         of_stacks = [tensors[name] for name in SHARED if name in tensors]
         tensors = {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
@@ -320,6 +325,7 @@ def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layo
         rows=WHOLE,
         config=table,
         endings=("ForConditionalGeneration", "WithLMHeadModel"),
+        unread=("ForSequenceClassification", "ForQuestionAnswering"),
         heads=encoder,
         prefix="transformer.",
         adapted=("q", "v"),

@@ -31,6 +31,7 @@ from regard.checkpoints.formats.encoder_layout import (
     EncoderLayout,
     HeadLayout,
     affine,
+    architecture_in,
     prefixed,
 )
 from regard.checkpoints.names import Names, Transform, interleave, keep, split
@@ -204,6 +205,7 @@ class EncoderDecoderLayout:
 
     rows: the table of names without the output, theirs after the prefix.
     endings: how the names of the whole model's architectures end; the first is written.
+    unread: how those end that are not supported.
     computed: names of tables that the model computes and that are not read.
     heads: the layout under a head; None where there is none.
     """
@@ -214,6 +216,7 @@ class EncoderDecoderLayout:
     rows: Sequence[tuple]
     config: ConfigTable
     endings: tuple[str, ...] = ("ForConditionalGeneration", "Model")
+    unread: tuple[str, ...] = ("ForCausalLM",)
     order: Order = Order()
     computed: tuple[str, ...] = ()
     heads: EncoderLayout | None = None
@@ -254,11 +257,11 @@ class EncoderDecoderLayout:
         named = (config.get("architectures") or [""])[0]
         if self.heads is not None:
             signs = {head.sign for head in self.heads.heads.values()}
-            if named in self.heads.known_architectures or (not named and signs & {*tensors}):
+            known, of_head = self.heads.known_architectures, not signs.isdisjoint(tensors)
+            if named in known or (named not in self.whole_architectures and of_head):
                 return self.heads.read(config, tensors)
-        if named == f"{self.family}ForCausalLM":
-            why = "Decoders without an encoder are not supported"
-            raise unsupported("architectures", " or ".join(self.known_architectures), named, why)
+        refused = [self.family + ending for ending in self.unread]
+        architecture_in(config, self.known_architectures, refused, "it is not supported")
         if not any(name.startswith(self.prefix) for name in tensors):  # without the output
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
         options = self.config.read(config)

@@ -13,6 +13,7 @@ from their_encoders import weights
 from regard.checkpoints.formats import from_published
 from regard.checkpoints.model_folder import open_folder
 from regard.data.batches import Sequences
+from regard.errors import ConfigError
 
 IDS = torch.tensor([[3, 4, 5, 2], [9, 8, 7, 2]])
 TEXTS = Sequences.full(IDS)
@@ -41,6 +42,22 @@ def test_an_embedding_under_the_name_of_a_stack_is_that_of_both(family, tied, na
     wanted = theirs(input_ids=IDS, decoder_input_ids=IDS).logits
     found = ours.head.logits(ours(TEXTS, TEXTS).hidden)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", DRAWN_ENCODER_DECODERS)
+def test_under_an_unknown_class_name_the_tensors_decide(family):
+    drawn = DRAWN_ENCODER_DECODERS[family]
+    model = drawn.model(drawn.endings[0], 1).eval()
+    config = saved_config(model, architectures=["MyOwnThing"])
+    with pytest.warns(UserWarning, match="MyOwnThing"):
+        ours = from_published(config, weights(model)).eval()
+    named = from_published(saved_config(model), weights(model)).eval()
+    assert torch.equal(ours(TEXTS, TEXTS).hidden, named(TEXTS, TEXTS).hidden)
+    other = "ForCausalLM" if "t5" not in family else "ForQuestionAnswering"
+    name = type(model).__name__.removesuffix(drawn.endings[0]) + other
+    with pytest.raises(ConfigError, match=f"{name}.*not supported"):
+        from_published(saved_config(model, architectures=[name]), weights(model))
 
 
 @pytest.mark.parametrize("release", [None, "", "main", "v4", "4.0.0-rc-1", "5.1.0.dev0"])
