@@ -346,6 +346,8 @@ def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]
         table = csv.reader(whole_lines_of(stream, path), delimiter=delimiter, strict=True)
         try:
             for fields in table:
+                if any(field.startswith(' "') for field in fields):
+                    raise csv.Error("a space stands before a quote")
                 if fields:  # none: a blank line
                     yield begun, fields
                 begun = table.line_num + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -298,9 +298,11 @@ def name_of_run(path: str | PathLike[str], name: str) -> str:
 LEFTOVERS = {recipe_options.DATA_FOLDER, "model", training_plan.START}
 
 
-def check_new(folder: Path) -> None:
+def check_new(folder: Path, leftovers: Collection[str] = LEFTOVERS) -> None:
     """Check that a folder takes a new run: it is not there, is empty, or holds what a run has left
     that was killed before its recipe was written.
+
+    leftovers: the names of such files.
 
     Raises:
         ConfigError: it holds a run, a model or other files.
@@ -311,7 +313,7 @@ def check_new(folder: Path) -> None:
         held = f"{folder} holds a run already. Go on with it (regard resume {folder})"
     elif (folder / "model" / CONFIG).exists() or CONFIG in names:
         held = f"{folder} holds a model"
-    elif others := sorted(name for name in names - LEFTOVERS if not name.startswith(".")):
+    elif others := sorted(name for name in names.difference(leftovers) if not name.startswith(".")):
         held = f"{folder} holds other files, such as {others[0]}"
     if held:
         raise ConfigError(f"{held}; a new run needs a folder of its own (`out`, --out).")

@@ -33,7 +33,7 @@ from regard.experiments import recipe_options
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
 from regard.experiments.results import RESULTS, Outcome, run_name
-from regard.experiments.runs import check_out, load, name_of_run, resume, train_recipe
+from regard.experiments.runs import check_new, check_out, load, name_of_run, resume, train_recipe
 from regard.experiments.training_plan import check_start, holds_tokenizer
 from regard.file_writing import locked, write_json
 from regard.progress import Lines, Silent, clock
@@ -150,6 +150,8 @@ def _by_content(value: Any, checksums: Mapping[str, str]) -> Any:
 
 
 CONDITIONS, RECIPES = "conditions.json", "recipes"
+# of a study that was killed before it wrote its conditions
+LEFTOVERS = {RECIPES, recipe_options.DATA_FOLDER, "tokenizer", RESULTS}
 ERROR = "error"
 CONTINUES = "Finished runs are kept: the same command continues from there."
 FUNCTION = "regard.experiments.study:trained_until"
@@ -336,8 +338,15 @@ def opened(
         if file.exists() and begun:
             check_unchanged(read_json(file), json.loads(json.dumps(conditions)), folder)
         else:
+            _check_new(folder)
             write_json(file, conditions)
         yield study
+
+
+def _check_new(folder: Path) -> None:
+    """As `check_new`, where no study has begun in a folder."""
+    if not (folder / CONDITIONS).exists():
+        check_new(folder, LEFTOVERS)
 
 
 def with_tokenizer(recipes: Sequence[Any], out: Path) -> Callable[[Any, Overrides], list[str]]:
@@ -374,6 +383,7 @@ def recipe_in_file(
     Raises:
         ConfigError: the recipe is wrong, or the folder holds other data.
     """
+    _check_new(out)
     raw = recipe_options.recipe_from_keywords(path, options)
     schema = schema_of(raw)
     raw = recipe_options.with_options_in_sections(raw, schema)

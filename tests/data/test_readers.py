@@ -296,6 +296,7 @@ def test_parquet_reads_nested_columns(tmp_path):
         ("x.csv", 'a,b\n"x, y",b\nx, y,b\n', {}, "x.csv:3: has 3 fields, but line 1 has 2"),
         ("x.csv", "a;b\n1;2\n", {}, "x.csv:2: has no field 1. It has: a;b"),
         ("x.csv", 'a,b\n"a";"b"\n', {}, "x.csv:2: .* is not CSV: .* `delimiter`"),
+        ("x.csv", 'a,b\n"a", "b"\n', {}, "x.csv:2: .* a space stands before a quote"),
         ("x.tsv", "a\tb\rc\td\r", {}, "x.tsv:1: lines end in carriage returns alone"),
         ("x.csv", "a;b\n1;2;3\n", {"delimiter": ";"}, "x.csv:2: has 3 fields, but line 1 has 2"),
     ],

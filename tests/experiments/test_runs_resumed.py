@@ -417,10 +417,18 @@ def test_a_folder_that_holds_other_files_takes_no_run(workdir):
     assert [path.name for path in Path("notes").iterdir()] == ["a.txt"]
 
 
-def test_a_folder_that_holds_a_model_takes_no_run(workdir):
+@pytest.mark.parametrize(
+    "start",
+    [
+        regard.train,
+        lambda **options: regard.cross_validate(**options | {"valid": None}),
+        lambda **options: regard.sweep(param_space={"learning_rate": [0.1, 0.2]}, **options),
+    ],
+)
+def test_a_folder_that_holds_a_model_takes_no_run(workdir, start):
     before = {path: path.stat().st_mtime_ns for path in Path("start").rglob("*")}
     with pytest.raises(ConfigError, match="start holds a model"):
-        regard.train(out="start", progress=False, **OPTIONS)
+        start(out="start", progress=False, **OPTIONS)
     assert {path: path.stat().st_mtime_ns for path in Path("start").rglob("*")} == before
 
 
