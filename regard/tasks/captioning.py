@@ -46,7 +46,7 @@ from regard.tasks import batching, text_to_text
 from regard.tasks.inputs import as_list, checked_columns, checked_texts
 from regard.tasks.reinforce import Reinforce
 from regard.tasks.sections import DataSection, DecodingRecipe, FoldOption, Share, TokenizerSection
-from regard.tasks.task import of_training
+from regard.tasks.task import Task, of_training
 from regard.text import Tokenizer
 
 RegionKind = Literal["efficientnet-lite0", "patches"]
@@ -283,6 +283,10 @@ class Captioner(text_to_text.TextToText):
     default_limit = 30
     reads_images = True
     data: CaptionedImages | None
+
+    # its encoder reads images, not texts
+    embed, embed_stream, encode = Task.embed, Task.embed_stream, Task.encode
+    search, similarity = Task.search, Task.similarity
 
     def __init__(
         self,
