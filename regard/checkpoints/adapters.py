@@ -397,7 +397,7 @@ def _check_factors(config: AdapterFields, layer: str, rank: int) -> None:
         ),
     ):
         if not agrees:
-            check_same(CONFIG, field, getattr(config, field), f"{WEIGHTS} has", layer)
+            check_same(CONFIG, field, getattr(config, field), f"a layer in {WEIGHTS}", layer)
 
 
 def _matches(modules: list[str] | re.Pattern[str], layer: str) -> bool:
