@@ -272,12 +272,12 @@ def plain(value: Any) -> Any:
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
 
-def list_as_json(value: Any) -> Any:
-    """A list, an array or a set as the JSON text of its items; others as `plain` does."""
+def plain_list(value: Any) -> list[Any] | None:
+    """The items of a list, an array or a set, as `plain` has them; None for other values."""
     value = plain(value)
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
-    return json.dumps(value, default=shown) if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else None
 
 
 # ------------------------------------------------------------------------------------- files

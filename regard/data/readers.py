@@ -1,6 +1,6 @@
 """Readers: rows of text from files of every common kind, or from anything one can loop over.
 
-All readers are alike: looping over one gives rows, tuples of strings, one string for each field
+All readers are alike: looping over one gives rows, tuples with a text, or a list, for each field
 that was asked for; it can be looped over again; nothing but the current row is held in memory.
 
     read("train.txt")                                     lines: rows of one field
@@ -45,8 +45,8 @@ from regard.data.files import (
 )
 from regard.data.in_memory import (
     infer_columns,
-    list_as_json,
     plain,
+    plain_list,
     plain_names,
     rows,
     source_name,
@@ -57,7 +57,7 @@ from regard.habit_names import COLUMNS
 from regard.schema import decode_json
 
 Field = str | int
-Row = tuple[str, ...]
+Row = tuple[Any, ...]  # texts, and lists in the fields that may hold them
 Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
 Record = dict[str, Any]  # the values of a row by column
 TABLES = tuple(dict.fromkeys(ENDINGS.values()))
@@ -296,7 +296,7 @@ class TableFile:
 
 @dataclass(frozen=True)
 class TableRows(RowReader):
-    """These fields of a table as text; `lists` may hold lists, which become JSON text.
+    """These fields of a table as text; `lists` may hold lists.
 
     undecided: whether nothing says that the first line is a header or that it is none; it is an
         example then, unless all its fields are usual names of columns, which is an error
@@ -390,7 +390,7 @@ class ItemReader(RowReader):
     An iterator gives its items once; a second pass over it raises an error.
 
     fields: which fields of each item, by name or number; none: all fields of a tuple or list
-    lists: the fields whose values may be lists, which become JSON text
+    lists: the fields whose values may be lists
     """
 
     def __init__(
@@ -456,7 +456,7 @@ def read(
     header: whether a table's first line holds names; None: that of CSV does, that of TSV if a field
         is given by name
     delimiter: the character between the fields of CSV, a comma without it
-    lists: those of `fields` whose values may be lists, which become JSON text
+    lists: those of `fields` whose values may be lists
 
     Raises:
         ConfigError: the format is unknown, or is not CSV and has a delimiter.
@@ -547,9 +547,9 @@ def texts_of(
     location: Location,
     lists: Sequence[Field] = (),
 ) -> Row:
-    """The strings of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
+    """The texts of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
 
-    lists: the fields whose values may be lists.
+    lists: the fields whose values may be lists, which stay lists.
 
     Raises:
         DataError: a field is missing or no text, or `fields` is empty.
@@ -561,11 +561,12 @@ def texts_of(
     values = tuple(map(record.get, fields))
     if all(type(value) is str and value.isascii() for value in values):  # the usual case, quickly
         return cast(Row, values)
-    values = tuple(field_value(record, name, location) for name in fields)
-    return tuple(
-        text_of(name, list_as_json(value) if name in lists else value, location)
-        for name, value in zip(fields, values, strict=True)
-    )
+    row: list[Any] = []
+    for name in fields:
+        value = field_value(record, name, location)
+        items = plain_list(value) if name in lists else None
+        row.append(text_of(name, value, location) if items is None else items)
+    return tuple(row)
 
 
 def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> Any:

@@ -3,14 +3,15 @@
 Each label is a binary decision: the head has a logit for each, and the loss is the binary
 cross-entropy. Other libraries have such heads as `problem_type` multi_label_classification.
 
-A row has its labels as a list in one column, or a column with 0 or 1 for each label. Readers give
-rows of texts, so that the list is JSON in the last field: `["old", "warm"]`.
+A row has its labels as a list in one column, or a column with 0 or 1 for each label. In a file of
+texts the list is JSON (`["old", "warm"]`), or labels with a separator.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Unpack
 
@@ -59,7 +60,7 @@ class MultiLabelData(text_tasks.TextsData):
         return len(self.columns) == (2 if self.target_columns else 3)
 
     def read(self, source: Any, part: str) -> RowReader:
-        """The rows of a file: one text or two, then the labels as JSON text, or as a table has it.
+        """The rows of a file: one text or two, then the labels as a list, or as a table has it.
 
         Raises:
             ConfigError: `columns` does not name one text or two.
@@ -95,7 +96,7 @@ class MergedColumns(RowReader):
     def file_of(self, field: int) -> str:
         return self.reader.file_of(field)
 
-    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
+    def numbered(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """The rows.
 
         Raises:
@@ -110,7 +111,7 @@ class MergedColumns(RowReader):
                     raise DataError(self.file_of(0), line, problem)
                 if YES_OR_NO[value.strip().lower()]:
                     chosen.append(label)
-            yield line, (*row[:-count], json.dumps(chosen))
+            yield line, (*row[:-count], chosen)
 
 
 class MultiLabelObjective(text_tasks.TextObjective):
@@ -230,7 +231,7 @@ class MultiLabelClassifier(EncoderTask):
         if recipe.labels.threshold == "fitted" and data.valid is None:
             yield "labels.threshold", "needs validation data. Name a file or a share as `valid`."
 
-    def target(self, field: str, file: str, line: int) -> list[float]:
+    def target(self, field: Any, file: str, line: int) -> list[float]:
         """For each label 1 if the field in this line of a file names it, otherwise 0.
 
         Raises:
@@ -244,7 +245,7 @@ class MultiLabelClassifier(EncoderTask):
             indicators[self._index[label]] = 1.0
         return indicators
 
-    def shown_target(self, field: str) -> str:
+    def shown_target(self, field: Any) -> str:
         """The labels."""
         return ", ".join(labels_in(field, self.separator, "", 0)) or "(no label)"
 
@@ -366,25 +367,29 @@ def labels_of(data: MultiLabelData) -> list[str]:
     return list(map(str, data.target_columns)) or sorted(labels)
 
 
-def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
-    """The labels in a field: a list in JSON, or texts between separators; none in an empty field.
+def labels_in(field: Any, separator: str, file: str, line: int) -> list[str]:
+    """The labels in a field: a list, also in JSON, or texts between separators; none in an empty
+    field.
 
     Raises:
         DataError: it holds neither, or names a label twice.
     """
-    field = field.strip()
-    if field.startswith("[") and field.endswith("]"):
-        items = _json_list(field)
-        wrong = items is None or not all(
-            isinstance(item, str | int | float) and not isinstance(item, bool) and str(item).strip()
-            for item in items
-        )
-    else:
+    items: list[Any] | None = None
+    if isinstance(field, list):
+        items = field
+    elif (text := field.strip()).startswith("[") and text.endswith("]"):
+        with suppress(ValueError):
+            items = json.loads(text)
+    elif separator or not text:
         parts = field.split(separator) if separator else []
         items = [part.strip() for part in parts if part.strip()]
-        wrong = bool(field) and not separator
     labels = list(map(str, items or ()))
-    if wrong or len({*labels}) < len(labels):
+    if (
+        items is None
+        or len({*labels}) < len(labels)
+        or not all(map(str.strip, labels))
+        or any(isinstance(item, bool) or not isinstance(item, str | int | float) for item in items)
+    ):
         problem = f"has {field!r:.60} where a list of labels, each once, should be."
         hint = (
             'Write ["a", "b"], or say what separates labels that are text, such as separator = ";" '
@@ -392,13 +397,6 @@ def labels_in(field: str, separator: str, file: str, line: int) -> list[str]:
         )
         raise DataError(file, line, problem, hint)
     return labels
-
-
-def _json_list(text: str) -> list[Any] | None:
-    try:
-        return list(json.loads(text))
-    except ValueError:
-        return None
 
 
 def pos_weight(
