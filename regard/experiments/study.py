@@ -344,7 +344,7 @@ def opened(
 
 
 def _check_new(folder: Path) -> None:
-    """As `check_new`, where no study has begun in a folder."""
+    """Raise a ConfigError where a study would begin in the folder of a run or of a model."""
     if not (folder / CONDITIONS).exists():
         check_new(folder, LEFTOVERS)
 

@@ -344,7 +344,7 @@ class EncoderLayout:
         return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 
     def _named_architecture(self, config: ConfigJson) -> str:
-        """As `architecture_in`."""
+        """The architecture that config.json names; "" for none that is known here."""
         why = "it predicts the next word from those before it, which no encoder here does"
         refused = [self.family + ending for ending in self.CAUSAL]
         return architecture_in(config, [*self.architectures.values()], refused, why)

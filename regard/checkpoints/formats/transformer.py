@@ -257,8 +257,9 @@ class EncoderDecoderLayout:
         named = (config.get("architectures") or [""])[0]
         if self.heads is not None:
             signs = {head.sign for head in self.heads.heads.values()}
-            known, of_head = self.heads.known_architectures, not signs.isdisjoint(tensors)
-            if named in known or (named not in self.whole_architectures and of_head):
+            under_head = named in self.heads.known_architectures
+            of_head = named not in self.whole_architectures and not signs.isdisjoint(tensors)
+            if under_head or of_head:
                 return self.heads.read(config, tensors)
         refused = [self.family + ending for ending in self.unread]
         architecture_in(config, self.known_architectures, refused, "it is not supported")
