@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,27 @@ from regard.training.options import TrainingOptions
 
 class NonFiniteError(RegardError):
     """A loss or a gradient became infinite or not a number; the step was not applied."""
+
+
+@contextmanager
+def ordered_sums(device: torch.device) -> Iterator[None]:
+    """The threads of a CPU add up gradients in one order, so that a step gives the same bits again.
+
+    PyTorch's own setting, but without its errors and its filling of new memory; threads otherwise
+    add the gradients of rows that an index repeats as they come.
+    """
+    if device.type != "cpu":
+        yield
+        return
+    before = torch.get_deterministic_debug_mode()
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -108,7 +130,7 @@ class Steps(ABC):
         for batch in batches:
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
-        with weight_copies(self.weight_copies):
+        with weight_copies(self.weight_copies), ordered_sums(self.device):
             with without_gradients(self.frozen_layers()):
                 losses = [self.backward(batch, divisors) for batch in batches]
             losses, norm = self.sharded.reduced(losses, lambda: gradients(self.optimizer))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
+import torch
 from tiny_folders import folder
 from tiny_runs import DATA, OPTIONS, TEXTS, assert_resumes, options_of
+
+import regard
 
 ATTENTION = dict(name="lstm-seq2seq", d_model=8, layers=1, dropout=0.1, max_length=40)
 PENALTIES = dict(
@@ -53,3 +57,23 @@ def test_a_stopped_run_ends_with_the_bits_of_one_that_never_stopped(name, tmp_pa
     options |= {} if task in OPTIONS else {"batch_size": 4}
     options |= dict(checkpoints={"save_steps": 3}, validation={"eval_steps": 2})
     assert_resumes(5, **options)
+
+
+def test_several_threads_give_the_same_bits_again(tmp_path):
+    words = [f"w{n}" for n in range(300)]
+    draw = random.Random(1)
+    rows = [
+        (" ".join(draw.choices(words, k=draw.randint(3, 40))), draw.choice("ab"))
+        for _ in range(320)
+    ]
+    before, bits = torch.get_num_threads(), []
+    try:
+        for name in ("one", "two"):
+            run = regard.train(
+                task="classification", train=rows, model="bilstm", d_words=32, d_model=64,
+                threads=2, max_steps=10, precision="float32", out=tmp_path / name, progress=False,
+            )  # fmt: skip
+            bits.append((run.folder / "model/model.safetensors").read_bytes())
+    finally:
+        torch.set_num_threads(before)
+    assert bits[0] == bits[1]
