@@ -58,7 +58,7 @@ from regard.training import Trainable
 from regard.training.compiling import activation_checkpointing, blocks_of, casting
 from regard.training.flops import bytes_of, count, grids_of, positions_in, stored_by, twin
 from regard.training.optimizers import optimizer
-from regard.training.options import TrainingOptions
+from regard.training.options import DefaultEpochs, TrainingOptions, with_enough_epochs
 from regard.visual.report import duration
 
 PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
@@ -327,6 +327,8 @@ def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: flo
         limits.append(options.max_steps)
     if options.tokens is not None:
         limits.append(math.ceil(options.tokens / items))
+    if isinstance(options.epochs, DefaultEpochs) and batches_per_epoch is not None:
+        options = with_enough_epochs(options, batches_per_epoch)
     if options.epochs is not None and batches_per_epoch is not None:
         batches = options.gradient_accumulation_steps
         limits.append(options.epochs * math.ceil(batches_per_epoch / batches))

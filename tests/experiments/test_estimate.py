@@ -27,7 +27,7 @@ from regard.experiments.estimate import (
 from regard.models import model_class
 from regard.tasks import task_class
 from regard.training.flops import count, stored_by
-from regard.training.options import OptimizerOptions, TrainingOptions
+from regard.training.options import DefaultEpochs, OptimizerOptions, TrainingOptions
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -144,6 +144,10 @@ def test_the_first_limit_decides_the_estimated_updates():
     assert steps(tokens=250) == 3
     assert steps(max_steps=2, tokens=250, epochs=9) == 2
     assert steps(epochs=9) is None
+    # epochs that nobody has set: as many as a run takes of small data
+    assert steps(epochs=DefaultEpochs(2), batches_per_epoch=10) == 200
+    assert steps(epochs=DefaultEpochs(2), batches_per_epoch=5) == 150
+    assert steps(epochs=DefaultEpochs(2), batches_per_epoch=400) == 800
 
 
 LABELLED = re.compile('^task = "(classification|crf-tagging|tagging|parsing)"', re.MULTILINE)
