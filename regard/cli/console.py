@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from regard.data.files import ENDINGS, ending, is_file_name, lines_of
 from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import ConfigError, DataError, RegardError
 from regard.plain_json import to_json as to_json
+from regard.progress import Lines, clock
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
@@ -234,9 +236,16 @@ def write_utf8(stream: IO[str]) -> None:
 
 
 def with_progress(items: Sequence[Any], label: str) -> Iterator[Any]:
-    """The items one after another; on a terminal with a bar, the rate and the time left."""
+    """The items one after another, with a bar on a terminal and lines elsewhere."""
     if not sys.stderr.isatty():
-        yield from items
+        lines, began = Lines(), time.monotonic()
+        due = began + lines.every
+        for done, item in enumerate(items, 1):
+            yield item
+            if (now := time.monotonic()) >= due:
+                left = clock((now - began) * (len(items) / done - 1))
+                lines.say(f"{label}: {done / len(items):.0%} · {left} left")
+                due = now + lines.every
         return
     from rich.console import Console
     from rich.progress import track

@@ -20,6 +20,7 @@ from tiny_folders import folder
 
 from regard import decoding
 from regard.attention.capture import muted
+from regard.cli.console import with_progress
 from regard.data.batches import Sequences
 from regard.data.encoder_inputs import EncodedInputs
 from regard.data.token_arrays import TokenArray
@@ -27,6 +28,7 @@ from regard.errors import RegardError
 from regard.experiments import runs
 from regard.models.conversions import prepare
 from regard.models.transformer import Transformer, TransformerConfig
+from regard.progress import Lines
 from regard.tasks import batching
 from regard.tasks.batching import computed, decode_in_order, even_batches, watched, watching
 from regard.text.templates import EncoderInput
@@ -124,6 +126,14 @@ def test_watching_passes_each_iteration_to_the_watcher_once():
     with watching(watcher):
         assert list(watched([1, 2])) == [1, 2]
     assert list(watched([3])) == [3] and seen == [2]
+
+
+def test_evaluation_tells_its_progress_where_stderr_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(Lines, "every", 0.0)
+    with watching(lambda batches: with_progress(batches, "evaluating")):
+        assert list(watched([1, 2])) == [1, 2]
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("evaluating: 50% · 0:00 left") and "100%" in last
 
 
 # ---- concurrent batches
