@@ -10,7 +10,7 @@ from regard.attention.capture import CapturePoint
 from regard.checkpoints.hub import CONFIG
 from regard.errors import warn
 from regard.experiments.training_plan import ADAPTER, REPORT, TrainingPlan
-from regard.metrics.score import ClassReport
+from regard.metrics.score import ClassReport, LabelReport, ScoreReport
 from regard.models import described
 from regard.schema import read_json
 from regard.tasks.classification import TextClassifier
@@ -57,8 +57,11 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
         report = task.evaluate(recipe.data.records("valid")).report
     if report is None:
         return []
-    if isinstance(report, ClassReport):
-        _warn_of_one_label(report)
+    if everywhere := _only_prediction(report):
+        warn(
+            f"the model predicts {everywhere}: train it for more steps (epochs, or a smaller "
+            "batch_size), or with another learning_rate",
+        )
     table = report.table()
     title = f"Validation data; {table.note}" if table.note else "Validation data"
     parts: list[Picture] = [Table.of(table.head, table.rows, title)]
@@ -67,14 +70,15 @@ def _by_label(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
     return [(table.heading, PictureColumn(tuple(parts)))]
 
 
-def _warn_of_one_label(report: ClassReport) -> None:
-    """Warn of a model that predicts one label for all examples, though they have several."""
-    predicted = [scores.label for scores in report.classes if scores.predicted]
-    if len(predicted) == 1 < sum(scores.targets > 0 for scores in report.classes):
-        warn(
-            f"the model predicts {predicted[0]!r} for every validation example: train it for more "
-            "steps (epochs, or a smaller batch_size), or with another learning_rate",
-        )
+def _only_prediction(report: ScoreReport) -> str:
+    """What a classifier or tagger predicts everywhere, though its targets differ; "": nothing."""
+    if isinstance(report, ClassReport):
+        predicted = [scores.label for scores in report.classes if scores.predicted]
+        if len(predicted) == 1 < sum(scores.targets > 0 for scores in report.classes):
+            return f"{predicted[0]!r} for every validation example"
+    if isinstance(report, LabelReport) and not report.scores.micro.predicted:
+        return "'O' for every word of the validation data" if report.scores.micro.targets else ""
+    return ""
 
 
 def _confusion(report: ClassReport) -> Heatmap:

@@ -268,6 +268,7 @@ def started(folder, file, **data):
 
 
 RECIPE = until_learned("tagging", "train.txt", 60, 0.02)
+SHORT = dict(max_steps=5)
 
 
 def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tmp_path):
@@ -292,6 +293,14 @@ def test_a_trained_model_is_saved_and_gives_the_probabilities_of_transformers(tm
         logits.softmax(-1).amax(-1).tolist(), abs=1e-5
     )
     assert task.test(read_recipe(tmp_path / "recipe.toml"))[0].value == 1.0
+
+
+def test_a_model_that_tags_no_entity_is_warned_of(tmp_path):
+    start = bert(tmp_path / "start", "MaskedLM")
+    (tmp_path / "train.txt").write_text("the O\ncat O\nin O\n\n" * 20 + "oslo I-LOC\n")
+    written(tmp_path / "recipe.toml", RECIPE, dict(model=dict(path=start), training=SHORT))
+    with pytest.warns(UserWarning, match="predicts 'O' for every word of the validation data"):
+        train(tmp_path / "recipe.toml", out=tmp_path / "run", progress=False)
 
 
 def test_tags_of_another_kind_than_entities_need_scheme_none(folder, tmp_path):
