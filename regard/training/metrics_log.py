@@ -274,8 +274,8 @@ class Report:
         step = self.counters.step
         self._write({**extra, **{f"valid/{k}": v for k, v in scores.items()}})
         kind = " of the averaged weights" if "average" in extra else ""
-        message = _shown(scores) or "no scores"
-        self.progress.say(f"step {step:,}: validation{kind}: {message}")
+        if scores:
+            self.progress.say(f"step {step:,}: validation{kind}: {_shown(scores)}")
         for callback in self.callbacks:
             callback.on_validation(step, scores)
 

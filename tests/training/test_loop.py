@@ -88,6 +88,12 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path, rows):
         torch.testing.assert_close(results[0][name], results[1][name], rtol=1e-5, atol=1e-6)
 
 
+def test_a_task_without_validation_data_tells_of_no_validation(tmp_path, capsys):
+    train(Ragged(12), TrainingOptions(max_steps=1), tmp_path, progress=True)
+    told = capsys.readouterr().err
+    assert "finished after 1 step" in told and "validation:" not in told
+
+
 def moved(task, folder) -> torch.Tensor:
     """How far an epoch of small steps takes the weights."""
     before = torch.cat([p.detach().flatten().clone() for p in task.module.parameters()])
