@@ -290,7 +290,7 @@ class Comparison(StudyResults):
         facts = {
             **(about or {}),
             "budget": ", ".join(
-                f"{limit:,} {first.items if name == 'tokens' else name}"
+                f"{limit:,} {first.items if name == 'tokens' else name.removeprefix('max_')}"
                 for name, limit in self.conditions.get("budget", {}).items()
             ),
             "seeds": ", ".join(map(str, self.seeds)),

@@ -396,8 +396,8 @@ def _texts(values: Values) -> list[str]:
 
 def _budget(recipe: Any, times: float) -> str:
     """The budget of a recipe, multiplied by `times`, in words."""
-    limits = {name: getattr(recipe.training, name) for name in BUDGET}
-    return " or ".join(f"{limit * times:,.6g} {name}" for name, limit in limits.items() if limit)
+    limits = {name.removeprefix("max_"): getattr(recipe.training, name) for name in BUDGET}
+    return " or ".join(f"{limit * times:,.6g} {unit}" for unit, limit in limits.items() if limit)
 
 
 @dataclass(frozen=True)

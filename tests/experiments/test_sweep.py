@@ -334,6 +334,13 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
         sweep_file(folder / "lm.toml", sgd, {RATE: [1e38]}, GRID, QUIET, folder / "all")
 
 
+def test_the_plan_names_steps_as_such(folder, capsys):
+    steps = ["training.max_steps=4"]
+    shown = RunOptions(executor="here")
+    sweep_file(folder / "lm.toml", steps, {RATE: [0.01]}, GRID, shown, folder / "steps")
+    assert "to the end: 1, 320 tokens or 4 steps each" in capsys.readouterr().err
+
+
 def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study, "POLL_INTERVAL", 0.01)
     waiting = threading.Thread(target=study._wait_for_other_process, args=[tmp_path])
