@@ -75,8 +75,8 @@ class Outcome:
 
     @property
     def quality_name(self) -> str:
-        """The name of the quality: "BLEU" of the test data, "valid loss" without test data."""
-        return self.scores[0]["name"] if self.scores else f"valid {self.goal[0]}"
+        """The name of the quality: "test BLEU", or "valid loss" where there is no test data."""
+        return f"test {self.scores[0]['name']}" if self.scores else f"valid {self.goal[0]}"
 
     def validation_curve(self) -> tuple[tuple[float, float], ...]:
         """(items seen, validation score)"""
@@ -189,7 +189,7 @@ class Comparison(StudyResults):
 
     @property
     def quality(self) -> str:
-        """The name of the quality: "BLEU" of the test data, "valid loss" without test data."""
+        """The name of the quality: "test BLEU", or "valid loss" where there is no test data."""
         return self._first.quality_name
 
     @property

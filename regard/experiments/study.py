@@ -29,6 +29,7 @@ from regard.checkpoints.store import FACTS
 from regard.data import hash_of
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.executors import ExecutorOptions, Job, Json, make_executor, print_line, results_of
+from regard.executors.local import HereExecutor
 from regard.experiments import recipe_options
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
@@ -296,6 +297,7 @@ class Study:
             "every": self.every,
             "until": until,
             "device": self.options.device,
+            "label": f"{run.folder.name}: " if isinstance(self.executor, HereExecutor) else "",
         }
         threads = run.recipe.training.threads
         return Job(FUNCTION, arguments, run.folder.name, threads, self.options.gpus)
@@ -427,15 +429,17 @@ def trained_until(
     every: float,
     until: float,
     device: str | None,
+    label: str = "",
 ) -> dict[str, Any]:
     """The job of a run: train or resume it to a part of its budget; test and measure it at the end.
 
-    until: the part of the budget; 1 is the end.  every: seconds between messages about progress.
+    until: the part of the budget; 1 is the end.  every: seconds between messages about progress,
+    each after the `label`.
 
     Returns the best validation score so far as "score", None where none is finite, its "goal",
     "steps" and "tokens"; at the end also "outcome", the fields of `Outcome`.
     """
-    path, progress = Path(folder), WorkerProgress(every)
+    path, progress = Path(folder), WorkerProgress(every, label)
     _wait_for_other_process(path)
     finished, stop = (path / RESULT).exists(), until if until < 1 else None
     train = partial(train_recipe, read(recipe, overrides), path, device)
@@ -452,7 +456,9 @@ def trained_until(
     if until < 1:  # it ended before: `patience` validations without a better score
         return reached
     outcome = _measured(path, task, result, memory)
-    progress.write(f"100% · {outcome.quality:.4g}, {result.seconds:.0f} s of training")
+    scores = {f"valid {task.goal[0]}": score, outcome.quality_name: outcome.quality}
+    shown = [f"{name} {value:.4g}" for name, value in scores.items() if value is not None]
+    progress.write(" · ".join(["100%", *shown, f"{result.seconds:.0f} s of training"]))
     return reached | {"outcome": asdict(outcome)}
 
 
@@ -539,12 +545,15 @@ def peak_memory() -> int:
 class WorkerProgress(Silent):
     """Progress for the process that waits; the results repeat what is only said.
 
-    every: seconds between two lines; a year means none.
+    every: seconds between two lines; a year means none.  label: what each line begins with.
     """
 
-    def __init__(self, every: float):
+    def __init__(self, every: float, label: str = ""):
         super().__init__()
-        self.every = every
+        self.every, self.label = every, label
+
+    def _print(self, line: str) -> None:
+        super()._print(self.label + line)
 
     def write(self, text: str) -> None:
         """A line that tells how far the run is."""

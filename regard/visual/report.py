@@ -63,13 +63,14 @@ def compare_results(
     the standard deviation over seeds, the curves their range.
     """
     parts: list[Picture] = [_table(models, quality, better, items)]
-    if max(len(model.scores) for model in models) > 1:
-        seeds = "± is the standard deviation over seeds; the band is the range over seeds."
-        parts.append(Note((seeds,)))
+    several = max(len(model.scores) for model in models) > 1
+    if several:
+        parts.append(Note(("± is the standard deviation over seeds.",)))
     charts: list[Picture] = []
     if any(model.curves for model in models):
         series = tuple(_mean_curve(model) for model in models)
-        charts.append(Curves(series, f"{validation or quality} while training", items, ""))
+        band = "band: the range over seeds" if several else ""
+        charts.append(Curves(series, f"{validation or quality} while training", items, band))
     costs = [each for each in COSTS if any(each[2](model) is not None for model in models)]
     against = tuple(
         _against(models, quality, f"{quality} and {name}", unit.format(items), cost)

@@ -231,6 +231,7 @@ def test_mean_spread_and_the_best_model_equal_those_of_known_scores():
     assert found.best() == "a"
     text = found.picture().text(200)
     assert "12.00 ± 2.83" in text and "10.00 to 14.00" in text
+    assert "test BLEU" in text and "band" not in text and "band: " in found.picture().html()
 
 
 CLASSES = dict(

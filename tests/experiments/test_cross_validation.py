@@ -198,6 +198,15 @@ def test_errors_name_the_option(options, said):
     assert not [*Path().rglob("fold-*")]
 
 
+def test_each_line_of_progress_names_its_fold_and_its_scores(capsys):
+    found = regard.cross_validate(**OPTIONS | {"progress": True}, folds=2, test=FRAME[:7])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "100%" in line]
+    for fold, run in enumerate(found.runs, 1):
+        valid, test = run.scores["accuracy"], run.test_scores["accuracy"]
+        scores = f"valid accuracy {valid:.4g} · test accuracy {test:.4g}"
+        assert f"fold-{fold}: 100% · {scores} · " in lines[fold - 1]
+
+
 def test_scores_that_are_not_finite_are_nan_and_null():
     found = regard.cross_validate(**OPTIONS, folds=2)
     rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
