@@ -11,7 +11,6 @@ remove runs/demo. It ends with 1 where the best model stays under BLEU 35.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def main(
     progress: bool = True,
 ) -> int:
     """Compare, print, write the report; 0 when the best model is good enough."""
-    began, console = time.monotonic(), Console(highlight=False)
+    console = Console(highlight=False)
     begun = f"Three translators, English to French, one budget. Results go to {out}"
     console.print(begun, soft_wrap=True)  # a path that is broken over lines cannot be copied
     found = compare_files(recipes, overrides, RunOptions(workers=2, progress=progress), out)
@@ -89,7 +88,7 @@ def main(
             console.print(f"    {name:<16}{answer}", markup=False)
     page = found.report("Three translators, one budget", pictures(models, words), {"data": DATA})
     path = page.save(found.folder / "report.html")
-    console.print(f"\n{path} shows it all ({time.monotonic() - began:.0f} s)", soft_wrap=True)
+    console.print(f"\n{path} shows it all", soft_wrap=True)
     return verdict(found, least_bleu)
 
 
