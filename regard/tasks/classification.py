@@ -369,10 +369,7 @@ class TextClassifier(EncoderTask):
         Raises:
             DataError: the model has no such label.
         """
-        if label not in self._index:
-            problem = f"has the label {label!r}, which is none of: {', '.join(self.labels[:10])}."
-            raise DataError(file, line, problem)
-        return self._index[label]
+        return encoder_training.index_of_label(self._index, label, file, line)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the cross-entropies in nats, and the number of examples; in training, mixed

@@ -209,6 +209,18 @@ def label_fields(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def index_of_label(indices: Mapping[str, int], label: str, file: str, line: int) -> int:
+    """The index of a label that stands in this line of a file.
+
+    Raises:
+        DataError: it is none of them.
+    """
+    if label not in indices:
+        labels = _some(list(indices))
+        raise DataError(file, line, f"has the label {label!r}, which is none of: {labels}.")
+    return indices[label]
+
+
 def _some(labels: Sequence[str]) -> str:
     shown = ", ".join(map(repr, labels[:10]))
     return f"{shown} and {len(labels) - 10:,} more" if len(labels) > 10 else shown

@@ -32,7 +32,13 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks import text_tasks
 from regard.tasks.batching import TooLong
-from regard.tasks.encoder_training import FittedThreshold, headed, labelled, transformed
+from regard.tasks.encoder_training import (
+    FittedThreshold,
+    headed,
+    index_of_label,
+    labelled,
+    transformed,
+)
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.sections import differing
 from regard.tasks.task import Prediction
@@ -239,10 +245,7 @@ class MultiLabelClassifier(EncoderTask):
         """
         indicators = [0.0] * len(self.labels)
         for label in labels_in(field, self.separator, file, line):
-            if label not in self._index:
-                listed = ", ".join(self.labels[:10])
-                raise DataError(file, line, f"has the label {label!r}, which is none of: {listed}.")
-            indicators[self._index[label]] = 1.0
+            indicators[index_of_label(self._index, label, file, line)] = 1.0
         return indicators
 
     def shown_target(self, field: Any) -> str:
