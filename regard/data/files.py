@@ -14,7 +14,7 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
@@ -166,6 +166,15 @@ def is_file_name(text: str) -> bool:
         return bool(text.strip()) and Path(text).is_file()
     except (OSError, ValueError):  # too long for a name; a zero byte
         return False
+
+
+def delimiter_hint(columns: Sequence[str]) -> str:
+    """Begins the message on a table whose only column seems to hold several; else ""."""
+    sign = next((sign for sign in ";\t|" if len(columns) == 1 and sign in columns[0]), None)
+    if sign is None:
+        return ""
+    quoted = f"{'$' * (sign == chr(9))}{sign!r}"  # as a shell reads it
+    return f"may have the `delimiter` {sign!r} (in [data], or --delimiter {quoted}): "
 
 
 def check_file(path: Path) -> None:

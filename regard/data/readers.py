@@ -36,6 +36,7 @@ from regard.data.files import (
     LONGEST_LINE,
     LONGEST_TEXT,
     check_file,
+    delimiter_hint,
     ending,
     lines,
     lines_or_errors,
@@ -286,9 +287,9 @@ class TableFile:
 
         def record(number: int, fields: list[str]) -> Record:
             if len(fields) != len(names):
-                problem = f"has {len(fields)} fields, but line {line} has {len(names)}."
+                counts = f"has {len(fields)} fields, but line {line} has {len(names)}."
                 hint = f"The first has: {', '.join(first)}." if self.header else ""
-                raise DataError(self.path, number, problem, hint)
+                raise DataError(self.path, number, delimiter_hint(first) + counts, hint)
             return dict(zip(names, fields, strict=True))
 
         return record
@@ -617,7 +618,7 @@ def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataE
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
     hint = f"It has: {', '.join(listed) or 'none'}."
     hint += f" Did you mean {close[0]!r}?" if close else ""
-    return DataError(*location, f"has no field {name!r}.", hint)
+    return DataError(*location, f"{delimiter_hint(listed)}has no field {name!r}.", hint)
 
 
 # ------------------------------------------------------------------------------------------ headers
@@ -648,10 +649,10 @@ def columns_in_header(
             return tuple(map(str, infer_columns([dict.fromkeys(written, "")])))
     listed = ", ".join(name[:40] for name in written)
     raise ConfigError(
-        f"{path}: the first line has the columns {listed}, and their names do not say which hold "
-        "texts and which the target. Name them in [data], in this order: columns = [text column, "
-        "label column]; or write header = false if this line is an example. If another sign than a "
-        "comma stands between them, name it as `delimiter`."
+        f"{path}: {delimiter_hint(written)}the first line has the columns {listed}, and their "
+        "names do not say which hold texts and which the target. Name them in [data], in this "
+        "order: columns = [text column, label column]; or write header = false if this line is an "
+        "example."
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.data.files import delimiter_hint
 from regard.data.text_chunks import Chunk, is_blank
 from regard.errors import ConfigError, DataError, TextError
 
@@ -173,8 +174,9 @@ def infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
     if columns := text_columns_among(list(record)):
         return columns
     raise ConfigError(
-        f"{path} has the columns {', '.join(record)}, and their names do not say which of them are "
-        f"texts. Name one, or the two of a pair: --columns {next(iter(record), 'text')}."
+        f"{path} {delimiter_hint(list(record))}has the columns {', '.join(record)}, and their "
+        "names do not say which of them are texts. Name one, or the two of a pair: --columns "
+        f"{next(iter(record), 'text')}."
     )
 
 
