@@ -108,7 +108,7 @@ def _fetched(
 ) -> Path:
     try:
         import huggingface_hub
-        from huggingface_hub import constants
+        from huggingface_hub import constants, errors
     except ImportError:
         purpose = f"There is no folder {repository} here, and downloading it"
         raise MissingExtra("huggingface_hub", "", purpose, "huggingface_hub") from None
@@ -126,7 +126,10 @@ def _fetched(
             )
         )
     except Exception as error:  # the network library may raise anything
-        message = f"{type(error).__name__}: {' '.join(str(error).split()):.300}"
-        hint = " HF_HUB_OFFLINE forbids downloading it." if offline else ""
-        where = "neither here nor on the hub or in its cache"
-        raise CheckpointError(f"{named}: {where}: {message}.{hint}") from None
+        problem = f"{type(error).__name__}: {' '.join(str(error).split()):.300}".rstrip(".")
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            asked = download and not offline
+            problem = f"it {'could not be reached' if asked else 'was not asked'}"
+        hint = "HF_HUB_OFFLINE forbids downloading it. " if offline else ""
+        where = f"{named}: neither here nor in the cache of the hub"
+        raise CheckpointError(f"{where}: {problem}. {hint}A folder can be given.") from None

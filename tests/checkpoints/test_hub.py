@@ -118,7 +118,7 @@ def _answer(status):
     ("raised", "said"),
     [
         (lambda: errors.GatedRepoError("No access", response=_answer(403)), "Gated.*No access"),
-        (lambda: errors.LocalEntryNotFoundError("Connect"), "LocalEntryNotFoundError: Connect"),
+        (lambda: errors.LocalEntryNotFoundError("Connect"), "it could not be reached. A folder"),
         (lambda: OSError("disk full"), "OSError: disk full"),
     ],
 )
