@@ -331,7 +331,7 @@ def read(recipe: str | PathLike[str], overrides: Sequence[str] = ()) -> RawRecip
         text = read_text(path, max_bytes=LARGEST, error=data_error(path))
     except FileNotFoundError:
         others = [*sorted(other.name for other in path.parent.glob("*.toml")), *recipe_files()]
-        hint = nearest(path.name, others)
+        hint = nearest(path.name, others, "`regard list recipes` shows those that there are.")
         raise DataError(path, None, "there is no such recipe.", hint) from None
     return parse(text, overrides, path)
 

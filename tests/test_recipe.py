@@ -272,6 +272,8 @@ def test_files_that_are_not_recipes_are_errors_with_name_and_line(tmp_path):
         recipe.read(tmp_path / "small.toml")
     with pytest.raises(DataError, match=r"no such recipe. Did you mean 'small.toml'\?"):
         recipe.read(tmp_path / "smal.toml")
+    with pytest.raises(DataError, match="no such recipe. `regard list recipes` shows"):
+        recipe.read(tmp_path / "other.toml")
     with pytest.raises(DataError, match="must be a file"):
         recipe.read(tmp_path)
     with pytest.raises(DataError, match="broken.toml:3: is not TOML"):
