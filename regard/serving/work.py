@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from regard import decoding
+from regard.data.text_chunks import is_blank
 from regard.errors import ConfigError, TextError
 from regard.serving.problems import Problem
 from regard.serving.requests import Decoding, Request, Tokenize
+from regard.tasks.inputs import is_single
 
 if TYPE_CHECKING:
     from regard.decoding.steps import Hypothesis
@@ -42,7 +44,14 @@ Call = Callable[["Task", list[Any], dict[str, Any]], Sequence[Any]]
 
 
 def predict(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
-    """The prediction for each item, as `regard predict --json` prints it."""
+    """The prediction for each item, as `regard predict --json` prints it.
+
+    Raises:
+        TextError: a text is blank.
+    """
+    for index, item in enumerate(items):
+        if is_single(item) and is_blank(item):
+            raise TextError(index, "is blank.", "Leave it out, or give a text.")
     predictions = task.predict(items, return_proba=True, **options)
     return [{"text": str(prediction), **prediction.values()} for prediction in predictions]
 

@@ -99,6 +99,12 @@ def test_texts_that_are_too_long_are_errors_of_the_library(service):
     assert message_of(answered).startswith(said)
 
 
+def test_a_blank_text_has_no_prediction(service):
+    for texts in ([["a", "b"], [" ", ""]], ["b", ""]):
+        answered = ask(service, "/classify", {"model": "classification", "texts": texts})
+        assert answered.status_code == 400 and "Text 2 is blank" in message_of(answered)
+
+
 def test_an_error_for_a_long_text_advises_fields_that_its_route_has(service):
     body = {"model": "translation", "texts": "the old cat " * 90}
     for path, advised in (("/translate", True), ("/look", False)):
