@@ -194,7 +194,13 @@ def test_a_line_too_long_is_an_error_with_its_number_or_is_truncated_and_counted
         "predict", runs["transformer"], "-", "--too-long", "truncate", stdin=f"one\n{long}\ntwo\n"
     )
     assert run.exit_code == 0 and run.stdout.count("\n") == 3
-    assert "1 of 3 texts were cut to 16 tokens" in run.stderr
+    assert "warning: 1 of 3 texts were cut to 16 tokens" in run.stderr
+
+
+def test_a_text_that_is_the_name_of_a_file_is_an_error(workdir, runs, monkeypatch):
+    monkeypatch.chdir(workdir)
+    for name, form in (("test.a", "Give < test.a"), ("test.tsv", "Give --file test.tsv.")):
+        assert f"is a file. {form}" in refused("predict", runs["transformer"], name)
 
 
 def test_bytes_that_are_not_utf8_are_named_by_line(runs):
@@ -266,7 +272,7 @@ def test_evaluate_counts_truncated_texts(tmp_path, runs):
     (tmp_path / "b").write_text("ONE\nTWO\n")
     run = regard("evaluate", runs["transformer"], "--data", tmp_path / "a", tmp_path / "b")
     assert run.exit_code == 0
-    assert "1 of 2 texts were cut to 16 tokens" in run.stderr
+    assert "warning: 1 of 2 texts were cut to 16 tokens" in run.stderr
 
 
 def test_the_signature_of_a_perplexity_has_its_protocol(runs):

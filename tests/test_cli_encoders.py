@@ -237,6 +237,9 @@ def test_embed_writes_an_array_file(model, known, tmp_path):
     done("embed", model, "--out", tmp_path / "v.npy", "--force", stdin="")
     assert np.load(tmp_path / "v.npy").shape == (0, 16)
     assert [file.name for file in tmp_path.iterdir()] == ["v.npy"]
+    (table := tmp_path / "rows.csv").write_text("text\na cat\n")
+    assert f"Give {table} with --out" in embed(model, table, "--out", tmp_path / "w.npy").stderr
+    assert not (tmp_path / "w.npy").exists()
 
 
 def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):

@@ -22,7 +22,7 @@ import typer
 from regard.cli.help_texts import Group
 from regard.data.files import ENDINGS, ending, is_file_name, lines_of
 from regard.data.text_chunks import MAX_TEXTS, Chunk
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, warn
 from regard.plain_json import to_json as to_json
 from regard.progress import Lines, clock
 
@@ -161,20 +161,21 @@ def say(message: str) -> None:
         typer.echo(message, err=True)
 
 
-def say_truncated(
+def warn_truncated(
     truncated: int, total: int, limit: int | None = None, what: str = "texts"
 ) -> None:
-    """Say how many of the texts, or of what they are called, were truncated, where any were."""
+    """Warn how many of the texts, or of what they are called, were truncated, where any were."""
     if truncated:
-        to = "the most tokens that the model reads" if limit is None else f"{limit:,} tokens"
-        say(f"{truncated:,} of {total:,} {what} were cut to {to}")
+        from regard.tasks.inputs import warn_of_truncation
+
+        warn_of_truncation(truncated, total, what, limit)
 
 
-def say_unfinished(unfinished: int, total: int) -> None:
-    """Say how many outputs reached the limit on their length, where any did."""
+def warn_unfinished(unfinished: int, total: int) -> None:
+    """Warn how many outputs reached the limit on their length, where any did."""
     if unfinished:
         of = f"{unfinished:,} of {total:,} answers"
-        say(f"{of} were cut off at the limit on their length (--max-tokens)")
+        warn(f"{of} were cut off at the limit on their length (--max-tokens)")
 
 
 def emit(text: str) -> None:
@@ -260,14 +261,17 @@ BLOCK = 1 << 16  # bytes read at once
 LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
 
 
-def hint_at_file(texts: Sequence[str] | None, given: str = LINES, table: str = "") -> None:
-    """Ask what is meant where one of the texts is the name of a file.
+def check_no_file(texts: Sequence[str] | None, form: str = LINES, table: str = "") -> None:
+    """Check that no text is the name of a file, whose contents are meant.
 
-    given: how a file is given to the command.  table: how a table is, where in another way.
+    form: how a file is given to the command.  table: how a table is, where in another way.
+
+    Raises:
+        ConfigError: one is.
     """
-    for text in filter(is_file_name, texts or ()):
-        meant = (table if table and ending(text) in ENDINGS else given).format(text)
-        return say(f"{text!r} is processed as a text, but is a file. Did you mean {meant}?")
+    if name := next(filter(is_file_name, texts or ()), None):
+        right = (table if table and ending(name) in ENDINGS else form).format(name)
+        raise ConfigError(f"{name!r} is given as a text, but is a file. Give {right}.")
 
 
 def chunks_of(texts: Sequence[str] | None) -> Iterator[Chunk]:

@@ -146,7 +146,7 @@ def embed(
             count, width = _write_index(task, model, of_index, opening, too_long, vectors, out)
         facts = {"folder": out, "texts": count, "width": width}
         return console.show(facts, f"{out}: an index of {count:,} texts", as_json)
-    console.hint_at_file(texts)
+    console.check_no_file(texts, table="{} with --out FOLDER, or with --workers 1")
     _embed_lines(task, texts, too_long, vectors, out, as_json)
 
 
@@ -176,7 +176,7 @@ def _embed_lines(
             if errors:
                 raise errors[end]
             total += len(results)
-    console.say_truncated(computer.counts["truncated"], total, embedder.input_format.max_length)
+    console.warn_truncated(computer.counts["truncated"], total, embedder.input_format.max_length)
 
 
 def _texts_of(
@@ -339,7 +339,7 @@ def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> 
     task = console.load_task(model, **vars(opening))
     problem = f"{model} holds a model of {task.name}, which gives no vectors of texts."
     task.require("embed", model, problem)
-    console.hint_at_file(texts)
+    console.check_no_file(texts)
     listed = [text for chunk in console.chunks_of(texts) for text in chunk.texts]
     matches: list[Any] = task.search(query, listed, top_k, too_long=too_long)
     return matches

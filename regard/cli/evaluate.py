@@ -207,10 +207,10 @@ def evaluate(
             scores = _likelihood(task, files, chosen, delimiter, last_word, perplexity)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, delimiter, decoding)
-            console.say_truncated(
+            console.warn_truncated(
                 counts["truncated"], counts["texts"], task.module.config.max_length
             )
-            console.say_unfinished(counts["unfinished"], counts["texts"])
+            console.warn_unfinished(counts["unfinished"], counts["texts"])
         else:
             check_none(f"on the task {task.name}", decoding)
             scores, files = _predictions(task, model, files, chosen, delimiter, part)

@@ -152,7 +152,7 @@ def look(
         check_none(f"with {chosen}", ignored | ({} if other.regions else decoding))
     text, task = console.checked_argument(text), console.load_task(model, **vars(opening))
     if not task.reads_images:
-        console.hint_at_file([text], '"$(cat {})"')
+        console.check_no_file([text], '"$(cat {})"')
     facts: dict[str, Any] = {"source": text}
     names = _short_names(model, *([] if compare_with is None else [compare_with]))
     title = f"{' and '.join(names)}: “{text}”"

@@ -97,7 +97,7 @@ def _predict_lines(
     task = console.load_task(work.model, **vars(work.opening))
     task.require_method(work.verb, work.model)
     if not task.reads_images:
-        console.hint_at_file(texts, table="--file {}")
+        console.check_no_file(texts, table="--file {}")
     if not task.decodes:
         check_none(f"on the task {task.name}", {**work.options, "scores": scores})
     predictor = LinePredictor(task, work.too_long, work.options)
@@ -108,8 +108,8 @@ def _predict_lines(
             raise error
     counts = predictor.counts
     unit = f"{task.limited}s"
-    console.say_truncated(counts["truncated"], counts["texts"], predictor.limit, unit)
-    console.say_unfinished(counts["unfinished"], counts["texts"])
+    console.warn_truncated(counts["truncated"], counts["texts"], predictor.limit, unit)
+    console.warn_unfinished(counts["unfinished"], counts["texts"])
 
 
 def _text_line(result: Result) -> str:
@@ -206,8 +206,8 @@ def _predict(sharding: Sharding, work: ShardedWork, file: Path, out: Path, folde
         text += f"; {summary.failed:,} rows have none: see {failed}"
     shutil.rmtree(folder)
     console.say(text)
-    console.say_truncated(summary.truncated, summary.rows)
-    console.say_unfinished(summary.unfinished, summary.rows)
+    console.warn_truncated(summary.truncated, summary.rows)
+    console.warn_unfinished(summary.unfinished, summary.rows)
     options.check_results(summary, failed)
 
 
@@ -295,7 +295,7 @@ def generate(
         work = ShardedWork(model, "generate", too_long, opening, decoding, columns, delimiter)
         return sharding.run(work, prompt, out, as_json)
     check_none("without --workers", {"columns": columns, "delimiter": delimiter, "out": out})
-    console.hint_at_file(prompt, "- < {}")
+    console.check_no_file(prompt, "- < {}")
     _generate(model, _prompts(prompt), too_long, opening, as_json, decoding)
 
 

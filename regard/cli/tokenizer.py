@@ -97,7 +97,7 @@ def encode(
         if ids
         else (lambda text: " ".join(encode(text).tokens))
     )
-    console.hint_at_file(texts)
+    console.check_no_file(texts)
     for chunk in console.chunks_of(texts):
         console.emit("".join(f"{form(text)}\n" for text in chunk.texts))
 

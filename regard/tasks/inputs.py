@@ -161,8 +161,11 @@ def warn_of_truncation(cut: int, total: int, what: str, limit: int | None) -> No
 
     what: how the message calls the texts, such as "sources".
     """
-    message = f"{cut:,} of {total:,} {what} were cut to {limit:,} tokens"
-    warn(f"{message}, which is what this model reads")
+    tokens = "the tokens" if limit is None else f"{limit:,} tokens, which is what"
+    warn(
+        f"{cut:,} of {total:,} {what} were cut to {tokens} this model reads; to read more, train "
+        "with a larger `max_length` (in [data], or in [model])"
+    )
 
 
 def checked_columns(columns: Any) -> tuple[int | str, ...]:
