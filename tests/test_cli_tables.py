@@ -175,6 +175,8 @@ def test_a_table_may_have_another_delimiter(folders, tmp_path):
     done(*words, "--delimiter", ";")
     (row,) = rows(out)
     assert (row["text"], row["more"]) == ("the cat, old", "1") and row["prediction"]
+    (tmp_path / "in.csv").write_text("text;more\nthe cat;1\n")  # is one column between commas
+    assert "may have the `delimiter` ';'" in refused(*words, "--force")
 
 
 def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):

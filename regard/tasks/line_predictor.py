@@ -171,10 +171,11 @@ def infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
     """
     from regard.data.in_memory import text_columns_among
 
-    if columns := text_columns_among(list(record)):
+    hint = delimiter_hint(list(record))
+    if not hint and (columns := text_columns_among(list(record))):
         return columns
     raise ConfigError(
-        f"{path} {delimiter_hint(list(record))}has the columns {', '.join(record)}, and their "
+        f"{path} {hint}has the columns {', '.join(record)}, and their "
         "names do not say which of them are texts. Name one, or the two of a pair: --columns "
         f"{next(iter(record), 'text')}."
     )
