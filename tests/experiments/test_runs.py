@@ -438,7 +438,7 @@ def test_a_run_stopped_while_it_is_tested_is_completed_by_resume(monkeypatch):
 @pytest.mark.parametrize(
     ("task", "test", "said"),
     [
-        ("classification", [("a good film", "perhaps")], "'perhaps', none of: 'no', 'yes'"),
+        ("classification", [("a film", "perhaps")], "'perhaps', which is none of: 'no', 'yes'"),
         ("regression", [("a good film", "much")], "'much' where a number should be"),
         ("tagging", [{"words": ["a"], "tags": []}], "tags"),
         ("multiple-choice", [{**CHOICE, "answer": 7}], "answer"),

@@ -116,7 +116,7 @@ def test_rows_without_labels_have_the_target_zero(start):
         (dict(valid=[("a", "b")]), "has no column 'text'"),
         (
             dict(valid=LISTS[:2].assign(labels=[["good"], ["new"]])),
-            "valid=<DataFrame>:2: has the label 'new', which is none of: 'bad', ",
+            "valid=<DataFrame>:2: has the label 'new', which is none of: 'bad', 'film'",
         ),
         (dict(train=LISTS.assign(labels="good")), "<DataFrame>:1: has 'good' where a list of la"),
         (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: has .*where a list of labels, ea"),
