@@ -286,13 +286,13 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
     """
     path, beside = vocabulary.with_name(CONFIG), vocabulary.with_name(SPECIALS)
     raw = read_json(path) if path.is_file() else {}
+    if raw.get("added_tokens_decoder") is None and beside.is_file():
+        raw |= read_json(beside)
     config = checked(raw, ConfigFields, path, data_error(path))
     model, model_path = ModelFields(), vocabulary.with_name(MODEL)
     if model_path.is_file() and model_path != vocabulary:
         model = checked(read_json(model_path), ModelFields, model_path, data_error(model_path))
     class_name = config.tokenizer_class or model.tokenizer_class
-    if config.added_tokens_decoder is None and beside.is_file():
-        raw |= read_json(beside)
     names = {role: f"{role}_token" for role in ROLES}
     named = {role: _token(path, name, raw[name]) for role, name in names.items() if name in raw}
     others = [

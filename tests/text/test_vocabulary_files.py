@@ -9,6 +9,7 @@ import json
 import pickle
 
 import pytest
+import transformers
 from tokenizers import pre_tokenizers
 
 from regard import text
@@ -276,3 +277,15 @@ def test_words_of_transformer_xl_are_read_from_vocab_txt(tmp_path):
     path.write_text("<eos>\nthe\n")
     with pytest.raises(DataError, match="<unk>"):
         Tokenizer.load(tmp_path)
+
+
+def test_fields_beside_the_special_tokens_are_read_as_in_transformers(tmp_path):
+    vocab = BYTES | {"<s>": len(BYTES), "</s>": len(BYTES) + 1}
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "</s>"}
+    for name, content in {"vocab.json": json.dumps(vocab), "merges.txt": "#version: 0.2\n"}.items():
+        (tmp_path / name).write_text(content)
+    settings(tmp_path, tokenizer_class="GPT2Tokenizer", **names)
+    (tmp_path / "special_tokens_map.json").write_text('{"add_bos_token": true}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer.load(tmp_path)
+    assert ours.template.apply([ours.encode("ab").ids]).ids == theirs("ab")["input_ids"]
