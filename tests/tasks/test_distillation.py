@@ -225,6 +225,9 @@ def test_a_model_with_chosen_layers_is_that_of_transformers_without_the_others(h
     with torch.no_grad():
         found = made.masked_lm.logits(made.encoder.encode(batch))
         torch.testing.assert_close(found, theirs(ids).logits, atol=1e-4, rtol=1e-4)
+    for layers in ([], [3], [0, -1]):
+        with pytest.raises(ConfigError, match="some of the layers 0 to 2"):
+            keep_layers(model, layers)
 
 
 @pytest.mark.parametrize("positions", ["shaw", "t5", "transformer-xl"])

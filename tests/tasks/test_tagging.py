@@ -123,7 +123,7 @@ def test_the_usual_count_is_the_mean_number_of_words_of_a_batch(folder, tmp_path
     assert task.usual == {"loss": sum(counts) / 5}
 
 
-def test_entity_f1_equals_that_of_seqeval(folder):
+def test_entity_f1_equals_that_of_seqeval(folder, tmp_path):
     seqeval = pytest.importorskip("seqeval.metrics")
     task = both(folder)[0]
     tags = [[TAGS[(i * 7 + len(words)) % 5] for i in range(len(words))] for words in SENTENCES]
@@ -132,6 +132,14 @@ def test_entity_f1_equals_that_of_seqeval(folder):
     assert score.value == pytest.approx(seqeval.f1_score(tags, found))
     assert score.precision == pytest.approx(seqeval.precision_score(tags, found))
     assert score.report.scores.micro.predicted > 3
+    # The same in a file, where the words are in the third column and the tags in the second.
+    rows = [
+        [f"x {tag} {word}" for word, tag in zip(*pair, strict=True)]
+        for pair in zip(SENTENCES, tags, strict=True)
+    ]
+    (tmp_path / "x.conll").write_text("\n\n".join(map("\n".join, rows)) + "\n")
+    in_file = regard.evaluate(task, tmp_path / "x.conll", columns=(2, 1)).named[0]
+    assert in_file.value == score.value
     # The same entities in IOB1, as CoNLL-2003 has them, are the same to us.
     iob1 = [regard.metrics.convert_tags(one, "IOB1") for one in tags]
     assert task.evaluate(list(zip(SENTENCES, iob1, strict=True))).named[0].value == score.value
