@@ -344,11 +344,22 @@ def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     begun = 1
     with open_bytes(path) as stream:
-        table = csv.reader(whole_lines_of(stream, path), delimiter=delimiter, strict=True)
+        row_lines: list[str] = []  # of the current row
+
+        def read_lines() -> Iterator[str]:
+            for line in whole_lines_of(stream, path):
+                row_lines.append(line)
+                yield line
+
+        table = csv.reader(read_lines(), delimiter=delimiter, strict=True)
         try:
             for fields in table:
-                if any(field.startswith(' "') for field in fields):
-                    raise csv.Error("a space stands before a quote")
+                for field in fields:  # a field in quotes has its own quotes twice
+                    if field.startswith(' "'):
+                        doubled = field.replace('"', '""')
+                        if f'"{doubled}"' not in "".join(row_lines):
+                            raise csv.Error("a space stands before a quote")
+                row_lines.clear()
                 if fields:  # none: a blank line
                     yield begun, fields
                 begun = table.line_num + 1

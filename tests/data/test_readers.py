@@ -287,6 +287,13 @@ def test_parquet_reads_nested_columns(tmp_path):
         list(read(write(tmp_path / "y.parquet", b"no parquet"), ("a",)))
 
 
+def test_a_text_may_begin_with_a_space_and_a_quote(tmp_path):
+    rows = [(' "Well," he said\n', "a"), (' "b"', ' "'), ("x", ' ""c"')]
+    with (tmp_path / "x.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    assert list(read(tmp_path / "x.csv", ("text", "label"))) == rows
+
+
 # Rows that are not what the file seems to say, by one rule for all tables.
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
