@@ -27,7 +27,7 @@ from difflib import get_close_matches
 from itertools import chain, compress, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -57,6 +57,7 @@ from regard.errors import ConfigError, DataError, MissingExtra
 from regard.habit_names import COLUMNS
 from regard.schema import decode_json
 
+T = TypeVar("T")
 Field = str | int
 Row = tuple[Any, ...]  # texts, and lists in the fields that may hold them
 Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
@@ -123,11 +124,8 @@ class LineReader(RowReader):
         return str(self.path)
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        number = 0
-        for number, line in enumerate(lines(self.path, self.longest), 1):
-            yield number, (line,)
-        if not number:
-            raise _no_rows(self.path)
+        texts = lines(self.path, self.longest)
+        return _not_empty(self.path, ((number, (line,)) for number, line in enumerate(texts, 1)))
 
 
 class VerbatimReader(LineReader):
@@ -138,13 +136,9 @@ class VerbatimReader(LineReader):
     """
 
     def numbered(self) -> Iterator[tuple[int, Row]]:
-        number = 0
         with open_bytes(self.path) as stream:
             whole_lines = whole_lines_of(stream, self.path, longest=LONGEST_TEXT)
-            for number, row in _at_line_breaks(whole_lines):
-                yield number, row
-        if not number:
-            raise _no_rows(self.path)
+            yield from _not_empty(self.path, _at_line_breaks(whole_lines))
 
 
 def _at_line_breaks(text_lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
@@ -161,8 +155,12 @@ def _at_line_breaks(text_lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
         yield begun, (held,)
 
 
-def _no_rows(path: str | Path) -> DataError:
-    return DataError(path, None, "is empty: it has not one row.")
+def _not_empty(path: str | Path, items: Iterator[T]) -> Iterator[T]:
+    for first in items:
+        yield first
+        yield from items
+        return
+    raise DataError(path, None, "is empty: it has not one row.")
 
 
 @dataclass(frozen=True)
@@ -220,13 +218,10 @@ class TableFile:
             DataError: the file cannot be read or has no rows, or a row has another number of fields
                 than the first.
         """
-        number = 0
-        for number, record in self.rows(fields):
+        for number, record in _not_empty(self.path, self.rows(fields)):
             if isinstance(record, DataError):
                 raise record
             yield number, record
-        if not number:
-            raise _no_rows(self.path)
 
     def rows(self, fields: Sequence[Field] = ()) -> Iterator[tuple[int, Record | DataError]]:
         """As `records`, but a row that cannot be read is its error, and a file may have no row.
@@ -344,31 +339,30 @@ def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     begun = 1
     with open_bytes(path) as stream:
-        row_lines: list[str] = []  # of the current row
+        spaced: list[str] = []  # lines of the current row with a quote behind a space
 
         def read_lines() -> Iterator[str]:
             for line in whole_lines_of(stream, path):
-                row_lines.append(line)
+                if ' "' in line:
+                    spaced.append(line)
                 yield line
 
         table = csv.reader(read_lines(), delimiter=delimiter, strict=True)
         try:
             for fields in table:
-                for field in fields:  # a field in quotes has its own quotes twice
-                    if field.startswith(' "'):
-                        doubled = field.replace('"', '""')
-                        if f'"{doubled}"' not in "".join(row_lines):
+                if spaced:  # a field in quotes has its own quotes twice
+                    for field in fields:
+                        if field[:2] == ' "' and not any('" ""' in line for line in spaced):
                             raise csv.Error("a space stands before a quote")
-                row_lines.clear()
+                    spaced.clear()
                 if fields:  # none: a blank line
                     yield begun, fields
                 begun = table.line_num + 1
         except csv.Error as error:
             problem = f"the row that begins here is not CSV: {error}."
             hint = 'Is a quote (") never closed, or not doubled inside? Is another sign than '
-            raise DataError(
-                path, begun, problem, f"{hint}{delimiter!r} the `delimiter`?"
-            ) from error
+            hint += f"{delimiter!r} the `delimiter`?"
+            raise DataError(path, begun, problem, hint) from error
 
 
 def _parquet_records(path: str | Path, fields: Sequence[Field]) -> Iterator[tuple[int, Record]]:
@@ -683,19 +677,18 @@ def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str],
         DataError: the file cannot be read, has no text, or too many; a table has no column of
             texts, or not this one of labels; lines have no labels.
     """
+    columns: tuple[Field, ...] = ()
     if ending(path) in ENDINGS:
         first = next(open_table(path).records())[1]
         texts = text_columns_among([name for name in first if name != labels])
         if len(texts) != 1:
             problem = f"has the columns {', '.join(first)}; their names do not say which is a text."
             raise DataError(path, None, problem, "Rename it to text.")
-        columns = texts if labels is None else (*texts, labels)
-        rows = [row for row in read(str(path), columns) if row[0].strip()]
+        columns = (*texts,) if labels is None else (*texts, labels)
     elif labels is not None:
         hint = "Give a CSV, TSV, JSONL or Parquet file with this column."
         raise DataError(path, None, f"is read as lines, which have no column {labels!r}.", hint)
-    else:
-        rows = [row for row in read(str(path)) if row[0].strip()]
+    rows = [row for row in read(str(path), columns) if row[0].strip()]
     if not rows:
         raise DataError(path, None, "has no text: every row is blank.", "Give one text a line.")
     if len(rows) > most:
