@@ -247,6 +247,8 @@ def _name_of(problem: Any, field: str) -> str:
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
     "float_type": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",

@@ -262,7 +262,7 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (("--layers", "last"), "--layers must be numbers with commas between them"),
+        (("--layers", "last"), "`layers` must be a whole number or a list"),
         (("--layers", "7"), "This model has no layer 7"),
         (("--out", "v.npy", "--granularity", "word"), "--granularity word is for lines"),
         (("--out", "v.npy", "--json"), "--json has no effect with --out"),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from regard.call_options import VectorFields
 from regard.cli import console, options
 from regard.cli.options import Opening, ShardedWork, Sharding, check_none, flag
 from regard.data.text_chunks import Chunk
@@ -23,69 +24,19 @@ if TYPE_CHECKING:
     from regard.tasks.search_index import SearchIndex
 
 
-LAYERS = "Use these layers, such as -1 or -4,-3,-2,-1; 0 is the embeddings, -1 the last layer."
-COMBINE = ("concat", "sum", "mean")
-Number = TypeVar("Number", int, float)
+def of_texts(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of vectors, which are of texts.
 
-
-@dataclass(frozen=True)
-class VectorOptions:
-    """What a vector is made of."""
-
-    layers: str = flag(LAYERS, "-1", metavar="LAYERS")
-    combine: str = flag(
-        "Combine several layers: concat, sum, mean, or their weights, such as 0.5,0.5.",
-        "concat",
-        metavar="COMBINE",
-    )
-    pooling: str | None = flag(
-        "Pool the states of tokens by mean, first, last or max; default: the folder's.",
-        metavar="POOLING",
-    )
-    granularity: Literal["sentence", "word", "token"] = flag(
-        "Compute a vector for each sentence (a whole text), word or token.", "sentence"
-    )
-    normalize: bool | None = flag("Scale vectors to length 1 or not; default: as the folder says.")
-    precision: Literal["float32", "bfloat16"] = flag(
-        "Compute matrix products in this precision.", "float32"
-    )
-
-    def of_texts(self) -> dict[str, Any]:
-        """The options of vectors of texts that differ from the defaults.
-
-        Raises:
-            ConfigError: vectors of words or tokens are asked for.
-        """
-        if self.granularity != "sentence":
-            raise ConfigError(
-                "--out writes a vector for each text: --granularity "
-                f"{self.granularity} is for lines."
-            )
-        defaults = VectorOptions().options()
-        return {name: value for name, value in self.options().items() if value != defaults[name]}
-
-    def options(self) -> dict[str, Any]:
-        """As `embed` of a task takes them."""
-        layers = _numbers_in(self.layers, int, "--layers must be")
-        combine: str | list[float] = self.combine
-        if self.combine not in COMBINE:
-            kinds = f"--combine must be {', '.join(COMBINE)}, or"
-            combine = _numbers_in(self.combine, float, kinds)
-        if len(layers) == 1:
-            check_none("with one layer", {"combine": self.combine != "concat"})
-        return asdict(self) | {"layers": layers, "combine": combine}
-
-
-def _numbers_in(text: str, kind: Callable[[str], Number], must_be: str) -> list[Number]:
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        problem = f"numbers with commas between them, but is {text!r}."
-        raise ConfigError(f"{must_be} {problem}") from None
+    Raises:
+        ConfigError: vectors of words or tokens are asked for.
+    """
+    if (unit := vectors.get("granularity", "sentence")) != "sentence":
+        raise ConfigError(f"--out has a vector for each text: --granularity {unit} is for lines.")
+    return dict(vectors)
 
 
 @options.with_opening
-@options.with_flags("vectors", VectorOptions)
+@options.with_flags("vectors", VectorFields)
 @options.with_flags(
     "sharding",
     Sharding,
@@ -108,7 +59,7 @@ def embed(
     as_json: options.AsJson = False,
     *,
     opening: Opening,
-    vectors: VectorOptions,
+    vectors: dict[str, Any],
     sharding: Sharding,
 ) -> None:
     """Compute vectors of texts: one line in, one vector out.
@@ -124,8 +75,7 @@ def embed(
     """
     if sharding.asked():
         check_none("with --workers", {"force": force})
-        of_texts = vectors.of_texts()
-        work = ShardedWork(model, "embed", too_long, opening, of_texts, columns, delimiter)
+        work = ShardedWork(model, "embed", too_long, opening, of_texts(vectors), columns, delimiter)
         return sharding.run(work, texts, out, as_json)
     is_index = out is not None and out.suffix != ".npy"
     if out is None or not is_index:
@@ -134,7 +84,7 @@ def embed(
     if out is None:
         check_none("without --out", {"force": force})
     elif not is_index:
-        vectors.of_texts()
+        of_texts(vectors)
         check_none("with --out FILE.npy", {"json": as_json})
     options.check_out(out, force)
     task = console.load_task(model, **vars(opening))
@@ -154,7 +104,7 @@ def _embed_lines(
     task: Any,
     texts: Sequence[str] | None,
     too_long: str,
-    vectors: VectorOptions,
+    vectors: dict[str, Any],
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -166,7 +116,7 @@ def _embed_lines(
     from regard.sharded.worker import VectorComputer
     from regard.tasks.embedder import VectorBatches
 
-    embedder = VectorBatches.of(task.text_encoder(), **vectors.options())
+    embedder = VectorBatches.of(task.text_encoder(), **vectors)
     computer, total = VectorComputer(embedder, too_long), 0
     with _writer(out, as_json, embedder.width) as write:
         for chunk in console.chunks_of(texts):
@@ -212,19 +162,19 @@ def _write_index(
     texts: list[str],
     opening: Opening,
     too_long: Any,
-    vectors: VectorOptions,
+    vectors: dict[str, Any],
     out: Path,
 ) -> tuple[int, int]:
     """Write an index; the number of texts, and the width of their vectors."""
     from regard.tasks.search_index import SearchIndex
 
-    of_texts = vectors.of_texts()
-    unscaled = of_texts.pop("normalize", True) is False
+    scaled = of_texts(vectors)
+    unscaled = scaled.pop("normalize", True) is False
     check_none("on an index, whose vectors have length 1", {"no_normalize": unscaled})
     of_folder = {"task": opening.task, "model_type": opening.model_type}
     check_none("on an index, which opens its model as its folder says", of_folder)
     settings = {"source": model, "quantize": opening.quantize, "too_long": too_long}
-    index = SearchIndex.build(task, texts, **settings, **of_texts)
+    index = SearchIndex.build(task, texts, **settings, **scaled)
     index.save(out)
     return len(texts), index.vectors.shape[1]
 

@@ -9,15 +9,19 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints, is_typeddict
 
+from pydantic import TypeAdapter, ValidationError
 from typer import Argument, Option
 
+from regard.call_options import DecodingFields, LanguageFields
 from regard.cli.console import json_alone, say, show
 from regard.cli.help_texts import flag as flag
 from regard.cli.help_texts import parameter_of, parameters_of
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError, shown
 from regard.executors import ExecutorOptions
+from regard.schema import type_error_message
 
 if TYPE_CHECKING:
     from regard.experiments.study import RunOptions
@@ -84,9 +88,9 @@ def with_flags(
     make: Callable[[Any], Any] = lambda flags: flags,
     **changes: Mapping[str, Any],
 ) -> Callable[[Command], Command]:
-    """Add the flags of a group, a dataclass, to a command.
+    """Add the flags of a group to a command: a dataclass, or options of `regard.call_options`.
 
-    A field of a group that is a group adds its flags, too.
+    A field of a group that is a dataclass adds its flags, too.
 
     parameter: of the command; it gets what `make` makes of the group.
     changes: of flags that differ between commands: their `help`, their `default`.
@@ -117,21 +121,49 @@ def _flags(
 
     panel: of the help.
     """
+    plain = get_type_hints(group)
     for name, hint in get_type_hints(group, include_extras=True).items():
         if is_dataclass(hint):
             yield from _flags(hint, panel, changes)
-        else:
+            continue
+        if is_dataclass(group):
             declared = group.__dataclass_fields__[name]
-            yield parameter_of(name, hint, declared, changes.get(name, {}), panel)
+        else:
+            hint, declared = _flag_type(plain[name]), flag(hint.__metadata__[-1])
+        yield parameter_of(name, hint, declared, changes.get(name, {}), panel)
+
+
+def _flag_type(hint: Any) -> Any:
+    """The type of a flag of an option: a text where the option has values of several types."""
+    kind, *others = (kind for kind in get_args(hint) if kind is not NoneType)
+    return (str if others else kind) | None
+
+
+def _value_of(name: str, hint: Any, value: Any) -> Any:
+    """The value of an option from that of its flag, where commas separate several.
+
+    Raises:
+        ConfigError: it has another type, or is out of its bounds.
+    """
+    several = isinstance(value, str) and "," in value
+    try:
+        return TypeAdapter(hint).validate_python(value.split(",") if several else value)
+    except ValidationError as error:
+        raise ConfigError(type_error_message(name, error.errors(), shown)) from None
 
 
 def _filled(group: Any, values: dict[str, Any]) -> Any:
-    """A group with the values of its flags, which are taken out of `values`."""
-    hints = get_type_hints(group)
+    """A group with the values of its flags, which are taken out of `values`; of a TypedDict those
+    that are given.
+    """
+    hints = get_type_hints(group, include_extras=True)
     taken = {
         name: _filled(hint, values) if is_dataclass(hint) else values.pop(name)
         for name, hint in hints.items()
     }
+    if is_typeddict(group):
+        chosen = {name: value for name, value in taken.items() if value not in (None, [])}
+        return {name: _value_of(name, hints[name], value) for name, value in chosen.items()}
     return group(**taken)
 
 
@@ -140,44 +172,15 @@ def given(flags: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(flags).items() if value not in (None, [])}
 
 
-@dataclass(frozen=True)
-class DecodingFlags:
+class DecodingFlags(DecodingFields, LanguageFields, total=False):
     """How to decode, where it differs from the model's own settings."""
 
-    beams: int | None = flag("Decode with beam search and this many beams.")
-    n_best: int | None = flag("Return this many hypotheses of each text, the best first.")
-    length_penalty: str | None = flag(
-        "Rank hypotheses by score / length^A; gnmt:A is Wu et al.'s.", metavar="A"
-    )
-    temperature: float | None = flag("Sample the tokens of an output at this temperature.")
-    top_k: int | None = flag("Sample among the N tokens that are most probable.")
-    top_p: float | None = flag(
-        "Sample among the most probable tokens that together have this probability."
-    )
-    samples: int | None = flag("Sample this many outputs for each text.")
-    seed: int | None = flag("Draw the samples with this seed.")
-    no_repeat_ngram: int | None = flag("Write no sequence of N tokens twice in an output.")
-    min_tokens: int | None = flag("Write at least N tokens of an output before it may end.")
-    prompt_lookup_num_tokens: int | None = flag(
-        "Decode speculatively: propose N tokens that followed before."
-    )
-    max_tokens: int | None = flag("End an output after N tokens.")
-    max_length_a: float | None = flag(
-        "End an output after A times the tokens of its source, plus B.", metavar="A"
-    )
-    max_length_b: int | None = flag("Add B tokens to the limit of --max-length-a.", metavar="B")
-    stop: list[str] | None = flag(
-        "End an output before this text, such as $'\\n'; may be repeated."
-    )
-    source_language: str | None = flag(
-        "Language of the source text (multilingual models).", metavar="CODE"
-    )
-    target_language: str | None = flag(
-        "Language of the output (multilingual models).", metavar="CODE"
-    )
+    stop: Annotated[
+        list[str] | None, "End an output before this text, such as $'\\n'; may be repeated."
+    ]
 
 
-with_decoding = with_flags("decoding", DecodingFlags, given)
+with_decoding = with_flags("decoding", DecodingFlags)
 
 
 @dataclass(frozen=True)

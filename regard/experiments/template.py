@@ -260,7 +260,8 @@ def _docstrings(kind: type) -> dict[str, str]:
                     if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                         text = inspect.cleandoc(str(below.value.value))
                         meanings[field.target.id] = " ".join(text.split())
-    return meanings
+    fields = kind.model_fields.items() if issubclass(kind, BaseModel) else ()
+    return meanings | {name: field.description for name, field in fields if field.description}
 
 
 def _described_in(docstring: str) -> dict[str, str]:

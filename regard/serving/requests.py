@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from regard import habit_names
+from regard.call_options import DecodingFields, LanguageFields, VectorFields, with_fields
 from regard.errors import ConfigError
 from regard.serving.problems import Problem
 from regard.suggest import nearest
@@ -136,21 +137,10 @@ class TextsWithLimit(Texts):
     """Texts beyond the model's limit."""
 
 
-class Embed(TextsWithLimit):
+class Embed(with_fields(TextsWithLimit, VectorFields)):  # type: ignore[misc]
     """Vectors of texts, words or tokens."""
 
     own_names = habit_names.embedding
-
-    layers: int | Listed[int] = -1
-    """The number of a layer or several: 0 is the embeddings, -1 the last."""
-    combine: str | Listed[float] = "concat"
-    """How several layers become one vector: concat, sum, mean, or the weight of each."""
-    pooling: str | None = None
-    """mean, first, last, max; the folder's own where not given."""
-    granularity: Literal["sentence", "word", "token"] = "sentence"
-    """What a vector represents; sentence: a whole text."""
-    normalize: bool | None = None
-    """Vectors of length 1; as the folder says where not given."""
 
 
 class Search(Request):
@@ -267,37 +257,17 @@ class Fill(TextsWithLimit):
     """How many words to give for each mask."""
 
 
-class Decoding(Request):
+class Decoding(with_fields(Request, DecodingFields)):  # type: ignore[misc]
     """How to decode, where it differs from the model's own settings."""
 
     own_names = habit_names.decoding
 
     beams: Outputs | None = None
-    """Beam search with this many beams."""
+    """Decode with beam search and this many beams."""
     n_best: Outputs | None = None
-    """How many hypotheses to return."""
-    length_penalty: float | str | None = None
-    """A: score / length^A; or gnmt:A."""
-    temperature: float | None = None
-    """Sample at this temperature."""
-    top_k: Count | None = None
-    """Sample among the K most probable tokens."""
-    top_p: float | None = None
-    """Sample among the fewest most probable tokens whose probabilities sum to this."""
+    """Return this many hypotheses, the best first."""
     samples: Outputs | None = None
-    """How many samples."""
-    seed: Seed | None = None
-    """The seed of sampling."""
-    no_repeat_ngram: Count | None = None
-    """No n-gram of this size twice."""
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
-    """The least tokens of an output."""
-    max_tokens: int | None = None
-    """The most tokens of an output."""
-    max_length_a: float | None = None
-    """The most tokens of an output for each token of its source."""
-    max_length_b: int | None = None
-    """Added to the limit of max_length_a."""
+    """Sample this many outputs for each text."""
 
 
 class DecodedTexts(Decoding):
@@ -313,13 +283,8 @@ class SummarizeTexts(DecodedTexts):
     """Summaries, with their scores."""
 
 
-class Translate(DecodedTexts):
+class Translate(with_fields(DecodedTexts, LanguageFields)):  # type: ignore[misc]
     """Translations, with their scores."""
-
-    source_language: str | None = None
-    """Of a model with several."""
-    target_language: str | None = None
-    """Of a model with several."""
 
 
 class Generate(Translate):

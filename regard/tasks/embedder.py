@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from regard import habit_names
 from regard.attention.capture import listening
+from regard.call_options import Granularity, Precision
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, check_at_least, shown
@@ -31,7 +32,7 @@ from regard.layers.pooling import KINDS, LayerChoice, Pooling, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
 from regard.tasks import batching, inputs
-from regard.tasks.task import EmbedOptions, Granularity, Precision, Task
+from regard.tasks.task import EmbedOptions, Task
 from regard.text.templates import EncoderInput
 from regard.text.word_spans import word_spans
 
@@ -366,20 +367,21 @@ class VectorBatches:
         Raises:
             ConfigError: there is no such option, or it has an unknown value.
         """
-        options = cast(EmbedOptions, habit_names.embedding(options))
-        _check_option_names("embed", options)
-        precision = options.get("precision", "float32")
+        given = {name: value for name, value in options.items() if value is not None}
+        named: Any = habit_names.embedding(given)
+        _check_option_names("embed", named)
+        precision = named.get("precision", "float32")
         check_choice("precision", precision, get_args(Precision))
-        if "combine" in options and not isinstance(options.get("layers"), Sequence):
+        if "combine" in named and not isinstance(named.get("layers"), Sequence):
             raise ConfigError("`combine` is for several layers, such as layers=[-2, -1].")
-        pooling, normalize = options.get("pooling"), options.get("normalize")
-        budget = options.get("max_tokens_per_batch")
+        pooling, normalize = named.get("pooling"), named.get("normalize")
+        budget = named.get("max_tokens_per_batch")
         check_at_least(1, max_tokens_per_batch=budget)
         return cls(
             source.encoder,
             source.input_format,
-            choice_of(options.get("layers", -1), options.get("combine", "concat")),
-            unit_of(options.get("granularity", "sentence"), pooling, normalize, source.pooling),
+            choice_of(named.get("layers", -1), named.get("combine", "concat")),
+            unit_of(named.get("granularity", "sentence"), pooling, normalize, source.pooling),
             precision,
             batch_budget(source.encoder) if budget is None else budget,
         )

@@ -21,9 +21,9 @@ from pydantic import (
 )
 
 from regard import decoding
+from regard.call_options import DecodingFields, with_fields
 from regard.data.readers import RowReader, read
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
-from regard.decoding import option_types
 from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath
 from regard.suggest import nearest
@@ -221,37 +221,8 @@ class TokenizerSection(Options):
         return tokenizer
 
 
-class DecodingSection(Options):
+class DecodingSection(with_fields(Options, DecodingFields)):  # type: ignore[misc]
     """[decoding]: the method is the one that the options belong to, greedy search without any."""
-
-    beams: option_types.SequenceCount | None = None
-    """Beam search keeps this many hypotheses."""
-    n_best: option_types.SequenceCount | None = None
-    """The number of hypotheses that are returned for each input."""
-    length_penalty: option_types.Exponent | str | None = None
-    """Hypotheses are ranked by score / length^A; "gnmt:A" is that of Wu et al. 2016."""
-    early_stopping: option_types.EarlyStopping | None = None
-    """When a beam search ends: see docs/concepts/decoding.md."""
-    temperature: option_types.Temperature | None = None
-    """Tokens are sampled at this temperature."""
-    top_k: option_types.Count | None = None
-    """Tokens are sampled among this many most probable ones."""
-    top_p: option_types.Probability | None = None
-    """Tokens are sampled among the most probable ones that together have this probability."""
-    no_repeat_ngram: option_types.Count | None = None
-    """No sequence of this many tokens occurs twice in an output."""
-    min_tokens: option_types.CountOrZero | None = None
-    """An output does not end before it has this many tokens."""
-    max_tokens: option_types.Count | None = None
-    """An output ends after this many tokens."""
-    max_length_a: option_types.Ratio | None = None
-    """An output ends after `max_length_a` times the tokens of its source, plus `max_length_b`."""
-    max_length_b: option_types.Count | None = None
-    """The constant part of the limit that `max_length_a` sets."""
-    seed: option_types.Seed | None = None
-    """The seed of sampling."""
-    prompt_lookup_num_tokens: option_types.Count | None = None
-    """So many tokens that followed in the text before are proposed (speculative decoding)."""
 
     def build(self, default_limit: int | decoding.RelativeLimit) -> Any:
         """The decoding method; `default_limit` where the recipe sets no limit."""

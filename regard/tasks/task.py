@@ -28,7 +28,6 @@ from typing import (
     Literal,
     NoReturn,
     Self,
-    TypedDict,
     TypeVar,
     Unpack,
     get_args,
@@ -36,6 +35,7 @@ from typing import (
 )
 
 from regard import habit_names
+from regard.call_options import DecodingFields, LanguageFields, VectorFields
 from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.lazy import imported
 from regard.models import described
@@ -82,20 +82,12 @@ class Prediction:
         return dict.fromkeys(field.name for field in fields(cls))
 
 
-Granularity = Literal["sentence", "word", "token"]
-Precision = Literal["float32", "bfloat16"]
-
-
-class DecodingOptions(TypedDict, total=False):
+class DecodingOptions(DecodingFields, LanguageFields, total=False):
     """Options of the methods that generate texts, where not as the model's own method.
 
-    beams: beam search.  n_best: how many of its results are returned.
-    temperature, top_k, top_p, seed: sampling.  samples: how many texts are sampled for an input.
-    max_tokens, min_tokens: of an output; max_length_a, max_length_b: at most a * source + b.
     too_long: what happens to an input that is longer than the model reads.
     stop: stop sequences, of language models.  window: whether these go on beyond their context,
         of which they read the last tokens; else a text ends there.
-    source_language, target_language: of a model that translates between several.
     renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
         sampling always scales them, so that it has no effect there.
     forced_bos_token_id: of models that answer a source.
@@ -103,21 +95,6 @@ class DecodingOptions(TypedDict, total=False):
     The others: docs/concepts/decoding.md.
     """
 
-    beams: int | None
-    n_best: int | None
-    samples: int | None
-    length_penalty: Any
-    early_stopping: Any
-    min_tokens: int | None
-    no_repeat_ngram: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    max_tokens: int | None
-    max_length_a: float | None
-    max_length_b: int | None
-    seed: int | None
-    prompt_lookup_num_tokens: int | None
     eos: Any
     repetition_penalty: float | None
     bad_words_ids: Sequence[Sequence[int]] | None
@@ -128,8 +105,6 @@ class DecodingOptions(TypedDict, total=False):
     too_long: TooLong
     stop: Sequence[str] | str | None
     window: bool
-    source_language: str | None
-    target_language: str | None
     num_beams: int
     max_new_tokens: int
     min_new_tokens: int
@@ -138,21 +113,15 @@ class DecodingOptions(TypedDict, total=False):
     num_return_sequences: int
 
 
-class EmbedOptions(TypedDict, total=False):
+class EmbedOptions(VectorFields, total=False):
     """The options of `embed`.
 
-    layers: the number of a layer or several: 0 is the embeddings, -1 (the default) the last; or a
-        `ScalarMix` that was trained.
-    combine: how several layers become one vector: "concat" (the default), "sum", "mean", or a list
-        with the weight of each.
-    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word:
-        "mean", "first", "last", "max"; of a text also the other kinds of
-        `regard.layers.pooling.KINDS`. None: of a text as the model's folder says,
-        otherwise the mean.
-    granularity: what a vector represents: "sentence" (the default: a whole text), "word", or
-        "token" (special ones, too).
-    normalize: whether vectors are scaled to length 1. None: of a text as the folder says. Cosines,
-        which `similarity` and `search` give, are the same in either case.
+    layers: also a `ScalarMix` that was trained.
+    pooling: of the tokens of a text, [CLS] and [SEP] among them, or of the subwords of a word; of
+        a text also the other kinds of `regard.layers.pooling.KINDS`. None: of a text as the model's
+        folder says, otherwise the mean.
+    granularity: "token" has special ones, too.
+    normalize: cosines, which `similarity` and `search` give, are the same in either case.
     precision: "bfloat16" for the matrix products; vectors are float32 in either case.
     max_tokens_per_batch: tokens in a batch, padding included; vectors do not depend on it.
     too_long: what happens to texts longer than the model reads.
@@ -160,12 +129,8 @@ class EmbedOptions(TypedDict, total=False):
         Its `batch_size`, `show_progress_bar` and `convert_to_numpy=True` change no vector.
     """
 
-    layers: int | Sequence[int] | LayerChoice
-    combine: str | Sequence[float]
-    pooling: str | None
-    granularity: Granularity
-    normalize: bool | None
-    precision: Precision
+    layers: int | Sequence[int] | LayerChoice | None  # type: ignore[misc]
+    combine: str | Sequence[float] | None  # type: ignore[misc]
     max_tokens_per_batch: int | None
     too_long: TooLong
     output_value: Literal["sentence_embedding", "token_embeddings"]

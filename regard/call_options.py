@@ -1,0 +1,92 @@
+"""Options of calls, each declared once: keywords, recipes, flags and requests have the same.
+
+    class DecodingSection(with_fields(Options, DecodingFields)):  # of a recipe; so do requests
+
+An annotation of a TypedDict has the type of an option with its bounds, and says what it does. None
+is an option that is not given.
+"""
+
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+
+from pydantic import BaseModel, Field, create_model
+
+from regard.decoding import option_types as of
+
+Granularity = Literal["sentence", "word", "token"]
+Precision = Literal["float32", "bfloat16"]
+# An error for the first wrong value, not for each.
+Layers = Annotated[list[int], Field(fail_fast=True)]
+Weights = Annotated[list[float], Field(fail_fast=True)]
+
+
+class DecodingFields(TypedDict, total=False):
+    """How a text is generated, where it differs from the model's own settings."""
+
+    beams: Annotated[of.SequenceCount | None, "Decode with beam search and this many beams."]
+    n_best: Annotated[of.SequenceCount | None, "Return this many hypotheses, the best first."]
+    length_penalty: Annotated[
+        of.Exponent | str | None, "Rank hypotheses by score / length^A; gnmt:A is Wu et al.'s."
+    ]
+    early_stopping: Annotated[
+        of.EarlyStopping | None,
+        "End a beam search when it has enough hypotheses (true), when a better one is unlikely "
+        "(false) or impossible (never).",
+    ]
+    temperature: Annotated[of.Temperature | None, "Sample the tokens at this temperature."]
+    top_k: Annotated[of.Count | None, "Sample among this many tokens, the most probable ones."]
+    top_p: Annotated[
+        of.Probability | None,
+        "Sample among the most probable tokens that together have this probability.",
+    ]
+    samples: Annotated[of.SequenceCount | None, "Sample this many outputs for each text."]
+    seed: Annotated[of.Seed | None, "Draw the samples with this seed."]
+    no_repeat_ngram: Annotated[of.Count | None, "Write no sequence of this many tokens twice."]
+    min_tokens: Annotated[of.CountOrZero | None, "Write at least this many tokens."]
+    prompt_lookup_num_tokens: Annotated[
+        of.Count | None, "Decode speculatively: propose this many tokens that followed before."
+    ]
+    max_tokens: Annotated[of.Count | None, "End an output after this many tokens."]
+    max_length_a: Annotated[
+        of.Ratio | None, "End an output after A times the tokens of its source, plus B."
+    ]
+    max_length_b: Annotated[of.Count | None, "The tokens B of the limit that max_length_a sets."]
+
+
+class LanguageFields(TypedDict, total=False):
+    """The languages of a model with several."""
+
+    source_language: Annotated[str | None, "Language of the source (multilingual models)."]
+    target_language: Annotated[str | None, "Language of the output (multilingual models)."]
+
+
+class VectorFields(TypedDict, total=False):
+    """What a vector is made of."""
+
+    layers: Annotated[
+        int | Layers | None,
+        "The number of a layer, or several: 0 is the embeddings, -1 (the default) the last.",
+    ]
+    combine: Annotated[
+        str | Weights | None,
+        "Combine several layers: concat (the default), sum, mean, or the weight of each.",
+    ]
+    pooling: Annotated[
+        str | None, "Pool the states of tokens by mean, first, last or max; default: the folder's."
+    ]
+    granularity: Annotated[
+        Granularity | None, "Compute a vector for each sentence (a whole text), word or token."
+    ]
+    normalize: Annotated[
+        bool | None, "Scale vectors to length 1 or not; default: as the folder says."
+    ]
+    precision: Annotated[Precision | None, "Compute matrix products in this precision."]
+
+
+def with_fields(base: type[BaseModel], *options: Any) -> Any:
+    """A model with the options as further fields, None where they are not given."""
+    fields = {
+        name: (hint, Field(None, description=hint.__metadata__[-1]))
+        for each in options
+        for name, hint in get_type_hints(each, include_extras=True).items()
+    }
+    return create_model(base.__name__, __base__=base, **fields)  # type: ignore[call-overload]
