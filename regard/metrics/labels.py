@@ -12,6 +12,7 @@ over batches. GLUE's nine tasks have their own metrics (Wang et al. 2019):
 """
 
 import math
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -162,6 +163,36 @@ class MacroF1(_Confusion):
         labels = list(predicted | targets) if self.labels is None else self.labels
         value = math.fsum(_f1(right[name], predicted[name], targets[name]) for name in labels)
         return self._score("macro-F1", value / len(labels), f"labels:{len(labels)}")
+
+
+class RelationF1(_Confusion):
+    """The mean of the F1 of relations but `Other`: the official score of SemEval-2010 task 8.
+
+    Both directions of a relation, such as Cause-Effect(e1,e2) and Cause-Effect(e2,e1), count
+    together; a prediction with the wrong one is wrong. The mean is over the relations that occur
+    among the targets (Hendrickx et al. 2010, section 4).
+    """
+
+    def result(self) -> Score:
+        """Between 0 and 1; 0 where every target is `Other`.
+
+        Raises:
+            RegardError: nothing was added.
+        """
+        check_any(self.count, "Relation F1")
+        right, predicted, targets = map(_without_direction, self._sums())
+        relations = sorted(targets.keys() - {"Other"})
+        total = math.fsum(_f1(right[name], predicted[name], targets[name]) for name in relations)
+        value = total / max(1, len(relations))
+        return self._score("relation-f1", value, f"relations:{len(relations)}")
+
+
+def _without_direction(counts: Counter[Hashable]) -> Counter[str]:
+    """The counts of labels by relation: of both directions together."""
+    relations: Counter[str] = Counter()
+    for label, count in counts.items():
+        relations[re.sub(r"\(e[12],e[12]\)$", "", str(label))] += count
+    return relations
 
 
 class Matthews(_Confusion):

@@ -21,6 +21,7 @@ ROWS = {
     "entity-f1": ([["B-X", "O"], ["O"], ["I-X"]], [["B-X", "I-X"], ["B-Y"], ["I-X"]]),
     "squad": (["x y", "x", "z"], [["x"], ["x", "y"], ["y z", "w"]]),
     "squad2": (["x y", "", "z"], [["x"], [], ["y z", "w"]]),
+    "relation-f1": (["R(e1,e2)", "Other", "R(e2,e1)"], ["R(e1,e2)", "R(e1,e2)", "Other"]),
     **dict.fromkeys(("accuracy", "f1", "macro-f1", "matthews"), LABELS),
     **dict.fromkeys(("pearson", "spearman"), NUMBERS),
     **dict.fromkeys(("bleu", "chrf", "rouge"), TEXTS),

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from regard.errors import ConfigError, RegardError
-from regard.metrics import F1, Accuracy, MacroF1, Matthews
+from regard.metrics import F1, Accuracy, MacroF1, Matthews, RelationF1
 from regard.metrics.labels import glue_average, glue_metrics
 
 pairs = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe"])] * 2), min_size=1)
@@ -45,6 +45,29 @@ def test_f1_macro_f1_and_matthews_equal_those_of_scikit_learn(rows):
     assert fed(MacroF1(names), found, wanted).value == pytest.approx(macro, abs=1e-12)
     correlation = matthews_corrcoef(wanted, found)
     assert fed(Matthews(), found, wanted).value == pytest.approx(correlation, abs=1e-12)
+
+
+RELATIONS = ["Cause-Effect", "Component-Whole", "Entity-Origin"]
+DIRECTED = [f"{name}({order})" for name in RELATIONS for order in ("e1,e2", "e2,e1")]
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([*DIRECTED, "Other"])] * 2), min_size=1))
+def test_relation_f1_is_the_official_score_of_semeval_2010_task_8(rows):
+    """By the scorer's definition, from the confusion of all labels: P = C / (predicted as the
+    relation + its wrong directions), R = C / targets, and the mean F1 of relations in the key.
+    """
+    found, wanted = map(list, zip(*rows, strict=True))
+    table = confusion_matrix(wanted, found, labels=[*DIRECTED, "Other"])
+    scores = []
+    for start in range(0, len(DIRECTED), 2):
+        both = slice(start, start + 2)
+        answered, in_key = table[:, both].sum(), table[both].sum()
+        correct = table[both, both].trace()
+        if in_key:
+            precision, recall = (correct / answered if answered else 0), correct / in_key
+            scores.append(2 * precision * recall / (precision + recall) if correct else 0)
+    expected = sum(scores) / len(scores) if scores else 0
+    assert fed(RelationF1(), found, wanted).value == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1), (1, 2, 3), (5, 7, 11), (3, 1, 9)])
