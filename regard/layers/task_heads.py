@@ -115,6 +115,11 @@ class TaskHead(nn.Module):
 
     pooling: PoolingFunction
 
+    @property
+    def outputs(self) -> int | None:
+        """O, where the number of scores is chosen; None: the kind of the head determines it."""
+        return None
+
     def forward(self, hidden: Tensor, batch: Sequences) -> Tensor:
         """(B, T, D) or (1, N, D) -> (B, O); without pooling (B, T, O) or (1, N, O)."""
         return self.scores(self.pooling(hidden, batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from regard.models.check_config import config_of
 from regard.models.protocols import Encoder, Head, Output
 from regard.suggest import nearest
 
-# kind -> what it computes
+# kind -> what it computes; tasks bring others
 HEADS = {
     "pooler": "a vector of the text, by a layer that pre-training trained",
     "masked_lm": "the logits of the token at each [MASK]",
@@ -33,7 +33,10 @@ HEADS = {
     "span_search": "for each token its logit as the first of an answer; its last one is searched",
     "multiple_choice": "one score for each candidate answer",
 }
-COUNTED = (ClassificationHead, ChartHead)  # heads whose number of outputs is chosen
+
+HeadMaker = Callable[[Encoder, int], nn.Module]  # of an encoder and a number of outputs
+# From a kind of head that is not in `HEADS` to what makes it; None: it is not known there.
+head_finders: list[Callable[[str], HeadMaker | None]] = []
 
 
 class EncoderWithHeads(nn.Module):
@@ -48,9 +51,6 @@ class EncoderWithHeads(nn.Module):
 
     def __init__(self, encoder: Encoder, heads: Mapping[str, nn.Module]):
         super().__init__()
-        for kind in heads:
-            if kind not in HEADS:
-                raise ConfigError(f"There is no head {kind!r}. {nearest(kind, HEADS)}")
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
 
@@ -125,7 +125,7 @@ class EncoderWithHeads(nn.Module):
     def with_head(self, kind: str, outputs: int) -> EncoderWithHeads:
         """The same encoder under one head: this model's own where it fits, else a new one."""
         head = self.heads[kind] if kind in self.heads else None
-        if head is not None and (not isinstance(head, COUNTED) or head.outputs == outputs):
+        if head is not None and cast(TaskHead, head).outputs in (None, outputs):
             return EncoderWithHeads(self.encoder, {kind: head}).train(self.training)
         return self.with_new_head(kind, outputs)
 
@@ -161,11 +161,11 @@ class EncoderWithHeads(nn.Module):
 
 def outputs_of(head: nn.Module) -> int:
     """The number of outputs of a head; 1 where its kind determines it."""
-    return head.outputs if isinstance(head, COUNTED) else 1
+    return cast(TaskHead, head).outputs or 1
 
 
 def new_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
-    """A new head of an encoder; "chart" and "crf" are the same for all of them.
+    """A new head of an encoder: its own, or one that is the same for all of them.
 
     Raises:
         ConfigError: this family has no head of that kind.
@@ -174,7 +174,13 @@ def new_head(encoder: Encoder, kind: str, outputs: int) -> nn.Module:
         return ChartHead(encoder.config.d_model, outputs)
     if kind == "crf":
         return CRFHead(cast(ClassificationHead, encoder.new_head("tags", outputs)))
-    return encoder.new_head(kind, outputs)
+    if kind in HEADS:
+        return encoder.new_head(kind, outputs)
+    makers = (find(kind) for find in head_finders)
+    make = next(filter(None, makers), None)
+    if make is None:
+        raise ConfigError(f"There is no head {kind!r}. {nearest(kind, HEADS)}")
+    return make(encoder, outputs)
 
 
 def assembled(encoder: Encoder, outputs: Mapping[str, int]) -> EncoderWithHeads:

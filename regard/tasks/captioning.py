@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import decoding
 from regard.attention.capture import label, muted
@@ -309,6 +309,11 @@ class Captioner(text_to_text.TextToText):
     def trains(cls, model: type) -> bool:
         """Whether the model generates a text for the regions of an image."""
         return issubclass(model, EncoderDecoder) and model.reads_regions
+
+    @classmethod
+    def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+        """None: its sources are images."""
+        return {}
 
     @classmethod
     def from_recipe(  # type: ignore[override]

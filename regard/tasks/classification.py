@@ -23,7 +23,7 @@ from regard.data.batches import moved
 from regard.data.datasets.glue import GlueReader, read_glue, read_sentiment_trees
 from regard.data.encoder_inputs import Texts
 from regard.data.splits import stratified_folds, stratified_split
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, warn
 from regard.metrics import F1, METRICS, Metric, Score, Scores, metric_class
 from regard.metrics.labels import GLUE, glue_metrics
 from regard.metrics.score import ClassReport
@@ -303,6 +303,8 @@ class TextClassifier(EncoderTask):
 
     name = "classification"
     head = "classes"
+    names_outputs = True
+    problem_type = "single_label_classification"
     pipeline = "text-classification"
     prediction_type = LabelPrediction
     reads_pairs = True
@@ -435,7 +437,7 @@ class TextClassifier(EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return text_tasks.published_labels(self.labels, "single_label_classification")
+        return text_tasks.published_labels(self.labels, self.problem_type)
 
 
 def class_weights(
@@ -507,6 +509,37 @@ ACTIVATIONS = {
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
     "identity": "torch.nn.modules.linear.Identity",
 }
+
+
+def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
+    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
+    config.json names another; None for a model that is none.
+
+    A published head of one output is that of a cross-encoder unless its `problem_type` is
+    "regression": other libraries apply a sigmoid to it, too.
+
+    Raises:
+        ConfigError: it names another activation.
+    """
+    section = config.get("sentence_transformers")
+    name = section.get("activation_fn") if isinstance(section, Mapping) else None
+    name = name or config.get("sbert_ce_default_activation_function")
+    if name is None and section is None:
+        if "regard" in config or config.get("problem_type") == TextRegressor.problem_type:
+            return None
+        warn(
+            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
+            'the one output. For the number itself set `problem_type` to "regression".',
+        )
+    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
+    if kind not in ACTIVATIONS:
+        raise ConfigError(
+            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
+            f"but is {name!r}."
+        )
+    return kind
+
+
 NUMBER_METRICS = TextMetrics(
     "regression", allowed=("pearson", "spearman"), default=("pearson", "spearman")
 )
@@ -531,6 +564,7 @@ class TextRegressor(EncoderTask):
 
     name = "regression"
     head = "classes"
+    problem_type = "regression"
     pipeline = "text-classification"
     prediction_type = NumberPrediction
     reads_pairs = True
@@ -557,6 +591,12 @@ class TextRegressor(EncoderTask):
     def fits(cls, model: nn.Module) -> bool:
         """Whether the model has the head, with one output."""
         return isinstance(model, EncoderWithHeads) and model.outputs().get(cls.head) == 1
+
+    @classmethod
+    def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The activation of a cross-encoder."""
+        activation = cross_encoder_activation(config)
+        return {} if activation is None else {"activation": activation}
 
     @classmethod
     def from_recipe(
@@ -629,7 +669,8 @@ class TextRegressor(EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
-        fields = text_tasks.published_labels(self.module.labels[:1] or ("LABEL_0",), "regression")
+        labels = self.module.labels[:1] or ("LABEL_0",)
+        fields = text_tasks.published_labels(labels, self.problem_type)
         if self.activation is not None:
             fields["sentence_transformers"] = {"activation_fn": ACTIVATIONS[self.activation]}
         return fields

@@ -7,7 +7,7 @@ teacher; one that is trained in another task (classification, regression) gives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,6 +80,7 @@ class Embedder(EncoderTask):
     prediction_type = VectorPrediction
     commands = ("embed", "predict", "evaluate", "look")
     columns = (0, 1, 2)
+    library = "sentence-transformers"
     pipeline = "feature-extraction"
     file_ending = "txt"
     Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
@@ -110,6 +111,11 @@ class Embedder(EncoderTask):
     def fits(cls, model: nn.Module) -> bool:
         """Whether the model is an encoder, with heads or without."""
         return isinstance(model, EncoderWithHeads) or cls.trains(type(model))
+
+    @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether the model is an encoder without the head of a task."""
+        return isinstance(model, EncoderWithHeads) and {*model.heads} <= {"pooler"}
 
     # ---- training
 

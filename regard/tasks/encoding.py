@@ -6,7 +6,7 @@ become its input (its template) and creates the head.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from regard.data.in_memory import is_path
 from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, DataError, RegardError, warn
 from regard.metrics.score import NamedScore, ScoreReport
 from regard.models import is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -292,6 +292,21 @@ class EncoderTask(EmbedsTexts):
         return isinstance(model, EncoderWithHeads) and cls.head in model.heads
 
     @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether the model has the head, for a problem of this type."""
+        if not cls.problem_type or not isinstance(model, EncoderWithHeads):
+            return cls.fits(model)
+        outputs = model.outputs().get(cls.head)
+        return outputs is not None and problem_type_of(config, outputs) == cls.problem_type
+
+    @classmethod
+    def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The names of the outputs of the head."""
+        if not cls.names_outputs or not isinstance(model, EncoderWithHeads):
+            return {}
+        return {"labels": output_names(config, model.outputs()[cls.head])}
+
+    @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         yield from word_vector_problems(recipe)
@@ -439,6 +454,47 @@ class EncoderTask(EmbedsTexts):
         if self.parts is None:
             raise RegardError("This model was loaded to be used: it has no data to train on.")
         return self.parts
+
+
+def output_names(config: Mapping[str, Any], outputs: int) -> list[str]:
+    """The names of labels in the order of the head's outputs; LABEL_0 and so on without names.
+
+    A name that several labels have gets the number of the label behind it, with a warning.
+
+    Raises:
+        ConfigError: see `label_names`.
+    """
+    from regard.checkpoints.formats.config_table import label_names
+
+    names = label_names(config, outputs)
+    if not names:
+        return [f"LABEL_{i}" for i in range(outputs)]
+    labels = list(names.values())
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        warn(
+            f"config.json: `id2label` has several labels {', '.join(repeated)}. They get their "
+            "numbers behind them.",
+        )
+    return [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
+
+
+def problem_type_of(config: Mapping[str, Any], outputs: int) -> str:
+    """What a head for classes or a number is for: `problem_type`, or what its outputs say.
+
+    Raises:
+        ConfigError: it has not the outputs for it.
+    """
+    problem = config.get("problem_type")
+    if problem == "multi_label_classification":
+        return problem
+    numbers = "regression" if outputs == 1 else "single_label_classification"
+    if problem not in (None, numbers):
+        raise ConfigError(
+            f"config.json: `problem_type` must be {numbers} or multi_label_classification for a "
+            f"head of {outputs} outputs, but is {problem!r}."
+        )
+    return numbers
 
 
 def report_by_label(task: EncoderTask, rows: Any) -> ScoreReport:

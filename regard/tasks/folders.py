@@ -25,7 +25,6 @@ from regard import decoding, ops, recipe
 from regard.checkpoints import model_folder
 from regard.checkpoints.adapters import AdapterOptions, write_adapter
 from regard.checkpoints.filling import quantized_tensors
-from regard.checkpoints.formats.config_table import label_names
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.data.in_memory import column_names, is_path
@@ -38,37 +37,26 @@ from regard.metrics.score import Scores
 from regard.models import name_of
 from regard.models.config import Count, Probability, Size
 from regard.models.conversions import check_dtype, prepare
-from regard.models.encoder_with_heads import EncoderWithHeads, outputs_of
-from regard.models.protocols import EncoderDecoder, Generator
+from regard.models.encoder_with_heads import EncoderWithHeads, HeadMaker, head_finders
+from regard.models.protocols import EncoderDecoder
 from regard.recipe import Options
 from regard.schema import check_same, checked, joined_with_or
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
+from regard.tasks.encoding import EncoderTask
 from regard.tasks.inputs import first_record, rows_of
 from regard.tasks.model_card import CardHistory, adapter_form, write_card
 from regard.tasks.task import Task
 
-# kind of head -> task; the first kind that a model has decides
-TASK_OF = {
-    "classes": "classification",
-    "chart": "parsing",  # before the tags, which it also has
-    "tags": "tagging",
-    "crf": "crf-tagging",
-    "span_search": "question-answering",
-    "span": "question-answering",
-    "multiple_choice": "multiple-choice",
-    "masked_lm": "fill-mask",
-    "replaced": "replaced-tokens",
-    "next_sentence": "next-sentence",
-    "sentence_order": "sentence-order",
-}
-# what the published ones of a `model_type` are for; others turn any text into another
-PUBLISHED_FOR = {
-    **dict.fromkeys(("marian", "mbart", "m2m_100"), "translation"),
-    "pegasus": "summarization",
-}
-NAMED = ("classes", "tags", "crf")  # heads whose outputs have names
+
+def _new_head(kind: str) -> HeadMaker | None:
+    """What makes a head that a task brings; None: no task does."""
+    tasks = map(task_class, TASKS)
+    return next((task.new_head for task in tasks if task.new_head and task.head == kind), None)
+
+
+head_finders.append(_new_head)
 
 
 def tasks_for(model: nn.Module) -> list[str]:
@@ -116,18 +104,15 @@ def kept_settings(
     Raises:
         ConfigError: labels and head do not fit together.
     """
-    inferred, kind = task_of(model, config)[0], task_class(task).head
-    if isinstance(model, Generator) and not kind and task != "embedding":
-        return dict(settings) if task_class(task).fits(model) else None
-    heads = dict(model.heads) if isinstance(model, EncoderWithHeads) else {}
-    fits = inferred == task if kind in ("", "classes", "span") else kind in heads
-    if not fits or kind not in NAMED or task == "regression":
-        return dict(settings) if fits else None
-    if "labels" in settings and not config.get("id2label"):
+    kind = task_class(task)
+    if not (kind.is_for(model, config) if issubclass(kind, EncoderTask) else kind.fits(model)):
+        return None
+    if not kind.names_outputs or ("labels" in settings and not config.get("id2label")):
         return dict(settings)
-    labels = labels_of(config, outputs_of(heads[kind]))
+    current = kind.settings_in(model, config)
+    labels = current["labels"]
     check_same("config.json", "regard.labels", settings.get("labels"), "`id2label`", labels)
-    return {**settings, "labels": labels}
+    return {**settings, **current}
 
 
 def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -136,23 +121,8 @@ def task_of(model: nn.Module, config: Mapping[str, Any]) -> tuple[str, dict[str,
     Raises:
         ConfigError: labels and head do not fit together.
     """
-    if not isinstance(model, EncoderWithHeads):
-        if model.continues:
-            return "language-modeling", {}
-        if isinstance(model, EncoderDecoder) and model.reads_regions:
-            return "captioning", {}
-        prefix = source_prefix(config)
-        name = PUBLISHED_FOR.get(str(config.get("model_type")), "text-to-text")
-        return name, {"source_prefix": prefix} if prefix else {}
-    kind = next((kind for kind in TASK_OF if kind in model.heads), None)
-    if kind is None:
-        return "embedding", {}
-    outputs = outputs_of(model.heads[kind])
-    task = _task_of_classes(config, outputs) if kind == "classes" else TASK_OF[kind]
-    if task == "regression":
-        activation = cross_encoder_activation(config)
-        return task, {} if activation is None else {"activation": activation}
-    return task, {"labels": labels_of(config, outputs)} if kind in NAMED else {}
+    name = next(name for name in TASKS if task_class(name).is_for(model, config))
+    return name, task_class(name).settings_in(model, config)
 
 
 def settings_for(task: str, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,91 +136,8 @@ def settings_for(task: str, model: nn.Module, config: Mapping[str, Any]) -> dict
             f"The task {task} is not for this model, {_described(model)}. It is for "
             f"{joined_with_or(tasks_for(model))}."
         )
-    kind = task_class(task).head
-    if kind in NAMED and task != "regression" and isinstance(model, EncoderWithHeads):
-        return {"labels": labels_of(config, model.outputs()[kind])}
-    prefix = source_prefix(config) if isinstance(model, EncoderDecoder) else ""
-    return {"source_prefix": prefix} if prefix else {}
-
-
-def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
-    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
-    config.json names another; None for a model that is none.
-
-    A published head of one output is that of a cross-encoder unless its `problem_type` is
-    "regression": other libraries apply a sigmoid to it, too.
-
-    Raises:
-        ConfigError: it names another activation.
-    """
-    section = config.get("sentence_transformers")
-    name = section.get("activation_fn") if isinstance(section, Mapping) else None
-    name = name or config.get("sbert_ce_default_activation_function")
-    if name is None and section is None:
-        if "regard" in config or config.get("problem_type") == "regression":
-            return None
-        warn(
-            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
-            'the one output. For the number itself set `problem_type` to "regression".',
-        )
-    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
-    if kind not in ("sigmoid", "identity"):
-        raise ConfigError(
-            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
-            f"but is {name!r}."
-        )
-    return kind
-
-
-def source_prefix(config: Mapping[str, Any]) -> str:
-    """What stands before each source, such as "summarize: ".
-
-    That is `prefix`, or the prefix of the task in `task_specific_params` where there is one task; a
-    model of several tasks gets the prefix with each text.
-    """
-    tasks = config.get("task_specific_params") or {}
-    (section,) = tasks.values() if len(tasks) == 1 else [{}]
-    prefix: str = config.get("prefix") or section.get("prefix") or ""
-    return prefix
-
-
-def labels_of(config: Mapping[str, Any], outputs: int) -> list[str]:
-    """The names of labels in the order of the head's outputs; LABEL_0 and so on without names.
-
-    A name that several labels have gets the number of the label behind it, with a warning.
-
-    Raises:
-        ConfigError: see `label_names`.
-    """
-    names = label_names(config, outputs)
-    if not names:
-        return [f"LABEL_{i}" for i in range(outputs)]
-    labels = list(names.values())
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated:
-        warn(
-            f"config.json: `id2label` has several labels {', '.join(repeated)}. They get their "
-            "numbers behind them.",
-        )
-    return [f"{name} ({i})" if name in repeated else name for i, name in names.items()]
-
-
-def _task_of_classes(config: Mapping[str, Any], outputs: int) -> str:
-    """The task of a head for classes or a number, as `problem_type` has it.
-
-    Raises:
-        ConfigError: it has not the outputs for it.
-    """
-    problem = config.get("problem_type")
-    if problem == "multi_label_classification":
-        return "multi-label-classification"
-    numbers = "regression" if outputs == 1 else "single_label_classification"
-    if problem not in (None, numbers):
-        raise ConfigError(
-            f"config.json: `problem_type` must be {numbers} or multi_label_classification for a "
-            f"head of {outputs} outputs, but is {problem!r}."
-        )
-    return "regression" if outputs == 1 else "classification"
+    settings: dict[str, Any] = task_class(task).settings_in(model, config)
+    return settings
 
 
 NOT_SETTINGS = ("task", "version", "model", "heads", "weights")
@@ -384,8 +271,8 @@ def _task_in(folder: model_folder.ModelFolder, model: nn.Module) -> tuple[str, d
     config, where = folder.config, folder.path / CONFIG
     about = config.get("regard")
     name = "" if about is None else about.get("task", "translation")
-    if name in ("", "embedding") and (pooling := read_pooling(folder.path)) is not None:
-        return "embedding", dict(vars(pooling))
+    if name in ("", Embedder.name) and (pooling := read_pooling(folder.path)) is not None:
+        return Embedder.name, dict(vars(pooling))
     if about is not None:
         settings = {k: v for k, v in about.items() if k not in NOT_SETTINGS}
         if name not in TASKS:

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, Self, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import decoding, habit_names
 from regard.attention.capture import label, muted
@@ -109,6 +109,11 @@ class TextGenerator(EmbedsTexts):
     def trains(cls, model: type) -> bool:
         """Whether the model predicts what comes next."""
         return issubclass(model, LanguageModel) and model.trained_in_order
+
+    @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether the model continues a text."""
+        return isinstance(model, Generator) and model.continues
 
     @classmethod
     def from_recipe(

@@ -165,11 +165,10 @@ def _card(
     title = f"{kind}, {task.name}"
     architecture = (config.get("architectures") or [type(task.module).__name__])[0]
     if form is None:  # as `regard.save` writes it
-        opener = "sentence-transformers" if task.name == "embedding" else "transformers"
         about = '```python\nimport regard\n\nmodel = regard.load("FOLDER")\n```'
         if not is_ours:
-            about += f"\n\n`{opener}` opens it as {architecture}."
-        form = CardForm("regard" if is_ours else opener, about)
+            about += f"\n\n`{task.library}` opens it as {architecture}."
+        form = CardForm("regard" if is_ours else task.library, about)
     fields: dict[str, Any] = {"license": history.license} if history.license else {}
     fields |= {"library_name": form.library, "tags": ["regard", kind]}
     if form.base is not None:

@@ -173,6 +173,8 @@ class MultiLabelClassifier(EncoderTask):
 
     name = "multi-label-classification"
     head = "classes"
+    names_outputs = True
+    problem_type = "multi_label_classification"
     pipeline = "text-classification"
     prediction_type = MultiLabelPrediction
     reads_pairs = True
@@ -350,7 +352,7 @@ class MultiLabelClassifier(EncoderTask):
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""
-        return text_tasks.published_labels(self.labels, "multi_label_classification")
+        return text_tasks.published_labels(self.labels, self.problem_type)
 
 
 def labels_of(data: MultiLabelData) -> list[str]:

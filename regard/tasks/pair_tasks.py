@@ -59,6 +59,7 @@ class Translator(text_to_text.TextToText):
     """A model that translates a text, with its tokenizer."""
 
     name = "translation"
+    published_as = ("marian", "mbart", "m2m_100")
     pipeline = "translation"
     commands = ("predict", "embed", "evaluate", "look")
     Recipe = TranslationRecipe
@@ -88,6 +89,7 @@ class Summarizer(text_to_text.TextToText):
     """A model that summarizes a text, with its tokenizer."""
 
     name = "summarization"
+    published_as = ("pegasus",)
     pipeline = "summarization"
     commands = ("predict", "embed", "evaluate", "look")
     goal = ("rougeL", "max")

@@ -7,7 +7,7 @@ reads are split into windows; each word is tagged in the window in which it has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -133,6 +133,7 @@ class Tagger(encoding.EncoderTask):
     name = "tagging"
     prediction_type = TagsPrediction
     head = "tags"
+    names_outputs = True
     pipeline = "token-classification"
     file_ending = "conll"
     read_records = staticmethod(read_conll)
@@ -361,6 +362,12 @@ class Tagger(encoding.EncoderTask):
             )
         words, tags = columns or (None, None)
         return read_conll(files[0], words=words, tags=tags)
+
+    @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether the model has the head, which that of a parser may stand beside."""
+        heads = model.heads if isinstance(model, EncoderWithHeads) else ()
+        return super().is_for(model, config) and "chart" not in heads
 
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for labels."""

@@ -416,6 +416,11 @@ class Task(Methods):
     name: in recipes and folders, and the key of `regard.tasks.TASKS`.
     commands: the commands of `regard` that the task supports, its own first.
     head: the kind of the encoder's head that its scores come from; "": of none.
+    new_head: makes this head, of an encoder and a number of outputs; None: encoders have it.
+    names_outputs: whether config.json names the outputs of the head.
+    problem_type: in config.json, where it tells several tasks with one head apart.
+    published_as: the `model_type`s whose published models are for this task.
+    library: what else opens its folders.
     pipeline: its name on the hub; "": it has none.
     new_model: the model that its template trains from random weights; "": it fine-tunes one.
     file_ending: of the training data in its template.
@@ -436,6 +441,11 @@ class Task(Methods):
 
     commands: ClassVar[tuple[str, ...]]
     head: str = ""
+    new_head: ClassVar[Callable[[Any, int], nn.Module] | None] = None
+    names_outputs: ClassVar[bool] = False
+    problem_type: ClassVar[str] = ""
+    published_as: ClassVar[tuple[str, ...]] = ()
+    library: ClassVar[str] = "transformers"
     pipeline: ClassVar[str] = ""
     new_model: ClassVar[str] = ""
     file_ending: ClassVar[str] = "tsv"
@@ -653,6 +663,25 @@ class Task(Methods):
     def fits(cls, model: nn.Module) -> bool:
         """Whether a model, with the heads that it has, can be used for the task."""
         return cls.trains(type(model))
+
+    @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether a folder with this model and config.json that names no task is one of this task;
+        of several such tasks it is one of the first in `TASKS`.
+
+        Raises:
+            ConfigError: config.json does not fit the head.
+        """
+        return False
+
+    @classmethod
+    def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that config.json of another library has.
+
+        Raises:
+            ConfigError: they do not fit the model.
+        """
+        return {}
 
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ was trained for several tasks which one is asked for, such as T5's "summarize: "
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self, TypedDict
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import decoding
 from regard.attention.capture import label, muted
@@ -243,6 +243,18 @@ class TextToText(EmbedsTexts):
     def trains(cls, model: type) -> bool:
         """Whether the model generates a target for a source text."""
         return issubclass(model, EncoderDecoder) and not model.reads_regions
+
+    @classmethod
+    def is_for(cls, model: nn.Module, config: Mapping[str, Any]) -> bool:
+        """Whether such models are published for the task; without `published_as` for any text."""
+        kinds = cls.published_as
+        return cls.fits(model) and (not kinds or config.get("model_type") in kinds)
+
+    @classmethod
+    def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What stands before each source."""
+        prefix = source_prefix(config)
+        return {"source_prefix": prefix} if prefix else {}
 
     @classmethod
     def from_recipe(
@@ -635,3 +647,15 @@ def only_file(files: Sequence[Any], part: str) -> Any:
     if len(files) != 1:
         raise ConfigError(f"`{part}` must be one file, but is {len(files)} files.")
     return files[0]
+
+
+def source_prefix(config: Mapping[str, Any]) -> str:
+    """What stands before each source, such as "summarize: ".
+
+    That is `prefix`, or the prefix of the task in `task_specific_params` where there is one task; a
+    model of several tasks gets the prefix with each text.
+    """
+    tasks = config.get("task_specific_params") or {}
+    (section,) = tasks.values() if len(tasks) == 1 else [{}]
+    prefix: str = config.get("prefix") or section.get("prefix") or ""
+    return prefix

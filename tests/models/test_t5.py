@@ -29,8 +29,7 @@ from regard.decoding.beam import Beam
 from regard.decoding.loop import Greedy
 from regard.models.roberta import Mpnet, MpnetConfig
 from regard.models.t5 import T5, T5Config, T5Encoder
-from regard.tasks.folders import source_prefix
-from regard.tasks.text_to_text import TextToText
+from regard.tasks.text_to_text import TextToText, source_prefix
 
 SMALL = dict(
     vocab_size=61, d_model=12, d_kv=5, d_ff=20, num_layers=3, num_decoder_layers=2, num_heads=3,
