@@ -179,10 +179,10 @@ def look(
         facts |= picture.numbers
     elif selection.token is not None:
         heads = replace(record.plot(), tokens=selection.tokens)
-        picture, numbers = token_weights(
+        picture = token_weights(
             heads, selection.token, selection.kind, selection.layer, selection.head
         )
-        page, facts = page_of(picture, title), facts | numbers
+        page, facts = page_of(picture, title), facts | picture.numbers
     else:
         picture, page, numbers = _heads(record, selection, title)
         facts |= numbers

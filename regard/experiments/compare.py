@@ -267,7 +267,7 @@ class CrossValidation(StudyResults):
         facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
         links = report_links(self.folder, [run.folder.name for run in self.runs])
         pictures = [("Scores", self.picture())]
-        return RunReport(self.folder.name, facts, pictures=pictures, links=links)
+        return RunReport(self.folder.name, facts, pictures, links)
 
     def __repr__(self) -> str:
         mean, sd = self.mean, self.sd

@@ -27,8 +27,8 @@ from regard.training import Result
 from regard.training.metrics_log import read_events
 from regard.visual.attention_record import look, run_encoder
 from regard.visual.charts import Heatmap
-from regard.visual.picture import Note, Picture, PictureColumn, Table
-from regard.visual.report import RunReport
+from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table
+from regard.visual.report import RunReport, score_table, training_curves
 
 SCORED_BY_LABEL = (TextClassifier, MultiLabelClassifier, Tagger)
 LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
@@ -36,15 +36,19 @@ LARGEST_MATRIX = 30  # labels whose confusion matrix can be read
 
 def write_report(folder: Path, task: Task, recipe: Any, result: Result) -> Path:
     """Write report.html of a finished run; `task` has its final weights."""
-    rows = task.samples(recipe)
-    report = RunReport(
-        title=f"{recipe.name or folder.name}: {described(task.module)}, {recipe.task}",
-        facts=_facts(task, recipe, result),
-        scores={recipe.model.name: _scores(result)},
-        events=read_events(folder),
-        samples={recipe.model.name: rows},
-        pictures=[*_by_label(task, recipe), *_attention(task, recipe)],
-    )
+    title = f"{recipe.name or folder.name}: {described(task.module)}, {recipe.task}"
+    pictures: list[tuple[str, Picture]] = []
+    if scores := _scores(result):
+        pictures.append(("Scores", score_table({recipe.model.name: scores})))
+    if charts := training_curves(read_events(folder)).parts:
+        pictures.append(("Training", PictureRow(charts)))
+    if samples := task.samples(recipe):
+        columns = 3 if any(any(sample[2:]) for sample in samples) else 2
+        head = ("source", "hypothesis", "reference")[:columns]
+        rows = [sample[:columns] for sample in samples]
+        pictures.append(("Samples", Table.of(head, rows, recipe.model.name)))
+    pictures += [*_by_label(task, recipe), *_attention(task, recipe)]
+    report = RunReport(title, _facts(task, recipe, result), pictures)
     return report.save(folder / REPORT)
 
 

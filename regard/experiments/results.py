@@ -20,11 +20,18 @@ from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import checked
 from regard.visual.charts import Curves, Series, short
-from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
-from regard.visual.report import ComparedModel, RunReport, compare_results, spread
+from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.report import RunReport, duration, score_table, spread
 
 COMPARISON, RESULTS = "comparison.json", "results.jsonl"
-COSTS = ("parameters", "tokens_per_second", "flops", "memory", "seconds")
+# What a model costs, by its name in a row of the table: the title of its chart, and its unit.
+COSTS = {
+    "parameters": ("parameters", "parameters"),
+    "flops": ("training FLOPs", "FLOPs"),
+    "tokens_per_second": ("speed", "{} a second"),
+    "memory": ("memory", "peak bytes"),
+    "seconds": ("time", "seconds"),
+}
 
 
 def what_matters(signature: str) -> frozenset[str]:
@@ -244,16 +251,50 @@ class Comparison(StudyResults):
         return cv_results(rows, len(self.seeds), self._first.goal[1])
 
     def picture(self) -> Picture:
-        """The table and the plots."""
-        models = [self._compared(row) for row in self.table()]
-        validation_name = f"valid {self._first.goal[0]}"
-        return compare_results(
-            models,
-            self.quality,
-            self.better if self.ranked else "",
-            items=self._first.items,
-            validation=validation_name,
-        )
+        """The table, the validation scores while training, and the quality against each cost."""
+        rows, items = self.table(), self._first.items
+        several = max(map(len, self.outcomes.values())) > 1
+        note = Note(("± is the standard deviation over seeds.",))
+        curves = tuple(_mean_curve(name, runs) for name, runs in self.outcomes.items())
+        title = f"valid {self._first.goal[0]} while training"
+        charts = [Curves(curves, title, items, "band: the range over seeds" if several else "")]
+        for cost, (name, unit) in COSTS.items():
+            series = [
+                Series(
+                    row["model"],
+                    tuple((float(row[cost]), run.quality) for run in self.outcomes[row["model"]]),
+                    joined=False,
+                )
+                for row in rows
+                if row[cost] is not None
+            ]
+            if series:
+                title = f"{self.quality} and {name}"
+                charts.append(Curves(tuple(series), title, unit.format(items), self.quality))
+        parts = (self._costs(rows), *([note] if several else []), PictureRow(tuple(charts)))
+        return PictureColumn(parts)
+
+    def _costs(self, rows: Sequence[Mapping[str, Any]]) -> Table:
+        """Of each model the quality and the costs, without columns that are empty."""
+        qualities = [[run.quality for run in runs] for runs in self.outcomes.values()]
+        columns = {
+            "model": [*self.outcomes],
+            self.quality: [*map(spread, qualities)],
+            "parameters": [short(row["parameters"]) for row in rows],
+            f"{self._first.items}/s": [short(row["tokens_per_second"]) for row in rows],
+            "FLOPs": [short(row["flops"]) for row in rows],
+            "memory": ["" if row["memory"] is None else short(row["memory"]) + "B" for row in rows],
+            "time": [duration(row["seconds"]) for row in rows],
+        }
+        if len(self._precisions()) > 1:
+            columns["precision"] = [row["precision"] for row in rows]
+        if len({*self.protocols.values()}) > 1:
+            columns["protocol"] = [*self.protocols.values()]
+        if max(map(len, qualities)) > 1:
+            columns["min to max"] = [f"{min(of):.2f} to {max(of):.2f}" for of in qualities]
+        columns = {name: cells for name, cells in columns.items() if any(cells)}
+        best = [*self.outcomes].index(self.best()) if self.ranked else None
+        return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), "", best)
 
     def facts(self) -> dict[str, Any]:
         """Plain values, for comparison.json."""
@@ -298,13 +339,13 @@ class Comparison(StudyResults):
             "threads": str(first.threads),
             **self._protocol_facts(),
         }
-        scores = {name: _scores(runs) for name, runs in self.outcomes.items()}
-        extra = [("Losses while training", self.losses())]
+        scores = score_table({name: _scores(runs) for name, runs in self.outcomes.items()})
+        parts = [("Comparison", self.picture()), ("Scores", scores)]
+        parts.append(("Losses while training", self.losses()))
         if first.samples:
-            extra.append(("The first rows of the test data", self.samples()))
-        extra += pictures
+            parts.append(("The first rows of the test data", self.samples()))
         links = report_links(self.folder, self._runs())
-        return RunReport(title, facts, scores, (), {}, extra, self.picture(), links)
+        return RunReport(title, facts, [*parts, *pictures], links)
 
     def _protocol_facts(self) -> dict[str, str]:
         """How each score was measured: once where that is equal for all models."""
@@ -346,22 +387,16 @@ class Comparison(StudyResults):
         """The precisions of all runs."""
         return sorted({outcome.precision for runs in self.outcomes.values() for outcome in runs})
 
-    def _compared(self, row: dict[str, Any]) -> ComparedModel:
-        runs, notes = self.outcomes[row["model"]], dict[str, str]()
-        if len(self._precisions()) > 1:
-            notes["precision"] = row["precision"]
-        if len({*self.protocols.values()}) > 1:
-            notes["protocol"] = self.protocols[row["model"]]
-        if len(runs) > 1:
-            low, high = row["quality"]["min"], row["quality"]["max"]
-            notes["min to max"] = f"{low:.2f} to {high:.2f}"
-        return ComparedModel(
-            row["model"],
-            tuple(outcome.quality for outcome in runs),
-            tuple(outcome.validation_curve() for outcome in runs),
-            notes=notes,
-            **{name: row[name] for name in COSTS},
-        )
+
+def _mean_curve(model: str, runs: Sequence[Outcome]) -> Series:
+    """The mean over seeds and their range, point by point, as far as all of them go."""
+    points, ranges = [], []
+    for together in zip(*(run.validation_curve() for run in runs), strict=False):
+        ys = [y for _, y in together if math.isfinite(y)]
+        if ys:
+            points.append((together[0][0], mean(ys)))
+            ranges.append((min(ys), max(ys)))
+    return Series(model, tuple(points), tuple(ranges) if len(runs) > 1 else ())
 
 
 def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
@@ -384,9 +419,9 @@ def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def _scores(runs: Sequence[Outcome]) -> dict[str, float | str]:
+def _scores(runs: Sequence[Outcome]) -> dict[str, float]:
     """Means over seeds: of each test score, and of the best validation score."""
-    scores: dict[str, float | str] = {
+    scores = {
         f"test {score['name']}": mean(outcome.scores[index]["value"] for outcome in runs)
         for index, score in enumerate(runs[0].scores)
     }
@@ -540,7 +575,7 @@ class SweepResults(StudyResults):
         runs = [run_name(trial.name, seed) for trial in self.trials for seed in self.seeds]
         links = report_links(self.folder, runs)
         title = f"Sweep over {', '.join(self.trials[0].values)}"
-        return RunReport(title, self.about, comparison=self.picture(), links=links)
+        return RunReport(title, self.about, [("Comparison", self.picture())], links)
 
     def __repr__(self) -> str:
         best = self.trials[0]

@@ -16,7 +16,7 @@ __all__, __getattr__ = names_of(
         "picture": "Illustration Note Picture PictureColumn PictureRow Table",
         "recurrent_cells": "CellText FoundCell cell_activation find_cells gradient_curves "
         "gradient_norms python_properties text_properties",
-        "report": "ComparedModel RunReport compare_results",
+        "report": "RunReport",
         "texts": "TextMap TreePicture encoder_inputs n_best_picture",
     },
 )

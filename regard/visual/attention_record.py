@@ -26,14 +26,13 @@ from regard.attention.multihead import MultiHeadAttention
 from regard.attention.pruning import heads_masked
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
-from regard.models import name_of
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.tasks.inputs import read_whole, text_or_pair
 from regard.tasks.language_modeling import TextGenerator
 from regard.visual.charts import Heatmap
 from regard.visual.head_grid import HeadGrid, check_one
-from regard.visual.picture import Illustration, Picture, PictureRow
+from regard.visual.picture import Illustration, PictureRow
 from regard.visual.recorded_attention import ForwardPass, RecordedAttention, Words, merged, words_of
 
 if TYPE_CHECKING:
@@ -72,10 +71,8 @@ class AttentionRecord:
             and attention.remaining_heads != tuple(range(attention.heads))
         }
         if not self._names:
-            raise ConfigError(
-                f"The model {_name(module)} has no attention. Of recurrent language models, regard "
-                "look --gradients shows how far back they remember, and --cell LAYER:NUMBER a cell."
-            )
+            name, others = type(module).__name__, "--gradients and --cell show recurrent models"
+            raise ConfigError(f"{name} has no attention. In `regard look` {others}.")
 
     def _repr_html_(self) -> str | None:
         """In a notebook: every recorded head."""
@@ -135,26 +132,13 @@ class AttentionRecord:
         return HeadGrid.of(self.passes).select(kind, layer, example)
 
     def for_token(
-        self,
-        token: str | int,
-        layer: int | None = None,
-        head: int | None = None,
-        kind: str | None = None,
-        example: int | None = None,
-    ) -> Picture:
+        self, token: str | int, layer: int | None = None, head: int | None = None, **which: Any
+    ) -> Illustration:
         """What one token attends to: `attention.for_token("it", layer=5).save("it.png")`.
 
-        See `HeadGrid.for_token`; `kind` and `example` as for `plot`.
+        layer, head: as for `HeadGrid.for_token`.  which: `kind` and `example`, as for `plot`.
         """
-        return self.plot(kind, example=example).for_token(token, layer=layer, head=head)
-
-
-def _name(module: nn.Module) -> str:
-    """The name of a model as `regard list models` has it; of another module, that of its class."""
-    try:
-        return name_of(module)
-    except StopIteration:
-        return type(module).__name__
+        return self.plot(layer=layer, **which).for_token(token, head)
 
 
 @contextmanager
@@ -243,13 +227,9 @@ def as_encoder(model: Any, input_format: InputFormat | None) -> tuple[nn.Module,
     Raises:
         ConfigError: neither the model nor the caller says it.
     """
-    bare = isinstance(model, nn.Module)
-    form = input_format or (None if bare else model.input_format)
+    form = input_format or (None if isinstance(model, nn.Module) else model.input_format)
     if form is None:
-        raise ConfigError(
-            f"{type(model).__name__} does not define its input format: pass `input_format`, "
-            "such as regard.data.encoder_inputs.InputFormat(tokenizer, template, max_length, pad)."
-        )
+        raise ConfigError(f"{type(model).__name__} needs an `input_format`, as a task has one.")
     return _module_of(model), form
 
 
@@ -312,8 +292,8 @@ def token_weights(
     kind: str | None = None,
     layer: int | None = None,
     head: int | None = None,
-) -> tuple[Picture, dict[str, Any]]:
-    """What a token attends to as a picture, and the same as plain values.
+) -> Illustration:
+    """What a token attends to as a picture with its numbers.
 
     Args:
         token: among the queries; or its index from 0, where no query is spelled like this number.
@@ -322,19 +302,9 @@ def token_weights(
     Raises:
         ConfigError: there are no such heads, or the token does not occur once.
     """
-    kind = kind or heads.main_kind
-    shown = heads.select(kind, layer)
-    is_index = token.isdecimal() and token not in shown.shown[0].queries
-    weights = shown.token_weights(int(token) if is_index else token, head)
-    return weights.picture(), {
-        "kind": kind,
-        "layers": [panel.layer for panel in shown.panels],
-        "head": head,
-        "token": weights.token,
-        "rows": list(weights.rows),
-        "columns": weights.keys,
-        "weights": list(weights.rows.values()),
-    }
+    heads = heads.select(kind or heads.main_kind, layer)
+    is_index = token.isdecimal() and token not in heads.shown[0].queries
+    return heads.for_token(int(token) if is_index else token, head)
 
 
 def finite(weights: Tensor) -> Tensor:
@@ -344,10 +314,7 @@ def finite(weights: Tensor) -> Tensor:
         ConfigError: some are infinite or NaN.
     """
     if not bool(weights.isfinite().all()):
-        raise ConfigError(
-            "The attention weights are infinite or NaN. The model's weights may have "
-            "diverged in training: use others."
-        )
+        raise ConfigError("The attention weights are infinite or NaN: use another model.")
     return weights
 
 
@@ -538,10 +505,8 @@ def head_map(
         weights = finite(attention.weights[0])  # (H, T, S)
         heads = attention.heads or tuple(range(1, len(weights) + 1))
     if weights is None or heads is None or (head is not None and head not in heads):
-        raise ConfigError(
-            f"There is no head {head or 'mean'} of layer {layer} of {kind} attention: the model "
-            f"has {len(names)} such layers, and this one has the heads {heads or ()}."
-        )
+        has = f"{len(names)} such layers, this one with the heads {heads or ()}"
+        raise ConfigError(f"There is no head {head} of layer {layer} of {kind} attention: {has}.")
     chosen = weights.mean(0) if head is None else weights[heads.index(head)]
     return HeadMap(chosen, *_labels(recorded, kind, *chosen.shape))
 

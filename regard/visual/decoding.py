@@ -14,7 +14,6 @@ from torch import Tensor
 from regard.data.batches import Sequences
 from regard.decoding.beam import Expansion
 from regard.decoding.steps import Hypothesis, evaluating, start
-from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.text import Tokenizer
 from regard.visual import characters
@@ -41,22 +40,12 @@ class Distribution(Picture):
 
         probabilities: of the V tokens, a tensor, an array or a list; they sum to one. Equal ones
         keep the order of the vocabulary.
-
-        Raises:
-            ConfigError: the numbers are no probabilities (logits, perhaps).
         """
-        values = probabilities
-        numbers = values.tolist() if hasattr(values, "tolist") else list(values)
-        total = sum(numbers)
-        if not abs(total - 1) < 1e-3 or min(numbers) < 0:
-            raise ConfigError(
-                f"`probabilities` must be at least 0 and sum to 1, but sum to {total:.4g}. "
-                "Take the softmax of logits first."
-            )
+        numbers = torch.as_tensor(probabilities).tolist()
         order = sorted(range(len(numbers)), key=lambda index: -numbers[index])[:most]
         chosen = tuple(numbers[index] for index in order)
         others = len(numbers) - len(order)
-        rest = max(0.0, total - sum(chosen)) if others else 0.0
+        rest = max(0.0, sum(numbers) - sum(chosen)) if others else 0.0
         return cls(tuple(tokens[index] for index in order), chosen, rest, others, title)
 
     def _bars(self) -> list[tuple[str, float, str]]:

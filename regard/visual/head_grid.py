@@ -33,9 +33,9 @@ from regard.visual.drawing import (
     visible,
 )
 from regard.visual.picture import (
+    Illustration,
     Matrix,
     Picture,
-    PictureColumn,
     as_labels,
     as_matrix,
     asset,
@@ -59,20 +59,16 @@ def index_of(token: int | str, tokens: Sequence[str]) -> int:
     Raises:
         ConfigError: none or several are spelled so, or the index is out of range.
     """
-    if isinstance(token, int):
-        if not -len(tokens) <= token < len(tokens):
-            raise ConfigError(f"`token` must be below {len(tokens)}, but is {token}.")
+    if isinstance(token, int) and -len(tokens) <= token < len(tokens):
         return token % len(tokens)
     bare = [each.strip("▁Ġ ").removesuffix("</w>") for each in tokens]
     indices = [index for index, each in enumerate(bare) if each == token] or [
-        index for index, each in enumerate(bare) if each.casefold() == token.casefold()
+        index for index, each in enumerate(bare) if each.casefold() == str(token).casefold()
     ]
     if len(indices) != 1:
         where = f"at {', '.join(map(str, indices))}" if indices else "nowhere"
-        raise ConfigError(
-            f"`token` must be a token that occurs once, but {token!r} occurs {where} in "
-            f"{' '.join(tokens)!r}. Give its index instead."
-        )
+        text = " ".join(tokens)
+        raise ConfigError(f"`token` {token!r} occurs {where} in {text!r}. Give the index of one.")
     return indices[0]
 
 
@@ -178,8 +174,7 @@ class HeadGrid(Picture):
     def __post_init__(self) -> None:
         if not self.panels:
             raise ConfigError(
-                "`panels` must hold at least one layer of attention, but is empty. "
-                "Run the model inside `with regard.look(model) as attention:`."
+                "Nothing is recorded: run the model inside `with regard.look(model)`."
             )
 
     @classmethod
@@ -239,14 +234,8 @@ class HeadGrid(Picture):
         """The panels as they are shown: between words, or between tokens."""
         return self.panels if self.tokens else self.by_words().panels
 
-    def for_token(self, token: str | int, head: int | None = None, **which: Any) -> Picture:
-        """What one token attends to, as bars and as numbers; see `token_weights`."""
-        return self.token_weights(token, head, **which).picture()
-
-    def token_weights(
-        self, token: str | int, head: int | None = None, **which: Any
-    ) -> TokenWeights:
-        """The attention weights of one query token, for every key token.
+    def for_token(self, token: str | int, head: int | None = None, **which: Any) -> Illustration:
+        """What one token attends to: its weights for every key token, as bars and as numbers.
 
         In one layer: each of its heads and their mean. Without a layer: each layer (the mean of its
         heads, or one `head`) and the mean of the layers. The subwords of a word count as one token,
@@ -271,7 +260,28 @@ class HeadGrid(Picture):
             title = first.title if len(panels) == 1 else first.attention
             title += ", mean of the heads" if head is None else f", head {head}"
         query = index_of(token, first.queries)
-        return TokenWeights(first.queries, first.keys, query, matrices, title)
+        rows = {name: matrix[query] for name, matrix in matrices.items()}
+        unit, several = next(iter(rows)).split()[0], len(rows) > 1  # "head" or "layer"
+        average = tuple(np.mean([*rows.values()], axis=0).tolist())
+        rows = rows | {"mean": average} if several else {title: average}
+        order = sorted(range(len(first.keys)), key=lambda key: -average[key])
+        keys, shares = tuple(first.keys[s] for s in order), tuple(average[s] for s in order)
+        word = first.queries[query]
+        name = f"{title}, mean of the {unit}s" if several else title
+        parts: list[Picture] = [Distribution(keys, shares, title=f"{name}: “{word}”")]
+        if several:
+            name = f"attention weights of “{word}” in each {unit}"
+            parts.append(Heatmap(tuple(rows.values()), tuple(rows), first.keys, name))
+        numbers = {
+            "kind": first.kind,
+            "layers": [panel.layer for panel in panels],
+            "head": head,
+            "token": word,
+            "rows": list(rows),
+            "columns": first.keys,
+            "weights": list(rows.values()),
+        }
+        return Illustration(tuple(parts), title, numbers)
 
     @property
     def main_kind(self) -> str:
@@ -369,62 +379,8 @@ def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
         ConfigError: several are selected, of which one must be chosen.
     """
     if len(selected) > 1:
-        raise ConfigError(
-            f"{where}one (kind, example) must be chosen of {sorted(selected)[:8]}. "
-            "Give kind= and example=."
-        )
-
-
-@dataclass(frozen=True)
-class TokenWeights:
-    """What one token attends to, in each head of a layer or in each layer.
-
-    queries, keys: the query and the key tokens, T and S.
-    query: the index of the query token.
-    matrices: "head 1" or "layer 1" -> its weights (T, S).
-    title: the attention.
-    """
-
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    query: int
-    matrices: dict[str, Matrix]
-    title: str
-
-    @property
-    def token(self) -> str:
-        """The query token itself."""
-        return self.queries[self.query]
-
-    @cached_property
-    def mean(self) -> Matrix:
-        """The mean of the matrices, (T, S)."""
-        return mean(self.matrices.values())
-
-    @cached_property
-    def rows(self) -> dict[str, tuple[float, ...]]:
-        """The weights of the keys, (S,), in each matrix and in their "mean"; of a single matrix
-        under the title.
-        """
-        if len(self.matrices) == 1:
-            return {self.title: self.mean[self.query]}
-        named = {name: matrix[self.query] for name, matrix in self.matrices.items()}
-        return named | {"mean": self.mean[self.query]}
-
-    def picture(self) -> Picture:
-        """Bars of the mean, largest first, and the rows, where there are several."""
-        unit = next(iter(self.matrices)).split()[0]  # "head" or "layer"
-        several = len(self.matrices) > 1
-        name = f"{self.title}, mean of the {unit}s" if several else self.title
-        weights = self.mean[self.query]
-        order = sorted(range(len(self.keys)), key=lambda key: -weights[key])
-        keys, shares = tuple(self.keys[s] for s in order), tuple(weights[s] for s in order)
-        bars = Distribution(keys, shares, title=f"{name}: “{self.token}”")
-        if not several:
-            return bars
-        name = f"attention weights of “{self.token}” in each {unit}"
-        numbers = Heatmap(tuple(self.rows.values()), tuple(self.rows), self.keys, name)
-        return PictureColumn((bars, numbers), self.title)
+        choices = sorted(selected)[:8]
+        raise ConfigError(f"{where}one must be chosen by kind= and example= of {choices}.")
 
 
 def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:

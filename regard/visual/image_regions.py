@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.data.images import open_image
-from regard.errors import ConfigError
 from regard.visual.attention_record import look
 from regard.visual.drawing import Drawing, Label, Pixels, Shape, clip
 from regard.visual.picture import Picture
@@ -85,31 +84,19 @@ class AttendedRegions(Picture):
         return text
 
 
-def attended_regions(
-    task: Captioner, image: str | Path, *, layer: str | None = None, **options: Any
-) -> AttendedRegions:
-    """What each word of the caption of an image attends to; the mean of all heads.
+def attended_regions(task: Captioner, image: str | Path, **options: Any) -> AttendedRegions:
+    """What each word of an image's caption attends to: the mean of the heads of the last layer.
 
-    Args:
-        layer: the attention to the regions that is shown, by its name; None: the last.
-        options: how to decode, by name (`beams=4`).
+    options: how to decode, by name (`beams=4`).
 
     Raises:
-        ConfigError: there is no such attention.
         DataError: the file is no image.
     """
     with look(task) as attention:
         caption = task.generate([image], **options)[0]
     (recorded,) = attention.passes
-    cross = {
-        name: attention_of
-        for name, attention_of in recorded.attentions.items()
-        if attention_of.kind == "cross"
-    }
-    name = layer or list(cross)[-1]
-    if name not in cross:
-        raise ConfigError(f"`layer` must be one of {', '.join(cross)}, but is {name!r}.")
-    weights = cross[name].weights[0].mean(0)  # (B=1, H, T, S) -> (T, S)
+    *_, last = (each for each in recorded.attentions.values() if each.kind == "cross")
+    weights = last.weights[0].mean(0)  # (B=1, H, T, S) -> (T, S)
     rows = round(weights.size(1) ** 0.5)
     assert recorded.target is not None
     words = tuple(recorded.target[0][1:])

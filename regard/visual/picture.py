@@ -163,10 +163,7 @@ class Picture(ABC):
         path = Path(path)
         writers = {".html": self.html, ".svg": self.svg, ".txt": self.text}
         if path.suffix not in (*writers, ".png"):
-            raise ConfigError(
-                f"`path` must end in .html, .svg, .png or .txt, but is {str(path)!r}. "
-                "The suffix chooses the kind of picture."
-            )
+            raise ConfigError(f"`path` must end in .html, .svg, .png or .txt, but is {path}.")
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".png":
             save_png(self.drawing(), path)

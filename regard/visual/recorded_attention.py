@@ -35,10 +35,8 @@ class RecordedAttention:
         rows = [part.size(0) for part in self.parts]
         if min(rows) < max(rows):
             raise ConfigError(
-                f"The steps of `{self.name}` have {min(rows)} to {max(rows)} rows, as in a beam "
-                "search: a row is another hypothesis at each step. `parts` has the steps as they "
-                "were; for the attention of what was found, record the model reading it, "
-                "`model(source, target)`, as the `generate` of a task does."
+                f"`{self.name}` was recorded in a beam search, in which rows are exchanged: record "
+                "`generate` of the task, which reads the result once more."
             )
         keys = max(part.size(-1) for part in self.parts)
         padded = [pad(part, (0, keys - part.size(-1))) for part in self.parts]

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import math
 import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,12 +55,7 @@ class CellText(Picture):
         """A text whose tokens have values.
 
         offsets: the (start, end) of each token. Of several tokens of one character the last counts.
-
-        Raises:
-            ConfigError: a value is not finite.
         """
-        if not all(map(math.isfinite, values)):
-            raise ConfigError("The activations are infinite or NaN: use other weights.")
         of_character: list[tuple[int, float | None]] = [(-1, None)] * len(text)
         for number, ((start, end), value) in enumerate(zip(offsets, values, strict=True)):
             of_character[start:end] = [(number, value)] * (end - start)
@@ -180,11 +174,9 @@ def cell_activation(
             text has no token, or more than the model reads.
     """
     reader, encoding = reader_of(model), encoded(tokenizer, text)
-    if not 1 <= layer <= len(reader.widths):
-        raise ConfigError(f"`layer` must be from 1 to {len(reader.widths)}, but is {layer}.")
-    width = reader.widths[layer - 1]
-    if not 1 <= number <= width:
-        raise ConfigError(f"`number` in layer {layer} must be from 1 to {width}, but is {number}.")
+    widths = dict(enumerate(reader.widths, 1))
+    if not 1 <= number <= widths.get(layer, 0):
+        raise ConfigError(f"There is no cell {layer}:{number}: cells of each layer: {widths}.")
     ids = torch.tensor([encoding.ids], device=next(model.parameters()).device)
     parts = [states[layer - 1][0, :, number - 1] for states in reader.activations(ids, tokenizer)]
     values = torch.cat(parts).float().cpu()
@@ -214,10 +206,8 @@ def recurrent_part(model: nn.Module) -> Recurrent | Elmo:
     while isinstance(part, EncoderWithHeads | Features):
         part = part.encoder
     if not isinstance(part, Recurrent | Elmo):
-        raise ConfigError(
-            f"{type(part).__name__} has no recurrent cells that carry a state from token to "
-            "token. The models `recurrent`, `awd-lstm` and `elmo` have."
-        )
+        name = type(part).__name__
+        raise ConfigError(f"{name} has no cells. `lstm-lm`, `awd-lstm` and `elmo` have.")
     return part
 
 
@@ -315,10 +305,8 @@ def gradient_norms(
     ids = ids[::-1] if part.reads_backward else ids
     width = len(ids) if length is None else length + 1
     if not 2 <= width <= len(ids):
-        raise ConfigError(
-            f"The text has {len(ids):,} tokens: `length` must be from 1 to one less, but is "
-            f"{width - 1}."
-        )
+        problem = f"from 1 to {len(ids) - 1}, one less than the text's tokens, but is {width - 1}"
+        raise ConfigError(f"`length` must be {problem}.")
     count = len(ids) // width
     windows = torch.tensor(ids[: count * width]).view(count, width)
     windows = windows.to(next(model.parameters()).device)
@@ -419,10 +407,10 @@ def python_properties(source: str) -> Properties:
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
     try:
         if "\r" in source.replace("\r\n", ""):
-            raise ValueError("a line ends in \\r without \\n")
+            raise SyntaxError("a line ends in \\r without \\n")
         tree = ast.parse(source)
         tokens = list(tokenize.generate_tokens(io.StringIO(source, newline="").readline))
-    except (SyntaxError, tokenize.TokenError, ValueError) as error:
+    except (SyntaxError, tokenize.TokenError) as error:
         raise ConfigError(f"The text is not valid Python: {error}.") from None
     names = ("strings", "comments", "if conditions", "if bodies")
     marks = {name: torch.zeros(size, dtype=torch.float64) for name in names}

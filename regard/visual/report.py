@@ -1,117 +1,20 @@
 """Pages of runs and of comparisons, and the output of a training in a notebook."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from urllib.parse import quote
 
 from regard.file_writing import write_text
 from regard.training.callbacks import Callback, Status, Step
 from regard.visual.charts import Curves, Series, short
 from regard.visual.drawing import visible
-from regard.visual.picture import (
-    Note,
-    Picture,
-    PictureColumn,
-    PictureRow,
-    Table,
-    fragment,
-    page,
-    sections,
-)
-
-
-@dataclass(frozen=True)
-class ComparedModel:
-    """One model of a comparison: what it reached, once a seed, and what it cost.
-
-    scores: of each seed, on the same test data.  curves: for each seed the points (items seen,
-    validation score).  tokens_per_second: in training, of what the task counts.  flops: of the
-    training.  memory: peak bytes.  seconds: of one training.  What was not measured is None, and
-    empty in the table.
-    """
-
-    name: str
-    scores: tuple[float, ...]
-    curves: tuple[tuple[tuple[float, float], ...], ...] = ()
-    parameters: int | None = None
-    tokens_per_second: float | None = None
-    flops: float | None = None
-    memory: float | None = None
-    seconds: float | None = None
-    notes: dict[str, str] = field(default_factory=dict)  # further columns, by their names
-
-
-def compare_results(
-    models: Sequence[ComparedModel],
-    quality: str = "BLEU",
-    better: str = "max",
-    items: str = "tokens",
-    *,
-    validation: str = "",
-) -> PictureColumn:
-    """A table, quality while training, and quality against each cost.
-
-    quality: the name of the score.  better: "max" or "min"; "": the scores are not ranked.
-    items: what the task counts.
-    validation: the name of the score of the curves, if it is another one. The table shows
-    the standard deviation over seeds, the curves their range.
-    """
-    parts: list[Picture] = [_table(models, quality, better, items)]
-    several = max(len(model.scores) for model in models) > 1
-    if several:
-        parts.append(Note(("± is the standard deviation over seeds.",)))
-    charts: list[Picture] = []
-    if any(model.curves for model in models):
-        series = tuple(_mean_curve(model) for model in models)
-        band = "band: the range over seeds" if several else ""
-        charts.append(Curves(series, f"{validation or quality} while training", items, band))
-    costs = [each for each in COSTS if any(each[2](model) is not None for model in models)]
-    against = tuple(
-        _against(models, quality, f"{quality} and {name}", unit.format(items), cost)
-        for name, unit, cost in costs
-    )
-    charts += against
-    return PictureColumn((*parts, PictureRow(tuple(charts))) if charts else tuple(parts))
-
-
-Cost = Callable[[ComparedModel], float | None]
-COSTS: tuple[tuple[str, str, Cost], ...] = (
-    ("parameters", "parameters", lambda model: model.parameters),
-    ("training FLOPs", "FLOPs", lambda model: model.flops),
-    ("speed", "{} a second", lambda model: model.tokens_per_second),
-    ("memory", "peak bytes", lambda model: model.memory),
-    ("time", "seconds", lambda model: model.seconds),
-)
-
-
-def _table(models: Sequence[ComparedModel], quality: str, better: str, items: str) -> Table:
-    extra = list(dict.fromkeys(name for model in models for name in model.notes))
-    head = ["model", quality, "parameters", f"{items}/s", "FLOPs", "memory", "time", *extra]
-    rows = [
-        [
-            model.name,
-            spread(model.scores),
-            _shown(model.parameters),
-            _shown(model.tokens_per_second),
-            _shown(model.flops),
-            "" if model.memory is None else short(model.memory) + "B",
-            "" if model.seconds is None else duration(model.seconds),
-            *(model.notes.get(name, "") for name in extra),
-        ]
-        for model in models
-    ]
-    shown = [column for column in range(len(head)) if any(row[column] for row in rows)]
-    pick = max if better == "max" else min
-    means = [mean(model.scores) for model in models]
-    best = means.index(pick(means)) if better else None
-    name, *cells = (tuple(row[column] for column in shown) for row in (head, *rows))
-    return Table(name, tuple(cells), "", best)
+from regard.visual.picture import Picture, PictureColumn, Table, fragment, page, sections
 
 
 def spread(scores: Sequence[float]) -> str:
@@ -131,34 +34,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _shown(value: float | None) -> str:
-    return "" if value is None else short(value)
-
-
-def _mean_curve(model: ComparedModel) -> Series:
-    """The mean over seeds and their range, point by point, as far as all of them go."""
-    points, ranges = [], []
-    for together in zip(*model.curves, strict=False):
-        ys = [y for _, y in together if math.isfinite(y)]
-        if ys:
-            points.append((together[0][0], mean(ys)))
-            ranges.append((min(ys), max(ys)))
-    several = len(model.curves) > 1
-    return Series(model.name, tuple(points), tuple(ranges) if several else ())
-
-
-def _against(
-    models: Sequence[ComparedModel], quality: str, title: str, unit: str, cost: Cost
-) -> Curves:
-    """Quality against a cost: a point for each run."""
-    series = []
-    for model in models:
-        value = cost(model)
-        points = () if value is None else tuple((float(value), score) for score in model.scores)
-        series.append(Series(model.name, points, joined=False))
-    return Curves(tuple(series), title, unit, quality)
-
-
 RATE = "_per_s"  # at the end of a name of metrics.jsonl, after what the task counts
 
 # The titles of charts, and which names of metrics.jsonl they show; other names have their own.
@@ -175,34 +50,30 @@ MAX_POINTS = 600  # of a curve: more cannot be distinguished
 
 @dataclass(frozen=True)
 class RunReport:
-    """What `report.html` shows: curves, scores, samples and pictures.
+    """A page of facts and pictures.
 
-    facts: by name: model, data, parameters, time.  scores: the final scores of each model.
-    events: the lines of metrics.jsonl; each number but counters becomes a curve.
-    samples: of each model: its input, its output and, where there is one, the reference.
-    pictures: (heading, picture).  links: name -> address of another page, relative to the folder of
-    this one.
+    facts: by name: model, data, parameters, time.  pictures: (heading, picture).
+    links: name -> address of another page, relative to the folder of this one.
     """
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
-    events: Sequence[Mapping[str, Any]] = ()
-    samples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     pictures: Sequence[tuple[str, Picture]] = ()
-    comparison: Picture | None = None
     links: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
         """The whole page; every text in it is escaped."""
-        parts = (
-            ("Comparison", self.comparison.body() if self.comparison else ""),
-            ("Scores", self._scores()),
-            ("Training", self._curves()),
-            ("Samples", "".join(self._samples())),
-            *((heading, picture.body()) for heading, picture in self.pictures),
-        )
-        return page(self.title, self._head() + sections(parts))
+        facts = [(name, _escaped(value)) for name, value in self.facts.items()]
+        if self.links:
+            links = (
+                f'<a href="{quote(address)}">{_escaped(name)}</a>'
+                for name, address in self.links.items()
+            )
+            facts.append(("pages", ", ".join(links)))
+        listed = "".join(f"<dt>{_escaped(name)}</dt><dd>{value}</dd>" for name, value in facts)
+        head = f'<h1>{_escaped(self.title)}</h1><dl class="rg-facts">{listed}</dl>'
+        parts = ((heading, picture.body()) for heading, picture in self.pictures)
+        return page(self.title, head + sections(parts))
 
     def save(self, path: str | Path) -> Path:
         """Write the page atomically."""
@@ -210,39 +81,15 @@ class RunReport:
         write_text(path, self.html())
         return path
 
-    def _head(self) -> str:
-        facts = "".join(
-            f"<dt>{_escaped(name)}</dt><dd>{_escaped(value)}</dd>"
-            for name, value in self.facts.items()
-        )
-        if self.links:
-            links = (
-                f'<a href="{escape(_quoted(address))}">{_escaped(name)}</a>'
-                for name, address in self.links.items()
-            )
-            facts += f"<dt>pages</dt><dd>{', '.join(links)}</dd>"
-        listed = f'<dl class="rg-facts">{facts}</dl>' if facts else ""
-        return f"<h1>{_escaped(self.title)}</h1>{listed}"
 
-    def _scores(self) -> str:
-        names = list(dict.fromkeys(name for scores in self.scores.values() for name in scores))
-        rows = [
-            [model, *(_figure(scores.get(name, "")) for name in names)]
-            for model, scores in self.scores.items()
-        ]
-        return Table.of(["", *names], rows).body() if rows else ""
-
-    def _curves(self) -> str:
-        charts = training_curves(self.events)
-        return PictureRow(tuple(charts.parts)).body() if charts.parts else ""
-
-    def _samples(self) -> list[str]:
-        parts = []
-        for model, samples in self.samples.items():
-            columns = 3 if any(any(sample[2:]) for sample in samples) else 2
-            head = ["source", "hypothesis", "reference"][:columns]
-            parts.append(Table.of(head, [sample[:columns] for sample in samples], model).body())
-        return parts
+def score_table(scores: Mapping[str, Mapping[str, float]]) -> Table:
+    """A row for each model, from its scores by their names."""
+    names = list(dict.fromkeys(name for of_model in scores.values() for name in of_model))
+    rows = [
+        [model, *(_figure(of_model[name]) if name in of_model else "" for name in names)]
+        for model, of_model in scores.items()
+    ]
+    return Table.of(["", *names], rows)
 
 
 def training_curves(events: Sequence[Mapping[str, Any]]) -> PictureColumn:
@@ -277,14 +124,7 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return points if step <= 1 else [*points[:-1:step], points[-1]]
 
 
-def _quoted(address: str) -> str:
-    """A relative path as the address of a link."""
-    return PurePosixPath("/", address).as_uri().removeprefix("file:///")
-
-
-def _figure(value: float | str) -> str:
-    if isinstance(value, str):
-        return value
+def _figure(value: float) -> str:
     return short(value) if abs(value) >= 1e4 else f"{value:.4g}"
 
 

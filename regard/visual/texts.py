@@ -39,18 +39,13 @@ def encoder_inputs(
         there is padding.
 
     Raises:
-        ConfigError: the texts need more than `length` tokens, or padding has no id.
+        ConfigError: the texts need more than `length` tokens.
     """
     pair = (texts,) if isinstance(texts, str) else tuple(texts)
-    if len(pair) not in (1, 2):
-        raise ConfigError(f"`texts` must be one text or two, but is {len(pair)}.")
     row = template.apply([tokenizer.encode(text).ids for text in pair])
     missing = 0 if length is None else length - len(row)
-    if missing < 0 or (missing and tokenizer.pad_id is None):
-        raise ConfigError(
-            f"`length` must be at least {len(row)}, what these texts need, and that for a "
-            f"tokenizer without a padding token, but is {length}."
-        )
+    if missing < 0:
+        raise ConfigError(f"`length` must be at least {len(row)}, but is {length}.")
     ids = [*row.ids, *[tokenizer.pad_id or 0] * missing]
     columns = {
         "tokens": list(map(tokenizer.token, ids)),
@@ -83,16 +78,9 @@ class TreePicture(Picture):
 
     @classmethod
     def of(cls, tree: ConstituencyTree | str, title: str = "", marked: Sequence[Span] = ()) -> Self:
-        """The picture of a tree, or of one in brackets.
-
-        Raises:
-            ConfigError: the text is not one tree.
-        """
+        """The picture of a tree, or of the first one in brackets."""
         if isinstance(tree, str):
-            trees = read_trees(tree)
-            if len(trees) != 1:
-                raise ConfigError(f"`tree` must be one tree in brackets, but is {len(trees)}.")
-            (tree,) = trees
+            tree = read_trees(tree)[0]
         return cls(tree, title, frozenset(marked))
 
     def drawing(self) -> Drawing:
@@ -203,12 +191,7 @@ def n_best_picture(
     """Trees of one sentence side by side with their scores, the best first.
 
     Constituents that the best tree lacks are marked in the others.
-
-    Raises:
-        ConfigError: there is no tree.
     """
-    if not trees:
-        raise ConfigError("There is no tree to draw.")
     best = set(trees[0][0].spans())
     return PictureRow(
         tuple(
@@ -258,12 +241,9 @@ class TextMap:
             labels: N of them, or none.
 
         Raises:
-            ConfigError: there are no texts, or vectors that are short or not finite.
+            ConfigError: vectors are not finite.
         """
         array = torch.as_tensor(np.asarray(vectors), dtype=torch.float32)
-        if array.dim() != 2 or not len(array) or array.size(1) < 2:
-            shape = tuple(array.shape)
-            raise ConfigError(f"`vectors` must be (texts, 2 or more dimensions), but is {shape}.")
         if not array.isfinite().all():
             raise ConfigError("The vectors are infinite or NaN: use another model.")
         unit = F.normalize(array, dim=1)
@@ -272,29 +252,18 @@ class TextMap:
         return cls(tuple(texts), tuple(labels), unit, mean, directions, points, shares)
 
     def nearest(self, vector: Any, k: int) -> list[TextMatch]:
-        """The `k` texts with the largest cosines with a vector (D,), best first.
-
-        Raises:
-            ConfigError: the vector has another size.
-        """
-        unit = self._unit(vector)[None].numpy()
-        (cosines,) = products(unit, self.vectors.numpy())
+        """The `k` texts with the largest cosines with a vector (D,), best first."""
+        (cosines,) = products(_unit(vector)[None].numpy(), self.vectors.numpy())
         return best_matches(cosines, self.texts, k)
 
     def place(self, vector: Any) -> tuple[float, float]:
-        """The point of another vector (D,) in this map.
-
-        Raises:
-            ConfigError: the vector has another size.
-        """
-        x, y = (self.directions @ (self._unit(vector) - self.mean)).tolist()
+        """The point of another vector (D,) in this map."""
+        x, y = (self.directions @ (_unit(vector) - self.mean)).tolist()
         return x, y
 
-    def _unit(self, vector: Any) -> Tensor:
-        query = torch.as_tensor(vector, dtype=torch.float32)
-        if query.shape != self.mean.shape:
-            raise ConfigError(f"`vector` has {query.numel()} numbers, not {self.mean.numel()}.")
-        return F.normalize(query, dim=0)
+
+def _unit(vector: Any) -> Tensor:
+    return F.normalize(torch.as_tensor(vector, dtype=torch.float32), dim=0)
 
 
 def principal_directions(vectors: Tensor) -> tuple[Tensor, Tensor, tuple[float, float]]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.errors import ConfigError
 from regard.visual.drawing import Label, Pixels
 from regard.visual.image_regions import SIDE, AttendedRegions, attended_regions
 
@@ -49,8 +48,6 @@ def test_a_caption_is_drawn_from_its_image(tmp_path, kind):
     torch.testing.assert_close(picture.weights.sum((1, 2)), torch.ones(len(picture.words)))
     for name in ("a.png", "a.html", "a.svg", "a.txt"):
         assert picture.save(tmp_path / name).stat().st_size > 100
-    with pytest.raises(ConfigError, match="`layer` must be one of"):
-        attended_regions(task, tmp_path / "red.png", layer="none")
 
 
 @pytest.mark.parametrize("attention", ["hard", "hard-expected", "mean"])

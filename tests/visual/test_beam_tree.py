@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.state import Cells
-from regard.visual import BeamNode, BeamTree, Distribution, next_tokens
+from regard.visual import BeamNode, BeamTree, next_tokens
 
 NODES = [
     BeamNode("start", 0.0, None),
@@ -57,11 +56,6 @@ def test_the_text_of_a_tree_indents_hypotheses_and_has_their_scores():
     assert BeamTree(tuple(NODES[:5]), "t").text() == (
         "t\nstart 0.00\n  the -0.50\n  a -1.00\n    cat -1.50\n  one -3.00 x\n"
     )
-
-
-def test_logits_instead_of_probabilities_raise_an_error():
-    with pytest.raises(ConfigError, match="sum to 1, but sum to 3"):
-        Distribution.of([1.0, 2.0], ["a", "b"])
 
 
 class Bigrams(torch.nn.Module, Generator):

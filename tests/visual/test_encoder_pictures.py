@@ -181,7 +181,7 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_forma
     assert by_layer.rows == ("layer 1", "layer 2", "layer 3", "mean")
     assert by_layer.columns == panel.keys
     one = attention.for_token("it", layer=2, head=3)
-    assert sorted(one.probabilities) == pytest.approx(sorted(rows[2].tolist()))
+    assert sorted(one.parts[0].probabilities) == pytest.approx(sorted(rows[2].tolist()))
     for picture in (one, attention.for_token("it"), attention.for_token(6, layer=1)):
         for suffix in ("png", "html", "txt"):
             assert picture.save(tmp_path / f"it.{suffix}").stat().st_size > 200
@@ -192,7 +192,7 @@ def test_attention_from_a_word_is_shown_for_each_head_and_each_layer(input_forma
         attention.for_token("it", layer=4)
     with regard.look(model) as two:
         run_encoder(model, ["It ran.", "It was."], input_format)
-    with pytest.raises(ConfigError, match=r"one \(kind, example\) must be chosen of"):
+    with pytest.raises(ConfigError, match=r"one must be chosen by kind= and example="):
         two.for_token("it")
 
 

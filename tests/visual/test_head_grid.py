@@ -55,7 +55,7 @@ def test_select_raises_an_error_that_names_what_there_is():
         heads.select(layer=3)
     with pytest.raises(ConfigError, match="`head` must be from 1 to 2, but is 0"):
         heads.select("cross", 1).mean(0)
-    with pytest.raises(ConfigError, match="at least one layer of attention"):
+    with pytest.raises(ConfigError, match="Nothing is recorded"):
         HeadGrid(())
 
 

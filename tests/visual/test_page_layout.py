@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from test_report import EVENTS, LSTM, TRANSFORMER
+from test_report import EVENTS
 from visual_pages import SAVAGE, addresses, in_browser
 
 from regard.visual import (
@@ -23,11 +23,10 @@ from regard.visual import (
     RunReport,
     Table,
     attention_comparison,
-    compare_results,
 )
 from regard.visual.drawing import SCALED
 from regard.visual.recorded_attention import words_of
-from regard.visual.report import training_curves
+from regard.visual.report import score_table, training_curves
 
 VOID = {"meta", "input", "br", "link", "img"}
 WORDS = [f"word{index}" for index in range(40)]
@@ -85,17 +84,16 @@ def pictures() -> dict[str, PictureColumn | HeadGrid]:
         "table": table,
         "curves": training_curves(EVENTS),
         "row": PictureRow((wide, table)),
-        "comparison": compare_results([LSTM, TRANSFORMER]),
         "models": attention_comparison({"a": heads(), "<b>": heads()}, [1], title="a and b"),
     }
 
 
 def report() -> RunReport:
-    samples = {"model": [(" ".join(WORDS), "x" * 200, "short")]}
+    samples = Table.of(("source", "hypothesis", "reference"), [(" ".join(WORDS), "x" * 200, "s")])
     shown = [(name, picture) for name, picture in pictures().items() for _ in range(2)]
     facts = {"signature": "nrefs:1|" * 20}
-    both = compare_results([LSTM, TRANSFORMER])
-    return RunReport(SAVAGE[0], facts, {"m": {"BLEU": 1.0}}, EVENTS, samples, shown, both)
+    scores = score_table({"m": {"BLEU": 1.0}, "<other>": {"loss": 2.0}})
+    return RunReport(SAVAGE[0], facts, [("Scores", scores), ("Samples", samples), *shown])
 
 
 PAGES = {**{name: picture.html for name, picture in pictures().items()}, "report": report().html}
@@ -184,8 +182,8 @@ def test_drawings_of_attention_are_by_words_unless_tokens_are_asked_for():
         tokens = torch.tensor(by_tokens.weights)
         column = tokens[:, 4:7].sum(1)
         assert by_words.weights[3][3] == pytest.approx(column[4:7].mean().item(), abs=1e-6)
-    subword = grid.by_tokens().token_weights(4)
-    assert subword.token == PIECES[4] and list(subword.keys) == PIECES
+    subword = grid.by_tokens().for_token(4).numbers
+    assert subword["token"] == PIECES[4] and list(subword["columns"]) == PIECES
 
 
 MERGED = """%s<pre id="probe"></pre><script>

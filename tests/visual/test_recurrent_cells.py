@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy
 import pytest
 import torch
@@ -117,17 +115,9 @@ def test_elmo_has_the_cells_of_both_directions(elmo):
 # ---------------------------------------------------------------------------------- odd input
 
 
-@pytest.mark.parametrize(
-    ("cell", "said"),
-    [
-        ((0, 1), "`layer` must be from 1 to 2, but is 0"),
-        ((3, 1), "`layer` must be from 1 to 2, but is 3"),
-        ((1, 7), "`number` in layer 1 must be from 1 to 6, but is 7"),
-        ((2, 0), "from 1 to 6, but is 0"),
-    ],
-)
-def test_a_cell_that_does_not_exist_is_an_error(cell, said):
-    with pytest.raises(ConfigError, match=re.escape(said)):
+@pytest.mark.parametrize("cell", [(0, 1), (3, 1), (1, 7), (2, 0)])
+def test_a_cell_that_does_not_exist_is_an_error(cell):
+    with pytest.raises(ConfigError, match="There is no cell .* layer: {1: 6, 2: 6}"):
         cell_activation(build("lstm"), TOKENIZER, TEXT, layer=cell[0], number=cell[1])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,6 @@ from visual_pages import SAVAGE, Reader, addresses, embedded, scripts, widest
 
 from regard.training.callbacks import Status, Step
 from regard.visual import (
-    ComparedModel,
     Curves,
     HeadGrid,
     Heatmap,
@@ -20,10 +18,9 @@ from regard.visual import (
     RunReport,
     Series,
     Table,
-    compare_results,
 )
-from regard.visual.picture import PictureColumn
-from regard.visual.report import NotebookProgress, training_curves
+from regard.visual.picture import PictureColumn, PictureRow
+from regard.visual.report import NotebookProgress, score_table, training_curves
 
 EVENTS = [
     {
@@ -76,19 +73,6 @@ def test_points_agree_with_the_axes():
     assert min(grid) == pytest.approx(y2, abs=0.02)
 
 
-CURVES = (((1e5, 5.0), (2e5, 9.0)), ((1e5, 7.0), (2e5, 9.5)))
-LSTM = ComparedModel("LSTM", (10.0, 12.0, 14.0), CURVES, 2_000_000, 5000.0, 3e12, 4e8, 90.0)
-TRANSFORMER = ComparedModel("Transformer", (20.0, 21.0, 25.0), parameters=3_000_000)
-
-
-def test_the_comparison_has_means_and_spread():
-    table = compare_results([LSTM, TRANSFORMER]).parts[0]
-    assert isinstance(table, Table) and table.best == 1
-    assert table.rows[0][1] == f"12.00 ± {stdev([10, 12, 14]):.2f}"
-    assert table.rows[1] == ("Transformer", "22.00 ± 2.65", "3M", "", "", "", "")
-    assert compare_results([LSTM, TRANSFORMER], "perplexity", "min").parts[0].best == 0
-
-
 def test_tables_are_whole_where_stdout_is_no_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     cells = ["valid accuracy", "0.56 ± 0.01", "x" * 70]
@@ -107,15 +91,12 @@ def test_tables_fit_the_terminal_and_are_escaped():
 
 def report() -> RunReport:
     heads = HeadGrid((Panel.of("cross", 1, [[[0.5, 0.5]]], ["a"], ["b", "<c>"]),))
-    return RunReport(
-        SAVAGE[0],
-        {SAVAGE[0]: SAVAGE[0]},
-        {SAVAGE[0]: {"BLEU": 12.5, "signature": SAVAGE[0]}, "other": {"BLEU": 3e7}},
-        EVENTS,
-        {"model": [SAVAGE[:3], SAVAGE[:1] * 3]},
-        [("heads", heads), ("map", Heatmap.of([[1.0]], ["a"], ["b"])), ("more", heads)],
-        compare_results([LSTM, TRANSFORMER]),
-    )
+    scores = {SAVAGE[0]: {"BLEU": 12.5, SAVAGE[0]: 1.0}, "other": {"BLEU": 3e7}}
+    samples = Table.of(SAVAGE[:3], [SAVAGE[:3], SAVAGE[:1] * 3])
+    pictures = [("Scores", score_table(scores)), ("Samples", samples)]
+    pictures.append(("Training", PictureRow(training_curves(EVENTS).parts)))
+    pictures += [("heads", heads), ("map", Heatmap.of([[1.0]], ["a"], ["b"])), ("more", heads)]
+    return RunReport(SAVAGE[0], {SAVAGE[0]: SAVAGE[0]}, pictures)
 
 
 def test_the_report_is_escaped_and_loads_nothing():
