@@ -2,15 +2,13 @@
 
     config = read_json(folder / "config.json", ModelConfig, error=ConfigError)
 
-A file is opened only if it is a regular file and not too large. It must be UTF-8, must not contain
-a key twice, and every number in it must be finite and fit into 64 bits. A schema is any type that
-pydantic validates. An error message names the file and the wrong fields.
+A file is opened only if it is a regular file and not too large. It must be UTF-8; of a key that
+occurs twice the last value counts. A schema is any type that pydantic validates. An error message
+names the file and the wrong fields.
 """
 
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import lru_cache
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError, shown
 
@@ -27,7 +26,6 @@ PROBLEMS = 20  # that an error names; it counts the others
 LONGEST_NAME = 200  # characters of a field in an error
 LARGEST = 64 * 2**20  # bytes of a JSON file; the largest published tokenizer.json has about 20 MB
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's errors for a field
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # a \u escape of one half of a surrogate pair
 
 
 class Fields(BaseModel):
@@ -43,14 +41,11 @@ def read_json(
     schema: Any = dict[str, Any],
     *,
     error: ErrorOf = CheckpointError,
-    any_size: bool = False,
     finite: bool = True,
 ) -> Any:
     """The contents of a JSON file, validated by `schema` (a pydantic model or any type).
 
     error: the exception class, or a function from a message to an exception.
-    any_size: integers may have more than 64 bits, such as `model_max_length`, where
-        1000000000000000019884624838656 means "no limit".
     finite: whether NaN and Infinity are errors; our own logs may contain them.
 
     Raises:
@@ -59,8 +54,7 @@ def read_json(
             not UTF-8 or not JSON, or a field has a wrong type; the message names file and field.
     """
     text = read_text(path, error=error)
-    value = parse_json(text, str(path), error, any_size=any_size, finite=finite)
-    return checked(value, schema, path, error)
+    return checked(parse_json(text, str(path), error, finite=finite), schema, path, error)
 
 
 def read_text(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = CheckpointError) -> str:
@@ -90,82 +84,16 @@ def read_bytes(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = Checkpo
 
 
 def parse_json(
-    text: str,
-    where: str,
-    error: ErrorOf = CheckpointError,
-    *,
-    any_size: bool = False,
-    finite: bool = True,
+    text: str, where: str, error: ErrorOf = CheckpointError, *, finite: bool = True
 ) -> Any:
-    """The value of a JSON text; errors name `where`. Raises as `read_json` does."""
+    """The value of a JSON text; errors name `where`, and the line. Raises as `read_json` does."""
     try:
-        return decode_json(text, where, error, any_size=any_size, finite=finite)
-    except json.JSONDecodeError as wrong:
-        raise error(
-            f"{where}:{wrong.lineno}: is not JSON: {wrong.msg} (column {wrong.colno})."
-        ) from None
-
-
-class _Refused(Exception):
-    """What is wrong with a JSON text that Python reads; and the number, where it is one."""
-
-
-@lru_cache(maxsize=4)  # `json.loads` makes a decoder for each text
-def _decoder(any_size: bool, finite: bool) -> json.JSONDecoder:
-    digits, limit = (400, 10**400) if any_size else (20, 2**63)
-
-    def unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(items)
-        if len(table) < len(items):
-            counts = Counter(name for name, _ in items)
-            twice = next(name for name, count in counts.items() if count > 1)
-            raise _Refused(f"the key {twice!r:.80} occurs twice. Remove one of them.")
-        return table
-
-    def real(number: str) -> float:
-        if not math.isfinite(value := float(number)) and finite:
-            raise _Refused(f"{number} is not a finite number.", number)
-        return value
-
-    def whole(number: str) -> int:
-        if len(number) > digits or not -limit <= int(number) < limit:
-            problem = "has too many digits" if any_size else "does not fit into 64 bits"
-            raise _Refused(f"{number:.40} {problem}.", number)
-        return int(number)
-
-    return json.JSONDecoder(
-        object_pairs_hook=unique, parse_float=real, parse_int=whole, parse_constant=real
-    )
-
-
-def decode_json(
-    text: str,
-    where: str,
-    error: ErrorOf,
-    *,
-    any_size: bool = False,
-    finite: bool = True,
-    surrogates: bool = False,
-) -> Any:
-    """As `parse_json`, but a syntax error raises json.JSONDecodeError.
-
-    surrogates: whether a \\u escape may be one half of a surrogate pair.
-    """
-    try:
-        value = _decoder(any_size, finite).decode(text)
-        if not surrogates and _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
-    except _Refused as refused:
-        problem, *number = refused.args
-        if number and (key := re.search(rf'"([^"]*)"\s*:[^":]*{re.escape(number[0])}', text)):
-            problem = f"`{key[1]}`: {problem}"
-    except UnicodeEncodeError:
-        problem = "a \\u escape is one half of a surrogate pair."
-    except RecursionError:
-        problem = "lists or objects are nested too deeply."
-    else:
-        return value
-    raise error(f"{where}: {problem}")
+        return from_json(text, allow_inf_nan=not finite)
+    except ValueError as wrong:
+        problem, _, place = str(wrong).partition(" at line ")
+        line, _, column = place.partition(" column ")
+    where += f":{line}" if "\n" in text else ""
+    raise error(f"{where}: is not JSON: {problem} (column {column}).")
 
 
 def check_same(where: str | Path, name: str, value: Any, other: str, stated: Any) -> None:

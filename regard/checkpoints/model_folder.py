@@ -211,7 +211,7 @@ class ModelFolder:
         path, model = self.path / GENERATION, formats.layout_of(self.config.get("model_type")).model
         if not issubclass(model, EncoderDecoder) or not path.is_file():
             return {}
-        start = read_json(path, GenerationConfig, any_size=True).decoder_start_token_id
+        start = read_json(path, GenerationConfig).decoder_start_token_id
         return {} if start is None else {"decoder_start_token_id": start}
 
     def _architecture(self, weights: filling.Weights) -> JsonObject:

@@ -213,7 +213,7 @@ def _read(path: Path, schema: type[AnyFields], *, warns: bool = True) -> AnyFiel
 
     warns: of fields that the schema does not have.
     """
-    config = read_json(path, schema, any_size=True) if path.exists() else schema()
+    config = read_json(path, schema) if path.exists() else schema()
     unread = [name for name, value in (config.model_extra or {}).items() if value]
     if unread and warns:
         warn(

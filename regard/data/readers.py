@@ -18,7 +18,6 @@ name. `header = true` or `false` in [data] says otherwise.
 from __future__ import annotations
 
 import csv
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -55,7 +54,7 @@ from regard.data.in_memory import (
 )
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.habit_names import COLUMNS
-from regard.schema import decode_json
+from regard.schema import data_error, parse_json
 
 T = TypeVar("T")
 Field = str | int
@@ -531,20 +530,16 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
     """The value of a JSON text: of one line of a file, or of a whole file (`line` is None).
 
     Raises:
-        DataError: it is not JSON, names a key twice, or has numbers that are not finite or larger
-            than 64 bits.
+        DataError: it is not JSON.
     """
 
     def wrong(message: str) -> DataError:
-        return DataError(path, line, message.removeprefix("JSON: "))
+        hint = "A JSONL file holds one whole object on each line."
+        return DataError(path, line, message.removeprefix("JSON: "), hint)
 
-    try:
-        # `text_of` names fields with half a surrogate pair.
-        return decode_json(text, "JSON", wrong, surrogates=True)
-    except json.JSONDecodeError as error:
-        problem = f"is not JSON: {error.msg} at character {error.colno}."
-        hint = "A JSONL file holds one whole object on each line." if line else ""
-        raise DataError(path, line or error.lineno, problem, hint) from None
+    if line is None:
+        return parse_json(text, str(path), data_error(Path(path)))
+    return parse_json(text, "JSON", wrong)
 
 
 def texts_of(

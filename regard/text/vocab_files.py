@@ -66,7 +66,7 @@ def is_fairseq(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Its keys are unique, and its whole numbers may have any size.
+    """A JSON object. Of a key that occurs twice the last value counts.
 
     Raises:
         DataError: there is no such file, or it is not a JSON object.
@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def parse_json(path: Path, text: str) -> dict[str, Any]:
     """As `read_json`, of a text that was read from `path`."""
-    content = schema.parse_json(text, str(path), data_error(path), any_size=True)
+    content = schema.parse_json(text, str(path), data_error(path))
     if not isinstance(content, dict):
         raise DataError(path, None, f"must be a JSON object, but is a {type(content).__name__}.")
     return content

@@ -220,9 +220,7 @@ def test_malformed_merges_raise_located_errors(tmp_path):
 def test_malformed_vocab_json_raises_located_errors(tmp_path):
     path = gpt2(tmp_path, BYTES, []) / "vocab.json"
     path.write_text('{"a": 0,\n "b": 1,\n "c" 2}')
-    assert_located_error(path, 3, "is not JSON: Expecting ':' delimiter")
-    path.write_text('{"a": 0, "a": 1}')
-    assert_located_error(path, None, "'a' occurs twice")
+    assert_located_error(path, 3, "is not JSON: expected `:`")
     path.write_text('{"a": 0, "b": 0}')
     assert_located_error(path, None, "tokens 'a' and 'b' share the id 0")
     path.write_text('{"a": 0, "b": "1"}')
