@@ -209,6 +209,8 @@ def _expected(error: Any) -> str:
         return f"at most {error['ctx']['le']:,}"
     if error["type"] == "too_long":
         return f"a list of at most {error['ctx']['max_length']:,} values"
+    if error["type"] == "string_pattern_mismatch":
+        return f"text like {error['ctx']['pattern']}"
     expected = re.sub("^Input should (be )?|^Value error, (must (be )?)?", "", error["msg"])
     return _EXPECTED.get(error["type"], expected)
 

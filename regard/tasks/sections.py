@@ -28,6 +28,7 @@ from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath
 from regard.suggest import nearest
 from regard.text import KINDS, Tokenizer
+from regard.text.preprocessing import UnicodeForm
 from regard.text.training import train
 
 
@@ -194,7 +195,7 @@ class TokenizerSection(Options):
     """The folder of a tokenizer that is used as it is; not set: one is trained."""
     lowercase: bool = False
     """Texts are lower-cased before they are split."""
-    unicode_form: Literal["none", "nfc", "nfd", "nfkc", "nfkd"] = "none"
+    unicode_form: UnicodeForm = "none"
     """Texts are normalized to this form of Unicode."""
     special_tokens: tuple[str, ...] = ()
     """Further special tokens, such as languages ">>de<<" and ">>fr<<" that sources begin with."""

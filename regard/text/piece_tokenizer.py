@@ -1,8 +1,7 @@
-"""Tokenizers of two files: one says how a text is cut, such as a SentencePiece model, a vocabulary
-has the ids.
+"""Tokenizers of two files: a SentencePiece model says how a text is cut, a vocabulary has the ids.
 
 A piece without an id is the unknown token. Special tokens in a text are these, which the model does
-not see. Marian's, M2M-100's and fairseq's tokenizers are such ones.
+not see. Marian's and M2M-100's tokenizers are such ones.
 
 Marian's tokenizers, as OPUS-MT's folders have them: two SentencePiece models and their ids.
 
@@ -19,14 +18,6 @@ M2M-100's tokenizers: a SentencePiece model, a vocabulary, and a token for each 
     vocab.json                  the ids of the pieces
 
 The tokens of the languages, `__en__` and so on, are in no file: their ids follow the vocabulary.
-
-fairseq's vocabularies: a dictionary, and the BPE codes that cut words for it.
-
-    dict.txt      or dict.de.txt: a token and its count a line; "@@" ends a token inside a word
-    bpecodes      of subword-nmt, or as another name of `CODES`; without it, tokens are words
-
-The ids 0 to 3 are <s>, <pad>, </s> and <unk>, which are in no file. A tokenizer of sources and one
-of targets make a pair: `source.targets = target`.
 """
 
 from __future__ import annotations
@@ -47,9 +38,8 @@ from tokenizers import decoders, models
 from regard.errors import DataError, RegardError
 from regard.file_writing import write_text
 from regard.text import sentencepiece, vocab_files
-from regard.text.bpe import END, assemble
 from regard.text.languages import LANGUAGE_CODE
-from regard.text.preprocessing import Preprocessing, processor_of
+from regard.text.preprocessing import processor_of
 from regard.text.sentencepiece import SPACE
 from regard.text.templates import Encoding, Template
 from regard.text.tokenizer import Tokenizer, text_list
@@ -95,10 +85,6 @@ class PieceTokenizer(Tokenizer):
         fast = sentencepiece.pipeline(model)
         return Tokenizer(fast, model.tokenizer_kind, model.roles, reads_special_tokens=False)
 
-    def name_of(self, piece: str) -> str:
-        """The name of a piece in the vocabulary; here itself."""
-        return piece
-
     def code_at(self, text: str, start: int, end: int) -> re.Match[str] | None:
         """A token at the beginning of a part of a text; here none."""
         return None
@@ -119,7 +105,7 @@ class PieceTokenizer(Tokenizer):
                 spans.append(code.span())
                 start = code.end()
             encoding = self.pieces.encode(text[start:end])
-            tokens.extend(map(self.name_of, encoding.tokens))
+            tokens.extend(encoding.tokens)
             spans.extend((first + start, last + start) for first, last in encoding.offsets)
 
         start = 0
@@ -147,9 +133,8 @@ class PieceTokenizer(Tokenizer):
     @cached_property
     def _table(self) -> list[int]:
         """The id of each piece of the model."""
-        count = self.pieces.vocab_size
-        names = (self.name_of(self.pieces.token(i)) for i in range(count))
-        return [self.ids_of.get(name, self.unknown) for name in names]
+        pieces = map(self.pieces.token, range(self.pieces.vocab_size))
+        return [self.ids_of.get(piece, self.unknown) for piece in pieces]
 
     def _extended(self, tokens: Sequence[str]) -> tokenizers.Tokenizer:
         raise RegardError(
@@ -306,24 +291,21 @@ def _marian_roles(settings: TokenSettings) -> dict[str, str]:
 
 M2M_100_MODEL = sentencepiece.M2M_100
 M2M_100_ROLES = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}
-# `language_codes` of tokenizer_config.json -> the languages, in the order of their ids
-LANGUAGES = {
-    "m2m100": (
-        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl "
-        "gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
-        "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl "
-        "tn tr uk ur uz vi wo xh yi yo zh zu"
-    ).split(),
-    "wmt21": "en ha is ja cs ru zh de".split(),
-}
+# In the order of their ids.
+LANGUAGES = (
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl "
+    "gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml "
+    "mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl "
+    "tn tr uk ur uz vi wo xh yi yo zh zu"
+).split()
+LANGUAGE_TOKENS = [f"__{language}__" for language in LANGUAGES]
 
 
 class M2M100Tokenizer(PieceTokenizer):
     """Cuts by a SentencePiece model and looks pieces up in a vocabulary; see `PieceTokenizer`.
 
     vocab: token -> id, without the languages.  source: the language of a text, such as "en".
-    codes: a key of `LANGUAGES`.  listed: the tokens of languages where texts may contain
-        them: all, or none.
+    listed: the tokens of languages where texts may contain them: all, or none.
     """
 
     model_file = M2M_100_MODEL
@@ -333,17 +315,14 @@ class M2M100Tokenizer(PieceTokenizer):
         files: Mapping[str, bytes],
         vocab: Mapping[str, int],
         roles: Mapping[str, str],
-        source: str = "en",
-        codes: str = "m2m100",
-        max_length: int | None = None,
-        listed: Sequence[str] = (),
+        source: str,
+        max_length: int | None,
+        listed: Sequence[str],
     ):
-        self.vocab_file, self.source, self.codes = vocab, source, codes
-        self.listed = list(listed)
-        self.languages = [f"__{code}__" for code in LANGUAGES[codes]]
-        ids = {**vocab, **{token: len(vocab) + n for n, token in enumerate(self.languages)}}
+        self.vocab_file, self.source, self.listed = vocab, source, list(listed)
+        ids = {**vocab, **{token: len(vocab) + n for n, token in enumerate(LANGUAGE_TOKENS)}}
         template = Template.around((ids[f"__{source}__"],), (), (ids[roles["eos"]],))
-        fast = vocabulary(ids, roles, self.languages, template)
+        fast = vocabulary(ids, roles, LANGUAGE_TOKENS, template)
         super().__init__(files, ids, fast, "m2m-100", roles, max_length)
 
     def read_as_special(self) -> Sequence[str]:
@@ -361,8 +340,8 @@ class M2M100Tokenizer(PieceTokenizer):
         others = settings.config.model_extra or {}
         codes, source = others.get("language_codes") or "m2m100", others.get("src_lang") or "en"
         for name, value, allowed in (
-            ("language_codes", codes, [*LANGUAGES]),
-            ("src_lang", source, LANGUAGES.get(codes, [])),
+            ("language_codes", codes, ["m2m100"]),
+            ("src_lang", source, LANGUAGES),
         ):
             if value not in allowed:
                 problem = f"`{name}` must be one of {', '.join(allowed)}, but is {value!r}."
@@ -372,123 +351,22 @@ class M2M100Tokenizer(PieceTokenizer):
         check_vocabulary(folder / VOCAB, vocab, M2M_100_ROLES, named)
         files = {M2M_100_MODEL: (folder / M2M_100_MODEL).read_bytes()}
         sentencepiece.parsed(folder / M2M_100_MODEL, files[M2M_100_MODEL], sentencepiece.CUTTING)
-        allowed = [f"__{code}__" for code in LANGUAGES[codes]]
-        listed = [token.content for token in settings.extra if token.content in allowed]
-        if listed not in ([], allowed):  # their program would give them other ids in texts
-            problem = (
-                f"`{ADDITIONAL}` must name all languages, {allowed[0]} to {allowed[-1]}, or none."
-            )
+        listed = [token.content for token in settings.extra if token.content in LANGUAGE_TOKENS]
+        if listed not in ([], LANGUAGE_TOKENS):  # their program would give them other ids in texts
+            problem = f"`{ADDITIONAL}` must name all languages or none."
             raise DataError(settings.path, None, problem)
-        return cls(files, vocab, named, source, codes, settings.max_length, listed)
+        return cls(files, vocab, named, source, settings.max_length, listed)
 
     def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
         """Write the files that were read, and tokenizer_config.json; see `Tokenizer`."""
         config: dict[str, Any] = {"tokenizer_class": "M2M100Tokenizer", "src_lang": self.source}
-        config |= {"language_codes": self.codes}
         config |= {ADDITIONAL: self.listed} if self.listed else {}
         self.write_files(Path(folder), config, {VOCAB: self.vocab_file}, max_length)
 
     def fingerprint(self) -> str:
-        others = {"language_codes": self.codes, "src_lang": self.source, ADDITIONAL: self.listed}
+        others = {"language_codes": "m2m100", "src_lang": self.source, ADDITIONAL: self.listed}
         return self.digest(self.vocab_file, others)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = self.roles, self.source, self.codes, self.max_length, self.listed
+        options = self.roles, self.source, self.max_length, self.listed
         return M2M100Tokenizer, (self.files, self.vocab_file, *options)
-
-
-# ------------------------------------------------------------------------------------------ fairseq
-
-
-DICT, CODES = "dict.txt", ("bpecodes", "bpe.codes", "codes", "code")
-FAIRSEQ_ROLES = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
-GOES_ON = "@@"
-
-
-class FairseqTokenizer(PieceTokenizer):
-    """Cuts words by BPE codes and looks subwords up in a dictionary; see `PieceTokenizer`.
-
-    files: the contents of the dictionary and, if there are any, of the codes.
-    """
-
-    def __init__(
-        self,
-        files: Mapping[str, bytes],
-        ids_of: Mapping[str, int],
-        merges: list[tuple[str, str]],
-        targets: Tokenizer | None = None,
-    ):
-        self.merges = merges
-        template = Template.around((), (), (ids_of["</s>"],))
-        fast = vocabulary(ids_of, FAIRSEQ_ROLES, (), template)
-        fast.decoder = decoders.Sequence([decoders.Fuse()])
-        super().__init__(files, ids_of, fast, "fairseq", FAIRSEQ_ROLES, targets=targets)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> FairseqTokenizer:
-        """Read a folder, or a dictionary with the codes beside it.
-
-        Raises:
-            DataError: a line is not a token and a count, or a token occurs twice.
-        """
-        file = Path(path) / DICT if Path(path).is_dir() else Path(path)
-        codes = next((path for name in CODES if (path := file.with_name(name)).is_file()), None)
-        ids = {token: number for number, token in enumerate(FAIRSEQ_ROLES.values())}
-        for number, line in enumerate(vocab_files.read_lines(file), 1):
-            token, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
-            if not token or not count.isdecimal() or token in ids:
-                problem = f"must be a token that is new and its count, but is {line!r:.80}."
-                raise DataError(file, number, problem)
-            ids[token] = len(ids)
-        lines = vocab_files.read_lines(codes) if codes else []
-        pairs = [line.split(" ")[:2] for line in lines if line and not line.startswith("#")]
-        if codes and (wrong := [n for n, pair in enumerate(pairs) if len(pair) < 2]):
-            raise DataError(codes, wrong[0] + 1, "must be a pair of subwords.")
-        files = {DICT: file.read_bytes()} | ({CODES[0]: codes.read_bytes()} if codes else {})
-        return cls(files, ids, [(first, second) for first, second in pairs])
-
-    @cached_property
-    def pieces(self) -> Tokenizer:
-        """Cuts texts into subwords, the last one of a word with </w>; without codes into words."""
-        if CODES[0] not in self.files:
-            model: models.Model = models.WordLevel(dict(self.ids_of), FAIRSEQ_ROLES["unk"])
-            return Tokenizer(
-                assemble(model, Preprocessing()), "words", {"unk": FAIRSEQ_ROLES["unk"]}
-            )
-        parts = [
-            FAIRSEQ_ROLES["unk"],
-            *self.ids_of,
-            *(part for pair in self.merges for part in pair),
-        ]
-        letters = dict.fromkeys(letter for part in parts[1:] for letter in part.removesuffix(END))
-        names = [parts[0], *letters, *(letter + END for letter in letters)]
-        names += ["".join(pair) for pair in self.merges]
-        vocab = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        model = models.BPE(vocab, self.merges, unk_token=parts[0], end_of_word_suffix=END)
-        return Tokenizer(assemble(model, Preprocessing()), "bpe", {"unk": parts[0]})
-
-    def name_of(self, piece: str) -> str:
-        if CODES[0] not in self.files or piece == FAIRSEQ_ROLES["unk"]:
-            return piece
-        return piece.removesuffix(END) if piece.endswith(END) else piece + GOES_ON
-
-    def decode_many(self, sequences: Any) -> list[str]:
-        """See `Tokenizer`; words are joined by one space."""
-        if self.targets is not None:
-            return self.targets.decode_many(sequences)
-        drop = self.special_ids - {self.unk_id}
-        rows = [[self.token(i) for i in ids if i not in drop] for ids in sequences]
-        return [f"{' '.join(row)} ".replace(f"{GOES_ON} ", "").rstrip() for row in rows]
-
-    def save(self, folder: str | PathLike[str], max_length: int | None = None) -> None:
-        """Write the files that were read; see `Tokenizer`."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for name, content in self.files.items():
-            write_text(Path(folder) / name, content.decode())
-        self.save_targets(Path(folder), max_length)
-
-    def fingerprint(self) -> str:
-        return self.digest(self.ids_of)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FairseqTokenizer, (self.files, self.ids_of, self.merges, self.targets)

@@ -12,7 +12,7 @@ range. A panic becomes a pyo3_runtime.PanicException, which `except Exception` d
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
@@ -22,11 +22,12 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from tokenizers.processors import ByteLevel, PostProcessor, TemplateProcessing
 from tokenizers.processors import Sequence as Processors
 
-from regard.errors import ConfigError, DataError, RegardError, shown
-from regard.suggest import nearest
+from regard.errors import ConfigError, DataError, RegardError
 from regard.text.templates import Special, Specials, Template
 
 T = TypeVar("T")
+UnicodeForm = Literal["none", "nfc", "nfd", "nfkc", "nfkd"]
+Split = Literal["whitespace", "punctuation", "gpt2", "gpt2-prefix", "characters"]
 UNICODE_FORMS: dict[str, Callable[[], Normalizer]] = {
     "nfc": normalizers.NFC,
     "nfd": normalizers.NFD,
@@ -54,28 +55,14 @@ class Preprocessing:
     strip_accents: drop combining marks after canonical decomposition
     lowercase: by Unicode's rules, context-free
     split: a key of `SPLITS`
-
-    Raises:
-        ConfigError: `unicode_form` or `split` is unknown, or another field is no bool.
     """
 
-    unicode_form: str = "none"
+    unicode_form: UnicodeForm = "none"
     clean: bool = False
     isolate_cjk: bool = False
     strip_accents: bool = False
     lowercase: bool = False
-    split: str = "whitespace"
-
-    def __post_init__(self) -> None:
-        for name, allowed in (("unicode_form", ["none", *UNICODE_FORMS]), ("split", list(SPLITS))):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConfigError(
-                    f"`{name}` is {value!r}, which is unknown. {nearest(str(value), allowed)}"
-                )
-        for name in ("clean", "isolate_cjk", "strip_accents", "lowercase"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigError(f"`{name}` must be true or false, but is {shown(value)}.")
+    split: Split = "whitespace"
 
     def check_split(self, *allowed: str) -> None:
         """Raise a ConfigError unless `split` is one of those that a kind of tokenizer allows."""

@@ -2,9 +2,9 @@
 
 Formats:
 
-    a folder           of Marian, M2M-100 or fairseq (`regard.text.piece_tokenizer`), or with
-                       tokenizer.json, or vocab.json + merges.txt (GPT-2, RoBERTa), or encoder.json
-                       + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
+    a folder           of Marian or M2M-100 (`regard.text.piece_tokenizer`), or with tokenizer.json,
+                       or vocab.json + merges.txt (GPT-2, RoBERTa), or
+                       encoder.json + vocab.bpe (GPT-2), or vocab.json alone (GPT), or vocab.txt
     tokenizer.json     of the `tokenizers` library, any model
     vocab.txt          of BERT, one token per line; if one has a capital, the vocabulary is cased;
                        or of Transformer-XL, one word per line, with <eos>
@@ -203,7 +203,6 @@ SEGMENTS = "token_type_ids"  # in `model_input_names`, where the model gets segm
 TWO_FILES = {  # what a folder holds -> the class of its tokenizer
     sentencepiece.is_marian: "MarianTokenizer",
     sentencepiece.is_m2m_100: "M2M100Tokenizer",
-    vocab_files.is_fairseq: "FairseqTokenizer",
 }
 MODELS = {  # the type of model of each kind that `regard_kind` may name
     "bpe": "BPE",
@@ -365,7 +364,7 @@ def _loaded(
         asked,
         roles,
         reads_special_tokens=not config.split_special_tokens,
-        sides=settings.sides(fast.padding, fast.truncation),
+        sides=config.model_dump(include={"padding_side", "truncation_side"}, exclude_none=True),
         clean_up_spaces=bool(config.clean_up_tokenization_spaces) and model != "BPE",
         max_length=settings.max_length,
         chat_template=settings.chat_template,

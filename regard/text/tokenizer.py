@@ -78,7 +78,7 @@ class Tokenizer:
         self.kind = kind
         self.roles = dict(roles)
         self.reads_special_tokens = reads_special_tokens
-        self.sides = dict(sides or {})
+        self.sides = sides or {}
         self.clean_up_spaces, self.max_length = clean_up_spaces, max_length
         self.chat_template, self.targets = chat_template, targets
         # It adds special tokens and trims offsets. Only other libraries use it, from saved files.
@@ -215,18 +215,13 @@ class Tokenizer:
         return [row.ids for row in encoded]
 
     def _error(self, texts: Sequence[object], error: BaseException) -> RegardError:
-        """The error for the first text that cannot be encoded, and why."""
+        """The error for texts that cannot be encoded."""
         message = reason(error)
         for number, text in enumerate(texts):
-            where = f"text {number}" if len(texts) > 1 else "the text"
-            if (problem := text_problem(text)) is not None:
+            if problem := text_problem(text):
+                where = f"text {number}" if len(texts) > 1 else "the text"
                 return RegardError(f"{where} cannot be encoded: {problem}")
-            try:
-                self._fast.encode(text, add_special_tokens=False)
-            except BaseException as inner:
-                problem = f"{where} cannot be encoded: {reason(inner)}. It is {text!r:.80}."
-                return RegardError(f"{problem} Change the tokenizer.json.")
-        return RegardError(f"the texts cannot be encoded: {message}.")
+        return RegardError(f"a text cannot be encoded by this tokenizer.json: {message}.")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special tokens but the unknown one, which shows lost text."""
@@ -594,29 +589,6 @@ class OpenVocabulary(Tokenizer):
         """See `Tokenizer`; a word outside of the vocabulary as it is."""
         return self.token(id) if id >= self.vocab_size else super().label(id)
 
-    def decode_many(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """See `Tokenizer`; a word outside of the vocabulary stands between spaces.
-
-        Raises:
-            RegardError: an id was never given, or is no whole number.
-        """
-        return [self._decoded(ids) for ids in id_lists(sequences)]
-
-    def _decoded(self, ids: Sequence[int]) -> str:
-        parts: list[list[int]] = [[]]
-        words: list[str] = []
-        for id in ids:
-            if 0 <= id - self.vocab_size < len(self.unknown_words.words):
-                words.append(self.token(id))
-                parts.append([])
-            elif id >= self.vocab_size:
-                raise RegardError(f"ids must lie in [0, {self.vocab_size}), but one is {id}.")
-            else:
-                parts[-1].append(id)
-        first, *others = super().decode_many(parts)
-        joined = [first, *(text for pair in zip(words, others, strict=True) for text in pair)]
-        return " ".join(part.strip() if words else part for part in joined if part)
-
     def __reduce__(self) -> tuple[Any, ...]:
         words = self.unknown_words.words
         return _rebuild_open, (self.to_str(), self.kind, self.roles, self._options(), words)
@@ -624,11 +596,7 @@ class OpenVocabulary(Tokenizer):
     def _like(
         self, fast: tokenizers.Tokenizer, roles: Mapping[str, str], targets: Tokenizer | None
     ) -> Tokenizer:
-        options = (*self._options()[:-1], targets)
-        tokenizer = OpenVocabulary(fast, self.kind, roles, *options, words=self.unknown_words)
-        if tokenizer.vocab_size != self.vocab_size:  # ids from there on would be of other words
-            tokenizer.unknown_words = UnknownWords()
-        return tokenizer
+        return OpenVocabulary.of(super()._like(fast, roles, targets))
 
 
 def _rebuild_open(

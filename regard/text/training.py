@@ -4,20 +4,26 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from importlib import import_module
-from numbers import Integral
-from typing import Any
+from typing import Annotated, Any
 
 import tokenizers
+from pydantic import Field
 from tokenizers import AddedToken
 
-from regard.errors import ConfigError, RegardError, shown
+from regard.errors import ConfigError, RegardError
+from regard.schema import checked
 from regard.suggest import nearest
 from regard.text import KINDS
 from regard.text.preprocessing import Preprocessing, TrainerInput, roles_of
 from regard.text.tokenizer import Tokenizer, text_problem
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
+WHERE = "The training of a tokenizer"  # for errors
 MOST = 2**31 - 1
+BOUNDS: dict[str, Any] = {
+    "min_frequency": Annotated[int, Field(ge=0, le=MOST)],
+    "character_coverage": Annotated[float, Field(ge=0.98, le=1)],
+}
 
 
 def train(
@@ -54,7 +60,7 @@ def train(
     names = [special_tokens] if isinstance(special_tokens, str) else list(special_tokens)
     if len({*names}) < len(names) or not all(names) or any(map(text_problem, names)):
         raise ConfigError(f"`special_tokens` must be different, non-empty texts, but is {names}.")
-    _check_count("vocab_size", vocab_size, len(names) + 1)
+    _checked_option("vocab_size", vocab_size, Annotated[int, Field(ge=len(names) + 1, le=MOST)])
     inputs = TrainerInput(kind, _checked(texts), vocab_size, names, preprocessing)
     fast = learn(inputs, **trainer_options)
     fast.add_special_tokens([AddedToken(name, normalized=False) for name in names])
@@ -78,17 +84,17 @@ def _resolve(
             raise ConfigError(
                 f"`{name}` is not an option of kind {kind!r}. {nearest(name, [*defined, *shared])}"
             )
-    if "min_frequency" in options:
-        _check_count("min_frequency", options["min_frequency"], 0)
-    preprocessing = Preprocessing(**(defaults | {k: v for k, v in options.items() if k in shared}))
+    for name, bounds in BOUNDS.items():
+        if name in options:
+            _checked_option(name, options[name], bounds)
+    of_texts = defaults | {k: v for k, v in options.items() if k in shared}
+    preprocessing = checked(of_texts, Preprocessing, WHERE, ConfigError)
     return learn, preprocessing, {k: v for k, v in options.items() if k in defined}
 
 
-def _check_count(name: str, value: object, least: int) -> None:
-    if not isinstance(value, Integral) or not least <= int(value) <= MOST:
-        raise ConfigError(
-            f"`{name}` must be a whole number from {least} to {MOST:,}, but is {shown(value)}."
-        )
+def _checked_option(name: str, value: object, bounds: Any) -> None:
+    """Raises ConfigError: an option is of another type or out of range."""
+    checked(value, bounds, WHERE, ConfigError, name)
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:

@@ -149,12 +149,10 @@ def train(inputs: TrainerInput, *, character_coverage: float = 0.9995) -> Tokeni
         characters are unknown
 
     Raises:
-        ConfigError: an option is out of range, or `vocab_size` cannot hold the characters.
+        ConfigError: `vocab_size` cannot hold the characters.
         MissingExtra: `sentencepiece` is not installed.
     """
     inputs.preprocessing.check_split("whitespace")
-    if not isinstance(character_coverage, int | float) or not 0.98 <= character_coverage <= 1:
-        raise ConfigError(f"`character_coverage` must be from 0.98 to 1: {character_coverage!r}")
     unknown = inputs.special_tokens.index(inputs.unknown())
     words = [word for line in inputs.words() for word in line]
     size = inputs.vocab_size - len(inputs.special_tokens)

@@ -7,7 +7,6 @@ tokens, and added_tokens.json and the `added_tokens` of tokenizer.json list the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from regard.schema import Fields, checked, data_error
 from regard.text.bpe import Pair
 from regard.text.preprocessing import ROLES
 
-DICTIONARY = re.compile(r"dict(\.\w+)?\.txt")
 # Published vocabularies have at most some 300,000 entries. An embedding has a row for every id up
 # to the largest, so that one id of 4,294,967,295 would ask for terabytes.
 MOST_IDS = 2**24
@@ -58,13 +56,6 @@ def read_vocab_txt(path: Path) -> dict[str, int]:
     return vocab
 
 
-def is_fairseq(path: Path) -> bool:
-    """Whether this is a folder with a dictionary of fairseq, or such a file."""
-    folder = path if path.is_dir() else path.parent
-    named = DICTIONARY.fullmatch(path.name) if path.is_file() else (path / "dict.txt").is_file()
-    return bool(named) and not (folder / "tokenizer.json").is_file()
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Of a key that occurs twice the last value counts.
 
@@ -96,20 +87,10 @@ def check_ids(path: Path, vocab: Mapping[str, Any]) -> None:
         DataError: an id is something else, or two tokens share it.
     """
     ids = vocab.values()
-    # The usual case, checked without a loop in Python: some vocabularies have 250,000 entries.
-    if set(map(type, ids)) <= {int} and len(set(ids)) == len(vocab):
-        if not vocab or (min(ids) >= 0 and max(ids) < MOST_IDS):
-            return
-    owners: dict[int, str] = {}
-    for token, id in vocab.items():
-        if type(id) is not int or not 0 <= id < MOST_IDS:
-            problem = (
-                f"the id of token {token!r} must be from 0 to {MOST_IDS - 1:,}, but is {id!r}."
-            )
-            raise DataError(path, None, problem)
-        if id in owners:
-            raise DataError(path, None, f"tokens {owners[id]!r} and {token!r} share the id {id}.")
-        owners[id] = token
+    whole = set(map(type, ids)) <= {int} and len(set(ids)) == len(vocab)
+    if not whole or (vocab and not 0 <= min(ids) <= max(ids) < MOST_IDS):
+        must = f"must be different whole numbers from 0 to {MOST_IDS - 1:,}"
+        raise DataError(path, None, f"the ids of its tokens {must}.")
 
 
 def read_merges(path: Path, vocab: dict[str, int]) -> list[Pair]:
@@ -137,9 +118,12 @@ MODEL = "config.json"
 EXTRA, ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 NO_LIMIT = 10**9  # `model_max_length` of 10 ** 30 and the like mean "no limit"
-# The order in which `transformers` adds special tokens that are not in the vocabulary.
 Side = Literal["left", "right"]
+# The order in which `transformers` adds special tokens that are not in the vocabulary.
 ORDER = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+AddedId = Annotated[str, Field(pattern="^[0-9]{1,8}$")]
 
 
 class TokenFields(Fields):
@@ -181,7 +165,7 @@ class ConfigFields(Fields):
     truncation_side: Side | None = None
     model_input_names: list[str] | None = None
     model_max_length: Annotated[int | float, Field(ge=1)] | None = None
-    added_tokens_decoder: dict[str, TokenFields] | None = None
+    added_tokens_decoder: dict[AddedId, TokenFields] | None = None
     extra_ids: int | None = None
     chat_template: str | list[ChatTemplateFields] | None = None
 
@@ -266,15 +250,6 @@ class TokenSettings:
             templates = {fields.name: fields.template for fields in templates}.get("default")
         return templates or ""
 
-    def sides(self, padding: Any, truncation: Any) -> dict[str, str]:
-        """`padding_side` and `truncation_side`, if the settings or tokenizer.json state them."""
-        padded, cut = self.config.padding_side, self.config.truncation_side
-        sides = {
-            "padding_side": padded or (padding and padding["direction"]),
-            "truncation_side": cut or (truncation and truncation["direction"]),
-        }
-        return {name: side for name, side in sides.items() if side}
-
 
 def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) -> TokenSettings:
     """The settings beside a vocabulary file.
@@ -305,7 +280,7 @@ def read_settings(vocabulary: Path, content: Mapping[str, Any] | None = None) ->
     added: dict[int, tuple[AddedTokenSpec, Path]] = {}
     if config.added_tokens_decoder is not None:
         for number, fields in config.added_tokens_decoder.items():
-            added[_id(path, number)] = AddedTokenSpec.of(fields), path
+            added[int(number)] = AddedTokenSpec.of(fields), path
     else:
         special = {token.content for token in (*named.values(), *extra) if token is not None}
         added = _added(vocabulary.with_name(ADDED), special)
@@ -333,23 +308,18 @@ def added_tokens(path: Path, content: Mapping[str, Any]) -> list[tuple[int, Adde
 
 def _listed(path: Path, name: str, raw: Mapping[str, Any]) -> list[AddedTokenSpec | None]:
     """The tokens of a list, or of an object of named ones."""
-    value = raw.get(name) or []
-    value = list(value.values()) if isinstance(value, dict) else value
-    if not isinstance(value, list):
-        raise DataError(path, None, f"`{name}` must be a list of tokens, but is {value!r:.80}.")
-    return [_token(path, f"{name}.{number}", entry) for number, entry in enumerate(value)]
+    value = checked(raw.get(name) or [], list[Any] | dict[str, Any], path, data_error(path), name)
+    entries = value.values() if isinstance(value, dict) else value
+    return [_token(path, f"{name}.{number}", entry) for number, entry in enumerate(entries)]
 
 
 def _token(path: Path, name: str, value: Any) -> AddedTokenSpec | None:
     """The special token in a field; None if it is null or empty."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, dict):
-        fields = checked(value, TokenFields, path, data_error(path), name)
-        return AddedTokenSpec.of(fields, special=True) if fields.content else None
-    if not isinstance(value, str):
-        raise DataError(path, None, f"`{name}` must be a token, but is {value!r:.80}.")
-    return AddedTokenSpec(value, plain=True)
+    kind = TokenFields if isinstance(value, dict) else str | None
+    token = checked(value, kind, path, data_error(path), name)
+    if isinstance(token, TokenFields):
+        return AddedTokenSpec.of(token, special=True) if token.content else None
+    return AddedTokenSpec(token, plain=True) if token else None
 
 
 def _added(path: Path, special: set[str]) -> dict[int, tuple[AddedTokenSpec, Path]]:
@@ -359,13 +329,6 @@ def _added(path: Path, special: set[str]) -> dict[int, tuple[AddedTokenSpec, Pat
         name: {"normalized": name not in special, "special": name in special} for name in listed
     }
     return {id: (AddedTokenSpec(name, **flags[name]), path) for name, id in listed.items()}
-
-
-def _id(path: Path, number: str) -> int:
-    if number.isascii() and number.isdigit() and len(number) <= 9 and int(number) < MOST_IDS:
-        return int(number)
-    problem = f"`added_tokens_decoder` must have ids from 0 to {MOST_IDS - 1:,} as its keys"
-    raise DataError(path, None, f"{problem}, but has {number!r:.40}.")
 
 
 # ---- the tokens that are found before a text is split

@@ -254,12 +254,12 @@ def test_unusable_files_raise_an_error_when_loaded(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", AT_USE)
-def test_a_rule_that_fails_on_a_text_names_the_text(tmp_path, name):
+def test_a_rule_that_fails_on_a_text_is_an_error(tmp_path, name):
     tokenizer = Tokenizer.load(folder_with(tmp_path, AT_USE[name]))
     text = "x" * 60
-    with pytest.raises(RegardError, match="the text cannot be encoded: .* It is 'xxx"):
+    with pytest.raises(RegardError, match="a text cannot be encoded by this tokenizer.json"):
         tokenizer.encode(text)
-    with pytest.raises(RegardError, match="text 1 cannot be encoded"):
+    with pytest.raises(RegardError, match="a text cannot be encoded by this tokenizer.json"):
         tokenizer.encode_many(["", text, "a"])
     assert tokenizer.encode("").ids == []
 
@@ -271,7 +271,6 @@ def test_padding_and_truncation_of_a_file_are_not_applied(tmp_path):
     change = {"truncation": cut, "padding": padded, "pre_tokenizer": split(" ")}
     tokenizer = Tokenizer.load(folder_with(tmp_path, change))
     assert tokenizer.encode("b a").ids == [1, 2, 0]
-    assert tokenizer.sides == {"padding_side": "left", "truncation_side": "right"}
 
 
 def test_a_token_is_not_added_to_ids_that_are_not_contiguous(tmp_path):

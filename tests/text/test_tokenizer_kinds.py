@@ -214,7 +214,7 @@ def test_a_too_small_vocabulary_raises_an_error_with_the_minimum(kind):
 
 
 def test_invalid_training_arguments_raise_errors():
-    with pytest.raises(ConfigError, match="must be a whole number from 5"):
+    with pytest.raises(ConfigError, match="`vocab_size` must be at least 5"):
         text.train("words", LINES, 4)
     with pytest.raises(ConfigError, match="must hold <unk>"):
         text.train("words", LINES, 40, ["<pad>"])

@@ -61,31 +61,3 @@ def test_a_new_single_tokenizer_replaces_a_pair_in_a_folder(tmp_path):
     one.targets.save(tmp_path)
     assert Tokenizer.load(tmp_path).targets is None
     assert json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
-
-
-CODES = "#version: 0.2\nl o\nlo w</w>\ne r</w>\nn e\n"
-WORDS = "low 9\nlo@@ 5\ner 4\nne@@ 3\nw@@ 2\n"
-
-
-def test_fairseq_dictionaries_with_codes_are_read_as_subword_nmt_writes_them(tmp_path):
-    """lower -> lo@@ w@@ er, newer -> ne@@ w@@ er; the first four ids are in no file."""
-    (tmp_path / "dict.txt").write_text(WORDS)
-    (tmp_path / "bpecodes").write_text(CODES)
-    ours = Tokenizer.load(tmp_path)
-    text = "low lower newer lux"
-    tokens = ["low", "lo@@", "w@@", "er", "ne@@", "w@@", "er", "l@@", "<unk>", "<unk>"]
-    assert ours.encode(text).tokens[:7] == tokens[:7]
-    assert ours.encode(text).ids == [4, 5, 8, 6, 7, 8, 6, 3, 3, 3]
-    assert ours.encode_many([text, "low"]) == [ours.encode(text).ids, [4]]
-    assert ours.decode([0, 4, 5, 8, 6, 2, 1]) == "low lower"
-    (tmp_path / "dict.de.txt").write_text("tief 3\n")
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words/dict.de.txt").write_text("tief 3\n")
-    ours.targets = Tokenizer.load(tmp_path / "words/dict.de.txt")
-    ours.save(tmp_path / "saved")
-    again = Tokenizer.load(tmp_path / "saved")
-    assert again.encode(text).ids == ours.encode(text).ids and again.eos_id == 2
-    assert again.for_targets.encode("tief hoch").ids == [4, 3] and again.decode([4]) == "tief"
-    (tmp_path / "dict.txt").write_text("low 9\nlow 2\n")
-    with pytest.raises(RegardError, match=r"dict.txt:2: must be a token that is new and its count"):
-        Tokenizer.load(tmp_path)
