@@ -231,8 +231,10 @@ TARGETS = ("label_text", "label", "labels", "class", "target", "score", "stars")
 TEXTS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
     *(("text1", "text2"), ("text_a", "text_b"), ("question", "sentence"), ("text",)),
+    *(("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer")),
     *(("sentence",), ("review",), ("content",)),
 )
+NEGATIVES = re.compile(r"negatives?(_\d+)?")  # beside a pair
 SOURCES = (  # of texts from which others are generated, and these
     *(("document", "summary"), ("article", "highlights"), ("dialogue", "summary")),
     *(("text", "summary"), ("source", "target"), ("src", "tgt"), ("input", "output")),
@@ -243,7 +245,7 @@ COLUMNS = {
     *(name for names in TEXTS for name in names),
     *"article body category comment content context document gold_label headline input".split(),
     *"intent labels output polarity post query question rating review sentiment score".split(),
-    *"source src stars summary target targets tgt title topic tweet".split(),
+    *"negative negatives source src stars summary target targets tgt title topic tweet".split(),
     *"cs de en es fi fr hi it ja nl pl pt ro ru zh english french german spanish".split(),
 }
 

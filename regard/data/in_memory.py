@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
-from regard.habit_names import COLUMNS, SOURCES, TARGETS, TEXTS
+from regard.habit_names import COLUMNS, NEGATIVES, SOURCES, TARGETS, TEXTS
 
 DOCUMENT = "text"  # the field of the files of `write_documents`
 LONGEST_PATH = 1024  # characters of a string that may be the path of a file
@@ -194,6 +194,8 @@ def plain_names(names: Iterable[str]) -> list[str]:
 def _usual_columns(names: Sequence[str]) -> tuple[str, ...]:
     """The columns of texts, then that of the target, by their plain names; () if these do not tell.
 
+    Those of two texts alone may be followed by those of their negatives.
+
     Of two columns without a name of targets, the one with a name of texts comes first; two others,
     such as those of languages, stay in their order.
     """
@@ -203,6 +205,9 @@ def _usual_columns(names: Sequence[str]) -> tuple[str, ...]:
     texts = next((columns for columns in TEXTS if {*columns} <= {*names}), ())
     if pair := next((columns for columns in SOURCES if {*columns} <= {*names}), None):
         return pair
+    negatives = [name for name in names if NEGATIVES.fullmatch(name)]
+    if len(texts) == 2 and not targets and len(names) == 2 + len(negatives):
+        return (*texts, *negatives)
     if len(targets) == 1 and (texts or len(names) == 2):
         rest = tuple(name for name in names if name not in targets)
         return (*(texts or rest), *targets)

@@ -218,7 +218,7 @@ class Buckets:
         shuffled = permutation(self.lengths.shape[1], self.seed, number, 0)
         batches: list[np.ndarray] = []
         for pool in self._pools(shuffled):
-            batches += _cut(pool, self.lengths[:, pool], self.max_tokens, self.batch_size)
+            batches += cut(pool, self.lengths[:, pool], self.max_tokens, self.batch_size)
         ordered = [batches[i] for i in permutation(len(batches), self.seed, number, 1)]
         return PaddedBatches(self.columns, self.pads, self.make, ordered)
 
@@ -271,7 +271,7 @@ def sorted_batches(
     """
     lengths = _lengths(columns, max_tokens)
     order = _by_length(lengths)
-    return PaddedBatches(columns, pads, make, _cut(order, lengths[:, order], max_tokens)[::-1])
+    return PaddedBatches(columns, pads, make, cut(order, lengths[:, order], max_tokens)[::-1])
 
 
 def _lengths(columns: Sequence[TokenArray], max_tokens: int) -> np.ndarray:
@@ -294,7 +294,7 @@ def _by_length(lengths: np.ndarray) -> np.ndarray:
     return np.lexsort((np.where(longest % 2, -difference, difference), longest))
 
 
-def _cut(
+def cut(
     examples: np.ndarray, lengths: np.ndarray, max_tokens: int, batch_size: int = sys.maxsize
 ) -> list[np.ndarray]:
     """The examples, in their order, cut into batches within both limits (or of one example)."""

@@ -1,63 +1,110 @@
 """Vectors of texts from an encoder without a head, compared by their cosine.
 
-Texts are pooled as sentence-transformers does, and vectors are scored by the correlation of their
-cosines with human judgements of pairs of sentences. An encoder is trained by the vectors of a
-teacher; one that is trained in another task (classification, regression) gives vectors too.
+Texts are pooled as sentence-transformers does. Vectors are scored by the correlation of their
+cosines with human judgements of pairs of sentences, or by searches whose answers are known. An
+encoder is trained by pairs, triplets and scored pairs (`regard.tasks.embedding_losses`), or by the
+vectors of a teacher; one that is trained in another task (classification, regression) gives vectors
+too.
+
+Texts of a batch pass through the encoder together, without padding on a CPU. A batch of more than
+`max_tokens_per_batch` tokens passes in parts, of which the vectors alone are kept: the backward
+pass computes each part again, so that the gradient is that of the whole batch (GradCache: Gao et
+al. 2021, section 3.2).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from regard.checkpoints.model_folder import open_folder
 from regard.checkpoints.sentence_transformers import read_pooling
-from regard.data import RowReader, Sequences, read
+from regard.data import RowReader, Sequences
 from regard.data.batches import moved
-from regard.data.encoder_inputs import EncodedInputs
+from regard.data.encoder_inputs import EncodedInputs, GroupedInputs
+from regard.data.in_memory import is_path, plain_names
+from regard.data.sampler import cut
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
-from regard.errors import DataError
+from regard.errors import ConfigError
+from regard.habit_names import TARGETS
 from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Scores, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
 from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.embedder import TextEncoder, VectorBatches, as_text
+from regard.tasks.embedding_losses import SCORED, EmbeddingObjective, ExampleVectors
 from regard.tasks.encoder_training import Teacher, TeacherSection, headed, tokens_of
 from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
-from regard.tasks.sections import EncoderData, EncoderRecipe, TableOptions
+from regard.tasks.retrieval import SearchData, are_scored, pair_rows, scored_pair, texts_in
+from regard.tasks.sections import (
+    EncoderData,
+    EncoderRecipe,
+    TableOptions,
+    differing,
+    starts_from_folder,
+    with_columns_of_header,
+)
 from regard.tasks.task import Prediction, Task
-from regard.tasks.text_tasks import number_in
 from regard.text import Tokenizer
+
+CORRELATIONS = ("pearson", "spearman")
+SEARCH_SCORES = ("ndcg@10", "mrr@10")
+FEWEST = {"triplet": 3}  # texts of an example; 2 of other losses
 
 
 class VectorsData(TableOptions, EncoderData):
-    """[data]: texts without any target."""
+    """[data]: pairs of texts with negatives or with a number; of a [teacher] any texts.
+
+    A batch has `batch_size` examples, however long; `max_tokens_per_batch` limits the tokens that
+    pass through the encoder together.
+    """
 
     columns: tuple[int | str, ...] = ()
-    """The columns of a table that hold texts, each a text of its own; none: all of them."""
+    """The anchor, the positive and any negatives, of which one column may hold a list; or two texts
+    and a number. Without it, those with usual names in the header. With a [teacher] each column
+    holds texts of its own."""
 
     def read(self, source: Any, part: str) -> RowReader:
         """The texts of each row of a file."""
-        return self.table(source, self.columns)
+        return self.table(source, self.columns, lists=self.columns[2:])
+
+    def with_named_columns(self) -> Self:
+        with suppress(ConfigError):  # is raised again where the rows are read
+            return with_columns_of_header(self)
+        return self
 
     def texts(self) -> Any:
         """The training texts, from which a tokenizer learns."""
-        return (text for row in self.records("train") for text in row)
+        return chain.from_iterable(map(texts_in, self.records("train")))
 
 
 class VectorsRecipe(EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: VectorsData
-    teacher: TeacherSection
+    objective: EmbeddingObjective = EmbeddingObjective()
+    teacher: TeacherSection | None = None
+
+
+@dataclass(frozen=True)
+class ExamplesPart(Part):
+    """Examples of pairs. targets: (N,), their numbers.  rows: what is scored in validation."""
+
+    rows: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -87,8 +134,11 @@ class Embedder(EncoderTask):
     goal = ("loss", "min")
     score_options = ("teacher.path",)
     metric_names = ("loss", "cosine")
-    teacher: Teacher | None = None  # in training alone, as is what it reads of a text
+    # in training alone
+    teacher: Teacher | None = None
     teacher_limit: int | None = None
+    objective = EmbeddingObjective()
+    budget = 0  # the most tokens that pass through the encoder together
 
     def __init__(
         self,
@@ -121,23 +171,84 @@ class Embedder(EncoderTask):
 
     @classmethod
     def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Embedder:
-        """The task with its texts and the vectors that the teacher gives them; vectors are pooled
-        as the teacher pools its own, by the mean where its folder does not say it.
+        """The task with its texts, and their numbers or the vectors that a teacher gives them.
 
         Raises:
-            ConfigError: the model is not an encoder, or has another width than the teacher.
-            DataError: a file cannot be read, or has no text.
+            ConfigError: the model is not an encoder, or has another width than the teacher or fewer
+                dimensions than `matryoshka` asks for.
+            DataError: a file cannot be read, has no text, or is not what the loss learns from.
         """
-        data, student = recipe.data, EncoderWithHeads(headed(model).encoder, {})
-        teacher = Teacher.read(recipe.teacher, student)
-        teacher.check_width(student, "the loss")
-        pooling = read_pooling(recipe.teacher.path) or Pooling()
-        options: Any = {"kinds": pooling.kinds, "normalize": pooling.normalize}
-        task = cls(student, tokenizer, max_length=data.max_length, **options)
-        task.teacher, task.teacher_limit = teacher, pooling.max_length
-        valid = None if data.valid is None else task._part(data.records("valid"), data)
-        task.parts = Parts(task._part(data.records("train"), data), valid, data, recipe.seed)
+        student = EncoderWithHeads(headed(model).encoder, {})
+        pooling = _pooling_of(recipe)
+        task = cls(
+            student,
+            tokenizer,
+            kinds=pooling.kinds,
+            normalize=pooling.normalize,
+            max_length=recipe.data.max_length,
+        )
+        if recipe.teacher is None:
+            task._learn_from_examples(recipe)
+        else:
+            task._learn_from_teacher(recipe, pooling.max_length)
         return task
+
+    def _learn_from_teacher(self, recipe: Any, max_length: int | None) -> None:
+        """Read texts, and have the teacher embed them. max_length: of its folder."""
+        data = recipe.data
+        self.teacher, self.teacher_limit = Teacher.read(recipe.teacher, self.module), max_length
+        self.teacher.check_width(self.module, "the loss")
+        valid = None if data.valid is None else self._part(data.records("valid"), data)
+        self.parts = Parts(self._part(data.records("train"), data), valid, data, recipe.seed)
+
+    def _learn_from_examples(self, recipe: Any) -> None:
+        """Read pairs; what they are decides the loss where the recipe does not name it."""
+        data, objective = recipe.data, recipe.objective
+        largest, width = max(objective.matryoshka, default=0), self.module.config.d_model
+        if largest > width:
+            raise ConfigError(f"[objective] `matryoshka` must be at most {width}, not {largest}.")
+        scored = are_scored(data.records("train").first(1), data.columns)
+        loss = objective.loss or ("cosent" if scored else "multiple-negatives-ranking")
+        self.objective = objective.model_copy(update={"loss": loss})
+        self.budget = data.max_tokens_per_batch
+        self.metric_names = CORRELATIONS if loss in SCORED else SEARCH_SCORES
+        self.goal = self.metric_names[-1] if loss in SCORED else "ndcg@10", "max"
+        train, *valid = (
+            self._examples(data.records(part), data, loss)
+            for part in ("train", *(["valid"] if data.valid is not None else []))
+        )
+        whole = data.model_copy(update={"max_tokens_per_batch": sys.maxsize})
+        self.parts = Parts(train, next(iter(valid), None), whole, recipe.seed)
+
+    def _examples(self, rows: RowReader, data: VectorsData, loss: str) -> ExamplesPart:
+        """The examples of rows with the numbers of scored pairs, (N,), otherwise zeros.
+
+        Raises:
+            DataError: a row is not what the loss learns from, or none is left.
+        """
+        file, report = rows.file_of(0), ReadReport((rows.file_of(0),))
+        texts, numbers, lines = list[list[str]](), list[float](), []
+        for line, row in rows.numbered():
+            report.read += 1
+            number = 0.0
+            if loss in SCORED:
+                *row, number = scored_pair(row, file, line, SCORED[loss])
+            of_row = [text for text in texts_in(row) if text.strip()]
+            if len(of_row) < FEWEST.get(loss, 2) or not (row[0].strip() and row[1].strip()):
+                report.note("text missing, example left out", line)
+                continue
+            texts.append(of_row)
+            numbers.append(number)
+            lines.append(line)
+        flat = iter(self.input_format.encode([(text,) for text in chain.from_iterable(texts)]))
+        encoded = [list(islice(flat, len(of_row))) for of_row in texts]
+        counts = [max(map(len, inputs)) for inputs in encoded]
+        indices = kept_examples(counts, self.input_format.max_length, lines, data, report)
+        inputs = GroupedInputs.of(
+            [[self.input_format.truncate(item) for item in encoded[i]] for i in indices]
+        )
+        kept_rows = [(*texts[i], numbers[i]) if loss in SCORED else texts[i] for i in indices]
+        return ExamplesPart(inputs, torch.tensor([numbers[i] for i in indices]), report, kept_rows)
 
     def _part(self, rows: RowReader, data: VectorsData) -> Part:
         """The texts of rows, and the teacher's vectors of them, (N, D).
@@ -148,7 +259,7 @@ class Embedder(EncoderTask):
         report, texts, lines = ReadReport((rows.file_of(0),)), [], []
         for line, row in rows.numbered():
             report.read += 1
-            if not (row_texts := [text for text in row if text.strip()]):
+            if not (row_texts := [text for text in texts_in(row) if text.strip()]):
                 report.note("empty, example left out", line)
             texts += row_texts
             lines += [line] * len(row_texts)
@@ -176,28 +287,69 @@ class Embedder(EncoderTask):
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
+        objective, columns = recipe.objective, recipe.data.columns
+        if recipe.teacher is None:
+            loss = objective.loss or "cosent"
+            for name in objective.unused(loss):
+                yield f"objective.{name}", f"is no option of the loss {loss}. Leave it out."
+            return
+        names = tuple(EmbeddingObjective.model_fields)
+        yield from differing(objective, "objective", names, "is of examples without a [teacher]")
+        if plain_names(map(str, columns[-1:])) in [[name] for name in TARGETS]:
+            yield (
+                "data.columns",
+                "names a target, but with a [teacher] all are texts. Leave it out.",
+            )
         if recipe.data.test is not None:
             yield "data.test", "has no target here. Use: regard evaluate FOLDER FILE"
 
     def losses(self, batch: Any, carry: None = None) -> tuple[dict[str, tuple[Tensor, int]], None]:
-        """The sum of the squared distances from the teacher's vectors, and the number of texts."""
-        vectors = self._vectors(self.completed(batch).texts, int(batch.texts.lengths.sum()))
-        targets = moved(self._parts().train.targets[batch.numbers.cpu()], vectors.device)
-        return {"loss": (F.mse_loss(vectors, targets, reduction="sum"), len(batch))}, None
+        """The objective times the number of examples; of a teacher the sum of the squared distances
+        from its vectors. And the number of examples.
+        """
+        vectors, targets = self._vectors_in_parts(batch.texts), self._parts().train.targets
+        of_batch = moved(targets[batch.numbers.cpu()], vectors.device)
+        if self.teacher is not None:
+            return {"loss": (F.mse_loss(vectors, of_batch, reduction="sum"), len(batch))}, None
+        examples = ExampleVectors.of(vectors, batch.sizes, _numbered(batch.texts), of_batch)
+        return {"loss": (len(batch) * self.objective.value(examples), len(batch))}, None
 
-    def _vectors(self, texts: Sequences, count: int) -> Tensor:
-        """The vectors of padded texts of `count` tokens, (B, D) float32."""
+    def _vectors_in_parts(self, texts: Sequences) -> Tensor:
+        """The vectors of padded texts on the CPU, (N, D) float32, in parts of similar lengths."""
+        lengths = texts.lengths.numpy()
+        if not self.budget or len(lengths) * texts.width <= self.budget:
+            return self._vectors(texts)
+        order = np.argsort(-lengths, kind="stable")
+        parts = [
+            checkpoint(self._vectors, shortened(texts, torch.from_numpy(rows)), use_reentrant=False)
+            for rows in cut(order, lengths[None, order], self.budget)
+        ]
+        return torch.cat(parts)[torch.from_numpy(np.argsort(order)).to(parts[0].device)]
+
+    def _vectors(self, texts: Sequences) -> Tensor:
+        """The vectors of padded texts on the CPU, (B, D) float32."""
+        count = int(texts.lengths.sum())
+        texts = self.module.encoder.complete(texts, self.tokenizer).to(device_of(self.module))
         inputs = self.as_read(texts)
-        states = inputs.pad(self.module.encoder.encode(inputs))  # (B, T, D)
-        return self.pooling.unpadded(tokens_of(states, texts.keep, count), texts.lengths).float()
+        hidden = self.module.encoder.encode(inputs)  # (B, T, D), or (1, N, D) without padding
+        states = (
+            tokens_of(hidden, texts.keep, count) if inputs.layout is None else hidden[0, :count]
+        )
+        return self.pooling.unpadded(states.float(), texts.lengths)
 
     def measured(self, valid: Part) -> dict[str, float]:
-        """The mean squared distance from the teacher's vectors, and the mean cosine with them."""
+        """The scores of searches, or of scored pairs the correlations; with a teacher the mean
+        squared distance from its vectors, and the mean cosine with them.
+        """
+        if isinstance(valid, ExamplesPart):
+            scored = self.objective.loss in SCORED
+            scores = self._correlations(valid.rows) if scored else self._searches(valid.rows)
+            values = [score.value for score in scores.named]
+            return dict(zip(self.metric_names, values, strict=False))
         inputs, targets, predicted = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
         with torch.no_grad(), evaluating(self.module):
             for batch in watched(inputs.longest_first(self.input_format.pad, max_tokens=8192)):
-                vectors = self._vectors(self.completed(batch).texts, int(batch.texts.lengths.sum()))
-                predicted[batch.numbers] = vectors.cpu()
+                predicted[batch.numbers] = self._vectors(batch.texts).cpu()
         return {
             "loss": float((predicted - targets).square().sum(-1).mean()),
             "cosine": float(torch.cosine_similarity(predicted, targets, dim=-1).mean()),
@@ -227,41 +379,80 @@ class Embedder(EncoderTask):
         vectors = self.embed(texts, too_long=too_long)
         return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
+    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Any:
+        """The pairs of a file, or the searches of a folder."""
+        if is_path(files[0]) and Path(files[0]).is_dir():
+            return SearchData.read(Path(files[0]))
+        return pair_rows(files[0], columns)
+
     def evaluate(
         self,
-        rows: RowReader | Iterable[Sequence[Any]],
+        rows: RowReader | SearchData | Iterable[Sequence[Any]],
         *,
         columns: Sequence[int | str] = (),
         too_long: TooLong = "truncate",
     ) -> Scores:
-        """Pearson's and Spearman's correlation of cosines with judgements.
+        """Pearson's and Spearman's correlation of cosines with judgements; or nDCG@10, MRR@10 and
+        recall of searches.
 
-        rows: (text, text, number).  columns: of a table.
+        rows: (text, text, number); pairs (anchor, positive), of which each anchor searches its
+            positives among all; or the searches of a folder of BEIR, by its path.  columns: of a
+            table.
 
         Raises:
-            DataError: a row has no number in its third field.
+            DataError: a row has no number in its third field, as the first row has, or is no pair.
         """
-        rows = self.with_columns(rows, columns)
-        rows = rows if isinstance(rows, RowReader) else read(rows)
-        numbered = list(rows.numbered())
-        judgements = [_number(row, rows.file_of(0), line) for line, row in numbered]
-        vectors = [
-            self.embed([row[side] for _, row in numbered], normalize=True, too_long=too_long)
-            for side in (0, 1)
-        ]
-        cosines = np.einsum("nd,nd->n", *vectors)
+        data: Any = self.with_columns(rows, columns)
+        if isinstance(data, SearchData):
+            return data.scores(self, too_long)
+        data = data if isinstance(data, RowReader) else pair_rows(data)
+        numbered, file = list(data.numbered()), data.file_of(0)
+        if len(numbered[0][1]) < 2 or are_scored([numbered[0][1]]):
+            return self._correlations(
+                [scored_pair(row, file, line) for line, row in numbered], too_long
+            )
+        return self._searches([row for _, row in numbered], too_long)
+
+    def _correlations(
+        self, rows: Sequence[Sequence[Any]], too_long: TooLong = "truncate"
+    ) -> Scores:
+        """Pearson's and Spearman's correlation of cosines with the numbers of scored pairs."""
+        first, second, numbers = zip(*rows, strict=True)
+        options: Any = {"normalize": True, "too_long": too_long}
+        cosines = np.einsum("nd,nd->n", *(self.embed(list(x), **options) for x in (first, second)))
         metrics = Pearson(), Spearman()
         for metric in metrics:
-            metric.add(cosines, judgements)
+            metric.add(cosines, numbers)
         return Scores(metric.result() for metric in metrics)
 
+    def _searches(self, rows: Sequence[Sequence[Any]], too_long: TooLong = "truncate") -> Scores:
+        """The scores of searching the positive of each anchor among all."""
+        return SearchData.of_pairs(rows).scores(self, too_long)
 
-def _number(row: Sequence[Any], file: str, line: int) -> float:
-    if len(row) != 3:
-        raise DataError(
-            file,
-            line,
-            f"has {len(row)} fields, but these must be two texts and how alike they are.",
-            "Name the three columns, such as 5,6,4.",
-        )
-    return number_in(row[2], file, line)
+
+def _pooling_of(recipe: Any) -> Pooling:
+    """How the vectors of texts are pooled: as the teacher pools its own, by the mean where its
+    folder does not say it; otherwise by the options, and as the folder that training starts from.
+    """
+    if recipe.teacher is not None:
+        return read_pooling(recipe.teacher.path) or Pooling()
+    pooling, objective = Pooling(normalize=True), recipe.objective
+    if starts_from_folder(recipe):
+        pooling = read_pooling(open_folder(recipe.model.path).path) or pooling
+    kinds = pooling.kinds if objective.pooling is None else (objective.pooling,)
+    normalize = pooling.normalize if objective.normalize is None else objective.normalize
+    return Pooling(kinds, normalize)
+
+
+def shortened(texts: Sequences, rows: Tensor) -> Sequences:
+    """The padded texts of these indices, as wide as the longest of them."""
+    chosen = texts.select(rows)
+    width = int(chosen.lengths.max())
+    segments = None if chosen.segments is None else chosen.segments[:, :width]
+    return replace(chosen, ids=chosen.ids[:, :width], segments=segments)
+
+
+def _numbered(texts: Sequences) -> Tensor:
+    """A number for each padded text, (N,), the same for texts of the same tokens."""
+    rows = torch.cat([texts.lengths[:, None], texts.ids.masked_fill(~texts.keep, 0)], 1)
+    return rows.unique(dim=0, return_inverse=True)[1]

@@ -22,7 +22,7 @@ from pydantic import (
 
 from regard import decoding
 from regard.call_options import DecodingFields, with_fields
-from regard.data.readers import RowReader, read
+from regard.data.readers import RowReader, columns_in_header, read
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
 from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath
@@ -179,6 +179,18 @@ class TableOptions(Options):
         """These columns of a table; values of `lists` may be lists."""
         options: dict[str, Any] = self.model_dump(include={*TABLE_OPTIONS})
         return read(source, columns, lists=lists, **options)
+
+
+def with_columns_of_header(data: Any) -> Any:
+    """The options of a table with the `columns` that its header names, where none are given.
+
+    Raises:
+        ConfigError: the names do not tell which columns they are.
+    """
+    if "columns" in data.model_fields_set:
+        return data
+    columns = columns_in_header(data.train, data.format, data.delimiter, data.header)
+    return data.model_copy(update={"columns": columns}) if columns else data
 
 
 TABLE_OPTIONS = tuple(TableOptions.model_fields)

@@ -17,7 +17,6 @@ from regard.data import RowReader, read
 from regard.data.batches import moved
 from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
 from regard.data.in_memory import column_names, infer_columns
-from regard.data.readers import columns_in_header
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
@@ -26,7 +25,13 @@ from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.encoder_training import AuxiliaryLM, label_fields
 from regard.tasks.encoding import EncoderTask, Part, Parts, kept_examples
-from regard.tasks.sections import EncoderData, EncoderRecipe, TableOptions, differing
+from regard.tasks.sections import (
+    EncoderData,
+    EncoderRecipe,
+    TableOptions,
+    differing,
+    with_columns_of_header,
+)
 
 Target = int | float | list[float]
 ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its file and its line
@@ -54,10 +59,8 @@ class TextsData(TableOptions, EncoderData):
         return len(self.columns) == 3
 
     def with_named_columns(self) -> Self:
-        if "columns" in self.model_fields_set:
-            return self
-        columns = columns_in_header(self.train, self.format, self.delimiter, self.header)
-        return self.model_copy(update={"columns": columns}) if columns else self
+        data: Self = with_columns_of_header(self)
+        return data
 
     def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
         """These columns of a file."""
