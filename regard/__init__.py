@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.tasks.folders import load as load
     from regard.tasks.folders import quantize as quantize
     from regard.tasks.folders import save as save
+    from regard.tasks.search_index import mine_negatives as mine_negatives
     from regard.tasks.search_index import search as search
     from regard.text.tokenizer import Tokenizer as Tokenizer
     from regard.training.interrupt import Interrupted as Interrupted
@@ -57,7 +58,7 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
             "sharded.driver": "predict_files",
             "sharded.parts": "FileResults",
             "tasks.folders": "evaluate load quantize save",
-            "tasks.search_index": "search",
+            "tasks.search_index": "mine_negatives search",
             "tasks": "ListedModel list_models",
             "text.tokenizer": "Tokenizer",
             "training.interrupt": "Interrupted",

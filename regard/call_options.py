@@ -79,6 +79,10 @@ class VectorFields(TypedDict, total=False):
     normalize: Annotated[
         bool | None, "Scale vectors to length 1 or not; default: as the folder says."
     ]
+    truncate_dim: Annotated[
+        option_types.Count | None,
+        "Keep the first N dimensions of the vector of a text, of a model trained for it.",
+    ]
     precision: Annotated[Precision | None, "Compute matrix products in this precision."]
 
 

@@ -445,14 +445,14 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
     """The vectors of texts, pooled as the model's folder says.
 
     Raises:
-        ConfigError: `dimensions` is not the length of a vector.
+        ConfigError: `dimensions` is more than the length of a vector.
     """
     task = cast(EmbedsTexts, served.task)
-    embedder = VectorBatches.of(task.text_encoder())
+    embedder = VectorBatches.of(task.text_encoder(), truncate_dim=request.dimensions)
     if request.dimensions not in (None, embedder.width):
         raise ConfigError(
-            f"`dimensions` must be {embedder.width}, the length of this model's vectors, but is "
-            f"{request.dimensions}."
+            f"`dimensions` must be at most {embedder.width}, the length of this model's vectors, "
+            f"but is {request.dimensions}."
         )
     number = 16 / 3 if request.encoding_format == "base64" else NUMBER  # bytes
     check_answer_size(number * embedder.width * len(request.items()), "Send fewer texts.")

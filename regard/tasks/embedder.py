@@ -224,13 +224,18 @@ class _OfTexts:
 
 @dataclass(frozen=True)
 class TextVectors(_OfTexts):
-    """A vector per text."""
+    """A vector per text; with `truncate_dim` its first dimensions."""
 
     pooling: Pooling
+    truncate_dim: int | None = None
     chunk = 1024
 
     def vectors(self, states: Tensor, sizes: Tensor, encoded: EncodedTexts) -> Tensor:
-        return self.pooling.unpadded(states, sizes)
+        vectors = self.pooling.unpadded(states, sizes)
+        if self.truncate_dim is None:
+            return vectors
+        vectors = vectors[:, : self.truncate_dim]
+        return F.normalize(vectors, dim=1) if self.pooling.normalize else vectors
 
 
 @dataclass(frozen=True)
@@ -312,7 +317,11 @@ def _with_template(ids: list[int], input_format: InputFormat) -> EncoderInput:
 
 
 def unit_of(
-    granularity: Granularity, pooling: str | None, normalize: bool | None, of_folder: Pooling
+    granularity: Granularity,
+    pooling: str | None,
+    normalize: bool | None,
+    of_folder: Pooling,
+    truncate_dim: int | None = None,
 ) -> TextVectors | WordVectors | TokenVectors:
     """What a vector represents, and how it is pooled.
 
@@ -323,7 +332,9 @@ def unit_of(
         kinds = of_folder.kinds if pooling is None else (OTHER_NAMES.get(pooling, pooling),)
         check_choice("pooling", kinds[0], KINDS)
         normalize = of_folder.normalize if normalize is None else normalize
-        return TextVectors(replace(of_folder, kinds=kinds, normalize=normalize))
+        return TextVectors(replace(of_folder, kinds=kinds, normalize=normalize), truncate_dim)
+    if truncate_dim is not None:
+        raise ConfigError("`truncate_dim` is of vectors of whole texts.")
     if granularity == "token":
         if pooling is not None:
             raise ConfigError("A token has one vector: there is nothing that `pooling` could pool.")
@@ -376,12 +387,14 @@ class VectorBatches:
             raise ConfigError("`combine` is for several layers, such as layers=[-2, -1].")
         pooling, normalize = named.get("pooling"), named.get("normalize")
         budget = named.get("max_tokens_per_batch")
-        check_at_least(1, max_tokens_per_batch=budget)
+        size = named.get("truncate_dim")
+        check_at_least(1, max_tokens_per_batch=budget, truncate_dim=size)
+        granularity = named.get("granularity", "sentence")
         return cls(
             source.encoder,
             source.input_format,
             choice_of(named.get("layers", -1), named.get("combine", "concat")),
-            unit_of(named.get("granularity", "sentence"), pooling, normalize, source.pooling),
+            unit_of(granularity, pooling, normalize, source.pooling, size),
             precision,
             batch_budget(source.encoder) if budget is None else budget,
         )
@@ -390,7 +403,10 @@ class VectorBatches:
     def width(self) -> int:
         """The length of a vector, D."""
         width = self.choice.width(self.encoder.config.d_model)
-        return width * len(self.unit.pooling.kinds) if isinstance(self.unit, TextVectors) else width
+        if not isinstance(self.unit, TextVectors):
+            return width
+        width *= len(self.unit.pooling.kinds)
+        return min(width, self.unit.truncate_dim or width)
 
     def chunks(
         self, texts: Iterable[Any], too_long: batching.TooLong

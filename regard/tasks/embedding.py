@@ -37,7 +37,7 @@ from regard.data.in_memory import is_path, plain_names
 from regard.data.sampler import cut
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.habit_names import TARGETS
 from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Scores, Spearman
@@ -209,6 +209,10 @@ class Embedder(EncoderTask):
             raise ConfigError(f"[objective] `matryoshka` must be at most {width}, not {largest}.")
         scored = are_scored(data.records("train").first(1), data.columns)
         loss = objective.loss or ("cosent" if scored else "multiple-negatives-ranking")
+        if scored and loss not in SCORED:
+            problem = f"has a number in the third field, which would be a text for {loss}."
+            hint = 'Take loss = "cosent", or name the columns of texts alone.'
+            raise DataError(data.train, None, problem, hint)
         self.objective = objective.model_copy(update={"loss": loss})
         self.budget = data.max_tokens_per_batch
         self.metric_names = CORRELATIONS if loss in SCORED else SEARCH_SCORES
@@ -234,6 +238,9 @@ class Embedder(EncoderTask):
             if loss in SCORED:
                 *row, number = scored_pair(row, file, line, SCORED[loss])
             of_row = [text for text in texts_in(row) if text.strip()]
+            if len(row) < 2:
+                hint = "Give pairs of texts, or a [teacher], which learns from single ones."
+                raise DataError(file, line, "has 1 field, but a pair has two.", hint)
             if len(of_row) < FEWEST.get(loss, 2) or not (row[0].strip() and row[1].strip()):
                 report.note("text missing, example left out", line)
                 continue
@@ -335,7 +342,8 @@ class Embedder(EncoderTask):
         states = (
             tokens_of(hidden, texts.keep, count) if inputs.layout is None else hidden[0, :count]
         )
-        return self.pooling.unpadded(states.float(), texts.lengths)
+        states = states.to(torch.promote_types(states.dtype, torch.float32))
+        return self.pooling.unpadded(states, texts.lengths)
 
     def measured(self, valid: Part) -> dict[str, float]:
         """The scores of searches, or of scored pairs the correlations; with a teacher the mean

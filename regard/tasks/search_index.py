@@ -29,6 +29,7 @@ from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EmbedsTexts, TextMatch, best_matches, products
 from regard.tasks.encoder_training import weights_digest
 from regard.tasks.folders import Model, as_task, load
+from regard.tasks.retrieval import SearchData, pair_rows
 from regard.tasks.task import Task
 
 FACTS, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
@@ -210,3 +211,60 @@ def search(
     searched: Any = model if isinstance(model, SearchIndex) else as_task(model)
     matches: list[TextMatch] = searched.search(query, *own_texts, top_k=top_k, **options)
     return matches
+
+
+def mine_negatives(
+    model: Model,
+    pairs: Any,
+    *,
+    corpus: Sequence[str] = (),
+    num_negatives: int = 3,
+    range_min: int = 0,
+    range_max: int = 100,
+    relative_margin: float | None = None,
+    columns: Sequence[int | str] = (),
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Hard negatives for pairs: texts that a model finds similar to an anchor, but that are none of
+    its positives (Karpukhin et al. 2020, section 3.2).
+
+        regard.train(task="embedding", train=regard.mine_negatives(model, "pairs.csv"), ...)
+
+    Args:
+        pairs: a file, or rows in memory, of anchors and positives.
+        corpus: texts that are searched beside all positives.
+        num_negatives: the most of an anchor; with fewer or none the pair stays.
+        range_min, range_max: which ranks of its search, without its positives, are negatives: from
+            `range_min`, from 0, to before `range_max`. The first ones may be true positives.
+        relative_margin: the cosine of a negative is at most 1 - `relative_margin` times that of the
+            positive.
+        columns: of the anchors and the positives in a table; (): chosen by their names.
+        options: of `embed`.
+
+    Returns:
+        Rows with "anchor", "positive" and "negatives", a list.
+
+    Raises:
+        ConfigError: an option is out of its range; the model gives no vectors.
+        DataError: the pairs cannot be read.
+    """
+    check_at_least(1, num_negatives=num_negatives, range_max=range_max - range_min)
+    rows = list(dict.fromkeys((row[0], row[1]) for row in pair_rows(pairs, columns)))
+    relevant = SearchData.of_pairs(rows).relevant
+    texts = list(dict.fromkeys([positive for _, positive in rows] + list(corpus)))
+    index = SearchIndex.build(as_task(model), texts, **options)
+    most = range_max + 1 + max(map(len, relevant.values()))  # its positives and itself are left out
+    cosines = {
+        anchor: {match.text: match.score for match in matches}
+        for anchor, matches in zip(relevant, index.search(list(relevant), most), strict=True)
+    }
+    mined = []
+    for anchor, positive in rows:
+        ranked, most_alike = cosines[anchor], np.inf
+        if relative_margin is not None:  # a positive below all that was found leaves none
+            most_alike = (1 - relative_margin) * ranked.get(positive, -np.inf)
+        others = [text for text in ranked if text not in relevant[anchor] and text != anchor]
+        chosen = [text for text in others[range_min:range_max] if ranked[text] <= most_alike]
+        negatives = chosen[:num_negatives]
+        mined.append({"anchor": anchor, "positive": positive, "negatives": negatives})
+    return mined
