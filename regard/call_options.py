@@ -80,7 +80,7 @@ class VectorFields(TypedDict, total=False):
         bool | None, "Scale vectors to length 1 or not; default: as the folder says."
     ]
     truncate_dim: Annotated[
-        option_types.Count | None,
+        of.Count | None,
         "Keep the first N dimensions of the vector of a text, of a model trained for it.",
     ]
     precision: Annotated[Precision | None, "Compute matrix products in this precision."]

@@ -14,7 +14,7 @@ import regard
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = (
     "train resume load save quantize export compare cross_validate sweep evaluate predict_files "
-    "search look serve list_models"
+    "search mine_negatives look serve list_models"
 )
 ERRORS = (
     "RegardError ConfigError DataError CheckpointError MissingExtra NotSupportedError Interrupted"

@@ -231,6 +231,10 @@ def test_openais_client_receives_what_the_tasks_compute(service, address):
         client.completions.create(**{**PROMPT, "model": "no"})
     with pytest.raises(openai.BadRequestError, match="best_of"):
         client.completions.create(**PROMPT, best_of=2)
+    short = client.embeddings.create(model="embedding", input="a mat", dimensions=3).data[0]
+    task = service.models.all["embedding"].task
+    expected = task.embed("a mat", truncate_dim=3).tolist()
+    assert short.embedding == pytest.approx(expected, abs=1e-6)
 
 
 def test_langchains_client_receives_what_the_tasks_compute(service, address):
@@ -266,7 +270,7 @@ def test_fields_that_change_nothing_are_accepted_and_others_are_errors(service):
         ("/v1/chat/completions", "messages", [{"role": "developer", "content": "a"}]),
         ("/v1/chat/completions", "messages", [{"role": "system", "content": "a"}]),
         ("/v1/chat/completions", "messages", [{"role": "user", "content": [{"type": "image"}]}]),
-        ("/v1/embeddings", "dimensions", 3),
+        ("/v1/embeddings", "dimensions", 300),
         ("/v1/embeddings", "input", [5, 10**6]),
     ):
         fields = {"model": "embedding", "input": "a"} if "embed" in path else HELLO
