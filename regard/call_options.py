@@ -86,6 +86,48 @@ class VectorFields(TypedDict, total=False):
     precision: Annotated[Precision | None, "Compute matrix products in this precision."]
 
 
+class StateFields(TypedDict, total=False):
+    """How a model that carries a state reads a text for its perplexity."""
+
+    target_length: Annotated[
+        of.Count | None,
+        "Read N tokens at a time with a recurrent state; default: the model's own number, or any.",
+    ]
+    memory_length: Annotated[
+        of.CountOrZero | None,
+        "Keep N positions in Transformer-XL's memory; default: as in training.",
+    ]
+    max_distance: Annotated[
+        of.Count | None,
+        "Clamp distances of Transformer-XL at N positions; default: as in training.",
+    ]
+    neural_cache: Annotated[
+        of.Count | None, "Add a neural cache of N positions (Grave et al. 2017)."
+    ]
+    neural_cache_theta: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
+        "The flatness theta of the neural cache's distribution; default: 0.3.",
+    ]
+    neural_cache_weight: Annotated[
+        Annotated[float, Field(ge=0, lt=1)] | None,
+        "The weight of the neural cache in the mixture with the model; default: 0.1.",
+    ]
+
+
+class PerplexityFields(StateFields, total=False):
+    """How a text is read for its perplexity, where it differs from the model's own settings."""
+
+    window: Annotated[
+        of.Count | None,
+        "Score a text in windows of N tokens; default: the model's context, or for a model that "
+        "carries a state the whole text.",
+    ]
+    stride: Annotated[
+        of.Count | None,
+        "Begin a new window every N tokens; default: its length, without overlap.",
+    ]
+
+
 def with_fields(base: type[BaseModel], *options: Any) -> Any:
     """A model with the options as further fields, None where they are not given."""
     fields = {

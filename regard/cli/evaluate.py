@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from typer import Argument
 
+from regard.call_options import PerplexityFields
 from regard.cli import console, options
-from regard.cli.options import check_none, flag, given
+from regard.cli.options import check_none, flag
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,123 +23,62 @@ if TYPE_CHECKING:
 Part = Literal["valid", "test"]
 Columns = list[int | str]  # of a table, by number or name
 Files = list[Path] | None
-PAIRS, PROMPTS = "--minimal-pairs", "--template"
-OF_PROMPTS = ("answer", "choices", "shots", "examples", "examples_seed", "too_long")
 
 
-@dataclass(frozen=True)
-class PerplexityOptions:
-    """How a text is read for its perplexity, where it differs from the model's own settings."""
+class FewShotFields(TypedDict, total=False):
+    """Questions as prompts: how each row becomes one, and which solved examples are before it."""
 
-    window: int | None = flag("Perplexity: score the text in windows of N tokens.")
-    stride: int | None = flag("Perplexity: begin a new window every N tokens.")
-    target_length: int | None = flag("Perplexity: let a recurrent state read N tokens at a time.")
-    memory_length: int | None = flag("Perplexity: keep N positions in Transformer-XL's memory.")
-    max_distance: int | None = flag("Perplexity: clamp distances of Transformer-XL at N positions.")
-    neural_cache: int | None = flag(
-        "Perplexity: add a neural cache of N positions (Grave et al. 2017)."
-    )
-    neural_cache_theta: float | None = flag(
-        "The flatness theta of the neural cache's distribution."
-    )
-    neural_cache_weight: float | None = flag(
-        "The weight of the neural cache in the interpolated distribution."
-    )
+    template: Annotated[str | None, "Turn each row into this prompt, with fields such as {text}."]
+    answer: Annotated[str | None, "With --template: the field with the right answer."]
+    choices: Annotated[
+        str | None,
+        "With --template: labels with texts, 0=bad,1=good, or the field of choices.",
+    ]
+    shots: Annotated[int | None, "With --template: write N solved examples before each question."]
+    examples: Annotated[Path | None, "With --template: draw the solved examples from this file."]
+    examples_seed: Annotated[int | None, "With --template: draw the examples with this seed."]
+    too_long: Annotated[
+        Literal["error", "truncate"] | None,
+        "With --template: what happens to prompts beyond the context.",
+    ]
 
 
-@dataclass(frozen=True)
-class ZeroShotOptions:
-    """Minimal pairs, or questions as prompts; by default none of them."""
+def _few_shot(task: Task, files: Sequence[Path], prompts: dict[str, Any]) -> list[Score]:
+    """The scores of a language model on questions as prompts.
 
-    minimal_pairs: bool = flag("Score pairs of which one sentence is grammatical.", False)
-    pairs_per_set: int | None = flag("Minimal pairs: use the first N pairs of each set.")
-    template: str | None = flag(
-        "Few-shot evaluation: turn each row into this prompt, with fields such as {text}."
-    )
-    answer: str | None = flag(
-        "Few-shot evaluation: the field with the right answer.", metavar="FIELD"
-    )
-    choices: str | None = flag(
-        "Few-shot evaluation: labels with texts, 0=bad,1=good, or the field of choices.",
-        metavar="CHOICES",
-    )
-    shots: int | None = flag("Few-shot evaluation: write N solved examples before each question.")
-    examples: Path | None = flag(
-        "Few-shot evaluation: draw the solved examples from this file.", metavar="FILE"
-    )
-    examples_seed: int | None = flag("Few-shot evaluation: draw the examples with this seed.")
-    too_long: Literal["error", "truncate"] | None = flag(
-        "Few-shot evaluation: what happens to prompts beyond the context."
-    )
+    Raises:
+        ConfigError: an option is missing, or would have no effect.
+    """
+    from regard.tasks.few_shot import PromptTemplate, few_shot_scores
 
-    def test(self) -> str | None:
-        """The option that says what is asked; None where none does.
+    if missing := [name for name in ("template", "answer") if name not in prompts]:
+        raise ConfigError(f"Questions as prompts need --{missing[0]}.")
+    if not prompts.get("shots"):
+        names = ("examples", "examples_seed")
+        check_none("without --shots", {name: prompts.get(name) for name in names})
+    choices: Any = prompts.get("choices")
+    if choices is not None and "=" in choices:
+        pairs = (part.partition("=") for part in choices.split(","))
+        choices = {label.strip(): text.strip() for label, _, text in pairs}
+    text = prompts["template"].replace("\\n", "\n")  # a shell gives two characters
+    template = PromptTemplate(text, prompts["answer"], choices)
+    shown: Any = {
+        "shots": prompts.get("shots", 0),
+        "pool": prompts.get("examples"),
+        "seed": prompts.get("examples_seed", 1),
+        "too_long": prompts.get("too_long", "error"),
+    }
+    model = _language_model(task, "--template")
+    return [score for file in files for score in few_shot_scores(model, file, template, **shown)]
 
-        Raises:
-            ConfigError: an option would be without effect, or lacks another.
-        """
-        if not self.minimal_pairs:
-            check_none(f"without {PAIRS}", {"pairs_per_set": self.pairs_per_set})
-        if self.template is None:
-            check_none(f"without {PROMPTS}", {name: getattr(self, name) for name in OF_PROMPTS})
-            return PAIRS if self.minimal_pairs else None
-        check_none(f"with {PROMPTS}, another test", {"minimal_pairs": self.minimal_pairs})
-        if not self.answer:
-            raise ConfigError(f"{PROMPTS} needs --answer, the field with the right answer.")
-        if bool(self.shots) != (self.examples is not None):
-            raise ConfigError("--shots and --examples need each other: give both or none.")
-        if not self.shots:
-            check_none("without --shots", {"examples_seed": self.examples_seed})
-        return PROMPTS
 
-    def scores(self, task: Task, files: Sequence[Path]) -> list[Score]:
-        """The scores of what is asked.
+def _minimal_pairs(task: Task, files: Sequence[Path], count: int | None) -> list[Score]:
+    """The score of the likelihoods of pairs of sentences; count: of the pairs of each set."""
+    from regard.data import read_minimal_pairs
+    from regard.tasks.log_likelihoods import minimal_pair_scores
 
-        Raises:
-            ConfigError: no file is given, or the model cannot be asked that.
-        """
-        if not files:
-            raise ConfigError("The test needs --data: the file of its rows.")
-        if self.template is None or self.answer is None:
-            from regard.data import read_minimal_pairs
-            from regard.tasks.log_likelihoods import minimal_pair_scores
-
-            several = (read_minimal_pairs(file, pairs_per_set=self.pairs_per_set) for file in files)
-            return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
-        from regard.tasks.few_shot import PromptTemplate, few_shot_scores
-
-        model = _language_model(task, PROMPTS)
-        text = self.template.replace("\\n", "\n")  # a shell gives two characters
-        template = PromptTemplate(text, self.answer, self.texts_of_choices())
-        shown: Any = {
-            "shots": self.shots or 0,
-            "pool": self.examples,
-            "seed": 1 if self.examples_seed is None else self.examples_seed,
-            "too_long": self.too_long or "error",
-        }
-        return [
-            score for file in files for score in few_shot_scores(model, file, template, **shown)
-        ]
-
-    def texts_of_choices(self) -> dict[str, str] | str | None:
-        """The text of each label; or the field with the choices of each row.
-
-        Raises:
-            ConfigError: a part is no label with its text, or repeats one.
-        """
-        if self.choices is None or "=" not in self.choices:
-            return self.choices
-        texts: dict[str, str] = {}
-        for part in self.choices.split(","):
-            label, is_pair, text = (side.strip() for side in part.partition("="))
-            if not is_pair or not text or label in texts:
-                problem = "repeats a label" if label in texts else "is no label with its text"
-                raise ConfigError(
-                    f"--choices: {part!r} {problem}. Write labels with texts, such as "
-                    "0=bad,1=good; texts with commas are those of a field of each row."
-                )
-            texts[label] = text
-        return texts
+    several = (read_minimal_pairs(file, pairs_per_set=count) for file in files)
+    return [minimal_pair_scores(task, [pair for pairs in several for pair in pairs])]
 
 
 def _language_model(task: Task, flag: str) -> TextGenerator:
@@ -152,8 +91,8 @@ def _language_model(task: Task, flag: str) -> TextGenerator:
 
 @options.with_opening
 @options.with_decoding
-@options.with_flags("zero_shot", ZeroShotOptions)
-@options.with_flags("perplexity", PerplexityOptions, given)
+@options.with_flags("few_shot", FewShotFields)
+@options.with_flags("perplexity", PerplexityFields)
 def evaluate(
     model: options.ModelFolder,
     more: Annotated[
@@ -166,11 +105,13 @@ def evaluate(
     delimiter: options.Delimiter = None,
     valid: bool = flag("Score on the validation data of the recipe.", False),
     last_word: bool = flag("Score the prediction of the last word of each line.", False),
+    minimal_pairs: bool = flag("Score pairs of which one sentence is grammatical.", False),
+    pairs_per_set: int | None = flag("With --minimal-pairs: use the first N pairs of each set."),
     as_json: options.AsJson = False,
     *,
     opening: options.Opening,
     perplexity: dict[str, Any],
-    zero_shot: ZeroShotOptions,
+    few_shot: dict[str, Any],
     decoding: dict[str, Any],
 ) -> None:
     """Score a model on the test data of its recipe, or others.
@@ -181,41 +122,45 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 
-    asked = zero_shot.test()
-    if asked:
+    if minimal_pairs or few_shot:
+        if not files:
+            raise ConfigError("The test needs --data: the file of its rows.")
         others = {"valid": valid, "last_word": last_word, "columns": columns}
-        check_none(f"with {asked}", {**others, "delimiter": delimiter})
+        others |= {"delimiter": delimiter, **decoding, **perplexity}
+        check_none("with --minimal-pairs or --template", others)
     if files:
         check_none("with --data: it is for the recipe's data", {"valid": valid})
-    if not files:
+    else:
         check_none("without --data", {"delimiter": delimiter})
+    if not minimal_pairs:
+        check_none("without --minimal-pairs", {"pairs_per_set": pairs_per_set})
     chosen: Columns = [int(c) if c.isdecimal() else c for c in options.column_names(columns)]
     part: Part = "valid" if valid else "test"
-    if task.decodes and not files and not asked:
+    if task.decodes and not files:
         files, recipe_columns = _data_of(*_recipe(model), part)
         chosen = chosen or (recipe_columns if len(files) == 1 else [])
-    is_perplexity = isinstance(task, TextGenerator) and not (last_word or asked)
-    if not is_perplexity:
+    if last_word or not isinstance(task, TextGenerator):
         check_none("but on the perplexity of a language model", perplexity)
     counts = Counter[str]()
     with watching(lambda batches: console.with_progress(batches, "evaluating")):
-        if asked:
-            check_none(f"with {asked}", decoding)
-            scores = zero_shot.scores(task, files)
+        if minimal_pairs:
+            check_none("with --minimal-pairs, another test", few_shot)
+            scores = _minimal_pairs(task, files, pairs_per_set)
+        elif few_shot:
+            scores = _few_shot(task, files, few_shot)
         elif last_word or isinstance(task, TextGenerator):
             check_none("on a perplexity", decoding)
             scores = _likelihood(task, files, chosen, delimiter, last_word, perplexity)
         elif task.decodes:
             scores, counts = _outputs(task, files, chosen, delimiter, decoding)
-            console.warn_truncated(
-                counts["truncated"], counts["texts"], task.module.config.max_length
-            )
+            limit = task.module.config.max_length
+            console.warn_truncated(counts["truncated"], counts["texts"], limit)
             console.warn_unfinished(counts["unfinished"], counts["texts"])
         else:
             check_none(f"on the task {task.name}", decoding)
             scores, files = _predictions(task, model, files, chosen, delimiter, part)
     facts = {"model": model, "data": files, "scores": list(map(_facts, scores)), **counts}
-    tables = [str(score.report) for score in scores if asked and score.report]
+    tables = [str(score.report) for score in scores if minimal_pairs and score.report]
     console.show(facts, "\n".join([*tables, *map(str, scores)]), as_json)
 
 

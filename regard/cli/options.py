@@ -10,7 +10,16 @@ from functools import wraps
 from pathlib import Path
 from secrets import token_hex
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints, is_typeddict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from pydantic import TypeAdapter, ValidationError
 from typer import Argument, Option
@@ -139,15 +148,20 @@ def _flag_type(hint: Any) -> Any:
     return (str if others else kind) | None
 
 
+def _as_list(hint: Any, value: Any) -> Any:
+    """The parts of a text between commas, where an option may be a list."""
+    is_list = any(get_origin(kind) is list for kind in get_args(hint))
+    return value.split(",") if is_list and isinstance(value, str) and "," in value else value
+
+
 def _value_of(name: str, hint: Any, value: Any) -> Any:
-    """The value of an option from that of its flag, where commas separate several.
+    """The value of an option from that of its flag.
 
     Raises:
         ConfigError: it has another type, or is out of its bounds.
     """
-    several = isinstance(value, str) and "," in value
     try:
-        return TypeAdapter(hint).validate_python(value.split(",") if several else value)
+        return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         raise ConfigError(type_error_message(name, error.errors(), shown)) from None
 
@@ -162,8 +176,12 @@ def _filled(group: Any, values: dict[str, Any]) -> Any:
         for name, hint in hints.items()
     }
     if is_typeddict(group):
-        chosen = {name: value for name, value in taken.items() if value not in (None, [])}
-        return {name: _value_of(name, hints[name], value) for name, value in chosen.items()}
+        switches = [name for name, hint in hints.items() if hint.__origin__ is bool]
+        chosen = {
+            n: v for n, v in taken.items() if v not in (None, []) and (v or n not in switches)
+        }
+        plain = get_type_hints(group)
+        return {n: _value_of(n, hints[n], _as_list(plain[n], v)) for n, v in chosen.items()}
     return group(**taken)
 
 

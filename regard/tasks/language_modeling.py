@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regard import decoding, habit_names
 from regard.attention.capture import label, muted
+from regard.call_options import StateFields
 from regard.data.batches import Sequences, StreamBatch
 from regard.data.encoder_inputs import InputFormat
 from regard.data.lm_streams import ParallelStreams, SlidingWindows
@@ -36,7 +37,6 @@ from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.inputs import checked_texts, warn_if_file
 from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
 from regard.tasks.stateful_perplexity import (
-    StateKeywords,
     StateOptions,
     carried_likelihood,
     signature,
@@ -76,7 +76,7 @@ class TextGenerator(EmbedsTexts):
         unit: running_text.Unit = "token",
         window: int | None = None,
         stride: int | None = None,
-        **state_options: Unpack[StateKeywords],
+        **state_options: Unpack[StateFields],
     ):
         self.module, self.tokenizer = module, tokenizer
         self.method = method or decoding.options(max_tokens=100)
@@ -431,7 +431,7 @@ class TextGenerator(EmbedsTexts):
         *,
         window: int | None = None,
         stride: int | None = None,
-        **state_options: Unpack[StateKeywords],
+        **state_options: Unpack[StateFields],
     ) -> Scores:
         """Perplexity of a text: a file, a str, or its lines, read once from start to end.
 

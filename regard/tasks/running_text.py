@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from regard.call_options import PerplexityFields, with_fields
 from regard.data.batches import StreamBatch
 from regard.data.corpus import (
     FACTS,
@@ -255,17 +256,11 @@ class LMObjective(Options):
         return (*losses, *([RECONSTRUCTION] if reconstructs else ()))
 
 
-class PerplexitySection(StateOptions):
+class PerplexitySection(with_fields(StateOptions, PerplexityFields)):  # type: ignore[misc]
     """[evaluation]"""
 
     unit: Unit = "token"
     """What perplexity is per: word, token, or character (then bits per character)."""
-    window: int | None = Field(default=None, ge=1)
-    """Tokens that are read at a time. None: the model's context, or for a model that carries a
-    state the whole text."""
-    stride: int | None = Field(default=None, ge=1)
-    """Tokens from one window to the next. None: the window's length, so that windows do not overlap
-    and the first token of each has no context. (Validation in training never overlaps.)"""
 
 
 class LanguageModelingRecipe(sections.DecodingRecipe):

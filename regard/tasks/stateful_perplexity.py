@@ -17,12 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self, TypedDict
+from typing import Any, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
+from regard.call_options import StateFields, with_fields
 from regard.data import ParallelStreams, StreamBatch, TokenArray, WarmedStreams
 from regard.errors import ConfigError
 from regard.models.protocols import Generator, LanguageModel
@@ -104,33 +105,8 @@ def mixed_nats(
     return -mixed, CacheState(every[-cache.size :], tokens[-cache.size :])
 
 
-class StateKeywords(TypedDict, total=False):
-    """`StateOptions` as keywords of a task."""
-
-    target_length: int | None
-    memory_length: int | None
-    max_distance: int | None
-    neural_cache: int | None
-    neural_cache_theta: float | None
-    neural_cache_weight: float | None
-
-
-class StateOptions(Options):
+class StateOptions(with_fields(Options, StateFields)):  # type: ignore[misc]
     """How a model that carries a state reads a text: options of [evaluation]."""
-
-    target_length: int | None = Field(default=None, ge=1)
-    """Tokens that a model with a state reads at a time. None: the model's own number, or where it
-    does not matter any."""
-    memory_length: int | None = Field(default=None, ge=0)
-    """Positions that a Transformer-XL reads before these. None: as many as in training."""
-    max_distance: int | None = Field(default=None, ge=1)
-    """Distances above this one are set to it (Transformer-XL). None: as in training."""
-    neural_cache: int | None = Field(default=None, ge=1)
-    """Positions of a neural cache (Grave et al. 2017) in tests. None: no cache."""
-    neural_cache_theta: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """The sharpness of the distribution of the neural cache. None: 0.3."""
-    neural_cache_weight: float | None = Field(default=None, ge=0, lt=1)
-    """The weight of the neural cache in the mixture with the model's distribution. None: 0.1."""
 
     @model_validator(mode="after")
     def _has_cache(self) -> Self:
