@@ -345,30 +345,29 @@ class Sharding:
         progress: bool | None = None,
     ) -> "ShardedSummary":
         """Compute the rows of the files into a folder with parts of a format."""
-        from regard.sharded.driver import WorkerOptions, compute_files
-        from regard.sharded.manifest import ROWS_PER_PART, ShardedTask
-        from regard.sharded.parts import format_of
+        from regard.sharded.driver import predict_files
 
-        task = ShardedTask(
-            str(work.model.absolute() if work.model.exists() else work.model),
+        named = given(self) | {"executor": self.executor.options(), "format": format}
+        if self.shard is not None:
+            index, _, count = self.shard.partition("/")
+            if not (index.isdecimal() and count.isdecimal()):
+                raise ConfigError(f"--shard must be I/N, such as 1/8, but is {self.shard!r}.")
+            named["shard"] = int(index), int(count)
+        named |= vars(work.opening)
+        results: Any = predict_files(
+            work.model,
+            list(inputs),
             work.verb,
-            format_of(work.verb, format),
-            tuple(column_names(work.columns)),
-            work.too_long,
-            threads=self.threads or 1,
-            options=dict(work.options) or None,
-            rows_per_part=self.rows_per_part or ROWS_PER_PART,
+            out=out,
+            columns=column_names(work.columns),
             delimiter=work.delimiter,
-            **asdict(work.opening),
+            too_long=work.too_long,
+            progress=progress,
+            **named,
+            **work.options,
         )
-        workers = WorkerOptions(
-            self.workers or 1,
-            self.executor.options(),
-            self.gpus or 0,
-            self.strict,
-            (1, 1) if self.shard is None else _share(self.shard),
-        )
-        return compute_files(task, list(inputs), out, workers, progress=progress)
+        summary: ShardedSummary = getattr(results, "summary", results)
+        return summary
 
 
 def check_results(summary: "ShardedSummary", reasons: Path) -> None:
@@ -381,18 +380,6 @@ def check_results(summary: "ShardedSummary", reasons: Path) -> None:
     """
     if summary.rows and summary.failed == summary.rows:
         raise RegardError(f"No row has a result. The reasons are in {reasons}.")
-
-
-def _share(text: str) -> tuple[int, int]:
-    """The numbers of I/N.
-
-    Raises:
-        ConfigError: the text is not of this form.
-    """
-    index, slash, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal()):
-        raise ConfigError(f"--shard must be I/N, such as 1/8, but is {text!r}.")
-    return int(index), int(count)
 
 
 with_sharding = with_flags("sharding", Sharding)

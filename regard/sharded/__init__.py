@@ -13,7 +13,7 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "driver": "ShardedSummary WorkerOptions compute_files predict_files",
+        "driver": "ShardedSummary predict_files",
         "manifest": "ShardedTask",
         "parts": "FileResults iter_results",
     },

@@ -5,13 +5,13 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
 
 from regard.errors import ConfigError, RegardError, check_at_least
-from regard.executors import ExecutorOptions, Job, make_executor, results_of
+from regard.executors import ExecutorOptions, Job, Json, make_executor, results_of
 from regard.file_writing import replacing, sync
 from regard.progress import Bar, Lines, Silent, clock, reporter
 from regard.sharded.manifest import (
@@ -30,31 +30,6 @@ from regard.training.interrupt import Interrupted
 FUNCTION = "regard.sharded.worker:run"
 LEAST_INTERVAL = 1.0  # seconds between two looks at the files of all parts
 METHODS = ("embed", "predict", "translate", "generate", "tag")
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How many workers there are, where they run, and what they compute.
-
-    workers: the number of processes.
-    executor: where they run, see `regard.executors.make_executor`.
-    gpus: the number of GPUs of each worker.
-    strict: whether the first row without a result raises an error, which stops all workers.
-    share: (i, n) from (1, n) to (n, n): the share of this command of the parts, where n commands
-        compute them, such as the jobs of an array.
-    """
-
-    workers: int = 1
-    executor: str | ExecutorOptions = "local"
-    gpus: int = 0
-    strict: bool = False
-    share: tuple[int, int] = (1, 1)
-
-    def __post_init__(self) -> None:
-        check_at_least(1, workers=self.workers)
-        check_at_least(0, gpus=self.gpus)
-        if not 1 <= self.share[0] <= self.share[1]:
-            raise ConfigError(f"`shard` must be I/N, I <= N, not {'/'.join(map(str, self.share))}.")
 
 
 @dataclass(frozen=True)
@@ -98,6 +73,8 @@ def predict_files(
     too_long: str = "error",
     quantize: str | None = None,
     device: str | None = None,
+    task: str | None = None,
+    model_type: str | None = None,
     threads: int = 1,
     gpus: int = 0,
     rows_per_part: int = ROWS_PER_PART,
@@ -122,6 +99,7 @@ def predict_files(
         delimiter: between the fields of CSV; None: a comma.
         format: of the parts: "safetensors" or "parquet" for vectors; "jsonl", "parquet" or "txt"
             for predictions. None: the first of these.
+        quantize, device, task, model_type: as of `regard.load`.
         threads: the number of threads of each worker; the last digits of results depend on it.
         gpus: the number of GPUs of each worker.
         rows_per_part: the number of rows in each part.
@@ -137,61 +115,49 @@ def predict_files(
     """
     if method not in METHODS:
         raise ConfigError(f"`method` must be one of {', '.join(METHODS)}, but is {method!r}.")
+    check_at_least(1, workers=workers, threads=threads, rows_per_part=rows_per_part)
+    check_at_least(0, gpus=gpus)
+    if not 1 <= shard[0] <= shard[1]:
+        raise ConfigError(f"`shard` must be I/N, I <= N, not {'/'.join(map(str, shard))}.")
     source = str(Path(model).absolute() if Path(model).exists() else model)
-    task = ShardedTask(
+    work = ShardedTask(
         source, method, format_of(method, format),
         (columns,) if isinstance(columns, str) else tuple(columns), too_long, quantize, device,
-        threads, options or None, rows_per_part=rows_per_part, delimiter=delimiter,
+        threads, options or None, task, model_type, rows_per_part, delimiter,
     )  # fmt: skip
     paths = [files] if isinstance(files, str | PathLike) else files
-    of_workers = WorkerOptions(workers, executor, gpus, strict, shard)
-    summary = compute_files(task, paths, out, of_workers, progress=progress)
-    return summary if summary.missing else iter_results(out)
+    job = Job(FUNCTION, {"strict": strict}, cpus=threads, gpus=gpus)
+    summary = _compute(work, paths, Path(out).absolute(), executor, workers, job, shard, progress)
+    return summary if summary.missing else iter_results(out, summary)
 
 
-def compute_files(
+def _compute(
     task: ShardedTask,
     paths: Sequence[str | PathLike[str]],
-    out: str | PathLike[str],
-    options: WorkerOptions = WorkerOptions(),
-    *,
-    progress: bool | None = None,
+    out: Path,
+    where: str | ExecutorOptions,
+    workers: int,
+    job: Job,
+    shard: tuple[int, int],
+    progress: bool | None,
 ) -> ShardedSummary:
-    """Compute the rows of the files and write the parts of an output folder that are missing.
+    """Write the parts of an output folder that are missing.
 
-    Raises:
-        ConfigError: the folder was begun with another input, model, option or version.
-        DataError: the input cannot be read; with `strict`, a row has no result.
-        RegardError: a worker has failed.
-        Interrupted: after Ctrl-C; the same call continues.
-        Errors of `regard.executors.make_executor`, before anything is written.
+    where: the workers run.  job: of each of them, without its share of the parts.
     """
-    check_at_least(1, threads=task.threads, rows_per_part=task.rows_per_part)
-    out = Path(out).absolute()
     counts = Counter[str]()
     with closing(reporter(progress)) as shown:
         log = shown.warn if isinstance(shown, Silent) else shown.say
-        executor = make_executor(
-            options.executor, options.workers, lambda name, line: log(f"{name}: {line}")
-        )
+        executor = make_executor(where, workers, lambda name, line: log(f"{name}: {line}"))
         manifest = begin(out, task, [Path(path) for path in paths])
-        index, count = options.share[0] - 1, options.share[1]
+        index, count = shard[0] - 1, shard[1]
         parts = [part for part in manifest.missing(out) if part.number % count == index]
-        workers = min(options.workers, len(parts))
-        jobs = [
-            Job(
-                FUNCTION,
-                {
-                    "out": str(out),
-                    "strict": options.strict,
-                    "share": [index + count * number, count * workers],
-                },
-                f"worker {number}",
-                task.threads,
-                options.gpus,
-            )
-            for number in range(workers)
-        ]
+        workers = min(workers, len(parts))
+        jobs = []
+        for number in range(workers):
+            share: list[Json] = [index + count * number, count * workers]
+            arguments = {**job.arguments, "out": str(out), "share": share}
+            jobs.append(replace(job, arguments=arguments, name=f"worker {number}"))
         shows = _Display(out, manifest, shown)
         try:
             with closing(results_of(executor, jobs, shows.update)) as results:

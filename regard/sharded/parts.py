@@ -28,6 +28,8 @@ from regard.suggest import nearest
 if TYPE_CHECKING:
     import pyarrow
 
+    from regard.sharded.driver import ShardedSummary
+
 
 class UnfitValue(ValueError):
     """A column cannot hold a value as it is; the message says why, after the name of a file."""
@@ -188,10 +190,13 @@ class FileResults:
     Looping gives a row at a time: a mapping by column for jsonl and parquet, a text for txt, a
     vector (D,) for safetensors. Of a row without a result the prediction is None, an empty text, or
     NaN.
+
+    summary: of the call that has computed the last of them.
     """
 
     folder: Path
     manifest: ShardManifest
+    summary: ShardedSummary | None = None
 
     def __repr__(self) -> str:
         return f"FileResults({str(self.folder)!r}: {self.manifest.task.method}, {len(self):,} rows)"
@@ -229,7 +234,7 @@ class FileResults:
             yield from map(json.loads, lines)
 
 
-def iter_results(folder: str | PathLike[str]) -> FileResults:
+def iter_results(folder: str | PathLike[str], summary: ShardedSummary | None = None) -> FileResults:
     """The results in an output folder of `regard embed`, `predict` and so on with `--workers`.
 
     Raises:
@@ -242,7 +247,7 @@ def iter_results(folder: str | PathLike[str]) -> FileResults:
             f"{folder} is not complete: {len(missing):,} of {manifest.count:,} parts are missing. "
             "Run the command that has begun it again."
         )
-    return FileResults(folder, manifest)
+    return FileResults(folder, manifest, summary)
 
 
 def _rows(file: Path) -> Any:
