@@ -167,7 +167,7 @@ def test_look_draws_the_best_trees_of_a_sentence(tmp_path, make):
     assert len(found) == len({one["tree"] for one in found}) == 3
     assert scores == sorted(scores, reverse=True)
     assert all(read_trees(one["tree"])[0].words == ["the", "cat", "sat"] for one in found)
-    assert "at least 1, but is 0" in refused(*words[:-1], 0)
+    assert "greater than or equal to 1" in refused(*words[:-1], 0)
     save(every_task.encoder("tagging"), tmp_path / "tagger")
     assert "tagging gives no trees" in refused("look", tmp_path / "tagger", "a cat", "--trees", 1)
 

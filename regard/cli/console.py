@@ -28,11 +28,6 @@ from regard.progress import Lines, clock
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
-ONE_PROCESS = (  # commands that torchrun must not start several times
-    *("find-lr", "cross-validate", "compare", "sweep"),
-    *("quantize", "export", "corpus", "init", "serve"),
-)
-WITH_RECIPES = ("train", "find-lr", "cross-validate", "compare", "sweep")
 WORDS = "regard.words"  # of the command line, in the context of a command
 
 _results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
@@ -42,16 +37,7 @@ class Commands(Group):
     """The commands. Each ends with an exit code, and with one message where it fails."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called.
-
-        Raises:
-            ConfigError: torchrun started it in several processes, and it needs one.
-        """
-        if args[0] in ONE_PROCESS and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                f"torchrun starts `regard train` and `regard resume` in several processes; `regard "
-                f"{args[0]}` needs one: start it without torchrun."
-            )
+        """The command that is called."""
         ctx.meta[WORDS] = args
         return super().resolve_command(ctx, args)
 
@@ -93,10 +79,6 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         file = f"{error.filename}: " if error.filename else ""
         _exit(error, f"error: {file}{error.strerror or error}", USER_ERROR)
     except Exception as error:
-        context, flag = getattr(error, "ctx", None), getattr(error, "option_name", None)
-        if flag and context is not None and context.info_name in WITH_RECIPES:
-            hint = "options of a recipe are written without dashes: training.epochs=3"
-            _exit(error, f"error: there is no option {flag}; {hint}", USER_ERROR)
         if hasattr(error, "exit_code"):  # a wrong command line: typer prints the message
             raise
         kind = type(error).__name__

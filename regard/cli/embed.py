@@ -14,7 +14,7 @@ from regard.call_options import VectorFields
 from regard.cli import console, options
 from regard.cli.options import Opening, ShardedWork, Sharding, check_none, flag
 from regard.data.text_chunks import Chunk
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import ConfigError
 from regard.file_writing import replacing, sync
 
 if TYPE_CHECKING:
@@ -265,7 +265,6 @@ def search(
         if len(words) != 1:
             raise ConfigError("With --index give the query alone: its texts are searched.")
         check_none("with --index, whose model is opened as its folder says", of_model(opening))
-        check_index(index)
         query = console.checked_argument(words[0])
         best = load_index(index, model, opening.device).search(query, top_k, too_long=too_long)
     else:
@@ -298,20 +297,6 @@ def _best(words: Sequence[str], top_k: int, too_long: str, opening: Opening) -> 
 def of_model(opening: Opening) -> dict[str, Any]:
     """How a model is opened, but for its device."""
     return {name: value for name, value in vars(opening).items() if name != "device"}
-
-
-def check_index(folder: Path) -> None:
-    """Check that a folder holds an index, before torch is imported.
-
-    Raises:
-        CheckpointError: it does not.
-    """
-    if not folder.exists():
-        raise CheckpointError(f"{folder}: there is no such folder.")
-    if not (folder / "index.json").is_file():
-        raise CheckpointError(
-            f"{folder} holds no index. Make one: regard embed MODEL FILE --out {folder}"
-        )
 
 
 @console.no_garbage_collection()

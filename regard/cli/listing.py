@@ -148,8 +148,9 @@ def build() -> None:
     from regard.registry import kernel_package
 
     package = kernel_package()
-    if package is None:
-        raise RegardError("The package of compiled kernels is not installed.")
-    if not ops.load_kernels():
-        raise RegardError(package.status())
-    console.say(package.status())
+    status = (
+        "The package of compiled kernels is not installed." if package is None else package.status()
+    )
+    if package is None or not ops.load_kernels():
+        raise RegardError(status)
+    console.say(status)

@@ -55,7 +55,7 @@ class OtherPicture:
     regions: bool = flag(
         "Show the region of the image TEXT that each word of its caption is about.", False
     )
-    trees: int | None = flag("Draw the N best trees that a parser finds for the sentence.")
+    trees: int | None = flag("Draw the N best trees that a parser finds for the sentence.", min=1)
 
     def chosen(self) -> str | None:
         """The option of the picture that is asked for; None where none is.
@@ -104,10 +104,10 @@ class PictureOutput:
         """
         if self.html is None and self.png is None:
             check_none("without --html or --png", {"force": self.force})
-        for path, suffix in ((self.html, ".html"), (self.png, ".png")):
-            if path is not None and path.suffix != suffix:
-                raise ConfigError(f"`--{suffix[1:]}` must name a file {suffix}, but is {path}.")
-            options.check_out(path, self.force)
+        for suffix, path in ("html", self.html), ("png", self.png):
+            if path is not None:
+                options.parts_of(f"--{suffix}", path.name, rf".*\.{suffix}", f"picture.{suffix}")
+                options.check_out(path, self.force)
 
     def write(self, picture: Picture, page: Picture, facts: Mapping[str, Any]) -> None:
         """Write the files that are asked for; then print the facts as JSON, or the picture."""
@@ -218,9 +218,7 @@ def _cell(task: Task, text: str, cell: str) -> Drawn:
     """A text coloured by a cell, and the value of each character."""
     from regard.visual import cell_activation
 
-    layer, _, number = cell.partition(":")
-    if not (layer.isdecimal() and number.isdecimal()):
-        raise ConfigError(f"`--cell` must be LAYER:NUMBER such as 2:17, but is {cell!r}.")
+    layer, number = options.parts_of("--cell", cell, r"(\d+):(\d+)", "2:17")
     where = {"layer": int(layer), "number": int(number)}
     picture = cell_activation(task.module, task.tokenizer, text, **where)
     return picture, {**where, "values": picture.values}
@@ -267,8 +265,6 @@ def _trees(task: Task, text: str, count: int) -> Drawn:
     """The best trees of a sentence beside each other, with their scores."""
     from regard.visual import n_best_picture
 
-    if count < 1:
-        raise ConfigError(f"`--trees` must be at least 1, but is {count}.")
     best = _n_best_trees(task, text, count)
     drawn = n_best_picture(best, f"{text}: the best trees")
     return drawn, {"trees": [{"tree": str(tree), "score": score} for tree, score in best]}
@@ -299,9 +295,7 @@ def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[An
 
     masked: dict[int, list[int]] = {}
     for text in heads:
-        layer, _, numbers = text.partition(":")
-        if not layer.isdecimal() or not all(part.isdecimal() for part in numbers.split(",")):
-            raise ConfigError(f"`--mask-heads` must be LAYER:HEADS such as 3:1,6, but is {text!r}.")
+        layer, numbers = options.parts_of("--mask-heads", text, r"(\d+):(\d+(?:,\d+)*)", "3:1,6")
         masked.setdefault(int(layer), []).extend(int(part) for part in numbers.split(","))
     return heads_masked(task, masked) if masked else nullcontext()
 

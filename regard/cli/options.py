@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ from regard.schema import type_error_message
 
 if TYPE_CHECKING:
     from regard.experiments.study import RunOptions
-    from regard.sharded.driver import ShardedSummary
+    from regard.sharded.parts import ShardedSummary
 
 
 def existing(model: Path) -> Path:
@@ -257,10 +258,8 @@ class StudyFlags:
         """The options of the runs, one run for each seed."""
         from regard.experiments.study import RunOptions
 
-        numbers = [part.strip() for part in seeds.split(",")]
-        if not all(part.isdecimal() for part in numbers):
-            problem = f"must be whole numbers separated by commas, but is {seeds!r}."
-            raise ConfigError(f"`--seeds` {problem}")
+        parts_of("--seeds", seeds, r"\d+(, *\d+)*", "1,2,3")
+        numbers = seeds.split(",")
         return RunOptions(
             tuple(map(int, numbers)),
             self.executor.options(),
@@ -349,9 +348,7 @@ class Sharding:
 
         named = given(self) | {"executor": self.executor.options(), "format": format}
         if self.shard is not None:
-            index, _, count = self.shard.partition("/")
-            if not (index.isdecimal() and count.isdecimal()):
-                raise ConfigError(f"--shard must be I/N, such as 1/8, but is {self.shard!r}.")
+            index, count = parts_of("--shard", self.shard, r"(\d+)/(\d+)", "1/8")
             named["shard"] = int(index), int(count)
         named |= vars(work.opening)
         results: Any = predict_files(
@@ -389,15 +386,22 @@ with_sharding = with_flags("sharding", Sharding)
 
 
 def column_names(columns: str | None) -> list[str]:
-    """The names or numbers of `--columns`; [] where it is not given.
+    """The names or numbers of `--columns`; [] where it is not given."""
+    return [] if columns is None else list(map(str.strip, columns.split(",")))
+
+
+def parts_of(flag: str, text: str, pattern: str, example: str) -> tuple[str, ...]:
+    """The groups of a pattern in the text of a flag.
+
+    example: of such a text.
 
     Raises:
-        ConfigError: there is no name before or after a comma.
+        ConfigError: the text is not of this form.
     """
-    names = [] if columns is None else list(map(str.strip, columns.split(",")))
-    if "" in names:
-        raise ConfigError(f"`--columns` must be names or numbers with commas: {columns!r}.")
-    return names
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise ConfigError(f"`{flag}` must be of the form {example}, but is {text!r}.")
+    return match.groups()
 
 
 def check_none(where: str, options: Mapping[str, Any]) -> None:

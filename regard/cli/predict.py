@@ -149,8 +149,6 @@ def check_output(file: Path, out: Path | None) -> Path:
             f"--file needs a file for the answers, --out answers{ENDINGS[0]}, whose ending is one "
             f"of {', '.join(ENDINGS)}, but --out is {out or 'not given'}."
         )
-    if out.exists() and out.samefile(file):
-        raise ConfigError(f"--out names the file that is read, {file}. Name another file.")
     return out
 
 
@@ -308,10 +306,7 @@ def _prompts(given: Sequence[str] | None) -> list[str]:
         DataError: it is not UTF-8.
     """
     if given is not None and len(given) > 1:
-        hint = " --window takes no number." if any(map(str.isdigit, given)) else ""
-        raise ConfigError(
-            f"several prompts: {given[0]!r}, {given[1]!r}. Put quotes around one.{hint}"
-        )
+        raise ConfigError(f"several prompts: {given[0]!r}, {given[1]!r}. Put quotes around one.")
     if given and given != ["-"]:
         return [console.checked_argument(given[0])]
     piped = given or not sys.stdin.isatty()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from regard.cli import console, options
-from regard.cli.embed import check_index, load_index, of_model
+from regard.cli.embed import load_index
 from regard.cli.options import check_none, flag
 from regard.errors import ConfigError
 from regard.schema import read_text
@@ -108,11 +108,9 @@ def serve(
     folders = named_folders([*(models or ()), *(index or ())])
     indexes = set(named_folders(index or ()).values())
     for folder in folders.values():
-        check_index(folder) if folder in indexes else options.existing(folder)
+        options.existing(folder)
     if not folders and not web.ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
-    if indexes and len(indexes) == len(folders):
-        check_none("with --index alone: its model is opened as its folder says", of_model(opening))
     sources = web.sources(folders)
     with console.no_garbage_collection():
         from regard.serving.server import ServerOptions, run

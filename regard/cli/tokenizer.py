@@ -152,10 +152,8 @@ def _counts(words: str) -> dict[str, int]:
     """ "old:7 older:3" as word -> count; a word without a number counts once."""
     counts: dict[str, int] = {}
     for item in words.split():
-        word, _, number = item.rpartition(":") if ":" in item else (item, "", "1")
-        if not number.isdecimal() or not word:
-            raise ConfigError(f"`--words` must be like 'old:7 older:3', but has {item!r}.")
-        counts[word] = counts.get(word, 0) + int(number)
+        word, number = options.parts_of("--words", item, r"(.+?)(?::(\d+))?", "old:7")
+        counts[word] = counts.get(word, 0) + int(number or 1)
     return counts
 
 

@@ -12,7 +12,6 @@ from typer import Argument, Option
 
 from regard.cli import console, options
 from regard.cli.options import AsJson, Device, Quiet, StudyFlags, check_none, flag
-from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.training import Result
@@ -240,23 +239,15 @@ def sweep(
 
 
 def _values_by_name(texts: Sequence[str]) -> dict[str, str]:
-    """The values of each option.
+    """The values of each option; those that are given apart belong together.
 
     Raises:
-        ConfigError: a text is not NAME=VALUES, or two have the same name.
+        ConfigError: a text is not NAME=VALUES.
     """
     values_of: dict[str, str] = {}
     for text in texts:
-        name, equals, values = map(str.strip, text.partition("="))
-        if not equals or not name or not values:
-            raise ConfigError(
-                "`--param-space` must be NAME=VALUES, such as model.d_model=128,256, but is "
-                f"{text!r}."
-            )
-        if name in values_of:
-            raise ConfigError(
-                f"`--param-space {name}` is given twice. Give all values at once: "
-                f"--param-space {name}={values_of[name]},{values}"
-            )
-        values_of[name] = values
+        name, values = options.parts_of(
+            "--param-space", text, r" *([^ =]+) *= *(.+)", "model.d_model=128,256"
+        )
+        values_of[name] = f"{values_of[name]},{values}" if name in values_of else values
     return values_of

@@ -86,8 +86,7 @@ class ExecutorOptions:
                     f"`{field.name}` is an option of the executor {owner}, but the executor is "
                     f"{self.name}. Leave it out, or choose the other: --executor {owner}."
                 )
-        if self.time is not None and self.time < 1:
-            raise ConfigError(f"`time` must be at least 1 (minute), but is {self.time}.")
+        check_at_least(1, time=self.time)
 
 
 class Executor(Protocol):

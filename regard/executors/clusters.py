@@ -16,7 +16,6 @@ the jobs is killed, the jobs continue: `scancel` ends them.
 """
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -193,15 +192,13 @@ class SlurmExecutor:
             import submitit
         except ImportError as error:
             raise MissingExtra("submitit", "slurm", "Running jobs under Slurm") from error
-        if missing := [name for name in ("sbatch", "srun") if not shutil.which(name)]:
-            raise RegardError(
-                f"Slurm was not found on this machine: there is no `{missing[0]}`. Run the command "
-                "on a login node of a Slurm cluster, or use --executor local."
-            )
         self.log, self.restarts = log, restarts
         self.options = _sbatch_options(options or ExecutorOptions("slurm"))
         self._submitit: Any = submitit
-        self._submitter = submitit.SlurmExecutor(SLURM_FOLDER.absolute())
+        try:
+            self._submitter = submitit.SlurmExecutor(SLURM_FOLDER.absolute())
+        except RuntimeError as error:
+            raise RegardError(f"Slurm was not found: {error} Or use --executor local.") from None
         self._lock = Lock()  # of the submitter, whose parameters are those of the next job
         self._threads = ThreadPoolExecutor(workers)
         self._running: set[Any] = set()

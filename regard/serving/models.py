@@ -258,8 +258,6 @@ def named_folders(models: Sequence[str]) -> dict[str, Path]:
         name, equals, path = text.partition("=")
         if not equals or Path(text).exists():
             name, path = "", text
-        elif not name or not path:
-            raise ConfigError(f"A model to serve must be FOLDER or NAME=FOLDER, but is {text!r}.")
         folder = Path(path)
         name = name or folder.name or folder.resolve().name
         if name in folders:

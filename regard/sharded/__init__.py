@@ -13,8 +13,8 @@ from regard.lazy import names_of
 __all__, __getattr__ = names_of(
     __name__,
     {
-        "driver": "ShardedSummary predict_files",
+        "driver": "predict_files",
         "manifest": "ShardedTask",
-        "parts": "FileResults iter_results",
+        "parts": "FileResults ShardedSummary iter_results",
     },
 )

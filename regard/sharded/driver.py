@@ -5,7 +5,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -24,39 +24,12 @@ from regard.sharded.manifest import (
     begin,
     names_in,
 )
-from regard.sharded.parts import FileResults, format_of, iter_results
+from regard.sharded.parts import FileResults, ShardedSummary, format_of, iter_results
 from regard.training.interrupt import Interrupted
 
 FUNCTION = "regard.sharded.worker:run"
 LEAST_INTERVAL = 1.0  # seconds between two looks at the files of all parts
 METHODS = ("embed", "predict", "translate", "generate", "tag")
-
-
-@dataclass(frozen=True)
-class ShardedSummary:
-    """The numbers of parts and rows in an output folder.
-
-    out: the folder.  missing: parts that other commands compute.  failed: the number of rows
-    without a result.  truncated, unfinished: texts that were cut, and outputs that reached the
-    limit on their length, of those that were computed now.
-    """
-
-    out: Path
-    parts: int
-    missing: int
-    rows: int
-    failed: int
-    truncated: int = 0
-    unfinished: int = 0
-
-    def __str__(self) -> str:
-        if self.missing:
-            return f"{self.out}: {self.parts - self.missing:,} of {self.parts:,} parts are done"
-        parts = "1 part" if self.parts == 1 else f"{self.parts:,} parts"
-        text = f"{self.out}: {self.rows:,} rows in {parts}"
-        if self.failed:
-            text += f"; {self.failed:,} rows have no result: see {self.out / ALL_FAILED}"
-        return text
 
 
 def predict_files(

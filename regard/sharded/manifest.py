@@ -212,8 +212,6 @@ def begin(out: Path, task: ShardedTask, paths: Sequence[Path]) -> ShardManifest:
         DataError: the input cannot be read.
         CheckpointError: there is no such model, or the folder cannot be written.
     """
-    if folder_of(task.model).resolve() in out.resolve().parents:
-        raise ConfigError(f"{out} is inside the folder of the model. Choose another (--out).")
     parts = names_in(out / PARTS)  # before the manifest: another process may just have begun
     if out.exists() and not (out / MANIFEST).exists():
         names = {n for n in names_in(out) if n[0] != "."} - {PARTS} if out.is_dir() else {out.name}

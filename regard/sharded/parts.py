@@ -28,8 +28,6 @@ from regard.suggest import nearest
 if TYPE_CHECKING:
     import pyarrow
 
-    from regard.sharded.driver import ShardedSummary
-
 
 class UnfitValue(ValueError):
     """A column cannot hold a value as it is; the message says why, after the name of a file."""
@@ -174,13 +172,42 @@ def parquet_schema(records: Sequence[Record], results: Sequence[Record | None], 
                 problem = f"field {name!r} has values that one column cannot hold: {error}."
                 raise DataError(path, None, problem, HINT) from None
     if path.lower().endswith(".parquet"):
-        fields |= {field.name: field.type for field in parquet.read_schema(path)}
+        results_too = {name for result in results for name in result or ()}
+        read = {field.name: field.type for field in parquet.read_schema(path)}
+        fields |= {name: kind for name, kind in read.items() if name not in results_too}
     # A column of nulls alone may have text in later rows.
     types = ((n, pyarrow.string() if k == pyarrow.null() else k) for n, k in fields.items())
     return pyarrow.schema(list(types))
 
 
 # ------------------------------------------------------------------------------------------ reading
+
+
+@dataclass(frozen=True)
+class ShardedSummary:
+    """The numbers of parts and rows in an output folder.
+
+    out: the folder.  missing: parts that other commands compute.  failed: the number of rows
+    without a result.  truncated, unfinished: texts that were cut, and outputs that reached the
+    limit on their length, of those that were computed now.
+    """
+
+    out: Path
+    parts: int
+    missing: int
+    rows: int
+    failed: int
+    truncated: int = 0
+    unfinished: int = 0
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"{self.out}: {self.parts - self.missing:,} of {self.parts:,} parts are done"
+        parts = "1 part" if self.parts == 1 else f"{self.parts:,} parts"
+        text = f"{self.out}: {self.rows:,} rows in {parts}"
+        if self.failed:
+            text += f"; {self.failed:,} rows have no result: see {self.out / ALL_FAILED}"
+        return text
 
 
 @dataclass(frozen=True)

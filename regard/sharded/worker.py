@@ -5,7 +5,7 @@ written under a temporary name, and renamed when it is complete: what exists is 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,6 @@ from regard.sharded.manifest import (
     FilePart,
     ShardedTask,
     ShardManifest,
-    names_of_columns,
     read_manifest,
 )
 from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safetensors_part
@@ -174,8 +173,6 @@ def open_computer(task: ShardedTask) -> VectorComputer | PredictionComputer:
             raise ConfigError(f"A vector is of one text, but the columns are {task.columns}.")
         return VectorComputer(VectorBatches.of(model.text_encoder(), **options), task.too_long)
     model.require_method(task.method, task.model)
-    if model.reads_images:
-        raise ConfigError(f"{task.model} is a model of {model.name}, which reads images.")
     if not model.decodes and options:
         raise ConfigError(f"{model.name} decodes nothing, so {', '.join(options)} has no effect.")
     return PredictionComputer(LinePredictor(model, cast(TooLong, task.too_long), options))
@@ -203,7 +200,6 @@ class Worker:
         has_columns = manifest.task.format in ("jsonl", "parquet")
         of_method = "vector" if manifest.task.method == "embed" else "prediction"
         self.added = of_method if has_columns else ""  # the column of results
-        self._check_new_columns(file.path, None, names_of_columns(file))
         if manifest.task.format == "parquet":
             results, _ = self.results(file.path, [*enumerate(first[:TRIED], 1)])
             if not any(results):  # of a text that has a result
@@ -212,40 +208,23 @@ class Worker:
 
     def results(self, path: str, rows: Sequence[InputRow]) -> tuple[Results, Errors]:
         """The results of rows of a file."""
-        errors, texts, readable = Errors(), list[Any](), dict[int, Row]()
+        errors, texts, readable = Errors(), list[Any](), list[int]()
         for index, (line, row) in enumerate(rows):
             try:
                 if isinstance(row, DataError):
                     raise row
                 of_row = texts_of_row(row, self.columns, (path, line))
                 texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
-                readable[index] = row
+                readable.append(index)
             except DataError as error:
                 errors[index] = error
         results: Results = [None] * len(rows)
         chunk = RowChunk(0, texts, path, [rows[index][0] for index in readable])
         computed, failed = self.computer.compute(chunk) if texts else ([], {})
-        indices = list(readable)
-        errors |= {indices[index]: error for index, error in failed.items()}
-        for (index, row), result in zip(readable.items(), computed, strict=True):
-            try:
-                self._check_new_columns(path, rows[index][0], row, result)
-                results[index] = result
-            except DataError as error:
-                errors[index] = error
+        errors |= {readable[index]: error for index, error in failed.items()}
+        for index, result in zip(readable, computed, strict=True):
+            results[index] = result
         return results, errors
-
-    def _check_new_columns(
-        self, path: str, line: int | None, names: Collection[str], result: Record | None = None
-    ) -> None:
-        """Check that no column has the name of a column of the results.
-
-        Raises:
-            DataError: one has.
-        """
-        if self.added and (both := {*names} & {self.added, *(result or ())}):
-            problem = f"has a column {min(both)!r}, which is the name of a column of the results."
-            raise DataError(path, line, problem, "Rename it.")
 
     def compute(self, part: FilePart, rows: Sequence[InputRow]) -> None:
         """Compute the rows of a part, and write its file and before it the list of its rows without

@@ -200,7 +200,7 @@ CASES = {
         without_a_cluster(),
         "cannot connect to a Ray cluster (ray://HOST:10001): nothing answers at ray://HOST:10001",
     ),
-    "no-slurm": (("slurm", "--partition", "gpu"), None, "Slurm was not found on this machine"),
+    "no-slurm": (("slurm", "--partition", "gpu"), None, "Slurm was not found"),
     "local-partition": (
         ("local", "--partition", "gpu"),
         None,

@@ -123,7 +123,7 @@ def test_the_options_are_those_of_sbatch():
         "--partition=debug", "--time=90", "--account=lab", "--reservation=r1", "--exclusive",
         "--signal=USR2@90",
     } < lines  # fmt: skip
-    with pytest.raises(ConfigError, match="at least 1 .minute., but is 0"):
+    with pytest.raises(ConfigError, match="at least 1, but is 0"):
         ExecutorOptions("slurm", time=0)
     with pytest.raises(ConfigError, match="`account` is an option of the executor slurm"):
         ExecutorOptions("ray", account="lab")
@@ -132,7 +132,7 @@ def test_the_options_are_those_of_sbatch():
 def test_what_is_missing_is_named(cluster, monkeypatch):
     monkeypatch.setenv("PATH", str(cluster))
     (cluster / "srun").unlink()
-    with pytest.raises(RegardError, match="Slurm was not found.*no `srun`.*--executor local"):
+    with pytest.raises(RegardError, match="Slurm was not found.*srun.*--executor local"):
         make_executor("slurm", 2)
     real = builtins.__import__
 

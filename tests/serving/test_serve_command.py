@@ -72,7 +72,6 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([folder, "--api-key-file", str(tmp_path / "no")], "there is no such file"),
         ([str(tmp_path / "nothing")], "nothing"),
         ([folder, folder], "would both be served as 'tagging'"),
-        ([folder, "=x"], "must be FOLDER or NAME=FOLDER"),
         ([], "Name a model to serve"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
         ([folder, "--timeout", "nan"], "less than or equal to 604800"),

@@ -363,17 +363,10 @@ def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classif
             computed(verb, model, source, tmp_path / str(number), **options)
 
 
-def test_values_that_a_parquet_column_cannot_hold_and_columns_of_results_are_named(
-    encoder, classifier, tmp_path
-):
+def test_values_that_a_parquet_column_cannot_hold_are_named(encoder, tmp_path):
     mixed = written(tmp_path / "mixed.jsonl", ['{"text": "a", "n": 1}', '{"text": "b", "n": "x"}'])
     with pytest.raises(RegardError, match=r"mixed.jsonl: field 'n' has values that one column"):
         embed(encoder, mixed, tmp_path / "mixed", format="parquet")
-    mine = written(tmp_path / "mine.csv", ["text,prediction", "a cat,mine"])
-    for format in ("jsonl", "parquet"):
-        with pytest.raises(RegardError, match="has a column 'prediction', which is the name of"):
-            predict(classifier, mine, tmp_path / f"mine-{format}", format=format)
-    assert len(list(predict(classifier, mine, tmp_path / "mine-txt", format="txt"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -393,19 +386,17 @@ def test_a_row_that_parquet_columns_cannot_hold_is_an_error(classifier, tmp_path
         predict(classifier, source, tmp_path / "out", format="parquet", rows_per_part=1024)
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
-@pytest.mark.parametrize("number", [1, 1024, 1300])
-def test_a_row_with_a_field_of_the_results_fails_wherever_it_stands(
-    classifier, tmp_path, format, number
-):
-    rows = [json.dumps({"text": text}) for text in sentences(1301)]
-    rows[number] = '{"text": "a cat", "prediction": "mine"}'
-    source = written(tmp_path / "rows.jsonl", rows)
-    options = {"format": format, "rows_per_part": 1024}
-    found = [row["prediction"] for row in predict(classifier, source, tmp_path / "out", **options)]
-    assert [index for index, one in enumerate(found) if one is None] == [number]
-    (failed,) = map(json.loads, (tmp_path / "out/failed.jsonl").read_text().splitlines())
-    assert failed["line"] == number + 1 and "has a column 'prediction'" in failed["reason"]
+def test_a_prediction_replaces_a_column_of_its_name(classifier, tmp_path, kind, format):
+    texts = sentences(12)
+    table = pandas.DataFrame({"text": texts, "prediction": range(12)})
+    if kind == "parquet":
+        table.to_parquet(tmp_path / "in.parquet")
+    else:
+        table.to_json(tmp_path / "in.jsonl", orient="records", lines=True)
+    made = predict(classifier, tmp_path / f"in.{kind}", tmp_path / "out", format=format)
+    assert [row["prediction"] for row in made] == regard.load(classifier).predict(texts)
 
 
 # ------------------------------------------------------------------------------ processes
@@ -482,7 +473,7 @@ def test_the_command_line_writes_parts_and_names_what_is_missing(encoder, tmp_pa
         (("embed", encoder, "a", "--strict"), "--strict has no effect without --workers N"),
         ((*given, "--out", out, "--granularity", "word"), "--granularity word is for lines"),
         ((*given, "--out", out, "--shard", "0/2"), "`shard` must be I/N, I <= N, not 0/2"),
-        ((*given, "--out", out, "--shard", "2"), "--shard must be I/N, such as 1/8"),
+        ((*given, "--out", out, "--shard", "2"), "`--shard` must be of the form 1/8"),
         ((*given, "--out", out, "--executor", "clouds"), "There is no executor 'clouds'"),
         (("tag", encoder, source, "--workers", 1, "--executor", "here", "--out", tmp_path / "t"),
          "which does not support tag. Use: regard"),
