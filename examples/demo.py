@@ -20,7 +20,7 @@ from rich.console import Console
 
 import regard
 from regard.attention.capture import CapturePoint
-from regard.data import Sequences, read
+from regard.data import Sequences, open_table
 from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare_files
@@ -108,7 +108,8 @@ def verdict(found: Comparison, least_bleu: float) -> int:
 
 def translations(models: dict[str, Any]) -> Table:
     """What each model makes of the unseen sentences, and what a person did."""
-    people = dict(read(TEST, (0, 1)))
+    rows = open_table(TEST, {"source": 0, "target": 1})
+    people = {row["source"]: row["target"] for row in rows}
     columns = [task.translate(list(UNSEEN)) for task in models.values()]
     columns.append([people[source] for source in UNSEEN])
     return Table.of(["source", *models, "a person"], list(zip(UNSEEN, *columns, strict=True)))

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import regard
-from regard.data import read
+from regard.data import open_table
 from regard.experiments.compare import compare_files
 from regard.experiments.results import Comparison
 from regard.experiments.study import RunOptions
@@ -62,7 +62,7 @@ def main(
     found.picture().show()
     for run in sorted(out.glob("lstm-seed*")):
         task = regard.load(run)
-        test = read(folder / "test.txt", format="lines")
+        test = open_table(folder / "test.txt", format="lines")
         print(run.name, task.evaluate(test), "with a cache:", task.evaluate(test, **CACHE))
     return found
 

@@ -30,7 +30,7 @@ import trec
 
 import regard
 from regard import recipe as recipes
-from regard.data import MinimalPair, encode_texts, read, read_minimal_pairs
+from regard.data import MinimalPair, encode_texts, open_table, read_minimal_pairs
 from regard.data.files import lines
 from regard.experiments import runs
 from regard.experiments.compare import compare_files
@@ -269,7 +269,7 @@ def scored(name: str, task: Any, tokens: int, data: Path, pairs: Sequence[Minima
         test = [one for one in test if len(task.tokenizer.encode(one).ids) <= LONGEST][:SENTENCES]
         nats = -sum(pseudo(test))
     else:
-        nats = task.evaluate(read(test, format="lines")).named[0].nats
+        nats = task.evaluate(open_table(test, format="lines")).named[0].nats
     words = sum(len(line.split()) + 1 for line in test)
     size = sum(len(line.encode()) + 1 for line in test)
     score = minimal_pair_scores(task, pairs, pseudo)

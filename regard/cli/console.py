@@ -11,16 +11,15 @@ import re
 import sys
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import typer
 
 from regard.cli.help_texts import Group
-from regard.data.files import ENDINGS, ending, is_file_name, lines_of
+from regard.data.files import ENDINGS, ending, is_file_name, line_blocks, without_ends
 from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import ConfigError, DataError, RegardError, warn
 from regard.plain_json import to_json as to_json
@@ -239,7 +238,6 @@ def with_progress(items: Sequence[Any], label: str) -> Iterator[Any]:
 # ---- input
 
 STANDARD_INPUT = "standard input"
-BLOCK = 1 << 16  # bytes read at once
 LINES = "< {}, without the name as a text"  # how a file is given to a command that reads lines
 
 
@@ -281,43 +279,16 @@ def checked_argument(text: str) -> str:
     return text
 
 
-class ArrivingLines:
-    """The lines of a stream of bytes; `waiting` has those that were read and not yet yielded."""
-
-    def __init__(self, stream: Any):
-        self.stream = stream
-        self.waiting: deque[bytes] = deque()
-        self.lines = self._read()
-
-    def readline(self, limit: int) -> bytes:
-        """The next line as a whole, whatever the limit; b"" at the end."""
-        return next(self.lines, b"")
-
-    def _read(self) -> Iterator[bytes]:
-        rest = b""
-        while block := self.stream.read1(BLOCK):
-            *whole, rest = (rest + block).split(b"\n")
-            self.waiting.extend(whole)
-            while self.waiting:
-                yield self.waiting.popleft() + b"\n"
-        if rest:
-            yield rest
-
-
 def _arriving(stream: Any) -> Iterator[Chunk]:
     """The lines of a stream; what has been read is yielded before more is waited for.
 
     Raises:
         DataError: a line is not UTF-8; those before it have been yielded.
     """
-    source, first, texts = ArrivingLines(stream), 0, list[str]()
-    try:
-        for text in lines_of(cast("IO[bytes]", source), STANDARD_INPUT):
-            texts.append(text)
-            if not source.waiting or len(texts) == MAX_TEXTS:
-                yield Chunk(first, texts, STANDARD_INPUT)
-                first, texts = first + len(texts), []
-    except DataError:
-        if texts:
-            yield Chunk(first, texts, STANDARD_INPUT)
-        raise
+    first = 0
+    for block in line_blocks(stream, STANDARD_INPUT):
+        texts = without_ends(block)
+        for start in range(0, len(texts), MAX_TEXTS):
+            chunk = Chunk(first, texts[start : start + MAX_TEXTS], STANDARD_INPUT)
+            yield chunk
+            first += len(chunk.texts)

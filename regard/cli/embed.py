@@ -148,7 +148,7 @@ def _texts_of(
         raise ConfigError(f"--columns must name the column of texts alone, but is {columns}.")
     texts = []
     for file in input_files([Path(name) for name in files], columns, delimiter):
-        for line, record in file.table.records():
+        for line, record in file.table(keep_errors=False).numbered():
             columns = columns or (
                 [TEXT] if file.format == "lines" else infer_columns(Path(file.path), record)
             )

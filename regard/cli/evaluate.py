@@ -244,7 +244,9 @@ def _outputs(
     outputs = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [texts[0] for texts in task.spelled(sources, outputs)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(outputs)}
-    return [*task.scores(best, references), *task.reference_scores(rows)], Counter(counts)
+    return [*task.scores(best, references), *task.reference_scores(sources, references)], Counter(
+        counts
+    )
 
 
 def _likelihood(
@@ -265,7 +267,6 @@ def _likelihood(
 
 def _passages(file: Path) -> list[str]:
     """The lines of a file; of JSONL, the field "text" of each."""
-    from regard.data import read
+    from regard.data import open_table
 
-    fields = ["text"] if file.suffix in (".jsonl", ".json") else []
-    return [row[0] for row in read(file, fields)]
+    return [*open_table(file, ["text"] if file.suffix in (".jsonl", ".json") else []).texts()]

@@ -56,11 +56,11 @@ def train(
 ) -> None:
     """Train a tokenizer on the texts of files."""
     options.check_out(out, force)
-    from regard.data import read
+    from regard.data import open_table
     from regard.text.training import train as train_tokenizer
 
     names = [int(c) if c.isdecimal() else c for c in options.column_names(columns)]
-    texts = (text for file in files for text in read(file, names).texts())
+    texts = (text for file in files for text in open_table(file, names).texts())
     trained = train_tokenizer(
         kind, texts, vocab_size, lowercase=lowercase, unicode_form=unicode_form
     )

@@ -40,7 +40,7 @@ from typing import IO, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from regard.data.files import ENDINGS, LONGEST_TEXT, ending, hash_of, is_file_name, split_member
-from regard.data.readers import LineReader, Row, RowReader, VerbatimReader, read
+from regard.data.readers import TEXT, Numbered, RowReader, open_table, read_lines
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.file_writing import locked, not_written, write_text
@@ -87,12 +87,13 @@ class Documents:
             DataError: a file cannot be read, or has no document.
         """
         for reader in self.readers:
-            rows, file = reader.numbered(), reader.file_of(0)
+            rows, file = reader.numbered(), reader.name
             if self.separator == "rows":
                 for line, row in rows:
-                    yield DocumentPassage(_single_field(row, file, line), file, line, True, True)
+                    text = reader.text(row, _single_column(row, file, line), line)
+                    yield DocumentPassage(text, file, line, True, True)
             elif self.separator == "files":
-                yield from _document((line, row[0], file) for line, row in rows)
+                yield from _document((line, row[TEXT], file) for line, row in rows)
             else:
                 yield from _between_blank_lines(rows, file)
 
@@ -136,11 +137,11 @@ def read_documents(
         raise DataError(paths[0], None, f"is plain text, which has no field {field!r}.")
     columns = () if field is None else (field,)
     readers = [
-        read(path, columns if path in tables else ())
+        open_table(path, columns if path in tables else ())
         if separator == "rows"
-        else LineReader(path, LONGEST_TEXT)
+        else read_lines(path, LONGEST_TEXT)
         if separator == "blank-lines"
-        else VerbatimReader(path)
+        else open_table(path, format="text")
         for path in paths
     ]
     return Documents(tuple(readers), separator, tuple(paths), field)
@@ -157,12 +158,12 @@ def _files_in(path: str) -> Sequence[str]:
     return paths
 
 
-def _single_field(row: Row, file: str, line: int) -> str:
-    """The one field of a row."""
+def _single_column(row: Mapping[str, Any], file: str, line: int) -> str:
+    """The one column of a row."""
     if len(row) != 1:
         problem = f"has {len(row)} fields, but a document is one text."
         raise DataError(file, line, problem, "Choose one: field = 'text'.")
-    return row[0]
+    return next(iter(row))
 
 
 def _document(passages: Iterator[tuple[int, str, str]]) -> Iterator[DocumentPassage]:
@@ -176,11 +177,12 @@ def _document(passages: Iterator[tuple[int, str, str]]) -> Iterator[DocumentPass
         first = False
 
 
-def _between_blank_lines(rows: Iterator[tuple[int, Row]], file: str) -> Iterator[DocumentPassage]:
+def _between_blank_lines(rows: Numbered, file: str) -> Iterator[DocumentPassage]:
     """The lines between blank lines; each but the first of a document with the break before it."""
     held: DocumentPassage | None = None
     empty = True
-    for line, (text,) in rows:
+    for line, row in rows:
+        text = row[TEXT]
         if not text or text.isspace():
             if held is not None:
                 yield held._replace(last=True)

@@ -17,9 +17,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from regard.errors import DataError
 
@@ -39,7 +39,7 @@ _MAGIC = {
 # The format of a file by its ending; of any other ending it is lines.
 ENDINGS = {f".{name}": name for name in ("tsv", "csv", "jsonl", "parquet")}
 ENDINGS |= {".json": "jsonl", ".ndjson": "jsonl"}
-_BLOCK = 1 << 20
+_BLOCK = 1 << 15  # bytes that are read together
 LONGEST_LINE = 1 << 24  # bytes of a line that is a row, and characters of a row of several lines
 LONGEST_TEXT = 1 << 28  # bytes of a line of running text: text8 is one line of 100 MB
 
@@ -67,64 +67,99 @@ def lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
     Raises:
         DataError: it cannot be read, is not UTF-8, or a line has more than `longest` bytes.
     """
+    return chain.from_iterable(map(without_ends, blocks_of_file(path, longest)))
+
+
+def without_ends(block: Sequence[Any]) -> list[Any]:
+    """Lines without their line ends; errors as they are."""
+    return [
+        line.removesuffix("\n")
+        if type(line) is str and line[-2:] != "\r\n"
+        else line[:-2]
+        if type(line) is str
+        else line
+        for line in block
+    ]
+
+
+def blocks_of_file(
+    path: str | Path, longest: int = LONGEST_LINE, keep_errors: bool = False
+) -> Iterator[list[Any]]:
+    """As `line_blocks`, of a file.
+
+    Raises:
+        DataError: also if the file cannot be opened.
+    """
     with open_bytes(path) as stream:
-        yield from lines_of(stream, path, longest)
+        yield from line_blocks(stream, path, longest, keep_errors)
 
 
-def lines_of(stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """The lines of an open stream of bytes, such as `sys.stdin.buffer`, without their ends.
+def line_blocks(
+    stream: Any, name: str | Path, longest: int = LONGEST_LINE, keep_errors: bool = False
+) -> Iterator[list[Any]]:
+    """The lines of an open stream of bytes, such as `sys.stdin.buffer`, each with its line end; as
+    many together as one read of the stream gives. A longer line is never in memory as a whole.
 
-    Raises:
-        DataError: a line is not UTF-8, or has more than `longest` bytes.
-    """
-    return map(without_end, whole_lines_of(stream, name, longest))
-
-
-def whole_lines_of(
-    stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE
-) -> Iterator[str]:
-    """As `lines_of`, each line with its line end."""
-    for line in lines_or_errors(stream, name, longest):
-        if isinstance(line, DataError):
-            raise line
-        yield line
-
-
-def without_end(line: str) -> str:
-    """A line without its line end."""
-    return line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
-
-
-def lines_or_errors(
-    stream: IO[bytes], name: str | Path, longest: int = LONGEST_LINE
-) -> Iterator[str | DataError]:
-    """Each line with its line end, or where it is not UTF-8 the error. A longer line is never in
-    memory as a whole.
+    keep_errors: whether a line that is not UTF-8 is its `DataError`, and is not raised.
 
     Raises:
-        DataError: a line is too long, or the file is damaged or no text at all.
+        DataError: a line is too long or not UTF-8, or the file is damaged or no text at all.
     """
-    number = 0
+    number, parts, size = 0, list[bytes](), 0
     try:
-        for number, raw in enumerate(iter(partial(stream.readline, longest + 1), b""), 1):
-            if len(raw) > longest:
-                problem = f"the line has more than {longest:,} bytes."
-                hint = "Is this the right file? A long text is read with format = 'text'."
-                raise DataError(name, number, problem, hint)
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                yield _not_utf8(name, number, error)
-                continue
-            if number == 1:
-                if "\r" in text and not text.endswith("\n"):
-                    problem = "lines end in carriage returns alone, which are no line ends here."
-                    hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
-                    raise DataError(name, 1, problem, hint)
-                text = text.removeprefix("\ufeff")
-            yield text
+        while True:
+            block = stream.read1(_BLOCK)
+            whole, end, rest = block.rpartition(b"\n")
+            if end or not block:
+                text_lines = _decoded(b"".join([*parts, whole, end]), name, number, longest)
+                if not keep_errors and DataError in map(type, text_lines):
+                    error = next(line for line in text_lines if isinstance(line, DataError))
+                    yield text_lines[: text_lines.index(error)]
+                    raise error
+                number += len(text_lines)
+                yield text_lines
+                parts, size = [], 0
+            if not block:
+                return
+            parts.append(rest)
+            size += len(rest)
+            if size > longest:
+                raise _too_long(name, number + 1, longest)
     except (*_DAMAGED, OSError) as error:
         raise _damaged(name, error, number) from error
+
+
+def _decoded(raw: bytes, name: str | Path, before: int, longest: int) -> list[Any]:
+    """The lines of these bytes, of which `before` others are before them."""
+    if len(raw) > longest:
+        for number, line in enumerate(io.BytesIO(raw), before + 1):
+            if len(line) > longest:
+                raise _too_long(name, number, longest)
+    try:
+        text_lines: list[Any] = [*io.StringIO(raw.decode())]
+    except UnicodeDecodeError:
+        numbered = enumerate(io.BytesIO(raw), before + 1)
+        text_lines = [_line_or_error(line, name, number) for number, line in numbered]
+    if not before and text_lines and isinstance(first := text_lines[0], str):
+        if "\r" in first and not first.endswith("\n"):
+            problem = "lines end in carriage returns alone, which are no line ends here."
+            hint = r"Convert the file first: tr '\r' '\n' < FILE > NEW"
+            raise DataError(name, 1, problem, hint)
+        text_lines[0] = first.removeprefix("\ufeff")
+    return text_lines
+
+
+def _line_or_error(raw: bytes, name: str | Path, number: int) -> str | DataError:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        return _not_utf8(name, number, error)
+
+
+def _too_long(name: str | Path, number: int, longest: int) -> DataError:
+    problem = f"the line has more than {longest:,} bytes."
+    hint = "Is this the right file? A long text is read with format = 'text'."
+    return DataError(name, number, problem, hint)
 
 
 def hash_of(path: str | Path) -> str:

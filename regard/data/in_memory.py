@@ -1,17 +1,18 @@
-"""Data in memory: the rows of a DataFrame, a dataset or a list, and files written from them.
+"""Data in memory: the rows of a DataFrame, a dataset, a list or an Arrow table.
 
 rows(dataframe)                     an iterator over the rows, as mappings
-write_jsonl(dataframe, path)        the same rows as JSON lines
+infer_columns(dataframe)            the columns of texts and target, by their names
+write_copy(dataframe, path)         a file with the same rows, for a run that is resumed
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
-from itertools import islice
-from math import isfinite, isnan
+from itertools import chain, islice
+from math import isnan
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from regard.errors import ConfigError, DataError, shown
 from regard.file_writing import replacing, sync
 from regard.habit_names import COLUMNS, NEGATIVES, SOURCES, TARGETS, TEXTS
 
-DOCUMENT = "text"  # the field of the files of `write_documents`
+DOCUMENT = "text"  # the column of texts without columns
 LONGEST_PATH = 1024  # characters of a string that may be the path of a file
 
 
@@ -51,8 +52,8 @@ def rows(data: Any) -> Iterator[Any]:
     """The rows of data in memory, in order, each as a mapping by column, a sequence or a text.
 
     Args:
-        data: a DataFrame of pandas or polars, a dataset of `datasets`, an array of NumPy, a mapping
-            from column to values, or another iterable of rows.
+        data: a DataFrame of pandas or polars, a dataset of `datasets`, an Arrow table, an array of
+            NumPy, a mapping from column to values, a Series, or another iterable of rows.
 
     Raises:
         DataError: the data are none of these, or have several columns of a name.
@@ -65,6 +66,9 @@ def rows(data: Any) -> Iterator[Any]:
         return data.iter_rows(named=True)
     if library == "datasets" and kind in ("Dataset", "IterableDataset"):
         return _with_class_names(data)
+    if library == "pyarrow" and kind == "Table":
+        _unique_names(data.column_names, data)
+        return chain.from_iterable(batch.to_pylist() for batch in data.to_batches())
     if isinstance(data, Mapping) and not is_table(data):
         return _rows_of_columns(data)
     if isinstance(data, np.ndarray | Tensor):
@@ -88,7 +92,7 @@ _TABLES = {
 # What can be looped over, but gives no rows, or none in an order.
 NO_ROWS = {
     *("bytes", "bytearray", "set", "frozenset", "LazyFrame", "DatasetDict", "IterableDatasetDict"),
-    *("Series", "Table", "DataFrameGroupBy", "SeriesGroupBy", "GroupBy"),
+    *("Table", "DataFrameGroupBy", "SeriesGroupBy", "GroupBy"),
 }
 
 
@@ -268,152 +272,142 @@ def is_table(data: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value of NumPy, PyTorch or pandas as Python has it; None where it is missing."""
+    """A value of NumPy, PyTorch or pandas, or a list of such, as Python has it; None where it is
+    missing.
+    """
+    if type(value) in (str, int, bool):
+        return value
     if isinstance(value, np.generic | np.ndarray | Tensor):
         with suppress(RuntimeError, NotImplementedError):  # a sparse tensor, one without data
             value = value.tolist()
     if isinstance(value, float) and isnan(value):
         return None
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
     return None if type(value).__name__ in ("NAType", "NaTType") else value
 
 
-def plain_list(value: Any) -> list[Any] | None:
-    """The items of a list, an array or a set, as `plain` has them; None for other values."""
-    value = plain(value)
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=str)
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else None
+class Items:
+    """Data in memory, item by item with its number from 1; an iterator gives its items once."""
+
+    def __init__(self, data: Any, name: str = ""):
+        self.data, self.name, self.spent = data, name or source_name(data), False
+
+    def __call__(self) -> Iterator[tuple[int, Any]]:
+        """A pass over the items.
+
+        Raises:
+            DataError: the data are no rows, or an iterator that has been read.
+        """
+        try:
+            items = rows(self.data)
+        except DataError as error:
+            raise DataError(self.name, error.line, error.problem, error.hint) from None
+        if self.spent:
+            problem = "can be read only once, and has been read."
+            hint = "Give a list, or an object whose `__iter__` starts again."
+            raise DataError(self.name, None, problem, hint)
+        self.spent = items is self.data
+        return enumerate(items, 1)
+
+
+def record_of(
+    item: Any, location: tuple[str | Path, int | None], by_number: bool = False
+) -> Mapping[Any, Any]:
+    """A row in memory as a mapping by column; fields without names have numbers, and a text is the
+    column `text`.
+
+    by_number: whether columns are given by number.
+
+    Raises:
+        DataError: the item is no row.
+    """
+    named = item if by_number and isinstance(item, tuple) else _with_names(item)
+    if isinstance(named, Mapping):
+        return named
+    if isinstance(item, str):
+        return {0: item} if by_number else {DOCUMENT: item}
+    if isinstance(item, bytes) or not isinstance(item, Sequence):
+        problem = f"must be a tuple or a mapping, but is a {type(item).__name__}."
+        raise DataError(*location, problem)
+    fields = enumerate(item)
+    return dict(fields) if by_number else {str(number): value for number, value in fields}
 
 
 # ------------------------------------------------------------------------------------- files
 
 
-def write_jsonl(data: Any, path: Path, columns: Sequence[str | int] = (), source: str = "") -> int:
-    """Write the rows of data as JSON lines, completely or not at all; returns their number.
+def write_copy(data: Any, path: Path, columns: Sequence[str] = ()) -> int:
+    """Write the rows of data as JSON lines, or as lines of text where the path ends in .txt,
+    completely or not at all; returns their number.
 
     Args:
-        columns: the columns to write, none of which may lack a value; (): all of them. A nested
-            field is named `outer.inner`. An index names a field of a row that is a sequence; the
-            index is then the name of the column in the file.
-        source: the name of the data in errors.
+        columns: the columns to write; (): all of them. A nested field is named `outer.inner`.
+            Fields without names are named by their numbers.
 
     Raises:
-        DataError: a value is missing, or cannot be written as JSON; there are no rows.
+        DataError: a column is missing, or a value cannot be written; there are no rows.
         CheckpointError: the file cannot be written.
     """
-    names = tuple(map(str, columns))
-    return _write(data, path, source, lambda row, error: _json_record(row, names, error))
-
-
-def write_lines(data: Any, path: Path, source: str = "") -> int:
-    """Write texts as running text, each on its own line; returns their number.
-
-    Args:
-        data: a list or a Series of texts, or a table with one column.
-        source: the name of the data in errors.
-
-    Raises:
-        DataError: a row is not a text; there are no rows.
-        CheckpointError: the file cannot be written.
-    """
-    return _write(data, path, source, lambda row, error: _text_of_row(row, error).rstrip("\n"))
-
-
-def write_documents(
-    data: Any, path: Path, column: str | int | None = None, source: str = ""
-) -> int:
-    """Write texts as JSON lines, each a document with the field `text`; returns their number.
-
-    Args:
-        column: of tables: that with the text; None: there is one column.
-
-    Raises:
-        DataError, CheckpointError: as of `write_lines`; or there is no such column.
-    """
-    return _write(
-        data, path, source, lambda row, error: {DOCUMENT: _text_of_row(row, error, column)}
-    )
-
-
-ErrorOf = Callable[[str], DataError]  # of the row that is written
-
-
-def _write(data: Any, path: Path, source: str, line: Callable[[Any, ErrorOf], Any]) -> int:
-    """Write a line for each row: a text as it is, other values as JSON."""
-    source, count = source or source_name(data), 0
-
-    def error(problem: str) -> DataError:
-        return DataError(source, count, problem)
-
+    items = data if isinstance(data, Items) else Items(data)
+    name, count = items.name, 0
     with replacing(path) as temporary:
         with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            for row in data if type(data).__name__ == "Series" else rows(data):
-                count += 1
-                content = line(row, error)
-                if not isinstance(content, str):
-                    content = _ENCODER.encode(content)
+            for count, item in items():
+                record = record_of(item, (name, count))
+                line = (
+                    single_text(record, (name, count)).rstrip("\n")
+                    if path.suffix == ".txt"
+                    else _json_line(record, columns, (name, count))
+                )
                 try:
-                    file.write(content + "\n")
+                    file.write(line + "\n")
                 except UnicodeEncodeError:
                     problem = "has half of a surrogate pair, which is no character."
-                    raise error(problem) from None
+                    raise DataError(name, count, problem) from None
         if not count:
-            raise DataError(source, None, "is empty: it has not one row.")
+            raise DataError(name, None, "is empty: it has not one row.")
         sync(temporary)
     return count
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
+def single_text(record: Mapping[Any, Any], location: tuple[str, int]) -> str:
+    """The text of a row with one column.
+
+    Raises:
+        DataError: it has others, or its value is no text.
+    """
+    texts = [*record.values()]
+    if len(texts) != 1 or not isinstance(texts[0], str):
+        raise DataError(*location, f"must be a text, but is {shown(record)}.")
+    return texts[0]
 
 
-def _text_of_row(row: Any, error: ErrorOf, column: str | int | None = None) -> str:
-    """The text of a row: of this column, or of its only one."""
-    if column is not None:
-        try:
-            row = [row[column]]
-        except (KeyError, IndexError, TypeError):
-            raise error(f"has no field {column!r}.") from None
-    fields = list(row.values()) if isinstance(row, Mapping) else row
-    if isinstance(fields, Sequence) and not isinstance(fields, str) and len(fields) == 1:
-        fields = fields[0]
-    if isinstance(fields, str):
-        return fields
-    raise error(f"must be a text, but is {shown(row)}.")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def _json_record(row: Any, columns: Sequence[str], error: ErrorOf) -> dict[str, Any]:
-    """These columns of a row as values of JSON; without `columns` all of them."""
-    row = _with_names(row)
-    if not isinstance(row, Mapping):
-        if isinstance(row, str | bytes) or not isinstance(row, Sequence):
-            raise error(f"must be a mapping or a sequence of fields, but is {shown(row)}.")
-        row = {str(index): value for index, value in enumerate(row)}
-    names = [name if name in row else name.partition(".")[0] for name in columns] or [*row]
+def _json_line(record: Mapping[Any, Any], columns: Sequence[str], location: tuple[str, int]) -> str:
+    """These columns of a row as a JSON object."""
+    names = [name if name in record else name.partition(".")[0] for name in columns] or [*record]
     for name in names:
-        if name not in row:
-            raise error(f"has no column {name!r}. It has: {', '.join(map(str, row))}.")
-        if columns and plain(row[name]) is None:
-            raise error(f"has no value in column {name!r}. Leave such rows out.")
-    return {str(name): _json_value(row[name], name, error) for name in names}
+        if name not in record:
+            listed = ", ".join(map(str, record))
+            raise DataError(*location, f"has no column {name!r}. It has: {listed}.")
+    values = {str(name): plain(record[name]) for name in names}
+    try:
+        return _ENCODER.encode(values)
+    except (TypeError, ValueError, RecursionError):
+        name = next(name for name in values if not _is_json(values[name]))
+    problem = f"has a {type(values[name]).__name__} in column {name!r}: {shown(values[name], 60)}."
+    raise DataError(*location, problem, "It must be text, a finite number or a list.")
 
 
-def _json_value(value: Any, name: str, error: ErrorOf) -> Any:
-    """A value of a column as a value of JSON."""
-    value = plain(value)
-    if isinstance(value, bool):
-        return str(value)  # labels are texts
-    if isinstance(value, Mapping):
-        return {str(key): _json_value(item, name, error) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_json_value(item, name, error) for item in value]
-    if (
-        value is None
-        or isinstance(value, str | int)
-        or isinstance(value, float)
-        and isfinite(value)
-    ):
-        return value
-    raise error(
-        f"has a {type(value).__name__} in column {name!r}: {shown(value, 60)}. It must be text, a "
-        "finite number or a list."
-    )
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(_ENCODER.encode(value))
+    except (TypeError, ValueError, RecursionError):
+        return False

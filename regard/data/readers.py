@@ -1,32 +1,33 @@
-"""Readers: rows of text from files of every common kind, or from anything one can loop over.
+"""Rows of tables and texts: of files of every common kind, and of data in memory.
 
-All readers are alike: looping over one gives rows, tuples with a text, or a list, for each field
-that was asked for; it can be looped over again; nothing but the current row is held in memory.
+`open_table` is the one way in. A row is a dict of Python values by column, from here to the batch:
+a number stays a number, a list a list, and a value that is missing is None. A reader can be looped
+over again; nothing but the current row is held in memory.
 
-    read("train.txt")                                     lines: rows of one field
-    read_parallel("train.de", "train.en.gz")              line i belongs to line i
-    read("fra-eng.zip!fra.txt", (0, 1), format="tsv")     columns by number, from 0
-    read("pairs.csv", ("german", "english"))              columns by name, from the header
-    read("wmt.jsonl", ("translation.de", "translation.en"))
-    read(dataset, ("translation.de", "translation.en"))   a `datasets` object, a list, a generator
-    open_table("pairs.csv").records()                     rows as mappings from column to value
+    open_table("train.txt")                               lines: {"text": ...}
+    open_table("pairs.csv", ("german", "english"))        columns by name, from the header
+    open_table("fra.tsv", {"source": 0, "target": 1})     by number, from 0, and under other names
+    open_table("wmt.jsonl", {"source": "translation.de", "target": "translation.en"})
+    open_table(dataframe, ("text", "label"))              data in memory: `regard.data.in_memory`
+    read_parallel(source="train.de", target="train.en")   line i belongs to line i
 
 The first line of a CSV file is its header; that of a TSV file is one where columns are given by
-name. `header = true` or `false` in [data] says otherwise.
+name, or none are. `header = true` or `false` in [data] says otherwise.
 """
 
 from __future__ import annotations
 
 import csv
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import chain, compress, islice
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 
@@ -34,478 +35,175 @@ from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
     LONGEST_TEXT,
+    blocks_of_file,
     check_file,
     delimiter_hint,
     ending,
     lines,
-    lines_or_errors,
-    open_bytes,
-    whole_lines_of,
-    without_end,
+    without_ends,
 )
 from regard.data.in_memory import (
+    Items,
     infer_columns,
+    is_path,
     plain,
-    plain_list,
     plain_names,
-    rows,
-    source_name,
+    record_of,
     text_columns_among,
 )
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.habit_names import COLUMNS
 from regard.schema import data_error, parse_json
 
-T = TypeVar("T")
 Field = str | int
-Row = tuple[Any, ...]  # texts, and lists in the fields that may hold them
-Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
 Record = dict[str, Any]  # the values of a row by column
+Numbered = Iterator[tuple[int, Any]]  # rows with the line, from 1, on which each begins
+Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
 TABLES = tuple(dict.fromkeys(ENDINGS.values()))
 FORMATS = ("lines", "text", *TABLES)
-TEXT = "text"  # the field of a row of a file of lines
+TEXT = "text"  # the column of lines
 BATCH_ROWS, BATCH_BYTES = 1024, 1 << 20  # of a Parquet file, in memory together
 
 
-class RowReader(ABC):
-    """Rows of text that can be looped over as often as needed."""
+@dataclass(frozen=True, eq=False)
+class RowReader:
+    """Rows that can be looped over as often as needed, each a dict by column.
 
-    @abstractmethod
-    def numbered(self) -> Iterator[tuple[int, Row]]:
+    name: the file, or the kind of the object in memory, for errors.
+    read: makes a pass over the rows, each with the number, from 1, of the line on which it begins;
+        there may be none.
+    columns: what the source calls the columns of the rows, for errors.
+    files: of columns that come from files of their own; or all files, by any names.
+    """
+
+    name: str
+    read: Callable[[], Numbered]
+    columns: Mapping[str, Field] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def numbered(self) -> Iterator[tuple[int, Record]]:
         """Rows with the number, from 1, of the line on which each begins.
 
         Raises:
             DataError: the file cannot be read, has no rows, or a row is not as the reader expects.
         """
+        numbered_rows = self.read()
+        if (first := next(numbered_rows, None)) is None:
+            raise DataError(self.name, None, "is empty: it has not one row.")
+        return chain([first], numbered_rows)
 
-    @abstractmethod
-    def file_of(self, field: int) -> str:
-        """The name of the file that field number `field` of a row comes from."""
+    def __iter__(self) -> Iterator[Record]:
+        return map(itemgetter(1), self.numbered())
 
-    def __iter__(self) -> Iterator[Row]:
-        return (row for _, row in self.numbered())
+    def file_of(self, column: str) -> str:
+        """The name of the file that this column comes from."""
+        return self.files.get(column, self.name)
+
+    def text(self, row: Record, column: str, line: int) -> str:
+        """The text in a column of a row; a number as its digits.
+
+        Raises:
+            DataError: it is missing or no text; names file, line, and the column of the file.
+        """
+        value = row[column]
+        if type(value) is str and value.isascii():  # the usual case, quickly
+            return value
+        return text_of(self.columns.get(column, column), value, (self.file_of(column), line))
 
     def texts(self) -> Iterator[str]:
-        """All fields of all rows one after the other, for example to train a tokenizer."""
-        return chain.from_iterable(self)
+        """All columns of all rows one after the other, for example to train a tokenizer."""
+        for line, row in self.numbered():
+            for column in row:
+                yield self.text(row, column, line)
+
+    def mapped(self, change: Callable[[Numbered], Numbered], **columns: Field) -> RowReader:
+        """The reader of what `change` makes of the numbered rows, which has these columns, too."""
+        read = self.numbered
+        return replace(self, read=lambda: change(read()), columns={**self.columns, **columns})
 
     def only(self, chosen: np.ndarray) -> RowReader:
         """The rows, counted from 0, where `chosen` (N,) is true."""
-        return PartOfRows(self, lambda numbered: compress(numbered, chosen))
+        return self.mapped(lambda numbered: compress(numbered, chosen))
 
     def first(self, count: int) -> RowReader:
         """The first `count` rows; what follows them is not read."""
-        return PartOfRows(self, lambda numbered: islice(numbered, count))
+        return self.mapped(lambda numbered: islice(numbered, count))
 
 
-@dataclass(frozen=True, eq=False)
-class PartOfRows(RowReader):
-    """Those rows of a reader that `select` takes from all of them."""
-
-    reader: RowReader
-    select: Callable[[Iterator[tuple[int, Row]]], Iterator[tuple[int, Row]]]
-
-    def file_of(self, field: int) -> str:
-        return self.reader.file_of(field)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return self.select(self.reader.numbered())
+# ------------------------------------------------------------------------------------- opening
 
 
-@dataclass(frozen=True)
-class LineReader(RowReader):
-    """Plain text, one row a line of at most `longest` bytes."""
-
-    path: str | Path
-    longest: int = LONGEST_LINE
-
-    def file_of(self, field: int) -> str:
-        return str(self.path)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        texts = lines(self.path, self.longest)
-        return _not_empty(self.path, ((number, (line,)) for number, line in enumerate(texts, 1)))
+_copied: ContextVar[Mapping[str, Any] | None] = ContextVar("copied", default=None)
 
 
-class VerbatimReader(LineReader):
-    """Plain text with its line breaks: the rows, joined, are the file (less a byte order mark).
+@contextmanager
+def reading_memory(copied: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, files that are copies of data in memory are not read, but the data are.
 
-    A row begins at a line break after a line that is not blank. Tokenizers begin a token there,
-    too, so that the rows have the same tokens as the whole text.
+    copied: the data by the paths of their copies.
     """
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        with open_bytes(self.path) as stream:
-            whole_lines = whole_lines_of(stream, self.path, longest=LONGEST_TEXT)
-            yield from _not_empty(self.path, _at_line_breaks(whole_lines))
-
-
-def _at_line_breaks(text_lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """The rows of `VerbatimReader` from lines with their ends."""
-    begun, held = 1, ""
-    for number, line in enumerate(text_lines, 1):
-        text = line.rstrip("\r\n")
-        if not text or text[-1].isspace():
-            held += line
-            continue
-        yield begun, (held + text,)
-        begun, held = number, line[len(text) :]
-    if held:
-        yield begun, (held,)
-
-
-def _not_empty(path: str | Path, items: Iterator[T]) -> Iterator[T]:
-    for first in items:
-        yield first
-        yield from items
-        return
-    raise DataError(path, None, "is empty: it has not one row.")
-
-
-@dataclass(frozen=True)
-class ParallelReader(RowReader):
-    """Several files of lines where line i of each belongs together. Unequal length is an error."""
-
-    paths: tuple[str | Path, ...]
-
-    def file_of(self, field: int) -> str:
-        return str(self.paths[field])
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        streams = [LineReader(path).numbered() for path in self.paths]
-        number = 0
-        while True:
-            heads = [next(stream, None) for stream in streams]
-            if None in heads:
-                break
-            number += 1
-            yield number, tuple(head[1][0] for head in heads if head)
-        counts = [
-            number + (head is not None) + sum(1 for _ in stream)
-            for head, stream in zip(heads, streams, strict=True)
-        ]
-        if len(set(counts)) > 1:
-            sizes = zip(self.paths, counts, strict=True)
-            listed = " and ".join(f"{path} has {count:,} lines" for path, count in sizes)
-            hint = "Line i of one must translate line i of the other; compare their ends."
-            raise DataError(self.paths[0], None, f"parallel files have {listed}.", hint)
-
-
-# ------------------------------------------------------------------------------------- tables
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """A file whose rows have fields by name.
-
-    format: one of `TABLES`; or "lines", each of which is the field `text` of a row
-    header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
-    delimiter: the character between the fields of CSV
-    """
-
-    path: str | Path
-    format: str
-    header: bool = True
-    delimiter: str = ","
-
-    def records(self, fields: Sequence[Field] = ()) -> Iterator[tuple[int, Record]]:
-        """The rows by column, each with the number, from 1, of the line it begins on.
-
-        fields: the columns that are needed, whose names must be unique; (): all.
-
-        Raises:
-            DataError: the file cannot be read or has no rows, or a row has another number of fields
-                than the first.
-        """
-        for number, record in _not_empty(self.path, self.rows(fields)):
-            if isinstance(record, DataError):
-                raise record
-            yield number, record
-
-    def rows(self, fields: Sequence[Field] = ()) -> Iterator[tuple[int, Record | DataError]]:
-        """As `records`, but a row that cannot be read is its error, and a file may have no row.
-
-        Raises:
-            DataError: the file cannot be read, or its rows cannot be told apart.
-        """
-        if self.format == "parquet":
-            yield from _parquet_records(self.path, fields)
-            return
-        contents = self._contents()
-        make: Callable[[int, Any], Record] = self._record
-        if self.format in ("csv", "tsv"):
-            if (first := next(contents, None)) is None:
-                return
-            make = self._named(*first, fields)
-            contents = contents if self.header else chain([first], contents)
-        for number, content in contents:
-            try:
-                row = content if isinstance(content, DataError) else make(number, content)
-            except DataError as error:
-                row = error
-            yield number, row
-
-    def _contents(self) -> Iterator[tuple[int, Any]]:
-        """The lines that are rows, or the fields of each; an error for a line that is not UTF-8."""
-        if self.format == "csv":
-            yield from csv_rows(self.path, self.delimiter)
-            return
-        with open_bytes(self.path) as stream:
-            for number, line in enumerate(lines_or_errors(stream, self.path), 1):
-                if isinstance(line, DataError):
-                    yield number, line
-                elif self.format == "tsv":  # quotes are characters like others
-                    if text := without_end(line):
-                        yield number, text.split("\t")
-                elif self.format == "lines" or line.strip():
-                    yield number, without_end(line)
-
-    def _record(self, number: int, line: str) -> Record:
-        """The row of a line: the object of a line of JSON, or the line."""
-        if self.format == "lines":
-            return {TEXT: line}
-        record = json_value(line, self.path, number)
-        if not isinstance(record, dict):
-            problem = f"must be a JSON object, but is a {type(record).__name__}."
-            raise DataError(self.path, number, problem, 'Write {"name": "value", …} on each line.')
-        return record
-
-    def _named(
-        self, line: int, first: list[str] | DataError, columns: Sequence[Field]
-    ) -> Callable[[int, list[str]], Record]:
-        """What names the fields of a row: by the header, the first line, or by number."""
-        if isinstance(first, DataError):
-            raise first
-        names = first if self.header else list(map(str, range(len(first))))
-        check_unique(self.path, [name for name in names if not columns or name in columns])
-
-        def record(number: int, fields: list[str]) -> Record:
-            if len(fields) != len(names):
-                counts = f"has {len(fields)} fields, but line {line} has {len(names)}."
-                hint = f"The first has: {', '.join(first)}." if self.header else ""
-                raise DataError(self.path, number, delimiter_hint(first) + counts, hint)
-            return dict(zip(names, fields, strict=True))
-
-        return record
-
-
-@dataclass(frozen=True)
-class TableRows(RowReader):
-    """These fields of a table as text; `lists` may hold lists.
-
-    undecided: whether nothing says that the first line is a header or that it is none; it is an
-        example then, unless all its fields are usual names of columns, which is an error
-    """
-
-    table: TableFile
-    fields: tuple[Field, ...]
-    lists: tuple[Field, ...] = ()
-    undecided: bool = False
-
-    def file_of(self, field: int) -> str:
-        return str(self.table.path)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        fields = self.fields
-        if not self.table.header:
-            fields = tuple(map(str, fields))
-        elif self.table.format in ("csv", "tsv") and any(isinstance(f, int) for f in fields):
-            names = list(next(self.table.records())[1])
-            fields = tuple(names[f] if isinstance(f, int) and f < len(names) else f for f in fields)
-        undecided = self.undecided
-        for number, record in self.table.records(fields):
-            location = self.table.path, number
-            row = texts_of(record, fields, location, lists=self.lists)
-            if undecided and 1 < len(row) == len({*row}) and COLUMNS.issuperset(plain_names(row)):
-                problem = f"may hold the names of the columns: {', '.join(row)}."
-                hint = (
-                    "Give `columns` by these names, or write header = true in [data]; "
-                    "header = false, if the line is an example."
-                )
-                raise DataError(*location, problem, hint)
-            undecided = False
-            yield number, row
-
-
-def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank, each with the number of the line it begins on.
-
-    A quoted field may contain line breaks; a doubled quote in it stands for one.
-
-    Raises:
-        DataError: a row is not CSV or too long.
-    """
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
-    begun = 1
-    with open_bytes(path) as stream:
-        spaced: list[str] = []  # lines of the current row with a quote behind a space
-
-        def read_lines() -> Iterator[str]:
-            for line in whole_lines_of(stream, path):
-                if ' "' in line:
-                    spaced.append(line)
-                yield line
-
-        table = csv.reader(read_lines(), delimiter=delimiter, strict=True)
-        try:
-            for fields in table:
-                if spaced:  # a field in quotes has its own quotes twice
-                    for field in fields:
-                        if field[:2] == ' "' and not any('" ""' in line for line in spaced):
-                            raise csv.Error("a space stands before a quote")
-                    spaced.clear()
-                if fields:  # none: a blank line
-                    yield begun, fields
-                begun = table.line_num + 1
-        except csv.Error as error:
-            problem = f"the row that begins here is not CSV: {error}."
-            hint = 'Is a quote (") never closed, or not doubled inside? Is another sign than '
-            hint += f"{delimiter!r} the `delimiter`?"
-            raise DataError(path, begun, problem, hint) from error
-
-
-def _parquet_records(path: str | Path, fields: Sequence[Field]) -> Iterator[tuple[int, Record]]:
-    """The rows of a Parquet file, read in batches; of the columns those that hold `fields`."""
+    token = _copied.set(copied)
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "data", "Reading Parquet") from error
-    check_file(Path(path))
-    try:
-        # Without a buffer size, a whole row group would be in memory.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=BATCH_BYTES) as file:
-            present = file.schema_arrow.names
-            check_unique(path, present)
-            columns = {f if f in present else str(f).split(".")[0] for f in fields}
-            for name in sorted(columns - set(present)):
-                raise _unknown((path, None), name, present)
-            batches = file.iter_batches(BATCH_ROWS, columns=sorted(columns) or None)
-            yield from enumerate(chain.from_iterable(b.to_pylist() for b in batches), 1)
-    except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:
-        raise DataError(path, None, f"cannot be read as Parquet: {error}.") from error
+        yield
+    finally:
+        _copied.reset(token)
 
 
-# ------------------------------------------------------------------------------------- memory
-
-
-class ItemReader(RowReader):
-    """Rows from anything one can loop over: strings, tuples or lists, or mappings by name.
-
-    An iterator gives its items once; a second pass over it raises an error.
-
-    fields: which fields of each item, by name or number; none: all fields of a tuple or list
-    lists: the fields whose values may be lists
-    """
-
-    def __init__(
-        self, items: Iterable[Any], fields: Sequence[Field] = (), lists: Sequence[Field] = ()
-    ):
-        self.items, self.fields, self.lists = items, tuple(fields), tuple(lists)
-        self._spent = False
-
-    def file_of(self, field: int) -> str:
-        return source_name(self.items)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        return ((i, self._row((self.file_of(0), i), item)) for i, item in self.whole())
-
-    def whole(self) -> Iterator[tuple[int, Any]]:
-        """The items as they were given, with their numbers from 1."""
-        once = rows(self.items)
-        if self._spent:
-            problem = "can be read only once, and has been read."
-            hint = "Give a list, or an object whose `__iter__` starts again."
-            raise DataError(self.file_of(0), None, problem, hint)
-        self._spent = once is self.items
-        return enumerate(once, 1)
-
-    def _row(self, location: Location, item: object) -> Row:
-        if isinstance(item, str) and not self.fields:
-            return (text_of(0, item, location),)
-        if isinstance(item, Mapping):
-            return texts_of(item, self.fields, location, self.lists)
-        if isinstance(item, Sequence) and not isinstance(item, bytes | str):
-            fields = self.fields or tuple(range(len(item)))
-            return texts_of(dict(enumerate(item)), fields, location, self.lists)
-        problem = f"must be a tuple or a mapping, but is a {type(item).__name__}."
-        raise DataError(*location, problem)
-
-
-class VerbatimLines(ItemReader):
-    """The text of lines in memory, as `VerbatimReader` reads it from a file of these lines."""
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        lines = (row[0] for _, row in super().numbered())
-        return _at_line_breaks(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-
-# ------------------------------------------------------------------------------------- reading
-
-
-def read(
-    data: str | PathLike[str] | Iterable[Any],
-    fields: Sequence[Field] = (),
+def open_table(
+    source: Any,
+    columns: Mapping[str, Field] | Sequence[Field] = (),
     *,
     format: str | None = None,
     header: bool | None = None,
     delimiter: str | None = None,
-    lists: Sequence[Field] = (),
+    keep_errors: bool = False,
 ) -> RowReader:
-    """The rows of one file, or of anything one can loop over.
+    """The rows of a file, or of data in memory.
 
-    data: also a `TableFile`
-    fields: the columns wanted, by name or by number from 0
+    source: the path of a file; or a DataFrame, a dataset, an Arrow table, a mapping from column to
+        values, or anything that one can loop over and that gives mappings, sequences or texts. An
+        iterator gives its rows once.
+    columns: those of the rows, by name or by number from 0; or what each is called in the rows, and
+        its name or number. (): all. `a.b` is field b of an object in column a.
     format: one of FORMATS; None: what the file's ending says (also before .gz, .bz2, .xz),
-        and lines for any other ending
-    header: whether a table's first line holds names; None: that of CSV does, that of TSV if a field
-        is given by name
-    delimiter: the character between the fields of CSV, a comma without it
-    lists: those of `fields` whose values may be lists
+        and lines for any other ending.
+    header: whether a table's first line holds names; None: that of CSV does, that of TSV if a
+        column is given by name or none is. Without, the names are "0", "1", ...
+    delimiter: the character between the fields of CSV, a comma without it.
+    keep_errors: whether a row that cannot be read is its `DataError`, and is not raised.
 
     Raises:
         ConfigError: the format is unknown, or is not CSV and has a delimiter.
         DataError: columns or a header of plain text are asked for.
     """
-    by_name = any(isinstance(field, str) for field in fields)
-    if isinstance(data, TableFile):
-        named = by_name or data.format == "csv"
-        return TableRows(replace(data, header=named), tuple(fields), tuple(lists))
-    if not isinstance(data, str | PathLike):
-        return ItemReader(data, fields, lists)
-    path, kind = str(data), _format_of(str(data), format, delimiter)
+    if isinstance(source, RowReader):
+        return source
+    if not isinstance(columns, Mapping):
+        columns = {str(column): column for column in columns}
+    if is_path(source):
+        path = str(source)
+        source = (_copied.get() or {}).get(path, source)
+    if not is_path(source):
+        items = source if isinstance(source, Items) else Items(source)
+        read = lambda: _of_memory(items, columns)  # noqa: E731
+        if format == "text":  # as a file of these lines is read
+            read = lambda: _at_line_breaks(  # noqa: E731
+                f"{row[TEXT].removesuffix(chr(10))}\n" for _, row in _of_memory(items, {})
+            )
+        return RowReader(items.name, read, columns)
+    kind = _format_of(path, format, delimiter)
     if kind not in TABLES:
-        if fields or header:
+        if columns or header:
             problem = "is read as plain text, which has no columns and no header."
             raise DataError(path, None, problem, "If it is a table: format = 'tsv' or 'csv'.")
-        return VerbatimReader(path) if kind == "text" else LineReader(path)
-    undecided = header is None and not by_name and kind == "tsv"
-    named = by_name or kind == "csv" if header is None else header
-    table = TableFile(path, kind, named, delimiter or ",")
-    return TableRows(table, tuple(fields), tuple(lists), undecided)
-
-
-def open_table(
-    path: str | PathLike[str],
-    *,
-    header: bool = True,
-    format: str | None = None,
-    delimiter: str | None = None,
-) -> TableFile:
-    """A file whose rows have fields by name: CSV, TSV, JSONL or Parquet.
-
-    header: whether the first line of CSV and TSV holds the names; without, they are "0", "1", ...
-    format, delimiter: as of `read`.
-
-    Raises:
-        DataError: its ending is another.
-        ConfigError: as `read`.
-    """
-    kind = _format_of(str(path), format, delimiter)
-    if kind in TABLES:
-        return TableFile(str(path), kind, header, delimiter or ",")
-    problem = f"must end in one of {', '.join(ENDINGS)}, which say how it is read."
-    raise DataError(str(path), None, problem)
+        of_text = _verbatim if kind == "text" else _of_lines
+        return RowReader(path, lambda: of_text(path, keep_errors))
+    fields = [*columns.values()]
+    named = kind == "csv" or not fields or any(isinstance(field, str) for field in fields)
+    undecided = header is None and not named and kind == "tsv"
+    table = _Table(path, columns, named if header is None else header, undecided, keep_errors)
+    of_table = {"csv": table.csv, "tsv": table.tsv, "jsonl": table.jsonl, "parquet": table.parquet}
+    return RowReader(path, lambda: of_table[kind](delimiter or ","), columns)
 
 
 def _format_of(path: str, format: str | None, delimiter: str | None) -> str:
@@ -518,9 +216,276 @@ def _format_of(path: str, format: str | None, delimiter: str | None) -> str:
     return chosen
 
 
-def read_parallel(*paths: str | PathLike[str]) -> ParallelReader:
-    """Rows of as many fields as there are files of lines: line i of each."""
-    return ParallelReader(tuple(str(path) for path in paths))
+def read_parallel(**paths: str | PathLike[str]) -> RowReader:
+    """Rows with a column for each of these files of lines: line i of each. Unequal length is an
+    error when they are read.
+    """
+    files = {column: str(path) for column, path in paths.items()}
+    return RowReader(next(iter(files.values())), lambda: _side_by_side(files), files=files)
+
+
+def _side_by_side(files: Mapping[str, str]) -> Numbered:
+    streams, number = [lines(path) for path in files.values()], 0
+    while True:
+        heads = [next(stream, None) for stream in streams]
+        if None in heads:
+            break
+        number += 1
+        yield number, dict(zip(files, heads, strict=True))
+    counts = [
+        number + (head is not None) + sum(1 for _ in stream)
+        for head, stream in zip(heads, streams, strict=True)
+    ]
+    paths = [*files.values()]
+    if 0 in counts:
+        raise DataError(paths[counts.index(0)], None, "is empty: it has not one row.")
+    if len(set(counts)) > 1:
+        sizes = zip(paths, counts, strict=True)
+        listed = " and ".join(f"{path} has {count:,} lines" for path, count in sizes)
+        hint = "Line i of one must translate line i of the other; compare their ends."
+        raise DataError(paths[0], None, f"parallel files have {listed}.", hint)
+
+
+# ------------------------------------------------------------------------------------- plain text
+
+
+def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> RowReader:
+    """Plain text, a row a line of at most `longest` bytes."""
+    return RowReader(str(path), lambda: _of_lines(path, longest=longest))
+
+
+def _of_lines(path: str | Path, keep_errors: bool = False, longest: int = LONGEST_LINE) -> Numbered:
+    blocks = blocks_of_file(path, longest, keep_errors)
+    for number, line in enumerate(chain.from_iterable(map(without_ends, blocks)), 1):
+        yield number, line if isinstance(line, DataError) else {TEXT: line}
+
+
+def _verbatim(path: str | Path, keep_errors: bool) -> Numbered:
+    """Plain text with its line breaks: the rows, joined, are the file (less a byte order mark).
+
+    A row begins at a line break after a line that is not blank. Tokenizers begin a token there,
+    too, so that the rows have the same tokens as the whole text.
+    """
+    return _at_line_breaks(chain.from_iterable(blocks_of_file(path, LONGEST_TEXT)))
+
+
+def _at_line_breaks(text_lines: Iterable[str]) -> Numbered:
+    """The rows of `_verbatim` from lines with their ends."""
+    begun, held = 1, ""
+    for number, line in enumerate(text_lines, 1):
+        text = line.rstrip("\r\n")
+        if not text or text[-1].isspace():
+            held += line
+            continue
+        yield begun, {TEXT: held + text}
+        begun, held = number, line[len(text) :]
+    if held:
+        yield begun, {TEXT: held}
+
+
+# ------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A file whose rows have columns; see `open_table`.
+
+    undecided: whether nothing says that the first line is a header or that it is none; it is an
+        example then, unless all its fields are usual names of columns, which is an error.
+    """
+
+    path: str
+    columns: Mapping[str, Field]
+    header: bool
+    undecided: bool
+    keep_errors: bool
+
+    def jsonl(self, delimiter: str) -> Numbered:
+        """The objects of lines that are not blank."""
+        blocks = blocks_of_file(self.path, keep_errors=self.keep_errors)
+        for number, line in enumerate(chain.from_iterable(blocks), 1):
+            try:
+                if isinstance(line, DataError):
+                    raise line
+                if line.strip():
+                    record = self._object(line, number)
+                    yield number, chosen_values(record, self.columns, (self.path, number))
+            except DataError as error:
+                if not self.keep_errors:
+                    raise
+                yield number, error
+
+    def _object(self, line: str, number: int) -> Record:
+        record = json_value(line.rstrip("\r\n"), self.path, number)
+        if not isinstance(record, dict):
+            problem = f"must be a JSON object, but is a {type(record).__name__}."
+            raise DataError(self.path, number, problem, 'Write {"name": "value", …} on each line.')
+        return record
+
+    def parquet(self, delimiter: str) -> Numbered:
+        """The rows, read in batches; of the columns those that are chosen."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise MissingExtra("pyarrow", "data", "Reading Parquet") from error
+        check_file(Path(self.path))
+        try:
+            # Without a buffer size, a whole row group would be in memory.
+            with pyarrow.parquet.ParquetFile(self.path, buffer_size=BATCH_BYTES) as file:
+                present, wanted = file.schema_arrow.names, self.columns.values()
+                check_unique(self.path, present)
+                names = {f if f in present else str(f).split(".")[0] for f in wanted}
+                for name in sorted(names - set(present)):
+                    raise unknown_column((self.path, None), name, present)
+                batches = file.iter_batches(BATCH_ROWS, columns=sorted(names) or None)
+                records = chain.from_iterable(batch.to_pylist() for batch in batches)
+                for number, record in enumerate(records, 1):
+                    yield number, chosen_values(record, self.columns, (self.path, number))
+        except (pyarrow.ArrowException, ValueError, OverflowError, OSError) as error:
+            raise DataError(self.path, None, f"cannot be read as Parquet: {error}.") from error
+
+    def tsv(self, delimiter: str) -> Numbered:
+        """The rows of a TSV file that are not blank; quotes are characters like others."""
+        blocks = blocks_of_file(self.path, keep_errors=self.keep_errors)
+        return self._named(
+            (number, line if isinstance(line, DataError) else line.split("\t"))
+            for number, line in enumerate(chain.from_iterable(map(without_ends, blocks)), 1)
+            if line
+        )
+
+    def csv(self, delimiter: str) -> Numbered:
+        """The rows of a CSV file that are not blank."""
+        return self._named(csv_rows(self.path, delimiter))
+
+    def _named(self, rows: Iterator[tuple[int, Any]]) -> Numbered:
+        """The fields of rows by column; the header, the first line, names them, or their number.
+
+        Raises:
+            DataError: also if a row has another number of fields than the first.
+        """
+        if (head := next(rows, None)) is None:
+            return
+        first_line, first = head
+        if isinstance(first, DataError):
+            raise first
+        width, names = len(first), first if self.header else list(map(str, range(len(first))))
+        rows = rows if self.header else chain([head], rows)
+        columns, pick = [*(self.columns or names)], None
+        wanted = self.columns.values()
+        check_unique(self.path, [name for name in names if not wanted or name in wanted])
+        for number, fields in rows:
+            if type(fields) is not list or len(fields) != width:
+                error = fields
+                if type(fields) is list:
+                    counts = f"has {len(fields)} fields, but line {first_line} has {width}."
+                    hint = f"The first has: {', '.join(first)}." if self.header else ""
+                    error = DataError(self.path, number, delimiter_hint(first) + counts, hint)
+                if not self.keep_errors:
+                    raise error
+                yield number, error
+                continue
+            if pick is None:
+                pick = itemgetter(*self._indices(names, number), 0)  # one more: a tuple in any case
+                self._check_header(pick(fields)[:-1], number)
+            yield number, dict(zip(columns, pick(fields)))  # noqa: B905
+
+    def _indices(self, names: Sequence[str], line: int) -> Iterator[int]:
+        """The numbers of the columns among the fields of a row."""
+        for column in self.columns.values() if self.columns else names:
+            if isinstance(column, int) and self.header and 0 <= column < len(names):
+                yield column
+                continue
+            name = column if self.header else str(column)
+            if name not in names:
+                raise unknown_column((self.path, line), name, names)
+            yield names.index(str(name))
+
+    def _check_header(self, first: Sequence[str], line: int) -> None:
+        """Check that the first row of an undecided table is probably no header."""
+        usual = COLUMNS.issuperset(plain_names(first))
+        if self.undecided and 1 < len(first) == len({*first}) and usual:
+            problem = f"may hold the names of the columns: {', '.join(first)}."
+            hint = (
+                "Give `columns` by these names, or write header = true in [data]; "
+                "header = false, if the line is an example."
+            )
+            raise DataError(self.path, line, problem, hint)
+
+
+def csv_rows(path: str | Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with the number of the line it begins on.
+
+    A quoted field may contain line breaks; a doubled quote in it stands for one.
+
+    Raises:
+        DataError: a row is not CSV or too long.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    begun, spaced = 1, list[str]()  # lines of the current row, where a quote may be behind a space
+    blocks = _watched_blocks(blocks_of_file(path), delimiter, spaced)
+    table = csv.reader(chain.from_iterable(blocks), delimiter=delimiter, strict=True)
+    try:
+        for fields in table:
+            if spaced:  # a field in quotes has its own quotes twice
+                for text in fields:
+                    if text[:2] == ' "' and not any('" ""' in line for line in spaced):
+                        raise csv.Error("a space stands before a quote")
+                spaced.clear()
+            if fields:  # none: a blank line
+                yield begun, fields
+            begun = table.line_num + 1
+    except csv.Error as error:
+        problem = f"the row that begins here is not CSV: {error}."
+        hint = 'Is a quote (") never closed, or not doubled inside? Is another sign than '
+        hint += f"{delimiter!r} the `delimiter`?"
+        raise DataError(path, begun, problem, hint) from error
+
+
+def _watched_blocks(
+    blocks: Iterator[list[str]], delimiter: str, spaced: list[str]
+) -> Iterator[Iterable[str]]:
+    """The blocks of lines; lines of one in which a field may begin with a space and a quote are
+    also put into `spaced`.
+    """
+    sign, before = f'{delimiter} "', list[str]()
+    for block in blocks:
+        text = "".join(block)
+        doubled = (f'{sign}"{delimiter}', f'{sign}"\n', f'{sign}"\r', f'{sign}""', '\n "')
+        if ' "' in text and (
+            text.startswith(' "')
+            or text.count(sign) != text.count(f'{sign}"')
+            or any(part in text for part in doubled)
+        ):
+            spaced += before  # a row may have begun there
+            yield _noted(block, spaced)
+        else:
+            yield block
+        before = block
+
+
+def _noted(block: list[str], spaced: list[str]) -> Iterator[str]:
+    for line in block:
+        spaced.append(line)
+        yield line
+
+
+# ------------------------------------------------------------------------------------- memory
+
+
+def _of_memory(items: Items, columns: Mapping[str, Field]) -> Numbered:
+    """The items as rows, with plain values."""
+    by_number = bool(columns) and all(isinstance(field, int) for field in columns.values())
+    for number, item in items():
+        location = items.name, number
+        record = record_of(item, location, by_number)
+        yield (
+            number,
+            {
+                name: plain(value)
+                for name, value in chosen_values(record, columns, location).items()
+            },
+        )
 
 
 # ------------------------------------------------------------------------------------- values
@@ -542,32 +507,20 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
     return parse_json(text, "JSON", wrong)
 
 
-def texts_of(
-    record: Mapping[Any, Any],
-    fields: Sequence[Field],
-    location: Location,
-    lists: Sequence[Field] = (),
-) -> Row:
-    """The texts of these fields: `a.b` is `record["a"]["b"]`, the number 3 becomes "3".
-
-    lists: the fields whose values may be lists, which stay lists.
+def chosen_values(
+    record: Mapping[Any, Any], columns: Mapping[str, Field], location: Location
+) -> Record:
+    """The values of these columns under their names in rows; without columns the record itself.
 
     Raises:
-        DataError: a field is missing or no text, or `fields` is empty.
+        DataError: the record lacks one.
     """
-    if not fields:
-        problem = f"has the fields {', '.join(map(str, record))}, and no column was chosen."
-        hint = "Name them with `columns`, in the order that the task reads them."
-        raise DataError(*location, problem, hint)
-    values = tuple(map(record.get, fields))
-    if all(type(value) is str and value.isascii() for value in values):  # the usual case, quickly
-        return cast(Row, values)
-    row: list[Any] = []
-    for name in fields:
-        value = field_value(record, name, location)
-        items = plain_list(value) if name in lists else None
-        row.append(text_of(name, value, location) if items is None else items)
-    return tuple(row)
+    if not columns:
+        return record if isinstance(record, dict) else dict(record)
+    try:
+        return {name: record[field] for name, field in columns.items()}
+    except KeyError:
+        return {name: field_value(record, field, location) for name, field in columns.items()}
 
 
 def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
@@ -580,7 +533,7 @@ def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> A
     whole = name in record or not isinstance(name, str)
     for part in [name] if whole else str(name).split("."):
         if not isinstance(value, Mapping) or part not in value:
-            raise _unknown(location, name, value if isinstance(value, Mapping) else ())
+            raise unknown_column(location, name, value if isinstance(value, Mapping) else ())
         value = value[part]
     return value
 
@@ -596,7 +549,8 @@ def text_of(name: Field, value: object, location: Location) -> str:
         return str(value)
     if not isinstance(value, str):
         kind = "missing (null)" if value is None else f"a {type(value).__name__}"
-        raise DataError(*location, f"field {name!r} must be text, but is {kind}.")
+        hint = "Leave such rows out." if value is None else ""
+        raise DataError(*location, f"field {name!r} must be text, but is {kind}.", hint)
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -613,7 +567,8 @@ def check_unique(path: str | Path, names: Sequence[str]) -> None:
             raise DataError(path, None, f"has more than one column {name!r}.", hint)
 
 
-def _unknown(location: Location, name: Field, present: Iterable[Field]) -> DataError:
+def unknown_column(location: Location, name: Field, present: Iterable[Field]) -> DataError:
+    """The error for a column that is not there, with those that are."""
     listed = [str(field) for field in present]
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
     hint = f"It has: {', '.join(listed) or 'none'}."
@@ -640,7 +595,7 @@ def columns_in_header(
         return ()
     try:
         table = open_table(path, header=False, format=format, delimiter=delimiter)
-        first = next(table.records())[1]
+        first = next(iter(table))
         written = list(first.values() if kind in ("csv", "tsv") else first)
     except DataError:  # is raised again where the rows are read
         return ()
@@ -672,21 +627,28 @@ def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str],
         DataError: the file cannot be read, has no text, or too many; a table has no column of
             texts, or not this one of labels; lines have no labels.
     """
-    columns: tuple[Field, ...] = ()
+    columns: dict[str, Field] = {}
     if ending(path) in ENDINGS:
-        first = next(open_table(path).records())[1]
-        texts = text_columns_among([name for name in first if name != labels])
+        names = [*next(iter(open_table(path)))]
+        texts = text_columns_among([name for name in names if name != labels])
         if len(texts) != 1:
-            problem = f"has the columns {', '.join(first)}; their names do not say which is a text."
+            problem = f"has the columns {', '.join(names)}; their names do not say which is a text."
             raise DataError(path, None, problem, "Rename it to text.")
-        columns = (*texts,) if labels is None else (*texts, labels)
+        columns[TEXT] = texts[0]
+        if labels is not None:
+            columns["label"] = labels
     elif labels is not None:
         hint = "Give a CSV, TSV, JSONL or Parquet file with this column."
         raise DataError(path, None, f"is read as lines, which have no column {labels!r}.", hint)
-    rows = [row for row in read(str(path), columns) if row[0].strip()]
+    reader = open_table(path, columns)
+    rows = [
+        {column: reader.text(row, column, line) for column in row}
+        for line, row in reader.numbered()
+    ]
+    rows = [row for row in rows if row[TEXT].strip()]
     if not rows:
         raise DataError(path, None, "has no text: every row is blank.", "Give one text a line.")
     if len(rows) > most:
         hint = f"Give some of them: shuf -n {most} {path}"
         raise DataError(path, None, f"has {len(rows):,} texts; at most {most:,} are taken.", hint)
-    return [row[0] for row in rows], [row[1] for row in rows if labels is not None]
+    return [row[TEXT] for row in rows], [row["label"] for row in rows if labels is not None]

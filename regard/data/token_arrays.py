@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from regard.data.batches import Sequences
-from regard.data.readers import Row, RowReader, read
+from regard.data.readers import RowReader, open_table
 from regard.errors import ConfigError, DataError, check_at_least
 
 _CHUNK = 512  # rows that are encoded together: their ids fit in the cache
@@ -29,7 +29,7 @@ _CHARACTERS = 1 << 22  # of rows that are encoded together
 _DONE = {"skip": "example left out", "keep": "example kept", "truncate": "truncated"}
 S = TypeVar("S")
 T = TypeVar("T")
-Chunk = list[tuple[int, Row]]
+Chunk = list[tuple[int, list[str]]]  # lines, and the texts to encode
 
 
 class TextTokenizer(Protocol):
@@ -48,6 +48,7 @@ class FieldEncoder:
     """How one field of a row becomes ids: `before`, then the text's ids, then `after`.
 
     name: of the field, for messages and reports
+    column: of rows; "": that of this name
     max_length: the most ids, `before` and `after` included; None: any number
     too_long: for a longer text, raise an error, `truncate` it, or `skip` its row; both are counted
     prefix: text put before each text
@@ -65,8 +66,10 @@ class FieldEncoder:
     too_long: Literal["error", "truncate", "skip"] = "error"
     prefix: str = ""
     truncation_side: Literal["left", "right"] = "right"
+    column: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "column", self.column or self.name)
         if self.too_long not in ("error", "truncate", "skip"):
             raise ConfigError(f"`too_long` must be error, truncate or skip: {self.too_long!r}.")
         check_at_least(self.special_count + 1, max_length=self.max_length)
@@ -240,11 +243,11 @@ def encode(
     columns: Sequence[FieldEncoder],
     empty: Literal["error", "keep", "skip"] = "skip",
 ) -> EncodedExamples:
-    """Read all rows of `data` and encode field i of each with `columns[i]`.
+    """Read all rows of `data` and encode of each the columns that the encoders are named after.
 
     Rows are read in chunks, so that only ids stay in memory.
 
-    data: a reader, or what `regard.data.read` takes
+    data: a reader, or what `open_table` takes, whose first columns these are
     empty: for a row with an empty field (white space alone), raise an error, `keep` it or `skip` it
 
     Raises:
@@ -253,7 +256,7 @@ def encode(
     """
     if empty not in ("error", "keep", "skip"):
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
-    rows = data if isinstance(data, RowReader) else read(data)
+    rows = open_table(data, {field.column: number for number, field in enumerate(columns)})
     encoding = _Encoding(rows, tuple(columns), empty)
     for chunk, fields in ahead(encoding.encoded, encoding.chunks()):
         encoding.add(chunk, fields)
@@ -347,29 +350,30 @@ class _Encoding:
     def __init__(self, rows: RowReader, columns: tuple[FieldEncoder, ...], empty: str):
         self.rows, self.columns, self.empty = rows, columns, empty
         self.builders = [_ArrayBuilder(column.tokenizer.vocab_size) for column in columns]
-        files = dict.fromkeys(rows.file_of(i) for i in range(len(columns)))
+        files = dict.fromkeys(rows.file_of(column.column) for column in columns)
         self.report = ReadReport(tuple(files))
 
     def chunks(self) -> Iterator[Chunk]:
         """The rows to encode, some hundreds at a time."""
-        numbered = self.rows.numbered()
-        for chunk in chunks_of(numbered, lambda numbered_row: sum(map(len, numbered_row[1]))):
+        for chunk in chunks_of(self._texts(), lambda numbered: sum(map(len, numbered[1]))):
             self.report.read += len(chunk)
-            yield [(line, row) for line, row in chunk if self._keeps(line, row)]
+            yield [(line, texts) for line, texts in chunk if self._keeps(line, texts)]
 
-    def _keeps(self, line: int, row: Row) -> bool:
+    def _texts(self) -> Iterator[tuple[int, list[str]]]:
+        names, text = [field.column for field in self.columns], self.rows.text
+        for line, row in self.rows.numbered():
+            yield line, [text(row, name, line) for name in names]
+
+    def _keeps(self, line: int, texts: Sequence[str]) -> bool:
         """Whether a row is encoded; an empty field is noted."""
-        if len(row) != len(self.columns):
-            names = ", ".join(column.name for column in self.columns)
-            problem = f"has {len(row)} fields, but {len(self.columns)} are needed: {names}."
-            raise DataError(self.rows.file_of(0), line, problem)
         complete = True
-        for i, (column, text) in enumerate(zip(self.columns, row, strict=True)):
+        for column, text in zip(self.columns, texts, strict=True):
             if text and not text.isspace():
                 continue
             if self.empty == "error":
                 hint = "Fill it, or choose empty = 'skip' or 'keep'."
-                raise DataError(self.rows.file_of(i), line, f"the {column.name} is empty.", hint)
+                file = self.rows.file_of(column.column)
+                raise DataError(file, line, f"the {column.name} is empty.", hint)
             self.report.note(f"{column.name}: empty, {_DONE[self.empty]}", line)
             complete = self.empty == "keep"
         return complete
@@ -378,7 +382,7 @@ class _Encoding:
         """A chunk with the ids of each of its columns."""
         fields = []
         for i, column in enumerate(self.columns):
-            ids = column.encode_without_special_tokens([row[i] for _, row in chunk])
+            ids = column.encode_without_special_tokens([texts[i] for _, texts in chunk])
             fields.append(TokenArray.of(ids, column.tokenizer.vocab_size))
         return chunk, fields
 
@@ -408,7 +412,7 @@ class _Encoding:
         if column.too_long == "error":
             problem = f"the {column.name} has {length} tokens, more than {column.max_length}."
             hint = "Raise the limit if the model allows, or choose too_long = 'truncate' or 'skip'."
-            raise DataError(self.rows.file_of(i), line, problem, hint)
+            raise DataError(self.rows.file_of(column.column), line, problem, hint)
         event = f"{column.name}: longer than {column.max_length} tokens"
         self.report.note(f"{event}, {_DONE[column.too_long]}", line)
 

@@ -27,16 +27,17 @@ from regard import habit_names
 from regard.checkpoints.adapters import AdapterOptions
 from regard.data.in_memory import (
     DOCUMENT,
+    Items,
     column_names,
     infer_columns,
     infer_text_columns,
     is_path,
     is_running_text,
+    single_text,
     source_name,
-    write_documents,
-    write_jsonl,
-    write_lines,
+    write_copy,
 )
+from regard.data.readers import Numbered, open_table, reading_memory
 from regard.errors import ConfigError, DataError
 from regard.models import MODELS, model_class
 from regard.models.composed import FeaturesConfig
@@ -384,9 +385,11 @@ def _splits_train(value: Any) -> bool:
 def data_in_files(
     raw: RawRecipe, schema: Any, folder: Path, has_runs: bool = False
 ) -> Iterator[RawRecipe]:
-    """The recipe with the paths of files instead of data in memory, which are written to them.
+    """The recipe with the paths of files instead of data in memory, of which they are copies: for
+    resuming, and for the workers of a study. In the body of the `with` statement rows are read
+    from memory; running text is read from its file.
 
-    If the body of the `with` statement raises an error, the files are removed.
+    If the body raises an error, the files are removed.
 
     Args:
         schema: that of the recipe; its [data] tells the format of the files.
@@ -407,16 +410,20 @@ def data_in_files(
     data = dict(raw.tables["data"])
     data |= _column_options(data, next(iter(parts.values())), data_section)
     sources: dict[str, str] = {}  # path -> the name of its data in errors
+    copied: dict[str, Items] = {}  # path -> rows
     new = folder / DATA_FOLDER / "new"
     try:
         for part, rows in parts.items():
             path = _data_file(folder, part, data_section)
             fresh = new.absolute() / path.name
-            sources |= dict.fromkeys((str(path), str(fresh)), f"{part}={source_name(rows)}")
-            columns = _written_columns(data, part)
+            name = f"{part}={source_name(rows)}"
+            sources |= dict.fromkeys((str(path), str(fresh)), name)
             if data_section.of_documents:
-                columns = [name for name in (raw.tables["data"].get("field"),) if name is not None]
-            _write(rows, fresh, columns, sources[str(path)], data_section)
+                rows = _documents(rows, raw.tables["data"].get("field"), name)
+            items = Items(rows, name)
+            write_copy(items, fresh, _written_columns(data, part))
+            if fresh.suffix == ".jsonl":
+                copied[str(path)] = items
             if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
                 raise ConfigError(
                     f"{folder} was started with other data: {path} differs from `{part}`. Give the "
@@ -426,7 +433,8 @@ def data_in_files(
         for fresh in [*new.iterdir()]:
             fresh.replace(new.parent / fresh.name)
         new.rmdir()
-        yield replace(raw, tables={**raw.tables, "data": data})
+        with reading_memory(copied):
+            yield replace(raw, tables={**raw.tables, "data": data})
     except BaseException as error:
         written = new if has_runs else folder / DATA_FOLDER if existed else folder
         shutil.rmtree(written, ignore_errors=True)
@@ -455,13 +463,14 @@ def _data_file(folder: Path, part: str, data_section: Any) -> Path:
     return path.with_suffix(".txt" if lines else ".jsonl")
 
 
-def _write(rows: Any, path: Path, columns: Sequence[str], source: str, data_section: Any) -> None:
-    if data_section.of_documents:
-        write_documents(rows, path, columns[0] if columns else None, source)
-    elif data_section.running_text:
-        write_lines(rows, path, source)
-    else:
-        write_jsonl(rows, path, columns, source)
+def _documents(rows: Any, field: str | int | None, name: str) -> Any:
+    """Rows with the text of a document each, in this column or in the only one."""
+
+    def texts(numbered: Numbered) -> Numbered:
+        for line, row in numbered:
+            yield line, {DOCUMENT: single_text(row, (name, line))}
+
+    return open_table(Items(rows, name), () if field is None else (field,)).mapped(texts)
 
 
 def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:

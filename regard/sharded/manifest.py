@@ -21,7 +21,7 @@ from uuid import uuid4
 import regard
 from regard.checkpoints.hub import folder_of
 from regard.data.files import ENDINGS, ending, hash_of
-from regard.data.readers import TableFile
+from regard.data.readers import RowReader, open_table
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.file_writing import not_written, rename_new, write_text
 from regard.schema import differences, read_json
@@ -80,10 +80,14 @@ class InputFile:
     delimiter: str = ","
     header: bool = True
 
-    @property
-    def table(self) -> TableFile:
-        """What reads its rows."""
-        return TableFile(self.path, self.format, self.header, self.delimiter)
+    def table(self, keep_errors: bool = True) -> RowReader:
+        """What reads its rows; a row that cannot be read may be its error."""
+        options: dict[str, Any] = {"format": self.format, "keep_errors": keep_errors}
+        if self.format == "csv":
+            options["delimiter"] = self.delimiter
+        if self.format in ("csv", "tsv"):
+            options["header"] = self.header
+        return open_table(self.path, **options)
 
 
 def input_files(
@@ -120,14 +124,14 @@ def input_files(
         if missing:
             hint = f"It has: {', '.join(names)}."
             raise DataError(file.path, None, f"has no field {missing[0]!r}.", hint)
-    return [replace(file, rows=sum(1 for _ in file.table.rows())) for file in files]
+    return [replace(file, rows=sum(1 for _ in file.table().read())) for file in files]
 
 
 def names_of_columns(file: InputFile) -> list[str]:
     """The columns of a table that has a row; none for other formats, whose rows may differ."""
     if file.format in ("lines", "jsonl"):
         return []
-    records = (row for _, row in file.table.rows() if not isinstance(row, DataError))
+    records = (row for _, row in file.table().read() if not isinstance(row, DataError))
     return list(next(records, ()))
 
 

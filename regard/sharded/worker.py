@@ -99,7 +99,7 @@ def parts_with_rows(parts: Iterable[FilePart]) -> Iterator[tuple[FilePart, list[
     path, position = "", 0
     for part in parts:
         if part.file.path != path:
-            path, position, rows = part.file.path, 0, part.file.table.rows()
+            path, position, rows = part.file.path, 0, part.file.table().read()
         chosen = list(islice(rows, part.start - position, part.start - position + part.rows))
         position = part.start + part.rows
         if len(chosen) < part.rows:
@@ -187,7 +187,7 @@ class Worker:
         self.computer = open_computer(manifest.task)
         keep_freed_blocks()
         file = next(file for file in manifest.files if file.rows)
-        read = (row for _, row in islice(file.table.rows(), FIRST_ROWS))
+        read = (row for _, row in islice(file.table().read(), FIRST_ROWS))
         first = [row for row in read if not isinstance(row, DataError)]
         self.columns = manifest.task.columns
         if file.format == "lines":

@@ -24,7 +24,7 @@ from regard.data.lm_streams import (
     BidirectionalText,
     SeparateSentences,
 )
-from regard.data.readers import RowReader, read
+from regard.data.readers import RowReader, open_table
 from regard.data.sampler import EpochSampler
 from regard.data.token_arrays import chunks_of
 from regard.decoding.steps import evaluating
@@ -67,7 +67,7 @@ class SentencesData(sections.DataSection):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The lines of a file."""
-        return read(source, format="lines")
+        return open_table(source, format="lines")
 
     def texts(self) -> Iterator[str]:
         """The training text, from which a tokenizer learns."""
@@ -197,11 +197,11 @@ class BidirectionalLanguageModel(EmbedsTexts):
         Raises:
             DataError: there is none.
         """
-        rows = rows if isinstance(rows, RowReader) else read(rows)
-        chunks = chunks_of(iter(rows.texts()), len)
+        reader = open_table(rows)
+        chunks = chunks_of(reader.texts(), len)
         text = self._of(ids for chunk in chunks for ids in self.tokenizer.encode_many(chunk))
         if not text.count:
-            raise DataError(rows.file_of(0), None, "has no words.", "Write one sentence a line.")
+            raise DataError(reader.name, None, "has no words.", "Write one sentence a line.")
         return text
 
     def _of(self, sentences: Iterable[Sequence[int]]) -> BidirectionalText:
@@ -349,10 +349,12 @@ class BidirectionalLanguageModel(EmbedsTexts):
             batching.check_likelihood(total, scores[-1].value)
         return Scores(scores)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> RowReader:
         """The lines of a file."""
-        no_columns(columns)
-        return read(files[0], format="lines")
+        no_columns(columns, delimiter)
+        return open_table(files[0], format="lines")
 
     def text_encoder(self) -> TextEncoder:
         """The model as an encoder of texts."""

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
@@ -30,7 +30,9 @@ from regard.attention.capture import label, muted
 from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
 from regard.data.batches import PairBatch, Sequences
 from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
-from regard.data.readers import RowReader, read
+from regard.data.in_memory import column_names, is_path
+from regard.data.readers import Field as Column
+from regard.data.readers import Numbered, RowReader, open_table
 from regard.data.sampler import Buckets, sorted_batches
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
@@ -43,7 +45,7 @@ from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.recipe import RecipePath
 from regard.tasks import batching, text_to_text
-from regard.tasks.inputs import as_list, checked_columns, checked_texts
+from regard.tasks.inputs import as_list, checked_texts, rows_of
 from regard.tasks.reinforce import Reinforce
 from regard.tasks.sections import DataSection, DecodingRecipe, FoldOption, Share, TokenizerSection
 from regard.tasks.task import Task, of_training
@@ -174,34 +176,44 @@ class ImageCaptionsData(DataSection):
     """Regions in a batch: 49 for each caption."""
 
     def read(self, source: Any, part: str) -> RowReader:
-        """Pairs of an image's file and a caption."""
-        return ImageRows(read(source, self.columns, format=self.format), self.images)
+        """Rows of an image's file and a caption."""
+        return image_rows(source, self.columns, self.images, format=self.format)
 
     def texts(self) -> Iterator[str]:
         """The captions, from which a tokenizer learns."""
-        return (caption for _, caption in self.records("train"))
+        rows = self.records("train")
+        return (rows.text(row, "caption", line) for line, row in rows.numbered())
 
     def split(self, examples: Any) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool: all captions of an image."""
-        return self.split_by([image for image, _ in examples], group_split, group_folds)
+        return self.split_by([row["image"] for row in examples], group_split, group_folds)
 
 
-@dataclass(frozen=True, eq=False)
-class ImageRows(RowReader):
-    """Rows of an image and a caption, in which the name of the image begins with its folder."""
+def image_rows(
+    source: Any, columns: Sequence[Column], folder: Path | None, **options: Any
+) -> RowReader:
+    """Rows with the columns `image`, the path of its file, and `caption`.
 
-    reader: RowReader
-    folder: Path | None
+    folder: of the images; None: that of the table.  options: of `open_table`.
 
-    def file_of(self, field: int) -> str:
-        return self.reader.file_of(field)
+    Raises:
+        ConfigError: there are not two columns.
+        DataError: when it is read, for a row that names no image.
+    """
+    if len(columns) != 2:
+        names = ", ".join(map(str, columns))
+        raise ConfigError(f"A row must have two columns, an image and its caption: {names}.")
+    rows = open_table(source, {"image": columns[0], "caption": columns[1]}, **options)
+    inside = folder or (Path(str(source)).parent if is_path(source) else Path())
 
-    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        folder = self.folder or Path(self.file_of(0)).parent
-        for line, row in self.reader.numbered():
-            if not row[0].strip():
-                raise DataError(self.file_of(0), line, "names no image.")
-            yield line, (str(folder / row[0]), *row[1:])
+    def change(numbered: Numbered) -> Numbered:
+        for line, row in numbered:
+            name = rows.text(row, "image", line)
+            if not name.strip():
+                raise DataError(rows.name, line, "names no image.")
+            yield line, {"image": str(inside / name), "caption": row["caption"]}
+
+    return rows.mapped(change)
 
 
 @dataclass(frozen=True)
@@ -221,17 +233,10 @@ class RowNumbers:
 
 
 def grouped(rows: RowReader) -> dict[str, list[str]]:
-    """The captions of each image, in the order of the file.
-
-    Raises:
-        DataError: a row does not have two fields.
-    """
+    """The captions of each image, in the order of the file."""
     captions: dict[str, list[str]] = {}
     for line, row in rows.numbered():
-        if len(row) != 2:
-            problem = f"has {len(row)} fields, but must have two: an image and its caption."
-            raise DataError(rows.file_of(0), line, problem)
-        captions.setdefault(row[0], []).append(row[1])
+        captions.setdefault(row["image"], []).append(rows.text(row, "caption", line))
     return captions
 
 
@@ -346,7 +351,8 @@ class Captioner(text_to_text.TextToText):
         """The data of a training."""
         data = recipe.data
         train_rows, valid_rows = data.records("train"), data.records("valid")
-        names = list(dict.fromkeys(image for rows in (train_rows, valid_rows) for image, _ in rows))
+        both = chain(train_rows, valid_rows)
+        names = list(dict.fromkeys(row["image"] for row in both))
         table = self.features.table(names, data.features)
         numbers = {name: row for row, name in enumerate(names)}
         train = encode(train_rows, self._fields(numbers, table, data.max_length, data.too_long))
@@ -449,7 +455,7 @@ class Captioner(text_to_text.TextToText):
 
     def evaluate(  # type: ignore[override]
         self,
-        pairs: RowReader | Iterable[Sequence[str]],
+        pairs: Any,
         *,
         columns: Sequence[int | str] = (),
         **options: Any,
@@ -458,23 +464,30 @@ class Captioner(text_to_text.TextToText):
 
         pairs: rows of an image file and a caption.  columns: of both in a table.
         """
-        named = checked_columns(columns) if columns else ()
-        rows = pairs if isinstance(pairs, RowReader) else read(pairs, named)
-        captions = grouped(rows)
-        if not captions:
-            raise DataError(rows.file_of(0), None, "has no row: there is nothing to score.")
+        captions = grouped(
+            pairs if isinstance(pairs, RowReader) else rows_of(self, [pairs], columns)
+        )
         texts = self.generate(list(captions), **options)
         return Scores(self.scores(texts, list(captions.values())), texts)  # type: ignore[arg-type]
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None
+    ) -> RowReader:
         """The rows of a table; images are in its folder."""
         if len(files) != 1:
             raise ConfigError(f"Captioning reads one table, but is given {len(files)} files.")
-        return ImageRows(read(files[0], tuple(columns) or ("image", "caption")), None)
+        named = is_path(files[0]) or column_names(files[0])
+        columns = columns or (("image", "caption") if named else (0, 1))
+        return image_rows(files[0], columns, None, delimiter=delimiter)
 
     def check_test(self, recipe: Any) -> None:
         if recipe.data.test:
             grouped(recipe.data.records("test"))
+
+    def attention_inputs(self, recipe: Any) -> list[str]:
+        """The files of images."""
+        rows = recipe.data.records("valid").first(text_to_text.SAMPLES)
+        return [row["image"] for row in rows]
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         captions = grouped(rows)

@@ -8,7 +8,7 @@ metrics that a recipe names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, Unpack
 
@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.datasets.glue import GlueReader, read_glue, read_sentiment_trees
+from regard.data.datasets.glue import read_glue, read_sentiment_trees
 from regard.data.encoder_inputs import Texts
+from regard.data.readers import Record
 from regard.data.splits import stratified_folds, stratified_split
 from regard.errors import ConfigError, DataError, warn
 from regard.metrics import F1, METRICS, Metric, Score, Scores, metric_class
@@ -33,6 +34,7 @@ from regard.suggest import nearest
 from regard.tasks import encoder_training, text_tasks
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
+from regard.tasks.inputs import named_columns
 from regard.tasks.sections import TABLE_OPTIONS, differing
 from regard.tasks.task import Prediction
 from regard.text import Tokenizer
@@ -86,9 +88,9 @@ class OneTargetData(text_tasks.TextsData):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The rows of a file: one text or two, then the target."""
-        return self.rows(source, part, self.columns)
+        return self.rows(source, part, named_columns(self.columns))
 
-    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+    def rows(self, path: Any, part: str, columns: Mapping[str, int | str]) -> RowReader:
         """These columns of a file, or the examples of a file of GLUE, or of trees."""
         if self.trees:
             return read_sentiment_trees(path, phrases=self.trees == "phrases" and part == "train")
@@ -102,18 +104,16 @@ class OneTargetData(text_tasks.TextsData):
     def split(self, examples: RowReader) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool."""
         if self.stratified:
-            names = [row[-1] for row in examples]
+            names = [examples.text(row, "label", line) for line, row in examples.numbered()]
             return self.split_by(names, stratified_split, stratified_folds)
         return super().split(examples)
 
     def files_of_examples(self) -> list[str]:
         """The files of all parts."""
+        if not self.glue:
+            return super().files_of_examples()
         readers = [self.read(getattr(self, part), part) for part in self.parts()]
-        return [name for rows in readers for name in _files(rows)]
-
-
-def _files(rows: RowReader) -> list[str]:
-    return list(rows.paths) if isinstance(rows, GlueReader) else [rows.file_of(0)]
+        return [name for rows in readers for name in rows.files]
 
 
 class MetricsSection(Options):
@@ -365,13 +365,14 @@ class TextClassifier(EncoderTask):
         """Options without effect, or without what they need."""
         return one_target_problems(recipe, CLASS_METRICS)
 
-    def target(self, label: str, file: str, line: int) -> int:
-        """The index of a label that stands in this line of a file.
+    def target(self, rows: RowReader, row: Record, line: int) -> int:
+        """The index of the label of a row.
 
         Raises:
             DataError: the model has no such label.
         """
-        return encoder_training.index_of_label(self._index, label, file, line)
+        label = rows.text(row, "label", line)
+        return encoder_training.index_of_label(self._index, label, rows.name, line)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the cross-entropies in nats, and the number of examples; in training, mixed
@@ -416,16 +417,14 @@ class TextClassifier(EncoderTask):
         """The texts of rows of one text or two and their target, and the targets (N,)."""
         return text_tasks.texts_and_targets(rows, self.target)
 
-    def evaluate(
-        self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
-    ) -> Scores:
+    def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their label.
 
         The first score has a `ClassReport`.
 
         columns: of texts and label in a table, where their names do not say which they are.
         """
-        scores, targets = text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
+        scores, targets = text_tasks.scores_and_targets(self, self.opened(rows, columns))
         report = ClassReport.of(scores.softmax(-1).numpy(), targets.numpy(), self.labels)
         metric_scores = self.scoring.scores(self._named(scores.argmax(-1)), self._named(targets))
         return Scores([replace(metric_scores[0], report=report), *metric_scores[1:]])
@@ -488,15 +487,14 @@ def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
     rows = data.read(data.train, "train")  # of which `valid` may be a share
     labels = Counter[str]()
     for line, row in rows.numbered():
-        if not row[-1].strip():
-            raise DataError(
-                rows.file_of(0), line, "the label is empty.", "Name it or drop the row."
-            )
-        labels[row[-1]] += 1
+        label = rows.text(row, "label", line)
+        if not label.strip():
+            raise DataError(rows.name, line, "the label is empty.", "Name it or drop the row.")
+        labels[label] += 1
     if len(labels) < 2:
         where = f"task {data.glue}" if data.glue else f"column {data.columns[-1]}"
         raise DataError(
-            rows.file_of(0),
+            rows.name,
             None,
             f"has {len(labels)} label ({where}), {next(iter(labels))!r:.40}.",
             "A class is one of at least two. Is it the right column?",
@@ -553,6 +551,15 @@ class NumberPrediction(Prediction):
 
     def __str__(self) -> str:
         return f"{self.value:.7g}"
+
+
+def number_of(rows: RowReader, row: Record, line: int) -> float:
+    """The target of a row.
+
+    Raises:
+        DataError: it is no number, or not finite in float32.
+    """
+    return text_tasks.number_in(row["label"], rows.name, line)
 
 
 class TextRegressor(EncoderTask):
@@ -613,7 +620,7 @@ class TextRegressor(EncoderTask):
             source.with_head(cls.head, 1), tokenizer, source
         )
         task = cls(model, tokenizer, **cls.options_in(recipe))
-        text_tasks.add_data(task, recipe, text_tasks.number_in)
+        text_tasks.add_data(task, recipe, number_of)
         if recipe.teacher is not None:
             task.teacher = soft_targets(recipe.teacher, task)
         return task
@@ -655,16 +662,14 @@ class TextRegressor(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows of one text or two and their target, and the targets (N,)."""
-        return text_tasks.texts_and_targets(rows, text_tasks.number_in)
+        return text_tasks.texts_and_targets(rows, number_of)
 
-    def evaluate(
-        self, rows: RowReader | Iterable[Sequence[str]], *, columns: Sequence[int | str] = ()
-    ) -> Scores:
+    def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their number.
 
         columns: of texts and number in a table, where their names do not say which they are.
         """
-        scores, targets = text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
+        scores, targets = text_tasks.scores_and_targets(self, self.opened(rows, columns))
         return Scores(self.scoring.scores(self._numbers(scores), targets.tolist()))
 
     def published(self) -> dict[str, Any]:

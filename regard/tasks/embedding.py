@@ -49,7 +49,14 @@ from regard.tasks.embedding_losses import SCORED, EmbeddingObjective, ExampleVec
 from regard.tasks.encoder_training import Teacher, TeacherSection, headed, tokens_of
 from regard.tasks.encoding import EncoderTask, Part, Parts, input_format_of, kept_examples
 from regard.tasks.inputs import as_list
-from regard.tasks.retrieval import SearchData, are_scored, pair_rows, scored_pair, texts_in
+from regard.tasks.retrieval import (
+    SearchData,
+    are_scored,
+    fields_of_rows,
+    pair_rows,
+    scored_pair,
+    texts_in,
+)
 from regard.tasks.sections import (
     EncoderData,
     EncoderRecipe,
@@ -80,7 +87,7 @@ class VectorsData(TableOptions, EncoderData):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The texts of each row of a file."""
-        return self.table(source, self.columns, lists=self.columns[2:])
+        return self.table(source, self.columns)
 
     def with_named_columns(self) -> Self:
         with suppress(ConfigError):  # is raised again where the rows are read
@@ -89,7 +96,8 @@ class VectorsData(TableOptions, EncoderData):
 
     def texts(self) -> Any:
         """The training texts, from which a tokenizer learns."""
-        return chain.from_iterable(map(texts_in, self.records("train")))
+        rows = fields_of_rows(self.records("train"))
+        return chain.from_iterable(texts_in(row) for _, row in rows)
 
 
 class VectorsRecipe(EncoderRecipe):
@@ -126,7 +134,6 @@ class Embedder(EncoderTask):
     name = "embedding"
     prediction_type = VectorPrediction
     commands = ("embed", "predict", "evaluate", "look")
-    columns = (0, 1, 2)
     library = "sentence-transformers"
     pipeline = "feature-extraction"
     file_ending = "txt"
@@ -207,7 +214,8 @@ class Embedder(EncoderTask):
         largest, width = max(objective.matryoshka, default=0), self.module.config.d_model
         if largest > width:
             raise ConfigError(f"[objective] `matryoshka` must be at most {width}, not {largest}.")
-        scored = are_scored(data.records("train").first(1), data.columns)
+        first = [row for _, row in fields_of_rows(data.records("train").first(1))]
+        scored = are_scored(first, data.columns)
         loss = objective.loss or ("cosent" if scored else "multiple-negatives-ranking")
         if scored and loss not in SCORED:
             problem = f"has a number in the third field, which would be a text for {loss}."
@@ -230,9 +238,9 @@ class Embedder(EncoderTask):
         Raises:
             DataError: a row is not what the loss learns from, or none is left.
         """
-        file, report = rows.file_of(0), ReadReport((rows.file_of(0),))
+        file, report = rows.name, ReadReport((rows.name,))
         texts, numbers, lines = list[list[str]](), list[float](), []
-        for line, row in rows.numbered():
+        for line, row in fields_of_rows(rows):
             report.read += 1
             number = 0.0
             if loss in SCORED:
@@ -263,8 +271,8 @@ class Embedder(EncoderTask):
         Raises:
             DataError: no text is left.
         """
-        report, texts, lines = ReadReport((rows.file_of(0),)), [], []
-        for line, row in rows.numbered():
+        report, texts, lines = ReadReport((rows.name,)), [], []
+        for line, row in fields_of_rows(rows):
             report.read += 1
             if not (row_texts := [text for text in texts_in(row) if text.strip()]):
                 report.note("empty, example left out", line)
@@ -366,7 +374,7 @@ class Embedder(EncoderTask):
     samples = Task.samples  # a vector says nothing in a report
 
     def attention_inputs(self, recipe: Any) -> list[str]:
-        return [row[0] for row in recipe.data.samples()]
+        return [str(next(iter(row.values()))) for row in recipe.data.samples()]
 
     # ---- predictions
 
@@ -387,11 +395,13 @@ class Embedder(EncoderTask):
         vectors = self.embed(texts, too_long=too_long)
         return [VectorPrediction(tuple(row)) for row in vectors.tolist()]
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Any:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> Any:
         """The pairs of a file, or the searches of a folder."""
         if is_path(files[0]) and Path(files[0]).is_dir():
             return SearchData.read(Path(files[0]))
-        return pair_rows(files[0], columns)
+        return pair_rows(files[0], columns, delimiter)
 
     def evaluate(
         self,
@@ -410,11 +420,10 @@ class Embedder(EncoderTask):
         Raises:
             DataError: a row has no number in its third field, as the first row has, or is no pair.
         """
-        data: Any = self.with_columns(rows, columns)
+        data = rows if isinstance(rows, SearchData) else self.opened(rows, columns)
         if isinstance(data, SearchData):
             return data.scores(self, too_long)
-        data = data if isinstance(data, RowReader) else pair_rows(data)
-        numbered, file = list(data.numbered()), data.file_of(0)
+        numbered, file = fields_of_rows(data), data.name
         if len(numbered[0][1]) < 2 or are_scored([numbered[0][1]]):
             return self._correlations(
                 [scored_pair(row, file, line) for line, row in numbered], too_long

@@ -6,18 +6,16 @@ become its input (its template) and creates the head.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import listening
-from regard.data import EpochSampler, RecordReader, Sequences, read
+from regard.data import EpochSampler, RecordReader, RowReader, Sequences
 from regard.data.encoder_inputs import EncodedInputs, GroupedInputs, InputFormat, Truncation
-from regard.data.in_memory import is_path
 from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
@@ -63,7 +61,6 @@ class EncoderTask(EmbedsTexts):
     prediction_type: what it predicts for a text.
     reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     pairs: whether it was trained on pairs; None: not known.
-    columns: of a table to evaluate, where the user names none.
     read_records: reads a file of examples that is no table; None: examples are rows of tables.
     both_orders: see `regard.tasks.text_tasks.TextObjective`.
     aux_lm: a second objective, the prediction of the next token, where training has it.
@@ -82,7 +79,6 @@ class EncoderTask(EmbedsTexts):
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
     reads_pairs: ClassVar[bool] = False
-    columns: ClassVar[tuple[int, ...]] = (0, 1)
     read_records: ClassVar[Any] = None
     teacher: Any = None
     loss: Callable[[Tensor, Any, Any], tuple[Tensor, int]]
@@ -381,50 +377,41 @@ class EncoderTask(EmbedsTexts):
         except batching.NonFiniteScores:
             return dict.fromkeys(self.metric_names, math.nan)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Any:
-        """The examples of a file that a user names."""
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> Any:
+        """The examples of a file, or of data in memory: rows, or records where the task reads such.
+
+        columns, delimiter: of a table.
+        """
         if self.read_records is None:
-            return read(files[0], tuple(columns) or self.columns)
-        no_columns(columns)
+            return inputs.labelled_rows(files[0], columns, delimiter)
+        no_columns(columns, delimiter)
         return self.read_records(files[0])
 
-    def records_to_evaluate(self, rows: Any, columns: Sequence[int | str]) -> RecordReader[Any]:
-        """The examples that `read_records` reads, of what `evaluate` is given."""
-        rows = self.with_columns(rows, columns)
-        return rows if isinstance(rows, RecordReader) else self.read_records(rows)
-
-    def with_columns(self, rows: Any, columns: Sequence[int | str]) -> Any:
-        """The rows to evaluate: of a table the columns that are named, of a file without these the
-        columns that its header tells, otherwise as they are.
-
-        Raises:
-            ConfigError: the task reads no columns, or `columns` is no list.
-        """
-        if is_path(rows) and not columns:
-            return inputs.rows_of(self, [Path(rows)], ())
-        return (
-            self.rows_to_evaluate([inputs.as_rows(rows)], inputs.checked_columns(columns))
-            if columns
-            else rows
-        )
+    def opened(self, data: Any, columns: Sequence[int | str]) -> Any:
+        """The reader of what `evaluate` is given."""
+        if isinstance(data, RowReader | RecordReader):
+            return data
+        return inputs.rows_of(self, [data], columns)
 
     def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
-        rows = recipe.data.samples()
-        predictions = self._predictions([row[:-1] for row in rows], too_long="truncate")
-        pairs = zip(rows, predictions, strict=True)
+        texts, rows = self.attention_inputs(recipe), recipe.data.samples()
+        predictions = self._predictions(texts, too_long="truncate")
         return [
-            (SEPARATOR.join(row[:-1]), str(prediction), self.shown_target(row[-1]))
-            for row, prediction in pairs
+            (SEPARATOR.join(row_texts), str(prediction), self.shown_target(row["label"]))
+            for row_texts, row, prediction in zip(texts, rows, predictions, strict=True)
         ]
 
-    def shown_target(self, field: str) -> str:
+    def shown_target(self, value: Any) -> str:
         """The target of a row as the report of a run shows it."""
-        return field
+        return str(value)
 
-    def attention_inputs(self, recipe: Any) -> Iterable[Any]:
+    def attention_inputs(self, recipe: Any) -> Sequence[Any]:
         """Texts, or pairs of them."""
-        return [tuple(row[:-1]) for row in recipe.data.samples()]
+        rows = recipe.data.samples()
+        return [tuple(str(row[n]) for n in inputs.TEXT_NAMES if n in row) for row in rows]
 
     def check_test(self, recipe: Any) -> None:
         if recipe.data.test is not None:
@@ -526,14 +513,15 @@ def input_format_of(
     return InputFormat(tokenizer, template, limit, model.config.pad, truncation)
 
 
-def no_columns(columns: Sequence[Any]) -> None:
-    """Check that no columns are named for a file that is not a table.
+def no_columns(columns: Sequence[Any], delimiter: str | None = None) -> None:
+    """Check that neither columns nor a delimiter are named for a file that is not a table.
 
     Raises:
         ConfigError: there are some.
     """
-    if columns:
-        raise ConfigError("`columns` would be without effect: records go by name. Leave it out.")
+    if columns or delimiter:
+        name = "columns" if columns else "delimiter"
+        raise ConfigError(f"`{name}` would be without effect: records go by name. Leave it out.")
 
 
 def beginning(text: str) -> str:

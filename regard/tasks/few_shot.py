@@ -107,15 +107,8 @@ class PromptTemplate:
         Raises:
             DataError: a row lacks a field, or its answer is none of its choices; there is no row.
         """
-        numbered: Iterable[tuple[int, Mapping[str, Any]]]
-        if isinstance(rows, str | PathLike):
-            file, numbered = str(rows), open_table(rows).records()
-        else:
-            file, numbered = "rows", enumerate(rows, 1)
-        questions = [self.question(row, (file, number)) for number, row in numbered]
-        if not questions:
-            raise DataError(file, None, "has no row.")
-        return questions
+        table = open_table(rows)
+        return [self.question(row, (table.name, line)) for line, row in table.numbered()]
 
     def question(self, row: Mapping[str, Any], location: Location) -> PromptQuestion:
         """One row; see `questions`."""

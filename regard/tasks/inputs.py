@@ -7,16 +7,18 @@ give the number of the text.
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from regard.data import in_memory
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
-from regard.data.readers import open_table
+from regard.data.readers import Field, Record, RowReader, open_table
 from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown, warn
 from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
+
+TEXT_NAMES, LABEL = ("text", "text_pair"), "label"  # the columns of rows
 
 
 def is_single(item: Any) -> bool:
@@ -181,49 +183,81 @@ def checked_columns(columns: Any) -> tuple[int | str, ...]:
 
 
 def rows_of(
-    task: Any, files: Sequence[Path], columns: Sequence[int | str], delimiter: str | None = None
+    task: Any,
+    sources: Sequence[Any],
+    columns: Sequence[int | str] = (),
+    delimiter: str | None = None,
 ) -> Any:
-    """The rows of files for `evaluate`; where no columns are named, those that the header tells.
+    """The rows of files, or of data in memory, for `evaluate`: those that the task reads.
 
-    delimiter: of a CSV file, where it is not a comma.
+    columns: of a table; (): those with usual names.  delimiter: of a CSV file, where it is not a
+    comma.
 
     Raises:
         ConfigError, DataError: the files cannot be read, or are running text.
     """
-    for file in files:
-        if in_memory.is_running_text(str(file)):
+    for source in sources:
+        if in_memory.is_running_text(str(source) if in_memory.is_path(source) else source):
             raise ConfigError(
                 f"{task.name} is scored on examples with targets, or on a file of them, but "
-                f"{str(file)!r:.60} is a text."
+                f"{str(source)!r:.60} is a text."
             )
-    if len(files) == 1 and not columns:
-        columns = _columns_of(files[0], delimiter)
-    if delimiter:
-        tables = [open_table(file, delimiter=delimiter) for file in files]
-        return task.rows_to_evaluate(tables, list(columns))
-    return task.rows_to_evaluate(files, list(columns))
+    chosen = checked_columns(columns) if columns else ()
+    return task.rows_to_evaluate([*map(as_rows, sources)], chosen, delimiter)
 
 
-def first_record(file: Path, delimiter: str | None = None) -> Mapping[Any, Any]:
+def first_record(file: str | PathLike[str], delimiter: str | None = None) -> Mapping[Any, Any]:
     """The first record of a table; {} for a file of another form, which the task knows."""
     if delimiter or ending(str(file)) in ENDINGS:
         with suppress(ConfigError, DataError):
-            records = open_table(file, delimiter=delimiter).records()
-            return next((record for _, record in records), {})
+            return next(iter(open_table(file, delimiter=delimiter)))
     return {}
 
 
-def _columns_of(file: Path, delimiter: str | None) -> tuple[int | str, ...]:
-    """The columns of texts and target of a table whose header has names that tell them; else ()."""
+def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str, ...]:
+    """The columns of texts and target, by their names; () if those of a file do not tell, or if
+    they are numbers.
+
+    Raises:
+        ConfigError: those of data in memory do not tell.
+    """
+    if not in_memory.is_path(source):
+        return in_memory.infer_columns(source)
     names = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    first = first_record(file, delimiter)
+    first = first_record(source, delimiter)
     with suppress(ConfigError, DataError):
-        return (
-            in_memory.infer_columns([first])
-            if names.intersection(in_memory.plain_names(first))
-            else ()
-        )
+        if names.intersection(in_memory.plain_names(first)):
+            return in_memory.infer_columns([first])
     return ()
+
+
+def named_columns(columns: Sequence[Field]) -> dict[str, Field]:
+    """The columns of one text or two and of the target, under their names in rows.
+
+    Raises:
+        ConfigError: there are fewer or more.
+    """
+    if len(columns) not in (2, 3):
+        raise ConfigError(
+            "A row must have one text or two, and the target, but the columns are "
+            f"{', '.join(map(str, columns))}."
+        )
+    return dict(zip((*TEXT_NAMES[: len(columns) - 1], LABEL), columns, strict=True))
+
+
+def texts_in(rows: RowReader, row: Record, line: int) -> Texts:
+    """The text, or the pair of texts, of a row.
+
+    Raises:
+        DataError: one is missing, or is no text.
+    """
+    return tuple(rows.text(row, name, line) for name in TEXT_NAMES if name in row)
+
+
+def labelled_rows(source: Any, columns: Sequence[Field], delimiter: str | None = None) -> RowReader:
+    """The rows of a table, or of data in memory; without `columns` those with usual names."""
+    columns = columns or usual_columns(source, delimiter) or (0, 1)
+    return open_table(source, named_columns(columns), delimiter=delimiter)
 
 
 def as_rows(data: Any) -> Any:

@@ -37,7 +37,7 @@ from regard.data.pretraining import (
     TextRows,
     WindowRows,
 )
-from regard.data.readers import read
+from regard.data.readers import open_table
 from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, check_at_least
@@ -49,7 +49,7 @@ from regard.recipe import Recipe
 from regard.tasks import batching
 from regard.tasks.embedder import batch_budget
 from regard.tasks.encoder_training import MaskedTeacher, MaskedTeacherSection, headed
-from regard.tasks.encoding import EncoderTask
+from regard.tasks.encoding import EncoderTask, no_columns
 from regard.tasks.inputs import as_list, checked_text, checked_texts, pairs_of
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
 from regard.tasks.running_text import DocumentData
@@ -435,8 +435,7 @@ class MaskedLanguageModel(MaskFiller):
             RegardError: the likelihood of the masked tokens is not finite.
         """
         if not isinstance(texts, Documents):
-            rows = [(checked_text(text, i),) for i, text in enumerate(as_list(texts))]
-            texts = Documents((read(rows),))
+            texts = Documents((open_table(checked_texts(texts)),))
         longest = self.input_format.max_length or MOST
         data = MaskedData(train=(Path(),), max_length=longest, batch_size=32)
         rows_of = self._rows(encode_corpus(texts, self.tokenizer), data, seed=0)
@@ -453,12 +452,15 @@ class MaskedLanguageModel(MaskFiller):
         ]
         return Scores(scores)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> Documents:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> Documents:
         """The documents of files; of tables, the column that is named.
 
         Raises:
-            ConfigError: several columns are named.
+            ConfigError: several columns are named, or a delimiter.
         """
+        no_columns((), delimiter)
         if len(columns) > 1:
             named = ", ".join(map(str, columns))
             raise ConfigError(f"`columns` must name the one that holds texts, but names {named}.")

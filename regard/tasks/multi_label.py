@@ -10,7 +10,7 @@ texts the list is JSON (`["old", "warm"]`), or labels with a separator.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self, Unpack
@@ -21,10 +21,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import RowReader, read
+from regard.data import RowReader, open_table
 from regard.data.batches import moved
 from regard.data.encoder_inputs import Texts
-from regard.data.in_memory import column_names, infer_columns, infer_text_columns
+from regard.data.in_memory import column_names, infer_text_columns, is_path
+from regard.data.readers import Field as Column
+from regard.data.readers import Numbered, Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.score import MultiLabelReport, best_threshold
@@ -40,6 +42,7 @@ from regard.tasks.encoder_training import (
     transformed,
 )
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
+from regard.tasks.inputs import LABEL, TEXT_NAMES, labelled_rows, named_columns
 from regard.tasks.sections import differing
 from regard.tasks.task import Prediction
 from regard.text import Tokenizer
@@ -66,7 +69,7 @@ class MultiLabelData(text_tasks.TextsData):
         return len(self.columns) == (2 if self.target_columns else 3)
 
     def read(self, source: Any, part: str) -> RowReader:
-        """The rows of a file: one text or two, then the labels as a list, or as a table has it.
+        """The rows of a file: one text or two, and the labels as a list, or as a table has them.
 
         Raises:
             ConfigError: `columns` does not name one text or two.
@@ -79,45 +82,41 @@ class MultiLabelData(text_tasks.TextsData):
                 f"{'' if self.target_columns else ', and then that of the labels'}, but "
                 f"{'is missing' if missing else f'names {len(self.columns)} columns'}."
             )
-        return self.rows(source, part, (*self.columns, *self.target_columns))
+        if not self.target_columns:
+            return self.table(source, named_columns(self.columns))
+        columns = columns_of_labels(self.columns, self.target_columns)
+        return merged(self.table(source, columns), tuple(map(str, self.target_columns)))
 
     def with_named_columns(self) -> Self:
         return self if self.target_columns else super().with_named_columns()
 
-    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
-        """These columns of a file, those of labels as a list."""
-        reader = self.table(path, columns, () if self.target_columns else self.columns[-1:])
-        if self.target_columns and len(columns) > 1:  # one: that of the groups
-            return MergedColumns(reader, tuple(map(str, self.target_columns)))
-        return reader
+
+def columns_of_labels(texts: Sequence[Column], labels: Sequence[Column]) -> dict[str, Column]:
+    """The columns of one text or two, and one for each label, under their names in rows."""
+    return dict(zip(TEXT_NAMES, texts)) | {f"label {label}": label for label in labels}  # noqa: B905
 
 
-@dataclass(frozen=True, eq=False)
-class MergedColumns(RowReader):
-    """A reader whose rows have their last columns, 0 or 1 for each of the labels, as a list."""
+def merged(reader: RowReader, labels: Sequence[str]) -> RowReader:
+    """The rows of a reader, in which the columns of labels, each 0 or 1, are a list of labels.
 
-    reader: RowReader
-    labels: Sequence[str]
+    Raises:
+        DataError: when it is read, for a column with neither 0 nor 1.
+    """
 
-    def file_of(self, field: int) -> str:
-        return self.reader.file_of(field)
-
-    def numbered(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """The rows.
-
-        Raises:
-            DataError: a column has neither 0 nor 1.
-        """
-        count = len(self.labels)
-        for line, row in self.reader.numbered():
+    def change(numbered: Numbered) -> Numbered:
+        for line, row in numbered:
             chosen = []
-            for label, value in zip(self.labels, row[-count:], strict=True):
-                if value.strip().lower() not in YES_OR_NO:
-                    problem = f"has {value!r:.60} in column {label!r}, which must be 0 or 1."
-                    raise DataError(self.file_of(0), line, problem)
-                if YES_OR_NO[value.strip().lower()]:
+            for label in labels:
+                text = reader.text(row, f"label {label}", line)
+                if text.strip().lower() not in YES_OR_NO:
+                    problem = f"has {text!r:.60} in column {label!r}, which must be 0 or 1."
+                    raise DataError(reader.name, line, problem)
+                if YES_OR_NO[text.strip().lower()]:
                     chosen.append(label)
-            yield line, (*row[:-count], chosen)
+            texts = {name: row[name] for name in TEXT_NAMES if name in row}
+            yield line, {**texts, LABEL: chosen}
+
+    return reader.mapped(change)
 
 
 class MultiLabelObjective(text_tasks.TextObjective):
@@ -239,20 +238,20 @@ class MultiLabelClassifier(EncoderTask):
         if recipe.labels.threshold == "fitted" and data.valid is None:
             yield "labels.threshold", "needs validation data. Name a file or a share as `valid`."
 
-    def target(self, field: Any, file: str, line: int) -> list[float]:
-        """For each label 1 if the field in this line of a file names it, otherwise 0.
+    def target(self, rows: RowReader, row: Record, line: int) -> list[float]:
+        """For each label 1 if the row has it, otherwise 0.
 
         Raises:
-            DataError: the model has no such label, or the field holds no labels.
+            DataError: the model has no such label, or the column holds no labels.
         """
         indicators = [0.0] * len(self.labels)
-        for label in labels_in(field, self.separator, file, line):
-            indicators[index_of_label(self._index, label, file, line)] = 1.0
+        for label in labels_of_row(rows, row, line, self.separator):
+            indicators[index_of_label(self._index, label, rows.name, line)] = 1.0
         return indicators
 
-    def shown_target(self, field: Any) -> str:
+    def shown_target(self, value: Any) -> str:
         """The labels."""
-        return ", ".join(labels_in(field, self.separator, "", 0)) or "(no label)"
+        return ", ".join(labels_in(value, self.separator, "", 0)) or "(no label)"
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum over examples of the mean of their labels' binary cross-entropies in nats, and
@@ -295,54 +294,47 @@ class MultiLabelClassifier(EncoderTask):
             predictions.append(MultiLabelPrediction(likely, probabilities))
         return predictions
 
-    def evaluate(
-        self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
-    ) -> Scores:
+    def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """Micro-F1, macro-F1 and subset accuracy; the first score has a `MultiLabelReport`.
 
         rows: of one text or two and their labels, as a list or with the separator of the training
             data; or a table with a column of 0 and 1 for each label, under its name.
         columns: of texts and labels in a table, where their names do not say which they are.
         """
-        report = self._report(
-            *text_tasks.scores_and_targets(self, self.with_columns(rows, columns))
-        )
+        report = self._report(*text_tasks.scores_and_targets(self, self.opened(rows, columns)))
         return Scores(report.scores())
 
     classification_report = report_by_label
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
-        """The texts of rows as of `evaluate`, and for each label 0 or 1, (N, O)."""
-        rows = list(rows) if isinstance(rows, Iterator) else rows
-        if not isinstance(rows, RowReader):
-            if {*self.labels} <= {*column_names(rows)}:
-                texts = infer_text_columns(rows, excluded=self.labels)
-                rows = MergedColumns(read(rows, (*texts, *self.labels)), self.labels)
-            else:
-                columns = infer_columns(rows)
-                rows = read(rows, columns, lists=columns[-1:])
+        """The texts of rows, and for each label 0 or 1, (N, O)."""
         return text_tasks.texts_and_targets(rows, self.target)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
-        """The examples of a file that a user names: texts and a list of labels, or texts and a
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None
+    ) -> RowReader:
+        """The examples of a file, or of data in memory: texts and a list of labels, or texts and a
         column for each label.
 
         Raises:
             ConfigError: columns of labels are named, but not of all, or none of a text.
         """
-        columns = tuple(columns) or self.columns
+        source = files[0]
+        in_memory = not columns and not is_path(source)
+        if in_memory and {*self.labels} <= {*column_names(source)}:
+            columns = (*infer_text_columns(source, excluded=self.labels), *self.labels)
         # Labels may be numbers by chance ("0", "1"), as columns are.
         column_of = {str(column): column for column in columns if str(column) in self.labels}
         texts = [column for column in columns if str(column) not in self.labels]
         if texts and len(column_of) == len(self.labels):
-            merged = read(files[0], (*texts, *(column_of[label] for label in self.labels)))
-            return MergedColumns(merged, self.labels)
+            named = columns_of_labels(texts, [column_of[label] for label in self.labels])
+            return merged(open_table(source, named, delimiter=delimiter), self.labels)
         if any(isinstance(column, str) for column in column_of.values()):
             raise ConfigError(
                 f"`columns` must name texts, and the labels all or none, {', '.join(self.labels)}, "
                 f"but names {', '.join(map(str, columns))}."
             )
-        return read(files[0], columns, lists=columns[-1:])
+        return labelled_rows(source, columns, delimiter)
 
     def settings(self) -> dict[str, Any]:
         """What `load` must know beside model and tokenizer."""
@@ -364,12 +356,23 @@ def labels_of(data: MultiLabelData) -> list[str]:
     rows = data.read(data.train, "train")  # of which `valid` may be a share
     labels: set[str] = set()
     for line, row in rows.numbered():
-        labels.update(labels_in(row[-1], data.separator, rows.file_of(0), line))
+        labels.update(labels_of_row(rows, row, line, data.separator))
     if not labels:
         where = ", ".join(map(str, data.target_columns or data.columns[-1:]))
         problem = f"has no row with a label (column {where})."
-        raise DataError(rows.file_of(0), None, problem, "Is it the right column?")
+        raise DataError(rows.name, None, problem, "Is it the right column?")
     return list(map(str, data.target_columns)) or sorted(labels)
+
+
+def labels_of_row(rows: RowReader, row: Record, line: int, separator: str) -> list[str]:
+    """The labels of a row.
+
+    Raises:
+        DataError: its column holds none, or names one twice.
+    """
+    value = row[LABEL]
+    field = value if isinstance(value, list) else rows.text(row, LABEL, line)
+    return labels_in(field, separator, rows.name, line)
 
 
 def labels_in(field: Any, separator: str, file: str, line: int) -> list[str]:
@@ -386,7 +389,7 @@ def labels_in(field: Any, separator: str, file: str, line: int) -> list[str]:
         with suppress(ValueError):
             items = json.loads(text)
     elif separator or not text:
-        parts = field.split(separator) if separator else []
+        parts = text.split(separator) if separator else []
         items = [part.strip() for part in parts if part.strip()]
     labels = list(map(str, items or ()))
     if (

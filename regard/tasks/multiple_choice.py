@@ -275,7 +275,7 @@ class MultipleChoice(encoding.EncoderTask):
         Raises:
             DataError: a question has no answer.
         """
-        records = self.records_to_evaluate(rows, columns)
+        records = self.opened(rows, columns)
         questions = list(records)
         _check_answers(records.name, questions)
         self.warn_if_truncated(questions)

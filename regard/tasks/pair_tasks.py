@@ -12,13 +12,13 @@ encoder-decoder, or a language model that reads history and reply as one text (`
 much a model uses the history is the perplexity of the same replies with it and without it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Unpack
 
 from pydantic import Field, field_validator
 
-from regard.data.datasets.records import Replies, read_dialogues
+from regard.data.datasets.records import read_dialogues, replies
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
 from regard.errors import RegardError
@@ -116,7 +116,7 @@ class DialogueData(text_to_text.PairsData):
 
     def records(self, part: str) -> RowReader:
         """The replies of the dialogues of "train", "valid" or "test"; a share takes whole ones."""
-        return Replies(super().records(part), self.history)
+        return replies(super().records(part), self.history)
 
 
 class DialogueRecipe(text_to_text.PairsRecipe):
@@ -172,8 +172,8 @@ class DialogueModel(text_to_text.TextToText):
         histories = [
             self.history_of(checked_texts(one)) for one in ([dialogues] if single else dialogues)
         ]
-        replies = self.generate(histories, too_long="truncate", **options)
-        return replies[0] if single else replies
+        texts = self.generate(histories, too_long="truncate", **options)
+        return texts[0] if single else texts
 
     def history_of(self, turns: Sequence[str]) -> str:
         """What the model reads of the turns before a reply."""
@@ -189,19 +189,21 @@ class DialogueModel(text_to_text.TextToText):
         """chrF of the generated replies."""
         return (CHRF(),)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> RowReader:
         """The replies of a file of dialogues."""
-        no_columns(columns)
-        return Replies(read_dialogues(text_to_text.only_file(files, "data")), self.history)
+        no_columns(columns, delimiter)
+        return replies(read_dialogues(text_to_text.only_file(files, "data")), self.history)
 
-    def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
+    def reference_scores(self, sources: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The perplexity of the replies, per token, with their histories and without.
 
         Raises:
             RegardError: it is not finite.
         """
-        with_history = [tuple(row) for row in pairs]
-        without = [("", reply) for _, reply in with_history]
+        with_history = list(zip(sources, references, strict=True))
+        without = [("", reply) for reply in references]
         turns = "all" if self.history is None else str(self.history)
         return [
             self._perplexity("reply perplexity", turns, with_history),

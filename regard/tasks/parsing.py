@@ -484,7 +484,7 @@ class Parser(encoding.EncoderTask):
 
         rows: of `read_treebank`, or trees, or brackets.
         """
-        gold = list(self.records_to_evaluate(rows, columns))
+        gold = list(self.opened(rows, columns))
         predicted_trees = self._trees([Sentence.of_tree(tree) for tree in gold])
         tagged = Accuracy()
         for predicted, tree in zip(predicted_trees, gold, strict=True):

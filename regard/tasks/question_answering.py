@@ -623,7 +623,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         rows: of `read_squad`, or records as it reads them. Where some questions have no answer, the
             score is that of SQuAD 2.0, with the best thresholds.
         """
-        questions = list(self.records_to_evaluate(rows, columns))
+        questions = list(self.opened(rows, columns))
         if long := self._long(questions):
             limit = self.max_question_length
             warn_of_truncation(len(long), len(questions), "questions", limit)

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from regard.data.in_memory import column_names, infer_columns, is_path, plain_names
-from regard.data.readers import Row, RowReader, columns_in_header, field_value, open_table, read
+from regard.data.readers import RowReader, columns_in_header, field_value, open_table
 from regard.errors import DataError
 from regard.habit_names import TARGETS
 from regard.metrics.retrieval import RECALLS, Retrieval
@@ -35,7 +35,30 @@ from regard.tasks.text_tasks import number_in
 QUERIES = 256  # that are compared with the corpus together
 
 
-def pair_rows(data: Any, columns: Sequence[int | str] = ()) -> RowReader:
+Row = Sequence[Any]  # texts and lists of texts, or two texts and a number
+
+
+def fields_of_rows(rows: RowReader) -> list[tuple[int, list[Any]]]:
+    """The fields of rows as texts, or lists of texts, each row with its line.
+
+    Raises:
+        DataError: one is neither.
+    """
+    return [
+        (
+            line,
+            [
+                value if isinstance(value, list) else rows.text(row, name, line)
+                for name, value in row.items()
+            ],
+        )
+        for line, row in rows.numbered()
+    ]
+
+
+def pair_rows(
+    data: Any, columns: Sequence[int | str] = (), delimiter: str | None = None
+) -> RowReader:
     """The rows of pairs in a file or in memory; where no columns are named, those that names tell,
     or the first two or three of a file without a header.
 
@@ -43,11 +66,11 @@ def pair_rows(data: Any, columns: Sequence[int | str] = ()) -> RowReader:
         ConfigError: the names of the columns do not tell which they are.
     """
     if not columns and is_path(data):
-        fields = len(first_record(Path(data))) or 3
-        columns = columns_in_header(data, None, None, None) or range(max(2, min(3, fields)))
+        fields = len(first_record(data, delimiter)) or 3
+        columns = columns_in_header(data, None, delimiter, None) or range(max(2, min(3, fields)))
     elif not columns and column_names(data):
         columns = infer_columns(data)
-    return read(data, tuple(columns), lists=tuple(columns)[2:])
+    return open_table(data, tuple(columns), delimiter=delimiter)
 
 
 def are_scored(rows: Iterable[Row], columns: Sequence[int | str] = ()) -> bool:
@@ -130,7 +153,7 @@ class SearchData:
         queries = {name: row["text"] for name, row in _by_id(folder / "queries.jsonl")}
         relevant = defaultdict[str, dict[str, float]](dict)
         path = folder / "qrels" / "test.tsv"
-        for line, row in open_table(path).records():
+        for line, row in open_table(path).numbered():
             query, text = (field_value(row, name, (path, line)) for name in QRELS)
             gain = number_in(str(field_value(row, "score", (path, line))), str(path), line)
             if query not in queries:
@@ -162,6 +185,6 @@ QRELS = ("query-id", "corpus-id")
 
 def _by_id(path: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """The rows of a file of BEIR by their names."""
-    for line, row in open_table(path).records():
+    for line, row in open_table(path).numbered():
         field_value(row, "text", (path, line))
         yield str(field_value(row, "_id", (path, line))), row

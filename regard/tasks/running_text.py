@@ -23,9 +23,9 @@ from regard.data.corpus import (
     open_corpus,
     read_documents,
 )
-from regard.data.in_memory import is_path, is_running_text
+from regard.data.in_memory import is_running_text
 from regard.data.lm_streams import ParallelStreams, ShuffledBlocks, VariableStreams
-from regard.data.readers import RowReader, VerbatimLines, read
+from regard.data.readers import RowReader, open_table
 from regard.data.sampler import EpochData
 from regard.data.token_arrays import TokenArray, encode_texts
 from regard.errors import ConfigError, DataError
@@ -75,7 +75,7 @@ class TextData(CorpusData):
                 f"{source} is a corpus: it has tokens, but no text. Name its tokenizer "
                 f'([tokenizer] path = "{source}"), and a file as `valid` of [data].'
             )
-        return read(source, format=self.format)
+        return open_table(source, format=self.format)
 
     def tokens(self, part: str, tokenizer: Tokenizer, end: Sequence[int]) -> TokenArray:
         """The ids of "train" or "valid", in memory or of a corpus in mapped files.
@@ -99,13 +99,9 @@ def rows_of_text(text: Any, format: str) -> RowReader:
 
     text: a reader, a file, a str, or lines, of which each ends in a line break.
     """
-    if isinstance(text, RowReader):
-        return text
     if is_running_text(text):
-        return read([text] if format == "text" else text.removesuffix("\n").split("\n"))
-    if is_path(text):
-        return read(text, format=format)
-    return VerbatimLines(text) if format == "text" else read(text)
+        return open_table([text] if format == "text" else text.removesuffix("\n").split("\n"))
+    return open_table(text, format=format)
 
 
 class DocumentData(CorpusData):

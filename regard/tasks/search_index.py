@@ -29,7 +29,7 @@ from regard.tasks.batching import TooLong
 from regard.tasks.embedder import EmbedsTexts, TextMatch, best_matches, products
 from regard.tasks.encoder_training import weights_digest
 from regard.tasks.folders import Model, as_task, load
-from regard.tasks.retrieval import SearchData, pair_rows
+from regard.tasks.retrieval import SearchData, fields_of_rows, pair_rows
 from regard.tasks.task import Task
 
 FACTS, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.jsonl"
@@ -249,7 +249,7 @@ def mine_negatives(
         DataError: the pairs cannot be read.
     """
     check_at_least(1, num_negatives=num_negatives, range_max=range_max - range_min)
-    rows = list(dict.fromkeys((row[0], row[1]) for row in pair_rows(pairs, columns)))
+    rows = list(dict.fromkeys((row[0], row[1]) for _, row in fields_of_rows(pair_rows(pairs, columns))))
     relevant = SearchData.of_pairs(rows).relevant
     texts = list(dict.fromkeys([positive for _, positive in rows] + list(corpus)))
     index = SearchIndex.build(as_task(model), texts, **options)

@@ -22,7 +22,8 @@ from pydantic import (
 
 from regard import decoding
 from regard.call_options import DecodingFields, with_fields
-from regard.data.readers import RowReader, columns_in_header, read
+from regard.data.readers import Field as Column
+from regard.data.readers import RowReader, columns_in_header, open_table
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
 from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath
@@ -173,12 +174,10 @@ class TableOptions(Options):
     delimiter: str | None = None
     """The character between the fields of CSV files, such as ";"; without it a comma."""
 
-    def table(
-        self, source: Any, columns: Sequence[int | str], lists: Sequence[int | str] = ()
-    ) -> RowReader:
-        """These columns of a table; values of `lists` may be lists."""
+    def table(self, source: Any, columns: Mapping[str, Column] | Sequence[Column]) -> RowReader:
+        """These columns of a table, as of `open_table`."""
         options: dict[str, Any] = self.model_dump(include={*TABLE_OPTIONS})
-        return read(source, columns, lists=lists, **options)
+        return open_table(source, columns, **options)
 
 
 def with_columns_of_header(data: Any) -> Any:

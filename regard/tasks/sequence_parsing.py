@@ -18,6 +18,7 @@ from pydantic import Field
 
 from regard.attention.capture import muted
 from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
+from regard.data.readers import Numbered
 from regard.decoding import RelativeLimit
 from regard.decoding.filters import TreeVocabulary, WellFormedTree
 from regard.decoding.loop import Speculative
@@ -44,17 +45,16 @@ WORD_TOKEN = "(XX)"  # XX in the vocabulary: no word of a tree has a bracket
 LEAST = 3  # tokens of a tree besides its words: the brackets of a root, and the end
 
 
-class TreePairs(RowReader):
-    """Trees as pairs: the words of a tree with spaces between them, and the tree in brackets."""
+def tree_pairs(trees: RecordReader[ConstituencyTree]) -> RowReader:
+    """Trees as pairs: `source`, the words of a tree with spaces between them, and `target`, the
+    tree in brackets.
+    """
 
-    def __init__(self, trees: RecordReader[ConstituencyTree]):
-        self.trees = trees
+    def read() -> Numbered:
+        for line, tree in trees.numbered():
+            yield line, {"source": _joined(tree.words), "target": str(tree)}
 
-    def numbered(self) -> Iterator[tuple[int, tuple[str, ...]]]:
-        return ((line, (_joined(tree.words), str(tree))) for line, tree in self.trees.numbered())
-
-    def file_of(self, field: int) -> str:
-        return self.trees.name
+    return RowReader(trees.name, read)
 
 
 class TreePairsData(sections.DataSection):
@@ -78,19 +78,19 @@ class TreePairsData(sections.DataSection):
     max_tokens_per_batch: int = Field(default=4096, ge=1)
     """Tokens in the larger of a batch's two arrays, padding included."""
 
-    def read(self, source: Any, part: str) -> TreePairs:
+    def read(self, source: Any, part: str) -> RowReader:
         """All trees of a file.
 
         Raises:
             ConfigError: there are several files, or none.
         """
-        return TreePairs(read_treebank(text_to_text.only_file(source, part)))
+        return tree_pairs(read_treebank(text_to_text.only_file(source, part)))
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
-        for words, tree in self.records("train"):
-            yield words
-            yield " ".join(linearized(read_trees(tree)[0]))
+        for row in self.records("train"):
+            yield row["source"]
+            yield " ".join(linearized(read_trees(row["target"])[0]))
 
 
 class BracketTokenizer(sections.TokenizerSection):
@@ -206,7 +206,7 @@ class SequenceParser(text_to_text.TextToText):
     @classmethod
     def options_in(cls, recipe: SequenceParsingRecipe) -> dict[str, Any]:
         """With what the training trees tell of all trees."""
-        trees = (read_trees(tree)[0] for _, tree in recipe.data.records("train"))
+        trees = (read_trees(row["target"])[0] for row in recipe.data.records("train"))
         return {**super().options_in(recipe), "most_open": max(map(_most_open, trees))}
 
     @classmethod
@@ -216,8 +216,8 @@ class SequenceParser(text_to_text.TextToText):
         """How sentences and trees are encoded."""
         (before, after), (start, end) = tokens.source, tokens.target
         return (
-            FieldEncoder("sentence", tokenizer, before, after, **limits),
-            FieldEncoder("tree", TreeTokens.of(tokenizer), start, end, **limits),
+            FieldEncoder("sentence", tokenizer, before, after, column="source", **limits),
+            FieldEncoder("tree", TreeTokens.of(tokenizer), start, end, column="target", **limits),
         )
 
     def validate(self) -> dict[str, float]:
@@ -371,9 +371,9 @@ class SequenceParser(text_to_text.TextToText):
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
         """The first rows: (words, predicted tree, tree)."""
-        pairs = list(islice(rows, text_to_text.SAMPLES))
-        parses = self._parsed([words.split() for words, _ in pairs])
-        return [(*pair[:1], str(parse), pair[1]) for pair, parse in zip(pairs, parses, strict=True)]
+        sources, trees = text_to_text.fields_of(rows.first(text_to_text.SAMPLES))
+        parses = self._parsed([words.split() for words in sources])
+        return list(zip(sources, map(str, parses), trees, strict=True))
 
     # ---- scores
 
@@ -388,19 +388,21 @@ class SequenceParser(text_to_text.TextToText):
         pairs: of `read_treebank`, or trees, or brackets.
         """
         encoding.no_columns(columns)
-        are_pairs = isinstance(pairs, TreePairs)
+        are_rows = isinstance(pairs, RowReader)
         sources, references = text_to_text.fields_of(
-            pairs if are_pairs else TreePairs(read_treebank(pairs))
+            pairs if are_rows else tree_pairs(read_treebank(pairs))
         )
         sentences = [words.split() for words in sources]
         self._warn_if_truncated(sentences)
         texts = self.generate(sentences, too_long="truncate", **options)
         return Scores(self.scores(texts, references), texts)
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> TreePairs:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> RowReader:
         """The trees of a file."""
-        encoding.no_columns(columns)
-        return TreePairs(read_treebank(files[0]))
+        encoding.no_columns(columns, delimiter)
+        return tree_pairs(read_treebank(files[0]))
 
 
 def _most_open(tree: ConstituencyTree) -> int:

@@ -325,7 +325,7 @@ class Tagger(encoding.EncoderTask):
 
         rows: of `read_conll`, or pairs (words, tags).  columns: the numbers of words and tags.
         """
-        rows = self.records_to_evaluate(rows, columns)
+        rows = self.opened(rows, columns)
         learned = LearnedSentences.of(rows, self.scheme)
         unknown = sorted(set(learned.labels) - set(self.labels))
         if unknown:
@@ -352,9 +352,10 @@ class Tagger(encoding.EncoderTask):
         return [list(words) for words, _ in recipe.data.samples()]
 
     def rows_to_evaluate(
-        self, files: Sequence[Any], columns: Sequence[int | str]
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
     ) -> RecordReader[TaggedSentence]:
         """The sentences of a file; `columns` are those of words and tags."""
+        encoding.no_columns((), delimiter)
         if columns and [type(column) for column in columns] != [int, int]:
             raise ConfigError(
                 "`columns` must be the numbers of words and tags, such as 0,3, but is "

@@ -480,7 +480,7 @@ class Task(Methods):
     pairs: bool | None = None  # whether it was trained on pairs; None: not known
     prediction_type: ClassVar[type[Prediction]]
     text_encoder: Callable[[], Any]
-    rows_to_evaluate: Callable[[Sequence[Any], Sequence[int | str]], Any]
+    rows_to_evaluate: Callable[..., Any]
 
     @classmethod
     def constructor_options(cls) -> dict[str, tuple[Any, Any]]:

@@ -5,7 +5,7 @@ Tables become encoded examples; pairs are read in one order or in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -13,10 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.data import RowReader, read
+from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
-from regard.data.in_memory import column_names, infer_columns
+from regard.data.readers import Field as Column
+from regard.data.readers import Record
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError
@@ -25,6 +26,7 @@ from regard.suggest import nearest
 from regard.tasks.batching import TooLong
 from regard.tasks.encoder_training import AuxiliaryLM, label_fields
 from regard.tasks.encoding import EncoderTask, Part, Parts, kept_examples
+from regard.tasks.inputs import texts_in
 from regard.tasks.sections import (
     EncoderData,
     EncoderRecipe,
@@ -34,7 +36,7 @@ from regard.tasks.sections import (
 )
 
 Target = int | float | list[float]
-ReadTarget = Callable[[str, str, int], Target]  # the last field of a row, its file and its line
+ReadTarget = Callable[[RowReader, Record, int], Target]  # of a row, its reader and its line
 
 
 # ------------------------------------------------------------------------------------- recipes
@@ -62,19 +64,21 @@ class TextsData(TableOptions, EncoderData):
         data: Self = with_columns_of_header(self)
         return data
 
-    def rows(self, path: Any, part: str, columns: Sequence[int | str]) -> RowReader:
+    def rows(self, path: Any, part: str, columns: Mapping[str, Column]) -> RowReader:
         """These columns of a file."""
         return self.table(path, columns)
 
     def texts(self) -> Iterator[str]:
         """The training texts, from which a tokenizer learns."""
-        return (text for row in self.records("train") for text in row[:-1])
+        rows = self.records("train")
+        return (text for line, row in rows.numbered() for text in texts_in(rows, row, line))
 
     def split(self, examples: RowReader) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool."""
         if self.group is not None:
-            rows = self.rows(self.train, "train", (self.group,))
-            return self.split_by([row[0] for row in rows], group_split, group_folds)
+            rows = self.rows(self.train, "train", {"group": self.group})
+            groups = [rows.text(row, "group", line) for line, row in rows.numbered()]
+            return self.split_by(groups, group_split, group_folds)
         return super().split(examples)
 
 
@@ -129,20 +133,26 @@ def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
     """
     data, task.pairs = recipe.data, recipe.data.pairs
     task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
-    train = _part(task, data.records("train"), data, target)
-    valid = None if data.valid is None else _part(task, data.records("valid"), data, target)
+    train = encoded_rows(task, data.records("train"), data, target)
+    valid = None if data.valid is None else encoded_rows(task, data.records("valid"), data, target)
     task.parts = Parts(train, valid, data, recipe.seed)
 
 
-def _part(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
-    report, texts, targets, lines = ReadReport((rows.file_of(0),)), [], [], []
-    for line, (*fields, last) in rows.numbered():
+def encoded_rows(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
+    """The encoded examples of rows with their targets.
+
+    Raises:
+        DataError: a text or a target is not valid, or no example is left.
+    """
+    report, texts, targets, lines = ReadReport((rows.name,)), [], [], []
+    for line, row in rows.numbered():
         report.read += 1
-        if not any(field.strip() for field in fields):
+        row_texts = texts_in(rows, row, line)
+        if not any(map(str.strip, row_texts)):
             report.note("empty, example left out", line)
             continue
-        texts.append(tuple(fields))
-        targets.append(target(last, rows.file_of(0), line))
+        texts.append(row_texts)
+        targets.append(target(rows, row, line))
         lines.append(line)
     encoded = task.input_format.encode(texts)
     limit = task.input_format.max_length
@@ -198,41 +208,31 @@ def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]
     return {**label_fields(labels), "problem_type": problem_type}
 
 
-def texts_and_targets(
-    rows: RowReader | Iterable[Sequence[str]], target: ReadTarget
-) -> tuple[list[Texts], Tensor]:
-    """The texts of rows of one text or two and a target, and their targets (N,).
+def texts_and_targets(rows: RowReader, target: ReadTarget) -> tuple[list[Texts], Tensor]:
+    """The texts of rows of one text or two and a target, and their targets (N, ...).
 
     Raises:
-        DataError: a row has another number of fields, or its target is not valid.
+        DataError: a text or a target is not valid.
     """
-    if not isinstance(rows, RowReader):
-        rows = list(rows) if isinstance(rows, Iterator) else rows
-        rows = read(rows, infer_columns(rows) if column_names(rows) else ())
-    texts, targets = [], []
-    for line, row in rows.numbered():
-        if len(row) not in (2, 3):
-            problem = f"has {len(row)} fields, but must have one text or two, and the target."
-            raise DataError(rows.file_of(0), line, problem)
-        texts.append(tuple(row[:-1]))
-        targets.append(target(row[-1], rows.file_of(0), line))
-    return texts, torch.tensor(targets)
+    numbered = list(rows.numbered())
+    texts = [texts_in(rows, row, line) for line, row in numbered]
+    return texts, torch.tensor([target(rows, row, line) for line, row in numbered])
 
 
 LARGEST_TARGET = torch.finfo(torch.float32).max
 
 
-def number_in(text: str, file: str, line: int) -> float:
-    """The number that a field in this line of a file holds.
+def number_in(value: object, file: str, line: int) -> float:
+    """The number that a field in this line of a file holds, also as text.
 
     Raises:
         DataError: it holds none, or one that is not finite in float32.
     """
     try:
-        number = float(text.replace("_", "no digit"))  # Python reads 1_000, no file means it
+        number = float(str(value).replace("_", "no digit"))  # Python reads 1_000, no file means it
     except ValueError:
-        problem = f"has {text!r:.60} where a number should be."
+        problem = f"has {value!r:.60} where a number should be."
         raise DataError(file, line, problem) from None
     if not abs(number) <= LARGEST_TARGET:
-        raise DataError(file, line, f"has {text!r:.60}, but a target must be a finite float32.")
+        raise DataError(file, line, f"has {value!r:.60}, but a target must be a finite float32.")
     return number

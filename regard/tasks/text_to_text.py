@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict
@@ -24,13 +25,13 @@ from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.encoder_inputs import InputFormat
-from regard.data.in_memory import column_names, infer_columns, is_path
-from regard.data.readers import RowReader, columns_in_header, read, read_parallel
+from regard.data.readers import Field as Column
+from regard.data.readers import RowReader, columns_in_header, open_table, read_parallel
 from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst
 from regard.decoding.steps import Hypothesis, evaluating, labels_of
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.metrics import CHRF, Accuracy, Metric, Score, Scores
 from regard.models.protocols import EncoderDecoder, Output
 from regard.recipe import Options, Recipe
@@ -297,7 +298,7 @@ class TextToText(EmbedsTexts):
             **cls.options_in(recipe),
         )
         task.reinforce = Reinforce.of(model, recipe.objective)
-        task.data = TrainingPairs(valid, [pair[1] for pair in pairs], batches, notes)
+        task.data = TrainingPairs(valid, fields_of(pairs)[1], batches, notes)
         return task
 
     @classmethod
@@ -469,36 +470,35 @@ class TextToText(EmbedsTexts):
 
     def evaluate(
         self,
-        pairs: RowReader | Iterable[Sequence[str]],
+        pairs: Any,
         *,
         columns: Sequence[int | str] = (),
         **options: Any,
     ) -> Scores:
-        """Scores of the texts generated for the first fields against the second.
+        """Scores of the texts generated for sources against their references.
 
-        columns: of sources and references in a table.
+        pairs: a table, rows in memory, or a reader.  columns: of sources and references.
         """
-        if is_path(pairs) and not columns:
-            pairs = inputs.rows_of(self, [Path(str(pairs))], ())
-        chosen = read(inputs.as_rows(pairs), inputs.checked_columns(columns)) if columns else pairs
-        sources, references = fields_of(chosen)
+        rows = pairs if isinstance(pairs, RowReader) else inputs.rows_of(self, [pairs], columns)
+        sources, references = fields_of(rows)
         if cut := self.over_limit(sources):
             limit = self.module.text_limit
             inputs.warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
-        rows = list(zip(sources, references, strict=True))
-        return Scores([*self.scores(texts, references), *self.reference_scores(rows)], texts)
+        scores = [*self.scores(texts, references), *self.reference_scores(sources, references)]
+        return Scores(scores, texts)
 
-    def reference_scores(self, pairs: RowReader | Iterable[Sequence[str]]) -> list[Score]:
-        """Scores of the references themselves, whatever is generated: none.
-
-        pairs: of a source and its reference, as often as they are read.
-        """
+    def reference_scores(self, sources: Sequence[str], references: Sequence[str]) -> list[Score]:
+        """Scores of the references themselves, whatever is generated: none."""
         return []
 
-    def rows_to_evaluate(self, files: Sequence[Any], columns: Sequence[int | str]) -> RowReader:
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None
+    ) -> RowReader:
         """The pairs of two files of lines, or of two columns of one table."""
-        return pairs_of(files, columns or (0, 1))
+        if not columns and len(files) == 1:
+            columns = inputs.usual_columns(files[0], delimiter)
+        return pairs_of(files, columns or (0, 1), partial(open_table, delimiter=delimiter))
 
     def check_test(self, recipe: PairsRecipe) -> None:
         if recipe.data.test:
@@ -514,13 +514,13 @@ class TextToText(EmbedsTexts):
 
     def attention_inputs(self, recipe: Any) -> Iterable[Any]:
         """Sources."""
-        return [source for source, _ in islice(recipe.data.records("valid"), SAMPLES)]
+        return fields_of(recipe.data.records("valid").first(SAMPLES))[0]
 
     def _outputs(self, rows: RowReader) -> list[tuple[str, str, str]]:
-        pairs = list(islice(rows, SAMPLES))
+        sources, references = fields_of(rows.first(SAMPLES))
         with batching.without_length_warnings():
-            outputs = self.generate([pair[0] for pair in pairs], too_long="truncate")
-        return [(pair[0], text, pair[1]) for pair, text in zip(pairs, outputs, strict=True)]
+            outputs = self.generate(sources, too_long="truncate")
+        return list(zip(sources, outputs, references, strict=True))
 
     def scores(self, texts: Sequence[str], references: Sequence[str]) -> list[Score]:
         """The score of each of the `metrics`."""
@@ -604,38 +604,40 @@ class TextToText(EmbedsTexts):
                 )
 
 
-def fields_of(pairs: RowReader | Iterable[Sequence[str]]) -> tuple[list[str], list[str]]:
+def fields_of(rows: RowReader) -> tuple[list[str], list[str]]:
     """Sources and references of rows.
 
     Raises:
-        DataError: there is no row, or a row does not have two fields.
+        DataError: there is no row, or a source or reference is no text.
     """
-    if not isinstance(pairs, RowReader):
-        pairs = read(pairs, infer_columns(pairs) if column_names(pairs) else ())
-    name, numbered = pairs.file_of(0), list(pairs.numbered())
-    if not numbered:
-        raise DataError(name, None, "has no pair: there is nothing to score.")
-    for line, row in numbered:
-        if len(row) != 2:
-            problem = f"has {len(row)} fields, but must have two: a source and its target."
-            raise DataError(name, line, problem)
-    return [row[0] for _, row in numbered], [row[1] for _, row in numbered]
+    numbered, text = list(rows.numbered()), rows.text
+    sources = [text(row, "source", line) for line, row in numbered]
+    return sources, [text(row, "target", line) for line, row in numbered]
 
 
 def pairs_of(
     files: Sequence[Any],
-    columns: Sequence[int | str],
-    read_table: Callable[[Any, Sequence[int | str]], RowReader] = read,
+    columns: Sequence[Column],
+    open_: Callable[[Any, dict[str, Column]], RowReader] = open_table,
 ) -> RowReader:
-    """Pairs from two files of lines, or from two columns of one table."""
+    """Rows with the columns `source` and `target`, of two files of lines or of one table.
+
+    Raises:
+        ConfigError: there are more files, or there are not two columns.
+    """
     if len(files) == 2:
-        return read_parallel(*files)
-    if len(files) == 1:
-        return read_table(files[0], tuple(columns))
-    raise ConfigError(
-        "A task from text to text reads two files of lines (source, target) or one table, but is "
-        f"given {len(files)} files."
-    )
+        return read_parallel(source=files[0], target=files[1])
+    if len(files) != 1:
+        raise ConfigError(
+            "A task from text to text reads two files of lines (source, target) or one table, but "
+            f"is given {len(files)} files."
+        )
+    if len(columns) != 2:
+        raise ConfigError(
+            f"A row must have two columns, a source and its target, but has {len(columns)}: "
+            f"{', '.join(map(str, columns))}."
+        )
+    return open_(files[0], {"source": columns[0], "target": columns[1]})
 
 
 def only_file(files: Sequence[Any], part: str) -> Any:

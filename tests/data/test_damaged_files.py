@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from regard.data import hash_of, read, read_choices, read_conll, read_glue, read_squad
+from regard.data import hash_of, open_table, read_choices, read_conll, read_glue, read_squad
 from regard.data.files import LONGEST_LINE, lines, open_bytes
 from regard.errors import DataError
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "x.txt": lambda path: list(read(path)),
-    "x.tsv": lambda path: list(read(path, (0, 1))),
-    "x.csv": lambda path: list(read(path, (0, 1))),
-    "x.jsonl": lambda path: list(read(path, ("a",))),
+    "x.txt": lambda path: list(open_table(path)),
+    "x.tsv": lambda path: list(open_table(path, (0, 1))),
+    "x.csv": lambda path: list(open_table(path, (0, 1))),
+    "x.jsonl": lambda path: list(open_table(path, ("a",))),
     "x.conll": lambda path: list(read_conll(path)),
     "x.glue": lambda path: list(read_glue("sst2", path)),
 }
@@ -89,9 +89,9 @@ def test_a_line_beyond_the_limit_raises_a_located_error(tmp_path, name, packed):
 def test_a_text_on_one_line_is_read_as_text(tmp_path):
     path = tmp_path / "x.txt"
     path.write_bytes(b"anarchism " * (LONGEST_LINE // 5))
-    assert sum(len(text) for (text,) in read(path, format="text")) == path.stat().st_size
+    assert sum(map(len, open_table(path, format="text").texts())) == path.stat().st_size
     with pytest.raises(DataError, match="format = 'text'"):
-        list(read(path))
+        list(open_table(path))
 
 
 # ---- no files ---------------------------------------------------------------------------------
@@ -132,11 +132,14 @@ CHOICE = {"context": "c", "question": "q", "choices": ["a", "b"], "answer": 1}
 TAGGED = {"words": ["a", "b"], "tags": ["O", "B-X"]}
 SWAG = "sent1,sent2,ending0,ending1,ending2,ending3,label\na,b,c,d,e,f,1\n"
 FILES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "x.txt": ("one é\ntwo 漢\n" * 3, lambda path: list(read(path))),
-    "v.txt": ("one é\n\ntwo\n" * 3, lambda path: list(read(path, format="text"))),
-    "x.tsv": ("a\tb\n" + "one\ttwo\n" * 3, lambda path: list(read(path, ("a", "b")))),
-    "x.csv": ('a,b\n"one\n""x""",two\n' * 2, lambda path: list(read(path, ("a", "b")))),
-    "x.jsonl": ('{"a": {"b": "é"}, "c": 1.5}\n' * 3, lambda path: list(read(path, ("a.b", "c")))),
+    "x.txt": ("one é\ntwo 漢\n" * 3, lambda path: list(open_table(path))),
+    "v.txt": ("one é\n\ntwo\n" * 3, lambda path: list(open_table(path, format="text"))),
+    "x.tsv": ("a\tb\n" + "one\ttwo\n" * 3, lambda path: list(open_table(path, ("a", "b")))),
+    "x.csv": ('a,b\n"one\n""x""",two\n' * 2, lambda path: list(open_table(path, ("a", "b")))),
+    "x.jsonl": (
+        '{"a": {"b": "é"}, "c": 1.5}\n' * 3,
+        lambda path: list(open_table(path, ("a.b", "c"))),
+    ),
     "x.conll": ("-DOCSTART- O\n\n" + "a O\nb B-X\n\n" * 3, lambda path: list(read_conll(path))),
     "t.jsonl": (f"{json.dumps(TAGGED)}\n" * 3, lambda path: list(read_conll(path))),
     "s.json": (json.dumps(SQUAD), lambda path: list(read_squad(path, on_misaligned="fix"))),

@@ -19,7 +19,7 @@ from regard.data.pretraining import (
     WordStarts,
     masked,
 )
-from regard.data.readers import read
+from regard.data.readers import open_table
 from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
@@ -36,7 +36,7 @@ def tokenizer():
 
 def corpus_of(texts, tokenizer):
     """Each text a document."""
-    rows = read([(text,) for text in texts])
+    rows = open_table([(text,) for text in texts])
     return encode_corpus(Documents((rows,)), tokenizer, structure=True)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from row_tuples import tuples
 
 import regard
 from regard.data import read_sentiment_trees
@@ -38,10 +39,11 @@ def drawn(draw: random.Random, depth: int = 0) -> tuple[str, list[tuple[str, str
 
 def test_published_trees_are_read_as_sentences_or_as_phrases(tmp_path):
     file = written(tmp_path, EXAMPLE, "", "(1 (2 It) (0 (1 (2 is) (1 bad)) (2 .)))")
-    assert list(read_sentiment_trees(file)) == [("It 's lovely .", "3"), ("It is bad .", "1")]
+    assert tuples(read_sentiment_trees(file)) == [("It 's lovely .", "3"), ("It is bad .", "1")]
     phrases = list(read_sentiment_trees(file, phrases=True).numbered())
-    assert phrases[:3] == [(1, ("It", "2")), (1, ("'s", "2")), (1, ("lovely", "3"))]
-    assert [row for line, row in phrases if line == 3][0] == ("is", "2")  # "It" is of line 1
+    first = [{"text": "It", "label": "2"}, {"text": "'s", "label": "2"}]
+    assert phrases[:2] == [(1, row) for row in first]
+    assert [row["text"] for line, row in phrases if line == 3][0] == "is"  # "It" is of line 1
     assert len(phrases) == 7 + 5
 
 
@@ -49,9 +51,9 @@ def test_drawn_trees_give_the_nodes_that_were_drawn(tmp_path):
     draw = random.Random(3)
     trees = [drawn(draw) for _ in range(60)]
     file = written(tmp_path, *(tree for tree, _ in trees))
-    assert list(read_sentiment_trees(file)) == [nodes[-1] for _, nodes in trees]
+    assert tuples(read_sentiment_trees(file)) == [nodes[-1] for _, nodes in trees]
     distinct = dict.fromkeys(node for _, nodes in trees for node in nodes)
-    assert list(read_sentiment_trees(file, phrases=True)) == list(distinct)
+    assert tuples(read_sentiment_trees(file, phrases=True)) == list(distinct)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,9 @@ def test_phrases_are_trained_on_and_sentences_are_scored(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = regard.train(tmp_path / "trees.toml", progress=False, out=tmp_path / "run")
-    phrases = {*read_sentiment_trees(tmp_path / "trees.txt", phrases=True)}
+    phrases = tuples(read_sentiment_trees(tmp_path / "trees.txt", phrases=True))
     assert run.model.labels == tuple(sorted({label for _, label in phrases}))
-    sentences = list(read_sentiment_trees(tmp_path / "valid.txt"))
+    sentences = tuples(read_sentiment_trees(tmp_path / "valid.txt"))
     right = sum(run.predict(text) == label for text, label in sentences)
     assert run.scores["accuracy"] == right / 2
     assert run.evaluate(read_sentiment_trees(tmp_path / "valid.txt")).named[0].value == right / 2
@@ -112,7 +114,7 @@ def test_the_treebank_has_its_published_counts(shared, tmp_path):
     sst.main(str(shared("sst_trees/trees")), str(tmp_path))
     counts = {}
     for name in ("train", "dev", "test"):
-        rows = list(read_sentiment_trees(tmp_path / f"{name}.txt"))
+        rows = tuples(read_sentiment_trees(tmp_path / f"{name}.txt"))
         counts[name] = [number for _, number in sorted(Counter(one for _, one in rows).items())]
         lines = (tmp_path / f"{name}.txt").read_text().splitlines()
         bare = [re.sub(r"\([0-4]|\)", " ", line).split() for line in lines]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import FieldEncoder, TokenArray, encode, encode_texts, read
+from regard.data import FieldEncoder, TokenArray, encode, encode_texts, open_table
 from regard.data.token_arrays import _CHUNK
 from regard.errors import DataError
 
@@ -53,7 +53,7 @@ def test_texts_are_encoded_without_holding_them(tmp_path):
     with path.open("w") as file:
         file.writelines("abcdefghij" * 20 + "\n" for _ in range(20_000))
     tracemalloc.start()
-    tokens = encode_texts(read(path).texts(), Letters())
+    tokens = encode_texts(open_table(path).texts(), Letters())
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(tokens.ids) == 4_000_000 and most < 3 * tokens.ids.nbytes
@@ -78,7 +78,7 @@ def test_of_several_errors_the_first_one_is_raised(tmp_path, first):
     file.write_bytes(b"a\n" * _CHUNK + b"".join(parts))
     said = {"long": "has 9 tokens", "bad": "cannot be encoded", "unread": "is not UTF-8"}
     with pytest.raises(DataError, match=said[first]):
-        encode(read(file), [FieldEncoder("source", Slow(), after=(2,), max_length=6)])
+        encode(open_table(file), [FieldEncoder("text", Slow(), after=(2,), max_length=6)])
 
 
 @given(

@@ -42,11 +42,11 @@ def thirds(tmp_path_factory):
 
 def validated(run) -> list[str]:
     """The texts of the validation data of a run."""
-    return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("valid")]
+    return [row["text"] for row in read_recipe(run.folder / "recipe.toml").data.records("valid")]
 
 
 def trained(run) -> list[str]:
-    return [row[0] for row in read_recipe(run.folder / "recipe.toml").data.records("train")]
+    return [row["text"] for row in read_recipe(run.folder / "recipe.toml").data.records("train")]
 
 
 def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, monkeypatch):
@@ -189,7 +189,7 @@ def test_data_of_a_first_call_that_failed_can_be_replaced():
         (dict(data={"valid": 0.1}), "leave out `valid`"),
         (dict(out=3), "`out` must be the path of a folder"),
         (dict(stratified=True, group="label"), "cannot be combined"),
-        (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
+        (dict(train=FRAME.assign(label=None)), "field 'label' must be text, but is missing"),
     ],
 )
 def test_errors_name_the_option(options, said):

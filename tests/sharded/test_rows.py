@@ -30,7 +30,7 @@ def drawn_text(format: str, draw: random.Random) -> str:
 
 def rows_of_file(path: Path) -> list[tuple[int, dict | DataError]]:
     (file,) = input_files([path])
-    return [*file.table.rows()]
+    return [*file.table().read()]
 
 
 @pytest.mark.parametrize("format", PIECES)
@@ -42,7 +42,7 @@ def test_the_rows_are_those_of_the_reader_and_where_it_fails_something_is_said(f
         path = tmp_path / f"{number}.{format}"
         path.write_bytes(drawn_text(format, draw).encode())
         try:
-            known = [*open_table(path).records()]
+            known = [*open_table(path).read()]
         except DataError as error:
             known, reason = None, str(error)
         try:

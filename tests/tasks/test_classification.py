@@ -430,9 +430,9 @@ def test_each_part_of_glue_is_read_from_its_file(tmp_path, glue, half):
         (tmp_path / f"{name}.tsv").write_text("")
     data = OneTargetData(train=tmp_path, glue=glue)
     for part, name in names.items():
-        assert data.read(tmp_path, part).paths == (str(tmp_path / f"{name}.tsv"),)
+        assert [*data.read(tmp_path, part).files] == [str(tmp_path / f"{name}.tsv")]
     tested = OneTargetData(train=tmp_path, glue=glue, test_part="dev").read(tmp_path, "test")
-    assert tested.paths == (str(tmp_path / f"dev{half}.tsv"),) and data.pairs
+    assert [*tested.files] == [str(tmp_path / f"dev{half}.tsv")] and data.pairs
 
 
 def test_segments_are_given_to_the_model_where_the_tokenizer_names_them(workdir):

@@ -10,9 +10,10 @@ import math
 
 import pytest
 import torch
+from row_tuples import tuples
 
 import regard
-from regard.data.datasets.records import Replies, Turns, read_dialogues
+from regard.data.datasets.records import Turns, read_dialogues, replies
 from regard.errors import DataError
 from regard.models.composed import DecoderOnly
 from regard.models.gpt2 import GPT2, GPT2Config
@@ -70,7 +71,7 @@ def test_malformed_dialogues_raise_an_error_that_says_where(content, problem, tm
                                                                "M: hello there W: hi"]),
 ])  # fmt: skip
 def test_replies_have_the_turns_before_them(history, wanted):
-    rows = list(Replies(read_dialogues(TURNS[:1]), history))
+    rows = tuples(replies(read_dialogues(TURNS[:1]), history))
     assert rows == list(zip(wanted, TURNS[0], strict=True))
 
 
@@ -115,8 +116,8 @@ def naive(task: DialogueModel, rows) -> tuple[float, int]:
 @pytest.mark.parametrize("kind", ["decoder-only", "transformer"])
 def test_perplexities_are_those_of_each_reply_alone(kind, history):
     task = task_of(kind, history=history)
-    rows = list(Replies(read_dialogues(TURNS), history))
-    with_history, without = task.reference_scores(rows)
+    rows = tuples(replies(read_dialogues(TURNS), history))
+    with_history, without = task.reference_scores(*zip(*rows, strict=True))
     for score, chosen in ((with_history, rows), (without, [("", reply) for _, reply in rows])):
         nats, count = naive(task, chosen)
         assert score.count == count
@@ -130,7 +131,7 @@ def test_a_long_history_loses_its_beginning():
     limit = task.module.config.max_length
     words = " ".join(["a b c"] * limit)
     kept = " ".join((["a", "b", "c"] * limit)[-(limit - 1) :])
-    one, other = (task.reference_scores([(text, "W: hi")])[0] for text in (words, kept))
+    one, other = (task.reference_scores([text], ["W: hi"])[0] for text in (words, kept))
     assert one == other
     assert task.reply([words]) == task.reply([kept])
 

@@ -210,7 +210,7 @@ def test_options_without_effect_in_evaluate_raise_an_error(quick, folders, tmp_p
         (("--columns", "0,1"), "--columns has no effect"),
         (("--data", table, table), "is scored on one file"),
         (("--data", table, "--valid"), "--valid has no effect with --data"),
-        (("--data", table, "--columns", "\u00b2"), "has no field"),
+        (("--data", table, "--columns", "0,\u00b2"), "has no field"),
     ):
         assert message in run("evaluate", model, *words).stderr
     said = run("evaluate", folders["question-answering"], "--data", table, "--columns", "0").stderr

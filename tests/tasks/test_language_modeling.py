@@ -26,7 +26,7 @@ from regard import recipe as recipes
 from regard.checkpoints.formats import to_published
 from regard.data.batches import Sequences
 from regard.data.corpus import build_corpus, read_documents
-from regard.data.readers import read
+from regard.data.readers import open_table
 from regard.decoding import generate
 from regard.errors import ConfigError, DataError, RegardError
 from regard.experiments import runs
@@ -100,7 +100,7 @@ def their_loss(theirs, ids: list[int], window: int, stride: int) -> tuple[float,
 def test_perplexity_equals_that_of_a_plain_loop_with_transformers(
     task, theirs, tokenizer, text, window, stride
 ):
-    found = task.evaluate(read(text, format="text"), window=window, stride=stride).named[0]
+    found = task.evaluate(open_table(text, format="text"), window=window, stride=stride).named[0]
     ids = [tokenizer.bos_id, *tokenizer.encode(text.read_text()).ids]
     nats, count = their_loss(theirs, ids, window or CONTEXT, stride or window or CONTEXT)
     assert found.count == count == len(ids) - 1
@@ -122,7 +122,7 @@ def test_a_file_a_text_and_its_lines_have_one_perplexity(task, tokenizer, tmp_pa
 
 
 def test_perplexity_counts_the_words_characters_and_bytes_of_the_text(task, text):
-    rows, written = read(text, format="text"), text.read_text()
+    rows, written = open_table(text, format="text"), text.read_text()
     counts = {}
     for unit in ("token", "word", "character", "byte"):
         one = TextGenerator(task.module, task.tokenizer, unit=unit)
@@ -307,7 +307,7 @@ def test_a_trained_run_evaluates_with_the_window_of_its_training(workdir):
     trained = run("run", "data.sequence_length=6")
     task = trained.model
     assert task.settings() == {"format": "text", "unit": "token", "window": 6, "stride": None}
-    found = task.evaluate(read("valid.txt", format="text")).named[0]
+    found = task.evaluate(open_table("valid.txt", format="text")).named[0]
     assert "window:6|stride:6" in found.signature
     # validation begins without the line break that stands before a text
     assert found.nats / found.count == pytest.approx(trained.scores["loss"], rel=0.05)

@@ -86,8 +86,8 @@ def test_every_form_of_the_data_gives_the_same_targets_and_scores(form):
     assert run.model.labels == named
     plan = planned(run)
     data = plan.recipe.data
-    found = [list(row) for row in data.read(data.train, "train")]
-    targets = [plan.task.target(row[-1], "", 0) for row in found]
+    rows = data.read(data.train, "train")
+    targets = [plan.task.target(rows, row, line) for line, row in rows.numbered()]
     assert targets == np.array(list(COLUMNS.values())).T.tolist()
     assert run.scores == train(out="other").scores
     if named == LABELS:
@@ -121,7 +121,7 @@ def test_rows_without_labels_have_the_target_zero(start):
         (dict(train=LISTS.assign(labels="good")), "<DataFrame>:1: has 'good' where a list of la"),
         (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: has .*where a list of labels, ea"),
         (dict(train=LISTS.assign(labels=[[]] * 24)), "has no row with a label"),
-        (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: has no value in column"),
+        (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: field 'labels' must be text, but is missing"),
         (dict(train=INDICATORS), "their names do not say which"),
         (
             dict(train=INDICATORS.assign(bad=2), columns=["text"], target_columns=["good", "bad"]),
@@ -129,7 +129,7 @@ def test_rows_without_labels_have_the_target_zero(start):
         ),
         (
             dict(train=INDICATORS.assign(bad=None), columns=["text"], target_columns=["bad"]),
-            ":1: has no value in column 'bad'",
+            ":1: field 'bad' must be text, but is missing",
         ),
         (dict(train=INDICATORS, columns=["text"], target_columns=["goood"]), "no column 'goood'"),
         (dict(target_columns=["labels", "labels"]), "must name each column once"),

@@ -17,7 +17,7 @@ from torch import Tensor
 import regard
 from regard.checkpoints.store import read_folder
 from regard.data.lm_streams import ParallelStreams
-from regard.data.readers import read
+from regard.data.readers import open_table
 from regard.data.token_arrays import TokenArray
 from regard.errors import ConfigError, TextError, TextTooLong
 from regard.experiments import runs
@@ -361,7 +361,7 @@ def test_a_trained_model_is_saved_with_how_it_is_evaluated(trained):
     settings = json.loads((trained / "whole/model/config.json").read_text())
     assert settings["cutoffs"] == [8] and settings["regard"]["memory_length"] == 20
     task = regard.load(trained / "whole")
-    found = task.evaluate(read(trained / "valid.txt")).named[0]
+    found = task.evaluate(open_table(trained / "valid.txt")).named[0]
     assert "|target:6|memory:20|" in found.signature
     assert task.generate("the cat", max_tokens=30).startswith("the cat")
     assert task.embed(["the cat", "a dog"]).shape == (2, 8)

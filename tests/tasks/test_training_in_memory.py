@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from row_tuples import tuples
 from tiny_folders import folder
 from tiny_runs import LABELS, TEXTS, Stop
 
@@ -104,7 +105,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
     recipe = read(run.folder / "recipe.toml")
     assert recipe.tables["data"]["valid"] == 0.25
     data = read_recipe(run.folder / "recipe.toml").data
-    train_rows, valid_rows = list(data.records("train")), list(data.records("valid"))
+    train_rows, valid_rows = tuples(data.records("train")), tuples(data.records("valid"))
     assert (len(train_rows), len(valid_rows)) == (18, 6)
     everything = list(zip(TEXTS, LABELS, strict=True))
     assert sorted([*train_rows, *valid_rows]) == sorted(everything)
@@ -132,7 +133,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
             "train=<DataFrame>:1: field 'label' must be",
         ),
         (dict(train=FRAME.assign(a=1), group="a"), "one group"),
-        (dict(train=FRAME.assign(label=None)), "has no value in column 'label'"),
+        (dict(train=FRAME.assign(label=None)), "1: field 'label' must be text, but is missing"),
         (dict(train=FRAME[:0]), "is empty"),
         (dict(train=FRAME.assign(label="one")), "has 1 label"),
         (dict(model="gone"), "gone"),

@@ -16,13 +16,14 @@ one, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
 from regard.data.files import check_file, lines, split_member
-from regard.data.readers import Row, RowReader
+from regard.data.readers import Numbered, RowReader
 from regard.errors import ConfigError, DataError
 from regard.suggest import nearest
 from regard.text.trees import TOKEN, UNESCAPED
@@ -39,10 +40,11 @@ class _Layout:
     label: str | int
     widths: tuple[int, ...] = ()
 
-    def columns(self, first: list[str]) -> tuple[int, ...]:
+    def columns(self, first: list[str]) -> dict[str, int]:
         """The numbers of the columns, in a table with this first line."""
-        names = (*self.texts, self.label)
-        return tuple(n if isinstance(n, int) else first.index(n) for n in names)
+        names = (*("text", "text_pair")[: len(self.texts)], "label")
+        columns = zip(names, (*self.texts, self.label), strict=True)
+        return {name: n if isinstance(n, int) else first.index(n) for name, n in columns}
 
     def __str__(self) -> str:
         if not self.widths:
@@ -133,8 +135,9 @@ TASKS: dict[str, _Task] = {
 }
 
 
-def read_glue(task: str, path: str | PathLike[str], part: str = "") -> GlueReader:
-    """Rows (text, label) or (text, second text, label) of a GLUE task.
+def read_glue(task: str, path: str | PathLike[str], part: str = "") -> RowReader:
+    """Rows with the columns `text`, of pairs `text_pair`, and `label` of a GLUE task; the numbers
+    of a second file's rows follow the first's.
 
     If the benchmark's files and the original ones are in one folder, the benchmark's are read; of
     the test part, the original ones, whose labels are not hidden.
@@ -150,58 +153,49 @@ def read_glue(task: str, path: str | PathLike[str], part: str = "") -> GlueReade
     key = task.lower().replace("-", "")
     if key not in TASKS:
         raise ConfigError(f"`task` is {task!r}, which is none of GLUE's. {nearest(key, TASKS)}")
-    return GlueReader(TASKS[key], _files(TASKS[key], Path(path), part))
+    files = _files(TASKS[key], Path(path), part)
+    read = partial(_glue_rows, TASKS[key], files)
+    return RowReader(" and ".join(files), read, files={file: file for file in files})
 
 
-class GlueReader(RowReader):
-    """The rows of one part of a task; the numbers of a second file's rows follow the first's."""
-
-    def __init__(self, task: _Task, paths: tuple[str, ...]):
-        self.task, self.paths = task, paths
-
-    def file_of(self, field: int) -> str:
-        return " and ".join(self.paths)
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        number, empty = 0, True
-        for path in self.paths:
-            before = number
-            columns, widths = tuple[int, ...](), tuple[int, ...]()
-            for number, line in enumerate(lines(path), before + 1):
-                fields = line.split("\t")
-                if not line:
+def _glue_rows(task: _Task, paths: Sequence[str]) -> Numbered:
+    number = 0
+    for path in paths:
+        before = number
+        columns, widths = dict[str, int](), tuple[int, ...]()
+        for number, line in enumerate(lines(path), before + 1):
+            fields = line.split("\t")
+            if not line:
+                continue
+            if not columns:
+                layout = _layout_of(task, path, number - before, fields)
+                columns, widths = layout.columns(fields), layout.widths or (len(fields),)
+                if not layout.widths:
                     continue
-                if not columns:
-                    layout = self._layout(path, number - before, fields)
-                    columns, widths = layout.columns(fields), layout.widths or (len(fields),)
-                    if not layout.widths:
-                        continue
-                if len(fields) not in widths:
-                    allowed = " or ".join(map(str, widths))
-                    problem = f"has {len(fields)} fields, but should have {allowed}."
-                    raise DataError(path, number - before, problem)
-                if not self.task.takes(label := fields[columns[-1]]):
-                    problem = f"has the label {label!r}; in {self.task.name} it is "
-                    problem += f"{self.task.allowed()}. Hidden labels cannot be read."
-                    raise DataError(path, number - before, problem)
-                empty = False
-                yield number, tuple(fields[column] for column in columns)
-        if empty:
-            raise DataError(self.file_of(0), None, "is empty: it has not one row.")
+            if len(fields) not in widths:
+                allowed = " or ".join(map(str, widths))
+                problem = f"has {len(fields)} fields, but should have {allowed}."
+                raise DataError(path, number - before, problem)
+            if not task.takes(label := fields[columns["label"]]):
+                problem = f"has the label {label!r}; in {task.name} it is "
+                problem += f"{task.allowed()}. Hidden labels cannot be read."
+                raise DataError(path, number - before, problem)
+            yield number, {name: fields[column] for name, column in columns.items()}
 
-    def _layout(self, path: str, number: int, fields: list[str]) -> _Layout:
-        """The layout of a file, by its first line."""
-        for layout in self.task.layouts:
-            named = {*layout.texts, layout.label} <= {*fields}
-            if named if not layout.widths else self._is_row(layout, fields):
-                return layout
-        shown = ", ".join(repr(field[:20]) for field in fields[:12])
-        layouts = "; ".join(map(str, self.task.layouts))
-        problem = f"is no file of {self.task.name} with labels: it begins with {shown}."
-        raise DataError(path, number, problem, f"Known are: {layouts}.")
 
-    def _is_row(self, layout: _Layout, fields: list[str]) -> bool:
-        return len(fields) in layout.widths and self.task.takes(fields[int(layout.label)])
+def _layout_of(task: _Task, path: str, number: int, fields: list[str]) -> _Layout:
+    """The layout of a file, by its first line."""
+    for layout in task.layouts:
+        if not layout.widths:
+            fits = {*layout.texts, layout.label} <= {*fields}
+        else:
+            fits = len(fields) in layout.widths and task.takes(fields[int(layout.label)])
+        if fits:
+            return layout
+    shown = ", ".join(repr(field[:20]) for field in fields[:12])
+    layouts = "; ".join(map(str, task.layouts))
+    problem = f"is no file of {task.name} with labels: it begins with {shown}."
+    raise DataError(path, number, problem, f"Known are: {layouts}.")
 
 
 def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
@@ -227,10 +221,9 @@ def _files(task: _Task, path: Path, part: str) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------- sentiment trees
 
 
-def read_sentiment_trees(
-    path: str | PathLike[str], *, phrases: bool = False
-) -> SentimentTreeReader:
-    """Rows (text, label) of a file of trees: its sentences, words joined by spaces.
+def read_sentiment_trees(path: str | PathLike[str], *, phrases: bool = False) -> RowReader:
+    """Rows with the columns `text` and `label` of a file of trees: its sentences, words joined by
+    spaces.
 
     phrases: every phrase, down to single words, instead of the sentences alone; the same text with
         the same label is one row, where it stands first. Sentences are phrases.
@@ -239,39 +232,27 @@ def read_sentiment_trees(
         DataError: when it is read, for a file that does not exist, malformed brackets, or a node
             without a label or without a word.
     """
-    return SentimentTreeReader(str(path), phrases)
+    return RowReader(str(path), partial(_tree_rows, str(path), phrases))
 
 
-class SentimentTreeReader(RowReader):
-    """See `read_sentiment_trees`."""
-
-    def __init__(self, path: str, phrases: bool):
-        self.path, self.phrases = path, phrases
-
-    def file_of(self, field: int) -> str:
-        return self.path
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        seen: set[Row] = set()
-        empty = True
-        for number, line in enumerate(lines(self.path), 1):
-            try:
-                nodes = _nodes(line)
-            except ValueError as error:
-                raise DataError(self.path, number, str(error)) from None
-            empty = empty and not nodes
-            if not self.phrases:
-                yield from ((number, row) for row in nodes[-1:])
-                continue
-            for row in nodes:
-                if row not in seen:
-                    seen.add(row)
-                    yield number, row
-        if empty:
-            raise DataError(self.path, None, "has no tree.")
+def _tree_rows(path: str, phrases: bool) -> Numbered:
+    seen = set[tuple[str, str]]()
+    empty = True
+    for number, line in enumerate(lines(path), 1):
+        try:
+            nodes = _nodes(line)
+        except ValueError as error:
+            raise DataError(path, number, str(error)) from None
+        empty = empty and not nodes
+        for text, label in nodes if phrases else nodes[-1:]:
+            if not phrases or (text, label) not in seen:
+                seen.add((text, label))
+                yield number, {"text": text, "label": label}
+    if empty:
+        raise DataError(path, None, "has no tree.")
 
 
-def _nodes(line: str) -> list[Row]:
+def _nodes(line: str) -> list[tuple[str, str]]:
     """The text and the label of every node of a tree, those below it first; [] of an empty line.
 
     A word of the treebank may have a space ("3 1/2").
@@ -279,7 +260,7 @@ def _nodes(line: str) -> list[Row]:
     Raises:
         ValueError: this is not one tree.
     """
-    nodes: list[Row] = []
+    nodes: list[tuple[str, str]] = []
     open_labels: list[str] = []
     starts: list[int] = []  # the words before each open node
     words: list[str] = []

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from os import PathLike
 from pathlib import Path, PurePath
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
@@ -29,23 +29,22 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 
-from regard.data.files import check_file, ending, open_bytes, split_member, whole_lines_of
+from regard.data.files import check_file, ending, line_blocks, open_bytes, split_member
+from regard.data.in_memory import Items, is_path
 from regard.data.readers import (
-    ItemReader,
     Location,
-    Row,
+    Numbered,
     RowReader,
     field_value,
     json_value,
     open_table,
     text_of,
-    texts_of,
 )
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError, check_at_least
 
 T = TypeVar("T")
-Source = str | ItemReader
+Source = str | Items
 LARGEST = 1 << 29  # bytes of a JSON file that is held in memory as a whole
 Read = Callable[[Source, ReadReport], Iterator[tuple[int, T]]]
 
@@ -65,7 +64,7 @@ class RecordReader(Generic[T]):
     def __init__(
         self, data: str | PathLike[str] | Iterable[Any], read: Read[T], what: str, unit: str
     ):
-        self.source: Source = str(data) if isinstance(data, str | PathLike) else ItemReader(data)
+        self.source: Source = str(data) if is_path(data) else Items(data)
         self.what, self.unit, self._read = what, unit, read
         self.report = ReadReport((self.name,), unit=unit)
 
@@ -82,7 +81,7 @@ class RecordReader(Generic[T]):
     @property
     def name(self) -> str:
         """The file, or the kind of object, that the records come from."""
-        return self.source if isinstance(self.source, str) else self.source.file_of(0)
+        return self.source if isinstance(self.source, str) else self.source.name
 
     def __iter__(self) -> Iterator[T]:
         return (record for _, record in self.numbered())
@@ -104,13 +103,12 @@ class RecordReader(Generic[T]):
 
 def items_of(source: Source) -> Iterator[tuple[Location, Any]] | None:
     """The given items, or the objects of a .jsonl file; None for a file of another format."""
-    if isinstance(source, ItemReader):
-        name, numbered = source.file_of(0), source.whole()
-    elif ending(source) in (".jsonl", ".ndjson"):
-        name, numbered = source, open_table(source).records()
-    else:
+    if isinstance(source, Items):
+        return (((source.name, number), item) for number, item in source())
+    if ending(source) not in (".jsonl", ".ndjson"):
         return None
-    return (((name, number), item) for number, item in numbered)
+    table = open_table(source)
+    return (((table.name, number), row) for number, row in table.numbered())
 
 
 def read_json_file(path: str | Path) -> Any:
@@ -124,7 +122,7 @@ def read_json_file(path: str | Path) -> Any:
     if len(data) > LARGEST:
         problem = f"has more than {LARGEST:,} bytes, and would be in memory as a whole."
         raise DataError(path, None, problem, "Split it, or write it as .jsonl, an object a line.")
-    text = "".join(whole_lines_of(io.BytesIO(data), path, longest=LARGEST))
+    text = "".join(chain.from_iterable(line_blocks(io.BytesIO(data), path, LARGEST)))
     return json_value(text, path)
 
 
@@ -254,7 +252,10 @@ def _records(entries: Iterable[tuple[Location, Any]]) -> Iterator[tuple[Location
 
 def _question(record: Mapping[str, Any], location: Location) -> Question:
     record = {"id": ":".join(str(part) for part in location if part is not None), **record}
-    id, context, question = texts_of(record, ("id", "context", "question"), location)
+    id, context, question = (
+        text_of(name, field_value(record, name, location), location)
+        for name in ("id", "context", "question")
+    )
     title = text_of("title", record.get("title") or "", location)
     answers = _answers(field_value(record, "answers", location), location)
     impossible = record.get("is_impossible", not answers)
@@ -376,7 +377,7 @@ def _choice_questions(
 def _entries(path: str) -> Iterator[tuple[Location, Any]]:
     """The dialogues or questions of a file, with their locations."""
     if ending(path) == ".csv" or ending(path) == ".json" and not _is_list(path):
-        for number, record in open_table(path).records():
+        for number, record in open_table(path).numbered():
             yield (path, number), record
     else:
         yield from items_of_list(path)
@@ -411,7 +412,9 @@ def _plain(record: Mapping[str, Any], location: Location, labels: bool) -> Choic
 
 
 def _swag(record: Mapping[str, Any], location: Location, labels: bool) -> ChoiceQuestion:
-    context, start, *ends = texts_of(record, _SWAG, location)
+    context, start, *ends = (
+        text_of(name, field_value(record, name, location), location) for name in _SWAG
+    )
     label = record.get("label")
     if isinstance(label, str) and label.isdecimal() and len(label) < 10:
         record = {**record, "label": int(label)}
@@ -429,9 +432,8 @@ def _dream(item: object, location: Location, labels: bool) -> Iterator[ChoiceQue
     spoken = must_be(turns, list, "the turns", location)
     context = "\n".join(text_of(i, turn, location) for i, turn in enumerate(spoken))
     for record in must_be(questions, list, "the questions", location):
-        (question,) = texts_of(
-            must_be(record, dict, "a question", location), ("question",), location
-        )
+        must_be(record, dict, "a question", location)
+        question = text_of("question", field_value(record, "question", location), location)
         choices = _choices(field_value(record, "choice", location), location)
         answer = _answer(record, "answer", choices, location) if labels else None
         yield ChoiceQuestion(context, question, choices, answer)
@@ -520,8 +522,9 @@ def _turn(number: int, turn: object, location: Location) -> str:
     return speaker + text
 
 
-class Replies(RowReader):
-    """Each turn of some dialogues as a reply, with what was said before it: (history, reply).
+def replies(dialogues: RecordReader[Turns], turns: int | None = None) -> RowReader:
+    """Each turn of some dialogues as a reply, with what was said before it: rows with the columns
+    `source` and `target`, whose number is that of the dialogue.
 
     The first turn of a dialogue has an empty history.
 
@@ -530,20 +533,15 @@ class Replies(RowReader):
     Raises:
         ConfigError: `turns` is negative.
     """
+    check_at_least(0, history=turns)
 
-    def __init__(self, dialogues: RecordReader[Turns], turns: int | None = None):
-        check_at_least(0, history=turns)
-        self.dialogues, self.turns = dialogues, turns
-
-    def file_of(self, field: int) -> str:
-        return self.dialogues.name
-
-    def numbered(self) -> Iterator[tuple[int, Row]]:
-        """The number is that of the dialogue."""
-        for number, dialogue in self.dialogues.numbered():
+    def read() -> Numbered:
+        for number, dialogue in dialogues.numbered():
             for at, reply in enumerate(dialogue.turns):
-                first = 0 if self.turns is None else max(0, at - self.turns)
-                yield number, (" ".join(dialogue.turns[first:at]), reply)
+                first = 0 if turns is None else max(0, at - turns)
+                yield number, {"source": " ".join(dialogue.turns[first:at]), "target": reply}
+
+    return RowReader(dialogues.name, read)
 
 
 # ------------------------------------------------------------------------------------ minimal pairs
