@@ -476,8 +476,13 @@ def _noted(block: list[str], spaced: list[str]) -> Iterator[str]:
 def _of_memory(items: Items, columns: Mapping[str, Field]) -> Numbered:
     """The items as rows, with plain values."""
     by_number = bool(columns) and all(isinstance(field, int) for field in columns.values())
+    width: int | None = None
     for number, item in items():
         location = items.name, number
+        if isinstance(item, list | tuple):
+            width = len(item) if width is None else width
+            if len(item) != width:
+                raise DataError(*location, f"has {len(item)} fields, but row 1 has {width}.")
         record = record_of(item, location, by_number)
         yield (
             number,

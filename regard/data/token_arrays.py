@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from regard.data.batches import Sequences
+from regard.data.in_memory import is_path
 from regard.data.readers import RowReader, open_table
 from regard.errors import ConfigError, DataError, check_at_least
 
@@ -247,7 +248,7 @@ def encode(
 
     Rows are read in chunks, so that only ids stay in memory.
 
-    data: a reader, or what `open_table` takes, whose first columns these are
+    data: a reader or a file with these columns, or rows in memory, whose first columns these are
     empty: for a row with an empty field (white space alone), raise an error, `keep` it or `skip` it
 
     Raises:
@@ -256,7 +257,8 @@ def encode(
     """
     if empty not in ("error", "keep", "skip"):
         raise ConfigError(f"`empty` must be error, keep or skip, but is {empty!r}.")
-    rows = open_table(data, {field.column: number for number, field in enumerate(columns)})
+    numbers = {field.column: number for number, field in enumerate(columns)}
+    rows = open_table(data, {} if is_path(data) else numbers)
     encoding = _Encoding(rows, tuple(columns), empty)
     for chunk, fields in ahead(encoding.encoded, encoding.chunks()):
         encoding.add(chunk, fields)

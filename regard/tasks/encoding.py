@@ -6,7 +6,7 @@ become its input (its template) and creates the head.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -397,7 +397,7 @@ class EncoderTask(EmbedsTexts):
 
     def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
-        texts, rows = self.attention_inputs(recipe), recipe.data.samples()
+        texts, rows = list(self.attention_inputs(recipe)), recipe.data.samples()
         predictions = self._predictions(texts, too_long="truncate")
         return [
             (SEPARATOR.join(row_texts), str(prediction), self.shown_target(row["label"]))
@@ -408,7 +408,7 @@ class EncoderTask(EmbedsTexts):
         """The target of a row as the report of a run shows it."""
         return str(value)
 
-    def attention_inputs(self, recipe: Any) -> Sequence[Any]:
+    def attention_inputs(self, recipe: Any) -> Iterable[Any]:
         """Texts, or pairs of them."""
         rows = recipe.data.samples()
         return [tuple(str(row[n]) for n in inputs.TEXT_NAMES if n in row) for row in rows]

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal, Unpack
 from pydantic import Field, field_validator
 
 from regard.data.datasets.records import read_dialogues, replies
+from regard.data.in_memory import is_path
 from regard.data.readers import RowReader
 from regard.data.token_arrays import FieldEncoder, encode
 from regard.errors import RegardError
@@ -192,7 +193,9 @@ class DialogueModel(text_to_text.TextToText):
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
     ) -> RowReader:
-        """The replies of a file of dialogues."""
+        """The replies of a file of dialogues; or rows in memory of a history and its reply."""
+        if not is_path(files[0]):
+            return super().rows_to_evaluate(files, columns)
         no_columns(columns, delimiter)
         return replies(read_dialogues(text_to_text.only_file(files, "data")), self.history)
 
