@@ -121,7 +121,7 @@ def test_rows_without_labels_have_the_target_zero(start):
         (dict(train=LISTS.assign(labels="good")), "<DataFrame>:1: has 'good' where a list of la"),
         (dict(train=LISTS.assign(labels=[[1, 0, 1]] * 24)), ":1: has .*where a list of labels, ea"),
         (dict(train=LISTS.assign(labels=[[]] * 24)), "has no row with a label"),
-        (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: field 'labels' .* is missing"),
+        (dict(train=LISTS.assign(labels=[["a"]] * 23 + [None])), ":24: field .* is missing"),
         (dict(train=INDICATORS), "their names do not say which"),
         (
             dict(train=INDICATORS.assign(bad=2), columns=["text"], target_columns=["good", "bad"]),
