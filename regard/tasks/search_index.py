@@ -249,7 +249,9 @@ def mine_negatives(
         DataError: the pairs cannot be read.
     """
     check_at_least(1, num_negatives=num_negatives, range_max=range_max - range_min)
-    rows = list(dict.fromkeys((row[0], row[1]) for _, row in fields_of_rows(pair_rows(pairs, columns))))
+    rows = list(
+        dict.fromkeys((row[0], row[1]) for _, row in fields_of_rows(pair_rows(pairs, columns)))
+    )
     relevant = SearchData.of_pairs(rows).relevant
     texts = list(dict.fromkeys([positive for _, positive in rows] + list(corpus)))
     index = SearchIndex.build(as_task(model), texts, **options)
