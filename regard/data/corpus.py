@@ -136,14 +136,12 @@ def read_documents(
     if field is not None and not tables:
         raise DataError(paths[0], None, f"is plain text, which has no field {field!r}.")
     columns = () if field is None else (field,)
-    readers = [
-        open_table(path, columns if path in tables else ())
-        if separator == "rows"
-        else read_lines(path, LONGEST_TEXT)
-        if separator == "blank-lines"
-        else open_table(path, format="text")
-        for path in paths
-    ]
+    if separator == "rows":
+        readers = [open_table(path, columns if path in tables else ()) for path in paths]
+    elif separator == "blank-lines":
+        readers = [read_lines(path, LONGEST_TEXT) for path in paths]
+    else:
+        readers = [open_table(path, format="text") for path in paths]
     return Documents(tuple(readers), separator, tuple(paths), field)
 
 

@@ -250,7 +250,7 @@ def test_labels_indices_and_texts_are_answers():
         (LABELS, [{"sentence": "a", "label": 0}], "'text'"),
         (LABELS, [{"text": "a", "label": 7}], "has the answer '7', but the choices are '0', '1'"),
         (LABELS, [{"text": None, "label": 0}], "must be text, but is missing"),
-        (LABELS, [], "has no row"),
+        (LABELS, [], "has not one row"),
         (LISTED, [{"text": "a", "label": 0, "options": ["x"]}], "at least two choices"),
     ],
 )
