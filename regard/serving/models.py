@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -18,7 +18,7 @@ from regard.decoding.steps import NonFiniteStep
 from regard.decoding.streaming import GeneratedText
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
-from regard.serving.problems import Problem
+from regard.serving.problems import Problem, named
 from regard.tasks.batching import not_finite_error
 from regard.tasks.task import Task
 from regard.text import Tokenizer
@@ -31,45 +31,28 @@ class RequestCounters:
     """The counters of a server; threads share them."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "regard_requests",
-            "Answered requests, by path and status.",
-            ["path", "status"],
-            registry=registry,
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Answered requests", "path", "status")
+        self.seconds = self._counter(
+            "request_seconds", "Time of requests from arrival to the end of the answer", "path"
         )
-        self.seconds = Counter(
-            "regard_request_seconds",
-            "Time of requests from arrival to the end of the answer, by path.",
-            ["path"],
-            registry=registry,
+        self.items = self._counter("items", "Texts, prompts and images that were computed", "path")
+        self.calls = self._counter("calls", "Calls of models, for one or several requests", "path")
+        self.tokens = self._counter(
+            "generated_tokens", "Tokens generated in continuous batches", "model"
         )
-        self.items = Counter(
-            "regard_items",
-            "Texts, prompts and images that were computed, by path.",
-            ["path"],
-            registry=registry,
-        )
-        self.calls = Counter(
-            "regard_calls",
-            "Calls of models, for one or several requests, by path.",
-            ["path"],
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "regard_generated_tokens",
-            "Tokens generated in continuous batches, by model.",
-            ["model"],
-            registry=registry,
-        )
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        text = f"{about}, by {' and '.join(labels)}."
+        return Counter(f"regard_{name}", text, labels, registry=self.registry)
 
     def watch(self, tokens: Callable[[], float], requests: Callable[[], float]) -> None:
         """Show what waits in the queue, as these functions give it."""
-        waiting = "of the requests that wait or are computed"
-        gauge = Gauge("regard_waiting_tokens", f"Tokens {waiting}.", registry=self.registry)
-        gauge.set_function(tokens)
-        gauge = Gauge("regard_waiting_requests", f"Number {waiting}.", registry=self.registry)
-        gauge.set_function(requests)
+        waiting = "that wait or are computed"
+        for name, function in ("tokens", tokens), ("requests", requests):
+            about = f"{name.capitalize()} {waiting}."
+            gauge = Gauge(f"regard_waiting_{name}", about, registry=self.registry)
+            gauge.set_function(function)
 
 
 MOST_ROWS = 64  # sequences of a batch; the others wait
@@ -147,27 +130,8 @@ class Generation:
 
     Args:
         sources: the prompts as the request has them; prompts: their ids.
-        new_text: makes an empty text for the ids of a prompt.
+        stops: texts that end a continuation.
     """
-
-    @classmethod
-    def of(
-        cls,
-        batch: ServedBatch | None,
-        tokenizer: Tokenizer,
-        sources: Sequence[Any],
-        prompts: Sequence[list[int]],
-        method: Any,
-        stops: Sequence[str] = (),
-    ) -> Self | None:
-        """The prompts in a batch; None where there is no batch, or the method is beam search."""
-        if batch is None or not isinstance(method, TokenMethod):
-            return None
-
-        def new_text(ids: list[int]) -> GeneratedText:
-            return GeneratedText(tokenizer, ids, stops)
-
-        return cls(batch, sources, prompts, method, new_text)
 
     def __init__(
         self,
@@ -175,10 +139,11 @@ class Generation:
         sources: Sequence[Any],
         prompts: Sequence[list[int]],
         method: TokenMethod,
-        new_text: Callable[[list[int]], GeneratedText],
+        tokenizer: Tokenizer,
+        stops: Sequence[str] = (),
     ):
         self.batch, self.sources, self.prompts, self.method = batch, sources, prompts, method
-        self.new_text = new_text
+        self.tokenizer, self.stops = tokenizer, stops
         self.texts: list[list[GeneratedText]] = []  # of the prompts that have joined the batch
         self.listener: Listener | None = None
         self.joined: list[Continuation] = []
@@ -197,7 +162,9 @@ class Generation:
             if not self.batch.join(self, number):
                 return False
             ids = self.prompts[number]
-            self.texts.append([self.new_text(ids) for _ in range(self.method.copies)])
+            self.texts.append(
+                [GeneratedText(self.tokenizer, ids, self.stops) for _ in range(self.method.copies)]
+            )
         except Exception as error:
             self.error = error
         self._waiting.popleft()
@@ -286,6 +253,19 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+def generation_of(
+    served: ServedModel,
+    sources: Sequence[Any],
+    prompts: Sequence[list[int]],
+    method: Any,
+    stops: Sequence[str] = (),
+) -> Generation | None:
+    """The prompts in the batch of a model; None where it has none, or the method is beam search."""
+    if served.batch is None or not isinstance(method, TokenMethod):
+        return None
+    return Generation(served.batch, sources, prompts, method, served.task.tokenizer, stops)
+
+
 class ServedModels:
     """The models that requests name."""
 
@@ -298,16 +278,12 @@ class ServedModels:
         Raises:
             Problem: 404 where there is none of this name; 400 where one must be named.
         """
-        served = ", ".join(self.all)
         if name is None:
             if len(self.all) != 1:
-                message = f"`model` must name one of the models that are served: {served}."
+                message = f"`model` must name one of the models: {', '.join(self.all)}."
                 raise Problem(400, message, "model_missing", "model")
             return next(iter(self.all.values()))
-        if name not in self.all:
-            message = f"This server has no model {name!r:.80}. Its models: {served}."
-            raise Problem(404, message, "model_not_found", "model")
-        return self.all[name]
+        return named(self.all, name)
 
 
 def served_model(

@@ -6,9 +6,9 @@ import base64
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from regard import decoding
 from regard.data.token_arrays import TokenArray
 from regard.decoding.steps import eos_tokens
 from regard.decoding.streaming import GeneratedText, text_of
-from regard.errors import ConfigError, TextError, TextTooLong
-from regard.serving.models import Generation
+from regard.errors import ConfigError, TextError
+from regard.serving.models import Continued, generation_of
 from regard.serving.requests import Chat, Completion, OpenAIEmbedding, Sampled
 from regard.serving.work import NUMBER, Piece, Work, check_answer_size, most_generated, tokens_of
 from regard.tasks.batching import decode_in_order
@@ -41,7 +41,7 @@ class Completed:
 
     prompt: list[int]
     texts: list[GeneratedText]
-    log_probs: list[TokenLogProbs]
+    log_probs: Sequence[TokenLogProbs] = ()
 
 
 def completion(served: ServedModel, request: Completion) -> Work:
@@ -54,25 +54,14 @@ def completion(served: ServedModel, request: Completion) -> Work:
     method = decoding.with_options(task.method, **decoding_options(request))
     limit, stops = request.limit, stops_of(request)
     check_streams(request)
-    if task.context is not None and limit > task.context:
-        message = f"`max_tokens` is {limit:,}, but this model's context is {task.context:,} tokens."
-        raise ConfigError(message)
-    try:
-        ids = _prompt_ids(task, request)
-        prompts = task.fitted(ids, "error", False, {"max_tokens": limit or None})
-    except TextTooLong as error:
-        raise error.without_option() from None
-    generation = None
-    if limit:
-        generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
+    ids = _prompt_ids(task, request)
+    prompts = task.fitted(ids, "error", False, {"max_tokens": limit or None})
+    generation = generation_of(served, prompts, prompts, method, stops) if limit else None
 
     def run(items: list[Any]) -> list[Completed]:
-        done = items
-        if generation is None:
-            done = decoded(task, items, method, stops) if limit else [(ids, []) for ids in items]
-        else:
-            done = [(item.prompt, item.texts) for item in items]
-        return scored(task, done, request)
+        if not limit:
+            return scored(task, [Completed(ids, []) for ids in items], request)
+        return scored(task, completed(task, items, method, stops), request)
 
     costs = [len(ids) + (most_generated(task, method, len(ids)) if limit else 0) for ids in prompts]
     if request.logprobs is not None:
@@ -157,42 +146,40 @@ def _checked_ids(ids: list[int], index: int, size: int, what: str = "Prompt") ->
     return list(ids)
 
 
-def decoded(
-    task: TextGenerator, prompts: list[list[int]], method: Any, stops: Sequence[str]
-) -> list[tuple[list[int], list[GeneratedText]]]:
-    """The prompts with their texts, of a method or a model that needs all prompts at once."""
-    hypotheses = decode_in_order(task.generator, TokenArray.of(prompts), method)
+def completed(
+    task: TextGenerator, items: list[Any], method: Any, stops: Sequence[str]
+) -> list[Completed]:
+    """Prompts with their texts, as a batch has continued them; or where the method or the model
+    needs all prompts at once, from their ids.
+    """
+    if items and isinstance(items[0], Continued):
+        return [Completed(item.prompt, item.texts) for item in items]
+    hypotheses = decode_in_order(task.generator, TokenArray.of(items), method)
     ends = eos_tokens(method.eos, task.generator)
     return [
-        (ids, [text_of(task.tokenizer, ids, hypothesis, ends, stops) for hypothesis in several])
-        for ids, several in zip(prompts, hypotheses, strict=True)
+        Completed(ids, [text_of(task.tokenizer, ids, one, ends, stops) for one in several])
+        for ids, several in zip(items, hypotheses, strict=True)
     ]
 
 
 def scored(
     task: TextGenerator,
-    done: Sequence[tuple[list[int], list[GeneratedText]]],
+    done: list[Completed],
     request: Completion,
 ) -> list[Completed]:
     """With the log-probabilities that are asked for; of an echo the prompt has them, too."""
     if request.logprobs is None:
-        return [Completed(ids, texts, []) for ids, texts in done]
+        return done
     rows, counts = [], []
-    for ids, texts in done:
-        for tokens in [text.scored_tokens for text in texts] or [[]]:
-            rows.append([*ids, *tokens])
+    for one in done:
+        for tokens in [text.scored_tokens for text in one.texts] or [[]]:
+            rows.append([*one.prompt, *tokens])
             counts.append(len(rows[-1]) - 1 if request.echo else len(tokens))
     log_probs = iter(token_log_probs(task.generator, rows, counts, request.logprobs))
     return [
-        Completed(ids, texts, [next(log_probs) for _ in range(len(texts) or 1)])
-        for ids, texts in done
+        replace(one, log_probs=[next(log_probs) for _ in range(len(one.texts) or 1)])
+        for one in done
     ]
-
-
-def usage(read: int, written: int) -> dict[str, int]:
-    """How many tokens a request had."""
-    total = read + written
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": total}
 
 
 @dataclass(frozen=True)
@@ -206,24 +193,40 @@ class Body:
     request: Any
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
+    prefix: ClassVar[str]
+    kind: ClassVar[str]  # of a chunk
 
-    def of(self, prefix: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def of(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """The body with these choices."""
         return {
-            "id": f"{prefix}-{self.id}",
-            "object": kind,
+            "id": f"{self.prefix}-{self.id}",
+            "object": self.kind,
             "created": self.created,
             "model": self.name,
             "choices": choices,
+            **more,
         }
 
-    def end(self, results: Sequence[Any]) -> dict[str, Any] | None:
+    def end(self, results: Sequence[Completed]) -> dict[str, Any] | None:
         """The last chunk of a stream, which counts tokens, where it is asked for."""
         options = self.request.stream_options
         if options is None or not options.include_usage:
             return None
-        body: Any = self  # the classes of bodies have chunks and count tokens
-        return body.chunk_of([]) | {"usage": body.usage(results)}
+        return self.of([], usage=self.usage(results))
+
+    def pieces(self, results: Sequence[Completed]) -> Iterator[Piece]:
+        """All choices, each as one piece."""
+        for prompt, one in enumerate(results):
+            for row, text in enumerate(one.texts[: self.request.n]):
+                yield prompt, row, text.text, text.reason
+
+    def usage(self, results: Sequence[Completed]) -> dict[str, int]:
+        """How many tokens were read and written."""
+        read = sum(len(one.prompt) for one in results)
+        texts = [text for one in results for text in one.texts[: self.request.n]]
+        written = sum(len(text.tokens) for text in texts)
+        counts = {"prompt_tokens": read, "completion_tokens": written}
+        return {**counts, "total_tokens": read + written}
 
 
 @dataclass(frozen=True)
@@ -231,39 +234,20 @@ class CompletionBody(Body):
     """What a completion answers: at once, or in chunks."""
 
     task: TextGenerator = field(kw_only=True)
+    prefix = "cmpl"
+    kind = "text_completion"
 
     def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
         """With all choices."""
-        choices = [
-            self._choice(completed, number)
-            for completed in results
-            for number in range(self.request.n)
-        ]
-        for index, choice in enumerate(choices):
-            choice["index"] = index
-        return self.chunk_of(choices) | {"usage": self.usage(results)}
+        numbers = [(one, number) for one in results for number in range(self.request.n)]
+        choices = [self._choice(*both) | {"index": at} for at, both in enumerate(numbers)]
+        return self.of(choices, usage=self.usage(results))
 
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
         """With what is new of one choice."""
         index = prompt * self.request.n + row
         choice = {"text": piece, "index": index, "finish_reason": reason, "logprobs": None}
-        return self.chunk_of([choice])
-
-    def pieces(self, results: Sequence[Completed]) -> Iterator[Piece]:
-        """All choices, each as one piece."""
-        for prompt, completed in enumerate(results):
-            for row, text in enumerate(completed.texts[: self.request.n]):
-                yield prompt, row, text.text, text.reason
-
-    def chunk_of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """With these choices."""
-        return self.of("cmpl", "text_completion", choices)
-
-    def usage(self, results: Sequence[Completed]) -> dict[str, int]:
-        """How many tokens were read and written."""
-        read = sum(len(completed.prompt) for completed in results)
-        texts = [text for completed in results for text in completed.texts[: self.request.n]]
-        return usage(read, sum(len(text.tokens) for text in texts))
+        return self.of([choice])
 
     def _choice(self, completed: Completed, number: int) -> dict[str, Any]:
         """One completion of a prompt."""
@@ -279,7 +263,6 @@ class CompletionBody(Body):
             logprobs = _log_probs_body(self.task, ids, parts, scored, echo)
         return {
             "text": before + (text.text if text else ""),
-            "index": 0,
             "finish_reason": text.reason if text else "length",
             "logprobs": logprobs,
         }
@@ -349,23 +332,18 @@ def _chat_completion(served: ServedModel, task: TextGenerator, request: Chat) ->
     """What continues the prompt that the model's chat template makes of messages."""
     messages = [message.turn for message in request.messages]
     prompt = task.tokenizer.encode(task.tokenizer.apply_chat_template(messages)).ids
-    try:
-        prompts = task.fitted([prompt], "error", False, {"max_tokens": request.limit})
-    except TextTooLong as error:
-        raise error.without_option() from None
+    prompts = task.fitted([prompt], "error", False, {"max_tokens": request.limit})
     options = decoding_options(request)
     if request.limit is None and task.context is not None:
         options["max_tokens"] = max(1, task.context - len(prompt))
     method, stops = decoding.with_options(task.method, **options), stops_of(request)
-    generation = Generation.of(served.batch, task.tokenizer, prompts, prompts, method, stops)
+    generation = generation_of(served, prompts, prompts, method, stops)
 
-    def run(items: list[Any]) -> list[list[GeneratedText]]:
-        if generation is None:
-            return [texts for _, texts in decoded(task, items, method, stops)]
-        return [item.texts for item in items]
+    def run(items: list[Any]) -> list[Completed]:
+        return completed(task, items, method, stops)
 
     costs = [len(prompt) + most_generated(task, method, len(prompt))]
-    body = ChatBody(served.name, request, read=len(prompt))
+    body = ChatBody(served.name, request)
     key = (served.name, "chat", repr(method), tuple(stops), generation is None)
     return Work(key, prompts, costs, run, body.whole, generation, body)
 
@@ -383,13 +361,14 @@ def _reply(served: ServedModel, task: DialogueModel, request: Chat) -> Work:
     method, stops = decoding.with_options(task.method, **options), stops_of(request)
     history = task.history_of([message.text for message in request.messages])
 
-    def run(items: list[str]) -> list[list[GeneratedText]]:
-        replies = task.hypotheses(items, too_long="truncate", **options)
+    def run(items: list[str]) -> list[Completed]:
+        (reply,) = task.hypotheses(items, too_long="truncate", **options)
         tokenizer, ends = task.tokenizer.for_targets, eos_tokens(method.eos, task.generator)
-        return [[text_of(tokenizer, [], one, ends, stops) for one in row] for row in replies]
+        texts = [text_of(tokenizer, [], one, ends, stops) for one in reply]
+        return [Completed(task.tokenizer.encode(history).ids, texts)]
 
     read = tokens_of(history)
-    body = ChatBody(served.name, request, read=len(task.tokenizer.encode(history).ids))
+    body = ChatBody(served.name, request)
     key = (served.name, "chat", repr(method), tuple(stops))
     costs = [read + most_generated(task, method, read)]
     return Work(key, [history], costs, run, body.whole, chunks=body)
@@ -399,13 +378,14 @@ def _reply(served: ServedModel, task: DialogueModel, request: Chat) -> Work:
 class ChatBody(Body):
     """What a chat answers: at once, or in chunks; a reply of a dialogue is decoded as a whole.
 
-    read: tokens of the prompt.  started: the choices of which a chunk was sent.
+    started: the choices of which a chunk was sent.
     """
 
-    read: int = field(kw_only=True)
     started: set[int] = field(default_factory=set)
+    prefix = "chatcmpl"
+    kind = "chat.completion.chunk"
 
-    def whole(self, results: list[list[GeneratedText]]) -> dict[str, Any]:
+    def whole(self, results: Sequence[Completed]) -> dict[str, Any]:
         """With all choices."""
         choices = [
             {
@@ -415,27 +395,14 @@ class ChatBody(Body):
             }
             for _, row, text, reason in self.pieces(results)
         ]
-        return self.of("chatcmpl", "chat.completion", choices) | {"usage": self.usage(results)}
+        return self.of(choices, usage=self.usage(results), object="chat.completion")
 
     def chunk(self, prompt: int, row: int, piece: str, reason: str | None) -> dict[str, Any]:
         """With what is new of one reply; its first chunk has the role."""
         role = {} if row in self.started else {"role": "assistant"}
         self.started.add(row)
         delta = {**role, "content": piece}
-        return self.chunk_of([{"index": row, "delta": delta, "finish_reason": reason}])
-
-    def pieces(self, results: list[list[GeneratedText]]) -> Iterator[Piece]:
-        """The replies."""
-        for row, text in enumerate(results[0][: self.request.n]):
-            yield 0, row, text.text, text.reason
-
-    def chunk_of(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """With these choices."""
-        return self.of("chatcmpl", "chat.completion.chunk", choices)
-
-    def usage(self, results: list[list[GeneratedText]]) -> dict[str, int]:
-        """How many tokens were read and written."""
-        return usage(self.read, sum(len(text.tokens) for text in results[0][: self.request.n]))
+        return self.of([{"index": row, "delta": delta, "finish_reason": reason}])
 
 
 # ------------------------------------------------------------------------------------- embeddings
@@ -469,7 +436,7 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         if long := embedder.input_format.too_long(encoded.inputs):
             count = len(encoded.inputs[long[0]])
             most = embedder.input_format.max_length
-            raise too_long_error(long[0], count, most).without_option()
+            raise too_long_error(long[0], count, most)
         lengths = [len(ids) for ids in encoded.inputs]
         return list(zip(embedder.vectors(encoded), lengths, strict=True))
 

@@ -1,7 +1,7 @@
 """Errors as HTTP answers, in the form that OpenAI's clients read."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from regard.errors import RegardError, TextError
+from regard.errors import RegardError, TextError, TextTooLong
 from regard.schema import error_messages
 
 LONGEST = 4000  # characters of a message
@@ -51,6 +51,21 @@ class Problem(HTTPException):
             message = f"{message[: LONGEST - 3]}..."
         error = {"message": message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
+
+
+Named = TypeVar("Named")
+
+
+def named(table: Mapping[str, Named], name: str, what: str = "model") -> Named:
+    """What has this name in a table.
+
+    Raises:
+        Problem: 404 where nothing has it.
+    """
+    if name in table:
+        return table[name]
+    message = f"This server has no {what} {name!r:.80}. It has: {', '.join(table) or 'none'}."
+    raise Problem(404, message, f"{what}_not_found", what)
 
 
 class ErrorDetails(BaseModel):
@@ -101,4 +116,6 @@ async def error_response(request: Request, error: Exception) -> JSONResponse:
             path = request.scope["path"]
             message = f"This server has no path {path!r:.80}. /openapi.json has its paths."
             error = Problem(404, message, "no_such_path")
+    if isinstance(error, TextTooLong) and request.url.path.startswith("/v1/"):
+        error = error.without_option()  # OpenAI's fields have none
     return problem_of(error).response()

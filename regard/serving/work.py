@@ -349,7 +349,7 @@ def continued(
     """
     if served.batch is None:
         return None
-    from regard.serving.models import Generation
+    from regard.serving.models import generation_of
     from regard.tasks.inputs import checked_texts
 
     task = cast("TextGenerator", served.task)
@@ -357,7 +357,7 @@ def continued(
     method = task.decoding_method(**named)
     ids = task.prompt_ids(checked_texts(items))
     prompts = task.fitted(ids, options.get("too_long", "error"), False, named)
-    return Generation.of(served.batch, task.tokenizer, items, prompts, method)
+    return generation_of(served, items, prompts, method)
 
 
 def costs_of(task: Task, items: Sequence[Any], options: Mapping[str, Any]) -> list[int]:

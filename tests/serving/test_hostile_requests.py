@@ -35,7 +35,7 @@ def sent(value):
         ({**TAG, "textes": "a"}, "`textes` is an unknown field. Did you mean 'texts'?"),
         ({**TAG, "model": 3}, "`model` must be a string"),
         ({**TAG, "x" * 10_000: 3}, "xxx` is an unknown field"),
-        ({"texts": "a"}, "`model` must name one of the models that are served: classification,"),
+        ({"texts": "a"}, "`model` must name one of the models: classification,"),
     ],
 )
 def test_a_body_that_is_wrong_is_an_error_that_says_where(service, body, said):
@@ -69,7 +69,7 @@ def test_a_model_that_is_not_served_is_not_looked_for(service, folders):
     for name in ("nothing", str(folders["regression"]), "../regression", "", "<script>"):
         answered = ask(service, "/tag", {**TAG, "model": name})
         assert answered.status_code == 404
-        assert "Its models: classification" in message_of(answered)
+        assert "It has: classification" in message_of(answered)
         assert answered.headers["content-type"] == "application/json"
         assert answered.headers["x-content-type-options"] == "nosniff"
 

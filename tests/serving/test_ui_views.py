@@ -113,7 +113,7 @@ def test_one_cell_over_a_text_equals_that_of_python(server):
     widths = [layer.d_model for layer in task.module.recurrent_layers]
     assert [one["cells"] for one in found["layers"]] == widths
     wrong = ask(server, "/ui/cell", {**fields, "layer": 9})
-    assert wrong.status_code == 400 and "`layer` must be from 1 to" in message_of(wrong)
+    assert wrong.status_code == 400 and "There is no cell 9:2" in message_of(wrong)
 
 
 def test_cells_are_found_as_in_python(server):

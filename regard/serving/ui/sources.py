@@ -12,7 +12,7 @@ from pydantic import Field
 
 from regard.data.readers import read_labelled
 from regard.errors import ConfigError, RegardError
-from regard.serving.problems import Problem
+from regard.serving.problems import Problem, named
 from regard.serving.requests import Listed, RequestFields
 from regard.serving.ui import lessons
 from regard.tasks.embedder import EmbedsTexts
@@ -100,11 +100,7 @@ class UISources:
         @router.post("/ui/neighbours")
         def neighbours(asked: NeighboursIn) -> dict[str, Any]:
             """The texts that are nearest to one of them, or to a vector."""
-            if (asked.text is None) == (asked.vector is None):
-                raise Problem(400, "Give either `text` or `vector`.", "invalid_body")
-            if asked.text is not None:
-                return self.maps.near_text(asked.model, asked.text, asked.count)
-            return self.maps.near_vector(asked.model, asked.vector or [], asked.count)
+            return self.maps.neighbours(asked)
 
         @router.post("/ui/lessons")
         def lesson_list(asked: Nothing) -> dict[str, Any]:
@@ -150,10 +146,7 @@ class Examples:
         Raises:
             Problem: 404 where there is no such model.
         """
-        if name not in self.own:
-            message = f"This server has no model {name!r:.80}."
-            raise Problem(404, message, "model_not_found", "model")
-        own = self.own[name]
+        own = named(self.own, name)
         return {"model": name, "own": bool(own), "texts": own or [(text,) for text in NEUTRAL]}
 
 
@@ -252,40 +245,32 @@ class TextMaps:
             "shares": [round(share, 5) for share in text_map.shares],
         }
 
-    def near_text(self, model: str | None, index: int, count: int) -> dict[str, Any]:
-        """The neighbours of a text of the map, without itself.
+    def neighbours(self, asked: NeighboursIn) -> dict[str, Any]:
+        """Where a text of the map or another vector lies, and its neighbours, without itself.
 
         Raises:
             Problem: 404 where the model has no map, 400 where there is no such text.
-        """
-        name, text_map = self._named(model)
-        if index >= len(text_map.texts):
-            message = f"`text` must be below {len(text_map.texts)}, but is {index}."
-            raise Problem(400, message, "no_such_text", "text")
-        nearest = text_map.nearest(text_map.vectors[index], count + 1)
-        others = [match for match in nearest if match.index != index][:count]
-        place = text_map.points[index].tolist()
-        return {"model": name, "place": place, "neighbours": [_match(match) for match in others]}
-
-    def near_vector(self, model: str | None, vector: Sequence[float], count: int) -> dict[str, Any]:
-        """Where another vector lies in the map, and its neighbours.
-
-        Raises:
-            Problem: 404 where the model has no map.
             ConfigError: the vector has another size.
         """
-        name, text_map = self._named(model)
-        nearest = text_map.nearest(vector, count)
-        place = list(text_map.place(vector))
-        return {"model": name, "place": place, "neighbours": [_match(match) for match in nearest]}
+        name, text_map = self._named(asked.model)
+        if (asked.text is None) == (asked.vector is None):
+            raise Problem(400, "Give either `text` or `vector`.", "invalid_body")
+        place: Sequence[float]
+        if asked.text is None:
+            nearest = text_map.nearest(asked.vector, asked.count)
+            place = text_map.place(asked.vector)
+        elif asked.text < len(text_map.texts):
+            nearest = text_map.nearest(text_map.vectors[asked.text], asked.count + 1)
+            place = text_map.points[asked.text].tolist()
+        else:
+            message = f"`text` must be below {len(text_map.texts)}, but is {asked.text}."
+            raise Problem(400, message, "no_such_text", "text")
+        others = [_match(match) for match in nearest if match.index != asked.text][: asked.count]
+        return {"model": name, "place": list(place), "neighbours": others}
 
     def _named(self, model: str | None) -> tuple[str, TextMap]:
         name = next(iter(self.maps), "") if model is None else model
-        if name not in self.maps:
-            has = ", ".join(self.maps) or "none"
-            message = f"The model {name!r:.80} has no map of texts. Those with one: {has}."
-            raise Problem(404, message, "no_such_map", "model")
-        return name, self.maps[name]
+        return name, named(self.maps, name, "map")
 
 
 def _match(one: Any) -> dict[str, Any]:

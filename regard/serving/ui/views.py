@@ -389,8 +389,7 @@ def beam_searches(task: Task, items: list[str], options: dict[str, Any]) -> list
 
 def _search(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     source, method = _source(task, text, **options)
-    if not isinstance(method, Beam):
-        raise ConfigError("`beams` must be at least 2: with one beam nothing is a tree.")
+    assert isinstance(method, Beam)  # with 2 beams or more
     trace = BeamTrace(method.size)
     hypotheses = replace(method, n_best=method.size).run(task.module, source, trace)[0]
     tree = trace.tree(task.tokenizer.for_targets.label, hypotheses[0])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import ConfigError
-from regard.serving.problems import Problem
+from regard.serving.problems import named
 from regard.serving.ui.lessons import functions
 from regard.serving.ui.views import plain_picture
 from regard.suggest import nearest
@@ -137,7 +137,4 @@ def lesson(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
         Problem: 404 where there is no such lesson.
         ConfigError: there is no such control, or a value is out of range.
     """
-    if name not in LESSONS:
-        message = f"There is no lesson {name!r:.80}. There are: {', '.join(LESSONS)}."
-        raise Problem(404, message, "no_such_lesson", "name")
-    return LESSONS[name].page(numbers)
+    return named(LESSONS, name, "lesson").page(numbers)
