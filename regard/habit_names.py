@@ -161,7 +161,7 @@ PAIR_TASKS = ("translation", "summarization", "text-to-text", "dialogue", "seque
 CELLS = {"lstm": {}, "gru": {"cell": "gru"}, "rnn": {"cell": "rnn"}}  # of `lstm-lm`
 # The size that a name may end with: bert-base-cased, t5-3b.
 SIZED = re.compile(
-    r"(.+)-(tiny|mini|small|medium|base|large|xlarge|xxlarge|big|3b|11b)(-cased|-uncased)?"
+    r"(.+)-(tiny|mini|xsmall|small|medium|base|large|xlarge|xxlarge|big|3b|11b)(-cased|-uncased)?"
 )
 MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
     "gpt2-small": ("gpt2", "124M"),
@@ -170,6 +170,8 @@ MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
     "gpt2-xl": ("gpt2", "1558M"),
     "openai-gpt": ("gpt", ""),
     "big-bird": ("bigbird", ""),
+    "deberta-v2": ("deberta", ""),
+    "deberta-v3": ("deberta", ""),
     "xlmr": ("xlm-roberta", ""),
     "cnn": ("kim-cnn", ""),
     "textcnn": ("kim-cnn", ""),
@@ -179,7 +181,8 @@ MODELS: dict[str, tuple[str, str]] = {  # another name -> name and size
 # miniatures of BERT were published by other names.
 PRETRAINED = (
     *("elmo", "gpt", "bert", "roberta", "xlm-roberta", "mpnet", "xlnet", "electra", "albert"),
-    *("bigbird", "distilbert", "gpt2", "gpt-neo", "llama", "bart", "mbart", "m2m-100", "t5"),
+    *("bigbird", "deberta", "distilbert", "gpt2", "gpt-neo", "llama", "bart", "mbart"),
+    *("m2m-100", "t5"),
 )
 MINIATURES = ("tiny", "mini", "small", "medium")  # of BERT
 
@@ -211,7 +214,7 @@ def model_options(name: str, task: str) -> dict[str, str]:
 def _name_and_size(plain: str) -> tuple[str, str]:
     """The name of a model, and its size; "" where the name does not say it."""
     if plain not in MODELS and (sized := SIZED.fullmatch(plain)):
-        return sized[1], sized[2]
+        return MODELS.get(sized[1], (sized[1], ""))[0], sized[2]
     return MODELS.get(plain, (plain, ""))
 
 

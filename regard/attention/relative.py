@@ -1,4 +1,4 @@
-"""What relative positions are to attention, and the learned biases of T5."""
+"""What relative positions are to attention: vectors of distances, and the learned biases of T5."""
 
 import math
 from abc import ABC, abstractmethod
@@ -24,6 +24,7 @@ from regard.layers.positions import (
     SinusoidalPositions,
     sinusoid,
 )
+from regard.ops import SequenceOffsets
 
 Relations = Sequence[Relation | None]  # of each layer
 
@@ -417,6 +418,60 @@ class TransformerXLPositions(RelativePositions):
         table = sinusoid(torch.arange(least, count, device=keys.device), self.d_model)
         rows = (distances(queries, keys) - least).clamp(0, count - 1 - least)
         return [TransformerXLRelation(learned, table, rows) for learned in self.layers]
+
+
+# --------------------------------------------------------------------------- He et al. 2021
+
+
+def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """DeBERTa's bucket of each signed distance: (...,) -> (...,), with the sign of the distance.
+
+    One bucket for each distance up to `buckets` / 2, then logarithmically wider ones up to
+    `max_distance`. The logarithms are float32, as in the authors' program.
+    """
+    middle = buckets // 2
+    ratio = torch.log(distance.abs().clamp(min=middle) / middle)
+    ratio = ratio / torch.log(torch.tensor((max_distance - 1) / middle))
+    bucket = middle + torch.ceil(ratio * (middle - 1)).long()
+    return torch.where(distance.abs() <= middle, distance, bucket * distance.sign())
+
+
+# From the vectors of R distances (R, D) to their keys and queries, (1, H, R, K); None: no term.
+ProjectPositions = Callable[[Tensor], tuple[Tensor | None, Tensor | None]]
+
+
+@dataclass(frozen=True)
+class DisentangledRelation(Relation):
+    """e_ij = q_i r^K_ij + k_j r^Q_ij beside q_i k_j, all over sqrt(3 K)     (equation 4)
+
+    The terms are content to position and position to content; r^K and r^Q are a key and a query of
+    the distance of i and j.
+
+    vectors: of R distances, (R, D).
+    rows: which of them each query and key has, (1, T, S).
+    offsets: of the sequences of an unpadded batch; None: it is padded.
+    project: of the layer, whose attention sets it.
+    """
+
+    vectors: Tensor
+    rows: Tensor
+    offsets: SequenceOffsets | None = None
+    project: ProjectPositions | None = None
+
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
+        if self.offsets is not None:
+            query, key = self.offsets.pad(query), self.offsets.pad(key)
+        assert self.project is not None
+        position_key, position_query = self.project(self.vectors)
+        terms = []
+        if position_key is not None:
+            terms.append(gather_by_distance(score(query, position_key), self.rows[:, None]))
+        if position_query is not None:
+            of_keys = score(key, position_query)  # (B, H, S, R)
+            terms.append(gather_by_distance(of_keys, self.rows.mT[:, None]).mT)
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
 # ------------------------------------------------------------- the positions of a configuration

@@ -36,6 +36,7 @@ MODELS: dict[str, Any] = {
     "xlnet": "regard.models.xlnet:Xlnet",
     "electra": "regard.models.electra:Electra",
     "albert": "regard.models.bert:Albert",
+    "deberta": "regard.models.deberta:Deberta",
     "bigbird": "regard.models.bigbird:BigBird",
     "distilbert": "regard.models.bert:DistilBert",
     "gpt2": "regard.models.gpt2:GPT2",

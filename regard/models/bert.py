@@ -169,7 +169,7 @@ class Bert(nn.Module, Encoder, Prunable):
         self.positions = absolute_positions(config, width)
         self.relations = relative_positions(config, config.layers)
         self.unpadded = type(self).unpadded and reads_unpadded(config)
-        self.segments: nn.Embedding | None = nn.Embedding(config.segments, width)
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))

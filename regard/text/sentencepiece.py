@@ -409,6 +409,26 @@ def _preprocessing(
     return normalizers.Sequence(steps), pre_tokenizers.Sequence(splits)
 
 
+def _deberta_pieces(pieces: list[Piece], settings: TokenSettings) -> list[Piece]:
+    """With the special tokens at the end that are not in the file, mostly [MASK] alone."""
+    present = {piece.text for piece in pieces}
+    names = ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]")
+    return pieces + [Piece(name, type=CONTROL) for name in names if name not in present]
+
+
+def _deberta_preprocessing(model: SentencePieceModel, settings: TokenSettings) -> Preprocessing:
+    """As DeBERTa's class in `transformers` 5, which does not use the model's own map."""
+    config = settings.config
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if config.do_lower_case else []
+    steps.append(normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "))
+    steps += [normalizers.NFC(), normalizers.Strip(left=False, right=True)]
+    scheme = "first" if config.add_prefix_space is False else "always"
+    splits: list[pre_tokenizers.PreTokenizer] = [pre_tokenizers.Metaspace(prepend_scheme=scheme)]
+    if config.split_by_punct:
+        splits.insert(0, pre_tokenizers.Punctuation("isolated"))
+    return normalizers.Sequence(steps), pre_tokenizers.Sequence(splits)
+
+
 MBART_LANGUAGES = tuple(
     (
         "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
@@ -478,6 +498,13 @@ ALBERT = SentencePieceFamily(
     segments=True,
     preprocessing=partial(_preprocessing, lowercases=True),
 )
+DEBERTA = SentencePieceFamily(
+    _deberta_pieces,
+    BERT_ROLES | {"bos": "[CLS]", "eos": "[SEP]", "pad": "[PAD]", "unk": "[UNK]"},
+    (("cls",), ("sep",), ("sep",)),
+    segments=True,
+    preprocessing=_deberta_preprocessing,
+)
 BIG_BIRD = SentencePieceFamily(
     _own_pieces,
     BERT_ROLES | {"bos": "<s>", "eos": "</s>"},
@@ -515,6 +542,7 @@ FAMILIES = {
     "Llama": LLAMA,
     "Albert": ALBERT,
     "BigBird": BIG_BIRD,
+    "DebertaV2": DEBERTA,
     "XLNet": XLNET,
 }
 MODEL_TYPES = {
@@ -526,6 +554,7 @@ MODEL_TYPES = {
     "m2m_100": NLLB,  # M2M-100 itself has a vocabulary beside its model
     "albert": ALBERT,
     "big_bird": BIG_BIRD,
+    "deberta-v2": DEBERTA,
     "xlnet": XLNET,
 }
 

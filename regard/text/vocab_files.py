@@ -154,6 +154,7 @@ class ConfigFields(Fields):
     do_lower_case: bool | None = None
     strip_accents: bool | None = None
     keep_accents: bool | None = None
+    split_by_punct: bool | None = None
     tokenize_chinese_chars: bool | None = None
     add_prefix_space: bool | None = None
     legacy: bool | None = None

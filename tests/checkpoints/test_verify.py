@@ -46,6 +46,8 @@ SIZES = {
     "electra": BODY | dict(max_position_embeddings=20, embedding_size=8),
     "albert": BODY | dict(max_position_embeddings=20, embedding_size=8),
     "big_bird": BODY | dict(max_position_embeddings=20),
+    "deberta-v2": BODY
+    | dict(relative_attention=True, position_buckets=8, share_att_key=True, pos_att_type="c2p"),
     "distilbert": dict(
         vocab_size=V, dim=12, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=20
     ),

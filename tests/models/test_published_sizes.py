@@ -23,6 +23,12 @@ SIZES = [
     ("bert", "mini", 30_522, PRETRAINED, 11_267_386),
     ("bert", "small", 30_522, PRETRAINED, 29_057_850),
     ("bert", "medium", 30_522, PRETRAINED, 41_667_386),
+    ("deberta", "xsmall", 128_100, (), 70_682_112),
+    ("deberta", "small", 128_100, (), 141_304_320),
+    ("deberta", "base", 128_100, (), 183_831_552),
+    ("deberta", "large", 128_100, (), 434_012_160),
+    ("deberta", "xlarge", 128_100, (), 884_593_152),
+    ("deberta", "xxlarge", 128_100, (), 1_564_549_632),
     ("distilbert", "base", 30_522, (), 66_362_880),
     ("electra", "small", 30_522, (), 13_483_008),
     ("electra", "base", 30_522, (), 108_891_648),
@@ -64,7 +70,7 @@ SIZES = [
     ("awd-lstm", "wikitext-2", 33_278, (), 33_556_078),
     ("lstm-seq2seq", "luong", 50_000, (), 115_084_000),
 ]
-SAID_EXACTLY = {*"albert distilbert electra gpt gpt2 gpt3 gpt-neo roberta t5".split()}
+SAID_EXACTLY = {*"albert deberta distilbert electra gpt gpt2 gpt3 gpt-neo roberta t5".split()}
 
 
 @pytest.mark.parametrize(("name", "size", "vocabulary", "heads", "exact"), SIZES)

@@ -11,6 +11,7 @@ import regard
 from regard.attention.pruning import heads_masked
 from regard.data.batches import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
+from regard.models.deberta import Deberta, DebertaConfig
 from regard.models.encoder_with_heads import assembled
 from regard.models.roberta import Roberta, RobertaConfig
 from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
@@ -21,6 +22,7 @@ SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
 ENCODERS = {
     "bert": (Bert, BertConfig(**SIZES)),
     "distilbert": (DistilBert, DistilBertConfig(**SIZES)),
+    "deberta": (Deberta, DebertaConfig(**SIZES, position_buckets=8, conv_kernel_size=3)),
     "roberta": (Roberta, RobertaConfig(**SIZES)),
 }
 LENGTHS = {

@@ -21,6 +21,7 @@ from regard.checkpoints.formats.bert import (
     ROBERTA,
     XLM_ROBERTA,
 )
+from regard.checkpoints.formats.deberta import DEBERTA
 from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.data.batches import Sequences
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -58,6 +59,11 @@ BODY = dict(
     vocab_size=V, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20,
     hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
 )  # fmt: skip
+DEBERTA_V2 = dict(
+    BODY, max_position_embeddings=T, relative_attention=True, position_buckets=4, type_vocab_size=2,
+    norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p", conv_kernel_size=3,
+    embedding_size=7,
+)  # fmt: skip
 FAMILIES = {
     "bert": Family("Bert", BERT, dict(BODY, max_position_embeddings=T), 2),
     "roberta": Family(
@@ -79,6 +85,7 @@ FAMILIES = {
         ), 2,
     ),
     "big_bird": Family("BigBird", BIG_BIRD, dict(BODY, max_position_embeddings=T), 2),
+    "deberta-v2": Family("DebertaV2", DEBERTA, DEBERTA_V2, 2),
     "distilbert": Family(
         "DistilBert", DISTILBERT,
         dict(
@@ -111,6 +118,7 @@ CASES = [
 OWN_HEADS = {
     ("distilbert", "Model"): (),
     ("electra", "Model"): (),
+    ("deberta-v2", "Model"): (),
     ("electra", "ForPreTraining"): ("replaced",),
     ("albert", "ForPreTraining"): ("masked_lm", "sentence_order"),
     # Theirs have a pooler that nothing reads.

@@ -255,6 +255,34 @@ def test_xlnet_folders_give_the_ids_of_their_class_in_transformers(trained, tmp_
         assert decoded == theirs.decode(theirs.encode("Hello, world!", add_special_tokens=False))
 
 
+BRACKETED = {f"{role}_piece": f"[{role.upper()}]" for role in ("pad", "unk")}
+BRACKETED |= {"bos_piece": "[CLS]", "eos_piece": "[SEP]"}
+IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True, "split_by_punct": True}], ids=str)
+@pytest.mark.parametrize("pieces", [IDS | BRACKETED, {}], ids=["published", "others"])
+def test_deberta_folders_give_the_ids_of_their_class(trained, tmp_path, settings, pieces):
+    """Of the released models [MASK] alone is not in the file."""
+    from transformers import AutoTokenizer
+
+    model = trained("default", **pieces) if pieces else trained("default")
+    shutil.copy(model, tmp_path / "spm.model")
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    stated = json.dumps(settings | {"tokenizer_class": "DebertaV2Tokenizer"})
+    (tmp_path / "tokenizer_config.json").write_text(stated)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path / "json")
+    texts = [
+        *HARD,
+        "a[MASK] [CLS]  b [UNK]",
+        "two  spaces\tand\nlines \r\n",
+        "don't (stop)... 1,000!",
+    ]
+    for ours in (Tokenizer.load(tmp_path), Tokenizer.load(tmp_path / "json")):
+        as_theirs(ours, theirs, texts)
+
+
 def test_the_model_of_an_unknown_class_is_rejected_with_how_to_convert_it(trained, tmp_path):
     shutil.copy(trained("default"), tmp_path / "spiece.model")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BarthezTokenizer"}')

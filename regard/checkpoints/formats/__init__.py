@@ -48,6 +48,7 @@ LAYOUTS = {
     "xlnet": "transformer_xl:XLNET",
     "electra": "bert:ELECTRA",
     "albert": "bert:ALBERT",
+    "deberta-v2": "deberta:DEBERTA",
     "big_bird": "bert:BIG_BIRD",
     "distilbert": "bert:DISTILBERT",
     "t5": "t5:T5_LAYOUT",

@@ -34,6 +34,11 @@ NOT_DRAWN = {
     *("transformers_version", "architectures", "return_dict", "id2label", "label2id"),
     *("is_encoder_decoder", "is_decoder", "add_cross_attention"),
 }
+# Read by their programs, but no fields of their classes.
+UNDECLARED = {
+    *("decoder_start_token_id", "position_buckets", "share_att_key", "norm_rel_ebd", "cls_dropout"),
+    *("conv_kernel_size", "conv_act"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class DrawnFamily:
         """A value for each field; those that this class does not have are left out."""
         draw = random.Random(f"{self.name} {seed}")
         known = COMMON | self.values
-        names = self.fields() | {"decoder_start_token_id"} & {*self.values}
+        names = self.fields() | UNDECLARED & {*self.values}
         return {name: draw.choice(known[name]) for name in sorted(names)}
 
     def model(self, ending: str, seed: int, **changes: Any) -> nn.Module:
@@ -159,6 +164,28 @@ DRAWN_ENCODERS = {
         },
         ENCODER_ENDINGS,
         CAUSAL,
+    ),
+    "deberta-v2": DrawnFamily(
+        "DebertaV2",
+        ENCODER
+        | {
+            "type_vocab_size": (0, 1, 5),
+            "relative_attention": (True, True, False),
+            "max_relative_positions": (-1, 7, 40),
+            "position_biased_input": (True, False),
+            "pos_att_type": (None, "c2p", ["p2c"], "p2c|c2p", ["c2p", "p2c"]),
+            "pooler_dropout": DROPOUTS,
+            "pooler_hidden_act": ACTIVATIONS,
+            "legacy": (True, False),
+            "position_buckets": (-1, 0, 3, 9),
+            "share_att_key": (True, False),
+            "norm_rel_ebd": ("none", "layer_norm"),
+            "cls_dropout": (None, *DROPOUTS),
+            "conv_kernel_size": (0, 3, 5),
+            "conv_act": ACTIVATIONS,
+        },
+        ENCODER_ENDINGS,
+        CAUSAL | {"conv_groups": 3, "attention_head_size": 1},
     ),
     "distilbert": DrawnFamily(
         "DistilBert",

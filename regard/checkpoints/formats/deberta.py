@@ -1,0 +1,183 @@
+"""The published layout of DeBERTa's versions 2 and 3, which name themselves "deberta-v2"."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field as Bounds
+from torch import Tensor, nn
+
+from regard.checkpoints.filling import Weights
+from regard.checkpoints.formats.bert import FEED, FIELDS, IGNORED, LAYER, SEGMENTS, SEPARATE, SILENT
+from regard.checkpoints.formats.config_table import (
+    ConfigJson,
+    ConfigTable,
+    Field,
+    Values,
+    activation,
+    dropout,
+    of_kind,
+)
+from regard.checkpoints.formats.encoder_layout import (
+    CLASSIFIER,
+    TOKEN_HEADS,
+    EncoderLayout,
+    HeadLayout,
+    Rows,
+    affine,
+    block_rows,
+    masked_lm,
+    packed,
+)
+from regard.checkpoints.names import Transform
+from regard.models.config import LARGEST_SIZE, Count, Size
+from regard.models.deberta import Deberta, PositionTerms
+from regard.schema import check_same
+
+ATTENTION = "blocks.{layer}.attention"
+SELF = f"{LAYER}.attention.self"
+# Windows side by side, (D, k * D), of a convolution's matrices (D, D, k).
+WINDOWS = Transform(
+    read=lambda theirs: [theirs[0].transpose(1, 2).flatten(1)],
+    write=lambda ours: [ours[0].unflatten(1, (-1, len(ours[0]))).transpose(1, 2)],
+)
+# The head for masked words of the authors' files, which `transformers` reads with "legacy": false
+# -> the same layers under the names of the other form.
+RENAMED = (
+    ("lm_predictions.lm_head.bias", "cls.predictions.bias"),
+    ("lm_predictions.lm_head.", "cls.predictions.transform."),
+)
+# Below 1 these fields mean "as many as positions" and "none".
+Optional = Annotated[int, Bounds(ge=-LARGEST_SIZE, le=LARGEST_SIZE)]
+
+
+@dataclass(frozen=True)
+class DebertaFields(ConfigTable):
+    """Fields that mean another one where they are below 1 or absent."""
+
+    def read(self, config: ConfigJson) -> Values:
+        """The options of our configuration."""
+        options = super().read(config)
+        if options["max_relative_positions"] < 1:
+            options["max_relative_positions"] = options["max_length"]
+        for name in ("position_buckets", "conv_kernel_size"):
+            options[name] = max(0, options[name])
+        width, heads = options["d_model"], options["heads"]
+        name, sizes = "attention_head_size", "`hidden_size` / `num_attention_heads`"
+        check_same("config.json", name, config.get(name), sizes, width / heads)
+        return options
+
+    def write(self, config: Any) -> Values:
+        """Their fields for our configuration."""
+        fields = super().write(config) | {"pos_att_type": [*config.pos_att_type]}
+        return {name: value for name, value in fields.items() if (name, value) != EMBEDDING_SIZE}
+
+
+EMBEDDING_SIZE = ("embedding_size", None)  # an absent field means the width of the model
+
+
+@dataclass(frozen=True)
+class DebertaLayout(EncoderLayout):
+    """A configuration decides which parts there are."""
+
+    def body_of(self, config: Any) -> Rows:
+        parts: list[tuple[Any, Rows]] = [
+            (config.positions == "learned", [POSITIONS]),
+            (config.segments, [SEGMENTS]),
+            (config.relative_attention, [DISTANCES]),
+            (config.norm_rel_ebd, affine("relations.norm", "encoder.LayerNorm")),
+            (config.conv_kernel_size, CONVOLUTION),
+        ]
+        return [*super().body_of(config), *(row for has, rows in parts if has for row in rows)]
+
+    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
+        """The model that they hold."""
+        if any(name.startswith("lm_predictions.") for name in tensors):
+            config = {**config, "tie_word_embeddings": True}  # always, in this form
+        return super().read(config, tensors)
+
+    def _with_prefix(self, tensors: Weights) -> dict[str, Tensor]:
+        named = super()._with_prefix(tensors)
+        for theirs, other in RENAMED:
+            named = {name.replace(theirs, other): tensor for name, tensor in named.items()}
+        return named
+
+
+POSITIONS = ("positions.vectors.weight", "embeddings.position_embeddings.weight")
+DISTANCES = ("relations.vectors.weight", "encoder.rel_embeddings.weight")
+CONVOLUTION: Rows = [
+    ("convolution.convolution.linear.weight", "encoder.conv.conv.weight", WINDOWS),
+    ("convolution.convolution.linear.bias", "encoder.conv.conv.bias"),
+    *affine("convolution.norm", "encoder.conv.LayerNorm"),
+]
+POOLED = HeadLayout([*affine("inner.dense", "pooler.dense"), *CLASSIFIER])
+
+DEBERTA = DebertaLayout(
+    model=Deberta,
+    family="DebertaV2",
+    model_type="deberta-v2",
+    config=DebertaFields(
+        FIELDS
+        | of_kind(
+            Size,
+            vocab_size=("vocab_size", 128100),
+            d_model=("hidden_size", 1536),
+            d_ff=("intermediate_size", 6144),
+            heads=("num_attention_heads", 24),
+        )
+        | of_kind(Count, layers=("num_hidden_layers", 24), segments=("type_vocab_size", 0))
+        | of_kind(
+            Optional,
+            max_relative_positions=("max_relative_positions", -1),
+            position_buckets=("position_buckets", -1),
+            conv_kernel_size=("conv_kernel_size", 0),
+        )
+        | of_kind(
+            bool,
+            relative_attention=("relative_attention", False),
+            share_att_key=("share_att_key", False),
+        )
+        | {
+            "embedding_size": Field("embedding_size", None, Size | None),
+            "positions": Field(
+                "position_biased_input", True, names={True: "learned", False: "none"}
+            ),
+            "pos_att_type": Field("pos_att_type", None, PositionTerms),
+            "norm_rel_ebd": Field(
+                "norm_rel_ebd", "none", names={"none": False, "layer_norm": True}
+            ),
+            "conv_act": activation("conv_act", "tanh"),
+            "head_dropout": dropout("cls_dropout", None),
+            "pooler_activation": activation("pooler_hidden_act", "gelu"),
+            "pooler_dropout": dropout("pooler_dropout", 0.0),
+            "norm_eps": Field("layer_norm_eps", 1e-7, FIELDS["norm_eps"].kind),
+        },
+        # The head for masked words is written in the first form.
+        {"legacy": (True, False), "conv_groups": (1,)},
+        [*SILENT, "attention_head_size"],
+        aliases={"pooler_hidden_size": "hidden_size"},
+    ),
+    prefix="deberta.",
+    body=[
+        ("embedding.weight", "embeddings.word_embeddings.weight"),
+        *affine("norm", "embeddings.LayerNorm"),
+        *packed(f"{ATTENTION}.query_key_value", [f"{SELF}.{part}_proj" for part in SEPARATE]),
+        *affine(f"{ATTENTION}.position_key", f"{SELF}.pos_key_proj"),
+        *affine(f"{ATTENTION}.position_query", f"{SELF}.pos_query_proj"),
+        *block_rows(LAYER, "attention.output.dense", "attention.output.LayerNorm", *FEED),
+    ],
+    projection=[("project.weight", "embeddings.embed_proj.weight")],
+    adapted=("query_proj", "value_proj"),
+    ignored=[*IGNORED, "embeddings.position_embeddings.weight"],
+    heads={
+        "masked_lm": masked_lm(
+            "deberta.",
+            "cls.predictions.transform.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.decoder",
+            "cls.predictions.bias",
+        ),
+        "classes": POOLED,
+        **TOKEN_HEADS,
+        "multiple_choice": POOLED,
+    },
+)
