@@ -33,7 +33,6 @@ SIZES = {
     "transformer": "name = 'transformer'\nd_model = 16\nd_ff = 32\nheads = 2\n"
     "encoder_layers = 2\ndecoder_layers = 2\nmax_length = 16\ndropout = 0.0",
     "seq2seq": "name = 'lstm-seq2seq'\nsize = 'tiny'\nd_model = 16\ndropout = 0.0",
-    "blind": "name = 'lstm-seq2seq'\nsize = 'tiny'\nd_model = 16\nattention = 'none'",
 }
 
 
@@ -210,12 +209,6 @@ def test_bytes_that_are_not_utf8_are_named_by_line(runs):
     assert run.stdout.count("\n") == 2  # the lines before are answered
 
 
-def test_samples_depend_on_the_seed_alone(runs):
-    words = ["predict", runs["seq2seq"], "one two three", "--temperature", 2.0, "--seed"]
-    assert done(*words, 3) == done(*words, 3)
-    assert len({done(*words, seed) for seed in range(6)}) > 1
-
-
 @pytest.mark.slow("regard/cli")
 def test_a_closed_output_pipe_ends_without_a_message(runs):
     words = [sys.executable, "-m", "regard", "predict", str(runs["seq2seq"]), "-"]
@@ -280,23 +273,6 @@ def test_the_signature_of_a_perplexity_has_its_protocol(runs):
     assert said.startswith("perplexity = ") and "|tok:byte-bpe-" in said
     said = refused("evaluate", runs["language"], "--beams", 2)
     assert "--beams has no effect on a perplexity" in said
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["test.a", "nowhere.b"], "nowhere.b does not exist"),
-        (["test.a", "latin.b"], "latin.b:2: byte 0xE9"),
-        (["test.a", "test.b", "test.a"], "is given 3 files"),
-        (["test.tsv", "--columns", "0,7"], "test.tsv:1: has no field '7'. It has: 0, 1"),
-    ],
-)
-def test_data_that_cannot_be_used_raise_an_error_that_names_them(workdir, runs, names, message):
-    (workdir / "latin.b").write_bytes(b"ONE\n\xe9\n")
-    words = [word if word.startswith("-") or "," in word else workdir / word for word in names]
-    assert message.replace("nowhere.b does", "nowhere.b: does") in refused(
-        "evaluate", runs["seq2seq"], "--data", *words
-    )
 
 
 # --------------------------------------------------------------------------------- recipes
@@ -525,24 +501,6 @@ def test_a_model_that_is_saved_over_another_leaves_none_of_its_files(model, tmp_
     assert old == {**new, "notes.txt": b"{}"}
 
 
-def test_a_quantized_folder_is_used_like_any_other(model, tmp_path):
-    run = regard("quantize", model, "--out", tmp_path / "small", "--json")
-    assert run.exit_code == 0, run.stderr
-    facts = json.loads(run.stdout)
-    assert facts["dtype"] == "int8" and facts["bytes"] < 0.4 * facts["bytes_before"]
-    said = regard("quantize", model, "--out", tmp_path / "half", "--dtype", "bfloat16").stdout
-    assert said.startswith(f"{tmp_path / 'half'}: bfloat16, ")
-    for folder in ("small", "half"):
-        dtype = facts["dtype"] if folder == "small" else "bfloat16"
-        words = ("a dog", "--max-tokens", 4)
-        found = regard("generate", tmp_path / folder, *words)
-        wanted = regard("generate", model, *words, "--quantize", dtype)
-        assert found.exit_code == 0 and found.stdout == wanted.stdout, found.stderr
-    (tmp_path / "text.txt").write_text("a dog runs\n")
-    scored = regard("evaluate", tmp_path / "small", "--data", tmp_path / "text.txt", "--json")
-    assert json.loads(scored.stdout)["scores"][0]["count"] > 0
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -559,17 +517,6 @@ def test_wrong_uses_are_one_line_errors(model, tmp_path, words, said):
     assert run.exit_code == 2 and said in run.stderr and not run.stdout
     assert run.stderr.count("\n") == 1
     assert not (tmp_path / "new").exists()
-
-
-def test_training_from_quantized_weights_is_an_error(model, tmp_path):
-    regard("quantize", model, "--out", tmp_path / "small")
-    (tmp_path / "text.txt").write_text("a dog runs\n" * 20)
-    (tmp_path / "r.toml").write_text(
-        'task = "language-modeling"\n[data]\ntrain = "text.txt"\nvalid = "text.txt"\n'
-        'batch_size = 2\n[model]\npath = "small"\n[training]\nmax_steps = 1\n'
-    )
-    run = regard("train", tmp_path / "r.toml", "--out", tmp_path / "run")
-    assert run.exit_code == 2 and "int8 weights, which can be used but not changed" in run.stderr
 
 
 @pytest.mark.parametrize(

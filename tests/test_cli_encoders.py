@@ -98,14 +98,6 @@ def test_evaluate_reads_other_data(classifier, workdir):
     assert "odd.tsv:1:" in said and "'maybe'" in said
 
 
-def test_lines_are_classified_in_order(classifier):
-    texts = ["the film is great and nice", "the film is slow and poor", "the film is fine and good"]
-    assert done("predict", classifier, stdin="\n".join(texts)) == "yes\nno\nyes\n"
-    facts = json.loads(done("predict", classifier, texts[1], "--json"))
-    assert facts["label"] == facts["text"] == "no"
-    assert sum(facts["probabilities"].values()) == pytest.approx(1)
-
-
 def test_look_prints_the_numbers_of_one_word_and_of_two_models(classifier):
     asked = ("look", classifier, "the film is good", "--json")
     heads = [json.loads(done(*asked, "--layer", 2, "--head", head)) for head in (1, 2)]
@@ -271,18 +263,6 @@ def test_a_text_that_is_too_long_is_an_error_with_its_line(model, tmp_path):
 def test_wrong_options_are_errors(model, flags, message):
     run = embed(model, *flags, "x")
     assert run.exit_code == 2 and message in run.stderr and run.stdout == ""
-
-
-def test_pairs_are_scored_by_evaluate(model, tmp_path):
-    rows = [("4.5", "a dog runs", "the dog"), ("0", "ball", "who sleeps ?"), ("3", "a cat", "cat")]
-    (tmp_path / "pairs.tsv").write_text(lines(["\t".join(row) for row in rows]))
-    flags = ("--data", str(tmp_path / "pairs.tsv"), "--columns", "1,2,0", "--json")
-    run = CliRunner().invoke(app, ["evaluate", str(model), *flags])
-    assert run.exit_code == 0, run.stderr
-    cosines = [runs.load(model).similarity(a, b) for _, a, b in rows]
-    wanted = scipy.stats.spearmanr(cosines, [4.5, 0, 3])[0]
-    found = {score["name"]: score["value"] for score in json.loads(run.stdout)["scores"]}
-    assert found["Spearman correlation"] == pytest.approx(wanted)
 
 
 # ---- real weights

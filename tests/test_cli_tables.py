@@ -168,17 +168,6 @@ def test_columns_may_be_numbers_of_a_table_without_a_header(folders, tmp_path):
     assert [row["1"] for row in rows(tmp_path / "out.tsv")] == ["the cat", "the mat"]
 
 
-def test_a_table_may_have_another_delimiter(folders, tmp_path):
-    (tmp_path / "in.csv").write_text("text;more\nthe cat, old;1\n")
-    out = tmp_path / "out.csv"
-    words = ("predict", folders["classification"], "--file", tmp_path / "in.csv", "--out", out)
-    done(*words, "--delimiter", ";")
-    (row,) = rows(out)
-    assert (row["text"], row["more"]) == ("the cat, old", "1") and row["prediction"]
-    (tmp_path / "in.csv").write_text("text;more\nthe cat;1\n")  # is one column between commas
-    assert "may have the `delimiter` ';'" in refused(*words, "--force")
-
-
 def test_fields_of_jsonl_keep_their_types_and_may_be_nested(folders, tmp_path):
     record = {"id": 7, "text": {"en": "the cat"}, "tags": ["a", 1.5, None]}
     (tmp_path / "in.jsonl").write_text(json.dumps(record) + '\n{"id": 8, "text": {"en": null}}\n')

@@ -24,7 +24,6 @@ from regard.attention.pruning import prune_heads, pruned_heads
 from regard.checkpoints import adapters
 from regard.checkpoints.adapters import AdapterOptions, add_adapters, write_adapter
 from regard.checkpoints.model_folder import open_folder, read_model
-from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.linear import LowRankLinear
@@ -152,7 +151,7 @@ def away_from_start(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drawn_adapters_of_peft_give_its_outputs(family, seed, tmp_path):
     draw = random.Random(f"{family} {seed}")
@@ -289,12 +288,6 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_a_target_that_the_model_lacks_is_named(base):
-    said = "no linear layer 'quary'. It has query, key, value.*'query'"
-    with pytest.raises(ConfigError, match=said):
-        add_adapters(read_model(base), AdapterOptions(targets=("quary",)))
-
-
 def test_recurrent_quantized_and_pruned_models_take_no_adapters(base):
     config = RecurrentLanguageModel.Config(vocab_size=9, d_model=4)
     with pytest.raises(ConfigError, match="adapters cannot be added to lstm-lm"):
@@ -329,40 +322,6 @@ def test_a_missing_base_is_named(tmp_path):
         open_folder(folder)
     change(folder, base_model_name_or_path=str(folder))
     with pytest.raises(CheckpointError, match="holds an adapter itself"):
-        open_folder(folder)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (dict(peft_type="IA3"), "`peft_type` must be 'LORA', but is"),
-        (dict(use_dora=True), "`use_dora` is True"),
-        (dict(init_lora_weights="pissa"), "`init_lora_weights` must be .*, but is"),
-        (dict(alpha_pattern={"query": 1}), "`alpha_pattern` must be .*, but is"),
-        (dict(r="two"), "`r` must be a whole number"),
-    ],
-    ids=str,
-)
-def test_adapters_that_are_not_computed_here(fields, message, tmp_path):
-    folder = adapter_in(tmp_path)
-    change(folder, **fields)
-    with pytest.raises(ConfigError, match=message):
-        open_folder(folder)
-
-
-def test_tensors_that_do_not_fit_the_base_are_named(tmp_path):
-    folder = adapter_in(tmp_path)
-    path = folder / "adapter_model.safetensors"
-    tensors = {name: t.clone() for name, t in read_tensors(path).items()}
-    name = next(name for name in tensors if name.endswith("query.lora_A.weight"))
-    write_tensors(path, tensors | {name: torch.zeros(2, 11)})
-    with pytest.raises(CheckpointError, match=r"wrong shape: .*query must be "):
-        open_folder(folder)
-    write_tensors(path, tensors | {"base_model.model.bert.odd.weight": torch.zeros(2)})
-    with pytest.raises(CheckpointError, match="extra: odd.weight"):
-        open_folder(folder)
-    write_tensors(path, {key: t for key, t in tensors.items() if key != name})
-    with pytest.raises(CheckpointError, match="without matrices A and B of one rank: .*query"):
         open_folder(folder)
 
 

@@ -328,7 +328,7 @@ def odd_answers(found: Found, task: Any, theirs: Any, tokenizer: Any) -> None:
         torch.testing.assert_close(ours, wanted, **SAME)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "case",
     [

@@ -18,7 +18,6 @@ from regard.checkpoints.hub import resolve
 from regard.checkpoints.sentence_transformers import OLD_TRANSFORMER as OLD
 from regard.errors import CheckpointError, RegardError
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = [
     "config.json", "model.safetensors", "pytorch_model.bin", "tf_model.h5", "tokenizer.json",
@@ -102,14 +101,6 @@ def test_a_name_with_an_at_sign_selects_a_revision(hosted, revision):
     assert hosted[0][0][1]["revision"] == revision
 
 
-def test_a_file_is_no_folder(hosted, tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "config.json").touch()
-    with pytest.raises(CheckpointError, match="is a file. Give the folder"):
-        resolve("runs/config.json")
-    assert hosted[0] == []
-
-
 def _answer(status):
     return SimpleNamespace(status_code=status, headers={}, request=None)
 
@@ -174,17 +165,3 @@ def test_offline_models_come_from_the_cache_without_network(tmp_path, weights="p
     run = offline(tmp_path, "org/other")
     assert run.stdout.startswith("CheckpointError org/other: "), run.stderr
     assert "HF_HUB_OFFLINE" in run.stdout
-
-
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("x" * 5000, "xxx: File name too long"),
-        ("org/name@" + "c" * 5000, "org/name@ccc.*: File name too long"),
-        ("a\0b", "there is no such folder"),
-        ("\ud800", "there is no such folder"),
-    ],
-)
-def test_impossible_folder_names_raise_an_error(name, message):
-    with pytest.raises(CheckpointError, match=message):
-        resolve(name, download=False)

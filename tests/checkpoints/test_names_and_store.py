@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import shutil
 
 import pytest
 import torch
@@ -65,23 +63,6 @@ def test_written_names_are_read_back_from_fused_and_transposed_tensors():
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda p: p.pop("h.1.ln_2.bias"), r"missing: h\.1\.ln_2\.bias"),
-        (lambda p: p.update({"h.1.ln_1.scale": torch.zeros(4)}), r"extra in .*: h\.1\.ln_1\.scale"),
-        (lambda p: p.update({"ln_f.bias": torch.zeros(5)}), r"norm\.bias must be \(4,\), but is"),
-        (lambda p: p.update({"h.0.attn.c_attn.bias": torch.zeros(4)}), r"no 3 equal parts"),
-        (lambda p: p.update({"lm_head.weight": torch.zeros(7, 4)}), r"must equal wte\.weight"),
-    ],
-)
-def test_missing_extra_and_misshapen_tensors_raise_errors(change, message):
-    published = GPT2.write(ours())
-    change(published)
-    with pytest.raises(CheckpointError, match=message):
-        GPT2.read(published, ours())
-
-
 def test_a_tensor_outside_of_the_layers_of_the_model_is_named_in_a_warning():
     published = GPT2.write(ours())
     published |= {"h.2.ln_1.bias": torch.zeros(4), "stray": torch.ones(1)}
@@ -105,20 +86,6 @@ def test_a_tied_duplicate_replaces_the_missing_tensor():
     del published["lm_head.weight"]
     with pytest.raises(CheckpointError, match=r"missing: wte\.weight"):
         GPT2.read(published, state)
-
-
-def test_exporting_unknown_missing_or_untied_tensors_raises_an_error():
-    with pytest.raises(CheckpointError, match=r"not in the table: gate\.weight"):
-        GPT2.write(ours() | {"gate.weight": torch.zeros(1)})
-    incomplete = ours()
-    del incomplete["norm.bias"], incomplete["layers.0.attention.value.bias"]
-    with pytest.raises(CheckpointError) as raised:
-        GPT2.write(incomplete)
-    assert "norm.bias" in str(raised.value)
-    assert "layers.0.attention.value.bias" in str(raised.value)
-    untied = ours() | {"head.weight": torch.zeros(7, 4)}
-    with pytest.raises(CheckpointError, match=r"head\.weight must equal tokens\.weight"):
-        GPT2.write(untied)
 
 
 @given(st.integers(1, 3))
@@ -170,19 +137,6 @@ def test_a_flipped_byte_in_a_checkpoint_raises_an_error(tmp_path):
                 assert torch.equal(tensors["weights"]["a"], TENSORS["weights"]["a"])
         file.write_bytes(whole)
     read_folder(folder)
-
-
-@pytest.mark.parametrize("name", ["weights.safetensors", "facts.json", "more.safetensors"])
-def test_a_file_without_a_checksum_is_not_read(name, tmp_path):
-    folder = tmp_path / "step"
-    write_folder(folder, TENSORS, FACTS)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sha256"].pop(name, None)
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    if name.startswith("more"):
-        shutil.copy(folder / "weights.safetensors", folder / name)
-    with pytest.raises(CheckpointError, match=f"manifest.json has no checksum of {name}"):
-        read_folder(folder)
 
 
 def test_files_are_synced_before_the_folder_is_renamed(tmp_path, monkeypatch):
@@ -253,20 +207,3 @@ def test_tied_weights_are_stored_once_and_fill_the_model(tmp_path):
         load_weights(other, tensors | {"gate": torch.zeros(1)})
     with pytest.raises(CheckpointError, match=r"out\.bias must be \(5,\), but is \(4,\)"):
         load_weights(other, tensors | {"out.bias": torch.zeros(4)})
-
-
-def test_an_invalid_or_missing_safetensors_file_raises_an_error(tmp_path):
-    (tmp_path / "x.safetensors").write_bytes(b"\x80\x04pickle")
-    with pytest.raises(CheckpointError, match=r"x\.safetensors: not a whole safetensors file"):
-        read_tensors(tmp_path / "x.safetensors")
-    with pytest.raises(CheckpointError, match="there is no such file"):
-        read_tensors(tmp_path / "y.safetensors")
-
-
-def test_weight_files_have_the_permissions_of_other_files(tmp_path):
-    write_text(tmp_path / "config.json", "{}")
-    write_tensors(tmp_path / "model.safetensors", {"a": torch.zeros(2)})
-    write_folder(tmp_path / "step", {"weights": {"a": torch.zeros(2)}}, {})
-    wanted = (tmp_path / "config.json").stat().st_mode
-    assert (tmp_path / "model.safetensors").stat().st_mode == wanted
-    assert (tmp_path / "step" / "weights.safetensors").stat().st_mode == wanted

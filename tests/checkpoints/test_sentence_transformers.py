@@ -13,7 +13,7 @@ from regard.checkpoints.formats import to_published
 from regard.checkpoints.sentence_transformers import read_pooling, write_sentence_transformers
 from regard.checkpoints.store import write_tensors
 from regard.data.batches import Sequences
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import ConfigError, RegardError
 from regard.layers.pooling import KINDS, Pooling
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -112,39 +112,6 @@ def test_an_unknown_pooling_raises_an_error_with_the_nearest_name():
         Pooling(())
 
 
-DENSE = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
-
-
-PROMPT = {"default_prompt_name": "q", "prompts": {"q": "query: "}}
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        ("modules.json", lambda m: m.append(DENSE), "must be Transformer, Pooling .*Dense"),
-        ("modules.json", lambda m: m[0].update(path="0_T"), "must be empty, .*0_T"),
-        ("modules.json", lambda m: m.clear(), "here are nothing"),
-        ("modules.json", lambda m: m[0].update(type="my.Transformer"), "`0.type` .*other code is"),
-        ("sentence_bert_config.json", lambda c: c.update(do_lower_case=True), "keeps capitals"),
-        (
-            "config_sentence_transformers.json",
-            lambda c: c.update(PROMPT),
-            "`default_prompt_name` must be null",
-        ),
-    ],
-)
-def test_what_is_not_computed_raises_an_error_that_names_it(tmp_path, file, change, message):
-    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "Capital"]))
-    write_sentence_transformers(tmp_path, Pooling(("mean",), True), 16)
-    assert read_pooling(tmp_path) == Pooling(("mean",), True)
-    path = tmp_path / file
-    content = json.loads(path.read_text()) if path.exists() else {}
-    change(content)
-    path.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=message):
-        read_pooling(tmp_path)
-
-
 ODD = (
     *(None, "", "x", "0", "mean", "max", -1, 0, 1, 5, 7, 1.5, True, False, [], ["cls"], [1], {}),
     *({"x": 1}, {"trust_remote_code": True}, {"text": "y"}, ["mean", "cls"], "token_embeddings"),
@@ -200,21 +167,6 @@ def test_an_odd_field_is_used_as_by_sentence_transformers_or_an_error_names_it(f
         assert abs(vectors - expected).max() < 1e-5, (file, name, value)
         compared += 1
     assert compared > 9
-
-
-def test_a_folder_without_its_pooling_is_refused(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    write_sentence_transformers(tmp_path, Pooling(("cls",), True), 16)
-    (tmp_path / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"1_Pooling/config.json is missing"):
-        read_pooling(tmp_path)
-
-
-def test_do_lower_case_is_accepted_if_the_tokenizer_lowercases(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    write_sentence_transformers(tmp_path, Pooling(), 16)
-    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
-    assert read_pooling(tmp_path) == Pooling()
 
 
 @pytest.mark.parametrize("name", ["roberta", "xlnet"])

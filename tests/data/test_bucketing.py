@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import Buckets, EpochSampler, TokenArray, sorted_batches
-from regard.data.sampler import BucketSampler, permutation
-from regard.errors import ConfigError
+from regard.data.sampler import BucketSampler
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), min_size=1, max_size=40)
 
@@ -57,11 +56,6 @@ def test_lengths_decide_batches_only_in_pools(pool):
     assert min(spreads) > 20 if pool is None else max(spreads) < 20
 
 
-def test_a_seed_is_not_negative():
-    with pytest.raises(ConfigError, match="`seed` must be 0 or more, but is -1"):
-        permutation(10, -1)
-
-
 @settings(max_examples=30)
 @given(
     st.none() | st.integers(1, 70),
@@ -83,14 +77,6 @@ def test_a_saved_position_resumes_with_its_own_pools(saved_pool, pool, position,
     assert [grids(one) for one in islice(resumed, some)] == [
         grids(one) for one in islice(begun, some)
     ]
-
-
-def test_options_out_of_range_raise_errors():
-    columns = columns_of([(1, 1)])
-    with pytest.raises(ConfigError, match="the same number of rows"):
-        Buckets([*columns, TokenArray.of([])], (0, 0, 0), max_tokens=5, seed=0)
-    with pytest.raises(ConfigError, match="the same number of rows, not 0"):
-        sorted_batches([TokenArray.of([])], (0,), max_tokens=5)
 
 
 @given(LENGTHS, st.integers(1, 60))

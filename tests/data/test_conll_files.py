@@ -55,22 +55,6 @@ def test_tabs_keep_spaces_inside_and_spaces_keep_other_white_space_inside(tmp_pa
     assert list(read_conll(spaces)) == [(("10\u00a0000",), ("B",)), (("x\u2028y",), ("O",))]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a N O\nb O\n", r"x.txt:2: has 2 columns, but 3 are expected"),
-        ("\na N O\n\nb O N X\n", r"x.txt:4: has 4 columns, but 3 are expected"),
-        ("a\nb\n", r"x.txt:1: must have a word and its tag"),
-        ("a\tO\nb\t\n", r"x.txt:2: must have a word and its tag"),
-        ("", r"x.txt: has not one sentence"),
-        ("-DOCSTART- O\n\n", r"x.txt: has not one sentence\. .*-DOCSTART- line left out: 1"),
-    ],
-)
-def test_malformed_lines_raise_located_errors(tmp_path, text, message):
-    with pytest.raises(DataError, match=message):
-        list(read_conll(write(tmp_path / "x.txt", text)))
-
-
 def test_lists_of_pairs_and_mappings_give_sentences():
     pairs = [(["a", "b"], ["O", "X"]), {"words": ["c"], "tags": ["O"]}]
     read = read_conll(pairs)

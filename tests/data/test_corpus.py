@@ -136,31 +136,6 @@ def test_a_document_is_a_row_or_a_file_or_between_blank_lines(tokenizers, tmp_pa
     assert read(tmp_path / "t.jsonl", field="text") == naive(tokenizer, rows)
 
 
-def test_errors_name_file_and_line(tokenizers, tmp_path):
-    tokenizer = tokenizers["bpe"]
-    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
-    with pytest.raises(DataError, match=r"t\.jsonl:2: has no field 'text'.*'txt'"):
-        encode_corpus(read_documents(tmp_path / "t.jsonl", field="text"), tokenizer)
-    with pytest.raises(DataError, match="each row of which is a document"):
-        read_documents([tmp_path / "t.jsonl", tmp_path / "x.txt"], field="text")
-    with pytest.raises(DataError, match="is plain text, which has no field 'text'"):
-        read_documents(tmp_path / "x.txt", field="text")
-    with pytest.raises(ConfigError, match="`documents` must be one of rows, blank-lines, files"):
-        read_documents(tmp_path / "x.txt", "lines")
-    for options in ({}, {"field": "text"}):
-        with pytest.raises(ConfigError, match="`files` must name at least one file or folder"):
-            read_documents([], **options)
-    (tmp_path / "x.txt").write_bytes(b"good\n\xff\n")
-    with pytest.raises(DataError, match=r"x\.txt:2: byte 0xFF"):
-        encode_corpus(read_documents(tmp_path / "x.txt"), tokenizer)
-    (tmp_path / "e.txt").write_text("\n \n")
-    with pytest.raises(DataError, match=r"e\.txt: has no document"):
-        encode_corpus(read_documents(tmp_path / "e.txt"), tokenizer)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="is a folder without files"):
-        read_documents(tmp_path / "empty")
-
-
 def test_a_text_that_cannot_be_encoded_names_file_and_line(tmp_path):
     vocabulary = {"a": 0, "b": 1}
     from tokenizers import Tokenizer as Fast

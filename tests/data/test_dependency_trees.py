@@ -108,25 +108,3 @@ def test_an_encoder_reads_the_tree_and_no_padding(positions):
     torch.testing.assert_close(other[1:], found[1:])
     with pytest.raises(RegardError, match="the batch has no extra 'words' and 'heads'"):
         model.encode(Sequences.full(batch.ids))
-
-
-@pytest.mark.parametrize(
-    "words, heads, said",
-    [
-        ([0, 1], [1, 0], "are no tree"),
-        ([0, 1], [0, 1], "are no tree"),
-        ([0, 1], [0, 2], "are no tree"),
-        ([0, 0], [0, 0], "are no tree of the words"),
-        ([0], [0, 0], "are no tree of the words"),
-    ],
-)
-def test_trees_that_do_not_fit_raise_an_error(words, heads, said):
-    with pytest.raises(RegardError, match=said):
-        with_trees(Sequences.full(torch.tensor([[4, 5]])), [words], [heads])
-
-
-def test_a_circle_raises_an_error():
-    batch = Sequences.full(torch.tensor([[4, 5, 6]]))
-    found = with_trees(batch, [[0, 1, 2]], [[0, 2, 1]])
-    with pytest.raises(RegardError, match="govern each other"):
-        ancestors(*trees_of(found))

@@ -14,11 +14,9 @@ from tokenizers import models, pre_tokenizers
 from regard.data.encoder_inputs import (
     TRUNCATIONS,
     InputFormat,
-    WordWindows,
     even_windows,
     word_windows,
 )
-from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
 
@@ -54,26 +52,6 @@ def test_tokens_are_dropped_on_the_side_that_the_tokenizer_names(side):
     assert kept == {"left": "efgh", "right": "abcd"}[side]
     both = [tokenizer.decode(ids) for ids in inputs.truncate(pair).texts()]
     assert both == {"left": ["de", "gh"], "right": ["ab", "fg"]}[side]
-
-
-def test_an_input_of_exactly_the_limit_is_not_too_long():
-    inputs = InputFormat(train("characters", ["abcdefgh"], 20), Template.bert(1, 2), 5, None)
-    whole, longer, pair, longest = inputs.encode([("abc",), ("abcd",), ("a", "b"), ("ab", "b")])
-    assert inputs.too_long([whole, longer, pair, longest]) == [1, 3]
-    assert inputs.truncate(whole) == whole == inputs.truncate(longer)
-    assert inputs.truncate(pair) == pair == inputs.truncate(longest)
-    with pytest.raises(ConfigError, match="`max_length` must be at least 5, but is 4"):
-        InputFormat(inputs.tokenizer, inputs.template, 4, None)
-
-
-def test_a_word_is_cut_where_it_is_longer_than_a_window_and_an_empty_text_is_unknown():
-    tokenizer = train("characters", ["abcdefgh"], 20)
-    windows = WordWindows.of(
-        [["abcd", "ab"], [], ["abcde"]], InputFormat(tokenizer, Template.bert(1, 2), 6, None)
-    )
-    assert windows.truncated == (2,) and len(windows.inputs) == 3
-    (empty,) = InputFormat(tokenizer, Template.around((), (), ()), 6, None).encode([("",)])
-    assert empty.ids == [tokenizer.unk_id]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 8, 9, 10, 11, 23, 40])
@@ -115,9 +93,3 @@ def test_every_word_is_labelled_once_by_the_window_with_most_context(lengths, ro
     for window in windows:
         for word in range(window.first, window.last):
             assert context(word, window) == max(context(word, other) for other in windows)
-
-
-def test_a_word_longer_than_the_window_is_a_window_of_its_own():
-    found = word_windows([2, 99, 2], 4, 1)
-    assert [(w.start, w.stop) for w in found] == [(0, 1), (1, 2), (2, 3)]
-    assert word_windows([], 4, 1) == []

@@ -20,7 +20,6 @@ from regard.data.pretraining import (
     masked,
 )
 from regard.data.readers import open_table
-from regard.errors import ConfigError
 from regard.text import train
 from regard.text.templates import Template
 
@@ -139,12 +138,6 @@ def test_no_word_goes_across_white_space_of_any_kind(kind):
             before = encoding.offsets[n - 1][0]
             if given[start:end].strip() and any(map(str.isspace, given[before:end].lstrip(" "))):
                 assert begins[n], (given[before:end], encoding.tokens[n - 1 : n + 1])
-
-
-def test_characters_do_not_show_where_words_begin():
-    made = train("characters", ["the storms"] * 3, 30)
-    with pytest.raises(ConfigError, match="needs tokens that show where words begin"):
-        WordStarts.of(made)
 
 
 # ---------------------------------------------------------------------------------- pairs

@@ -11,25 +11,15 @@ from hypothesis import strategies as st
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 
 from regard.data.splits import (
-    consecutive_folds,
     group_folds,
     group_split,
-    last_split,
     random_folds,
-    random_split,
     stratified_folds,
     stratified_split,
 )
 from regard.errors import ConfigError
 
 SHARES = st.floats(0.05, 0.9)
-
-
-@given(st.integers(10, 300), SHARES, st.integers(0, 5))
-def test_random_split_has_its_share_and_depends_on_the_seed_alone(count, share, seed):
-    chosen = random_split(count, share, seed)
-    assert chosen.sum() == max(1, round(count * share))
-    np.testing.assert_array_equal(chosen, random_split(count, share, seed))
 
 
 @given(st.lists(st.sampled_from("aaaaab"), min_size=30, max_size=60), SHARES)
@@ -58,18 +48,6 @@ def test_a_group_split_ends_where_the_share_is_reached_and_leaves_one_group(seed
     assert group_split("abc", 0.99, seed).sum() == 2
     with pytest.raises(ConfigError, match="all rows belong to one group"):
         group_split("aaa", 0.5, seed)
-
-
-@pytest.mark.parametrize("split", [random_split, last_split, stratified_split])
-def test_a_split_leaves_at_least_one_row_on_each_side(split):
-    def chosen(count, share):
-        rows = "a" * count if split is stratified_split else count
-        return split(rows, share, *[0] * (split is not last_split)).sum()
-
-    assert chosen(2, 0.01) == 1 and chosen(2, 0.7) == 1 and chosen(9, 0.9) == 8
-    for count, share in ((2, 0.8), (1, 0.5)):
-        with pytest.raises(ConfigError, match=f"{share:g} of {count} rows, which leaves no row"):
-            chosen(count, share)
 
 
 # ---- folds
@@ -117,22 +95,3 @@ def test_group_folds_never_separate_a_group_and_have_the_sizes_of_scikit_learn_s
     assert all(len({*found[np.array(groups) == group].tolist()}) == 1 for group in {*groups})
     theirs = GroupKFold(folds).split(np.zeros(len(groups)), groups=groups)
     assert sorted(sizes(found, folds)) == sorted(len(test) for _, test in theirs)
-
-
-@given(st.integers(7, 200), FOLDS)
-def test_consecutive_folds_follow_one_another(count, folds):
-    found = consecutive_folds(count, folds)
-    assert np.all(np.diff(found) >= 0) and np.ptp(sizes(found, folds)) <= 1
-
-
-@pytest.mark.parametrize("folds", [2, 5])
-def test_each_fold_needs_a_row_or_a_group(folds):
-    for make in (
-        lambda count: random_folds(count, folds, 0),
-        lambda count: consecutive_folds(count, folds),
-        lambda count: stratified_folds(("ab" * count)[:count], folds, 0),
-        lambda count: group_folds(range(count), folds, 0),
-    ):
-        assert sorted(make(folds)) == [*range(folds)]
-        with pytest.raises(ConfigError, match=f"{folds} folds, .* but there are {folds - 1}. Cho"):
-            make(folds - 1)

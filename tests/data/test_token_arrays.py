@@ -27,14 +27,6 @@ def rows_of(tokens):
     return [tokens[i].tolist() for i in range(len(tokens))]
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
-def test_ids_take_as_few_bytes_as_the_vocabulary_allows(vocab_size, dtype):
-    tokens = TokenArray.of([[vocab_size - 1], [], [0, 5]], vocab_size)
-    assert tokens.ids.dtype == dtype and rows_of(tokens) == [[vocab_size - 1], [], [0, 5]]
-    with pytest.raises(IndexError, match="the index must be from 0 to 2, but is 3"):
-        tokens[3]
-
-
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.data())
 def test_padded_rows_equal_a_loop(rows, data):
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))

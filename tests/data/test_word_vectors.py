@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from regard.data.word_vectors import read_word_vectors
-from regard.errors import DataError
 
 WORDS = {"the": [1.0, 2.5, -3.0], "Rome": [0.5, 0, 1e-3], "cat": [4, 5, 6], "new york": [7, 8, 9]}
 WANTED = ["<unk>", "cat", "CAT", "the", "dog", "Rome", "new york"]
@@ -56,26 +55,6 @@ def test_the_vectors_of_words_are_found_in_every_form(tmp_path, form):
     torch.testing.assert_close(found.vectors, torch.tensor(wanted))
     assert (found.words, found.lowercased) == (7, 1)
     assert "of 7 words" in str(found) and "of width 3, 1 of them" in str(found)
-
-
-@pytest.mark.parametrize(
-    "content, said",
-    [
-        ("cat 1 2\ndog 1\n", r":2: has 1 numbers behind the word, not 2"),
-        ("cat 1 2\ndog 1 x\n", r":2: has something that is no number"),
-        ("cat 1 nan\n", r":1: has a number that is infinite or NaN"),
-        ("cat 1 1e39\n", r":1: has a number that is infinite or NaN"),
-        ("2 3\ncat 1 2\ndog 1 2\n", r":2: has 2 numbers behind the word, not 3"),
-        ("3 2\ncat 1 2\ndog 1 2\n", r": has 1 words fewer than its first line says"),
-        ("", r":1: is no word with its numbers"),
-        ("cat\n", r":1: is no word with its numbers"),
-    ],
-)
-def test_damaged_lines_are_named(tmp_path, content, said):
-    file = tmp_path / "damaged.txt"
-    file.write_text(content)
-    with pytest.raises(DataError, match=said):
-        read_word_vectors(file, ["cat", "dog"])
 
 
 def test_a_file_without_any_of_the_words_gives_none(tmp_path):

@@ -91,8 +91,7 @@ def equal(found, expected):
         assert [getattr(one, name) for one in found] == pytest.approx(numbers, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", SIZES)
-@pytest.mark.parametrize("latest", [0, 24])
+@pytest.mark.parametrize("name, latest", [("gpt2", 0), *((name, 24) for name in SIZES)])
 def test_continuations_equal_those_of_each_prompt_alone(name, latest):
     model, requests = model_of(name), requests_of(1 + latest, latest=latest)
     found = continued(ContinuousBatch(model), requests)

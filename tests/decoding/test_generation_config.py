@@ -203,30 +203,6 @@ def test_an_unsupported_field_is_an_error_unless_it_has_no_effect(name, tmp_path
             assert load(written(tmp_path, {name: value})) == Greedy()
 
 
-def test_tokens_outside_the_vocabulary_raise_an_error(pair, tmp_path):
-    theirs, ours, _ = pair
-    for values in (
-        {"forced_bos_token_id": 99},
-        {"forced_eos_token_id": [2, 99]},
-    ):
-        (name,) = values
-        with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` must be tokens below 24"):
-            load(written(tmp_path, values), ours)
-    with pytest.warns(UserWarning, match="bad_words_ids: the model has only the tokens 0 to 23"):
-        method = load(written(tmp_path, {"bad_words_ids": [[1, 99], [3]]}), ours)
-    assert method == load(written(tmp_path, {"bad_words_ids": [[3]]}), ours)
-    harmless = {"suppress_tokens": [99], "eos_token_id": [2, 99]}
-    method = load(written(tmp_path, harmless | {"min_new_tokens": 2, "max_new_tokens": 3}), ours)
-    generate(ours, Sequences.of([[5]], 0), method)
-    if theirs.config.is_encoder_decoder:
-        for name in ("decoder_start_token_id", "bos_token_id"):
-            with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` must be 0, with which"):
-                load(written(tmp_path, {name: 4}), ours)
-    else:
-        with pytest.warns(UserWarning, match="bos_token_id: config.json has 1"):
-            load(written(tmp_path, {"bos_token_id": 4}), ours)
-
-
 @pytest.mark.parametrize(
     ("values", "names", "method"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoding_mocks import EOS, Recurrent, batch
+from decoding_mocks import EOS, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,6 @@ from regard.decoding import (
     generate,
 )
 from regard.decoding.steps import start
-from regard.errors import ConfigError
 from regard.models import model_class
 
 VOCABULARY, LONGEST = 20, 64
@@ -182,16 +181,3 @@ def test_the_cache_is_bypassed_in_training_and_where_gradients_are_wanted():
         state = cache.eval().prefill(ids, model.empty(1))
         cache.prefill(ids, state)  # behind other tokens
     assert not model.training and (cache.bypassed, cache.bytes) == (3, 30 * TOKEN)
-
-
-def test_models_without_a_key_value_cache_raise_an_error():
-    LSTM, Transformer = model_class("lstm-lm"), model_class("transformer")
-    lstm = LSTM(LSTM.Config(vocab_size=9, d_model=4, layers=1))
-    sizes = dict(d_model=4, d_ff=4, heads=1, encoder_layers=1, decoder_layers=1)
-    with pytest.raises(ConfigError, match="not for RecurrentLanguageModel .Cells."):
-        PrefixCache(lstm)
-    for model in (Recurrent(), Transformer(Transformer.Config(vocab_size=9, **sizes))):
-        with pytest.raises(ConfigError, match=f"not for {type(model).__name__}"):
-            PrefixCache(model)
-    with pytest.raises(ConfigError, match="`budget_bytes` must be at least 1, but is 0"):
-        PrefixCache(MODEL, 0)

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from decoding_mocks import EOS, Recurrent, batch, sources
+from decoding_mocks import EOS, batch, sources
 
 from regard.decoding import (
-    Beam,
     Greedy,
     MinTokens,
     NoRepeatNGram,
@@ -21,7 +20,6 @@ from regard.decoding import (
     generate,
     options,
 )
-from regard.errors import ConfigError
 from regard.models import model_class
 from regard.models.protocols import Generator
 from regard.state import State
@@ -161,16 +159,3 @@ def test_streaming_with_a_draft_gives_the_tokens_of_generate():
     expected = [h for several in plan.run(model, rows) for h in several]
     assert [tokens.get(row, []) for row in range(len(expected))] == [h.tokens for h in expected]
     assert stream.results == plan.run(model, rows)
-
-
-def test_what_has_no_draft_raises_an_error():
-    for named, message in [
-        (dict(beams=4), "`beams` belongs to beam, but `prompt_lookup_num_tokens` to spec"),
-        (dict(method="greedy"), "belongs to speculative, but the method"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            options(prompt_lookup_num_tokens=3, **named)
-    with pytest.raises(ConfigError, match="the method is Beam"):
-        Speculative(Beam())
-    with pytest.raises(ConfigError, match="guessed wrong, which Recurrent cannot"):
-        generate(Recurrent(), batch([[5, 6]]), prompt_lookup_num_tokens=3)

@@ -61,7 +61,7 @@ def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, m
 
 
 def test_scores_are_those_of_the_published_model_on_its_fold():
-    found = regard.cross_validate(**OPTIONS, folds=4, validation={"eval_steps": 2})
+    found = regard.cross_validate(**OPTIONS, folds=2, validation={"eval_steps": 2})
     label_of = dict(zip(TEXTS, LABELS, strict=True))
     for run, accuracy in zip(found.runs, found.scores["accuracy"], strict=True):
         texts = validated(run)
@@ -103,23 +103,6 @@ def test_a_fold_is_the_training_with_that_fold_in_its_recipe(thirds):
     assert "[data.valid]\nfold = 2\nof = 3" in (alone.folder / "recipe.toml").read_text()
 
 
-def test_stratified_folds_have_every_label_equally_often():
-    found = regard.cross_validate(**OPTIONS, folds=5, stratified=True)
-    label_of = dict(zip(TEXTS, LABELS, strict=True))
-    assert all(
-        sorted(map(label_of.get, validated(run))) == ["no", "no", "yes", "yes"]
-        for run in found.runs
-    )
-
-
-def test_folds_by_group_keep_groups_together():
-    frame = FRAME.assign(author=[number % 7 for number in range(20)])
-    found = regard.cross_validate(**(OPTIONS | {"train": frame}), folds=3, group="author")
-    author_of = dict(zip(TEXTS, frame.author, strict=True))
-    folds = [{author_of[text] for text in validated(run)} for run in found.runs]
-    assert sum(map(len, folds)) == 7 == len(set.union(*folds))
-
-
 def test_folds_of_running_text_are_consecutive_lines():
     lines = [f"{text} ." for text in TEXTS * 2]
     found = regard.cross_validate(
@@ -135,7 +118,7 @@ def test_folds_of_running_text_are_consecutive_lines():
     assert {*found.scores} == {"loss", "perplexity"}
 
 
-@pytest.mark.parametrize("stop", [2, 5])
+@pytest.mark.parametrize("stop", [5])
 def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop, thirds, monkeypatch):
     steps, step = [], Loop.step
 

@@ -6,7 +6,6 @@ import json
 import re
 import time
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 from recipe_files import written
 from tiny_folders import folder
 
-from regard.data.batches import PairBatch, Sequences, StreamBatch
+from regard.data.batches import PairBatch, Sequences
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.experiments import estimate as estimating
 from regard.experiments.estimate import (
@@ -88,14 +87,6 @@ def test_the_flops_of_an_lstm_with_attention_equal_the_formula():
     decoder = t * (d * 4 * d + layers * 2 * d * 4 * d + 2 * d * d + 2 * s * d)
     wanted = 6 * rows * (encoder + bridge + keys + decoder + t * d * vocabulary)
     assert count(task, pairs(rows, s, t + 1))[:2] == (rows * t, wanted)
-
-
-def test_the_flops_of_a_recurrent_language_model_equal_the_formula():
-    rows, t, d, vocabulary = 3, 6, 8, 40
-    task = on_meta("language-modeling", "lstm-lm", vocabulary, d_model=d, layers=2)
-    tokens = torch.full((rows, t), 5)
-    found = count(task, StreamBatch(tokens, tokens, fresh=True))
-    assert found[:2] == (rows * t, 6 * rows * t * (2 * 8 * d * d + d * vocabulary))
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm-seq2seq"])
@@ -178,14 +169,6 @@ def test_the_recipes_of_new_models_are_estimated_without_their_data(name, monkey
         monkeypatch.setattr(estimating, "MAX_BYTES", 0)
     found = estimate(RECIPES / f"{name}.toml", measure=False)
     assert found.totals()["parameters"] > 0 and found.flops != 0
-
-
-def test_the_estimate_shows_the_memory_of_a_token_in_kilobytes(monkeypatch):
-    monkeypatch.delenv("WMT14", raising=False)
-    found = estimate(RECIPES / "wmt14-transformer-base.toml", measure=False)
-    kept = found.memory | {"activations": 300_000 * found.batch_tokens}
-    told = replace(found, memory=kept).text().splitlines()
-    assert ["a", "token", "300.0", "KB"] in [line.split() for line in told]
 
 
 def test_the_estimate_says_that_memory_is_too_small(monkeypatch, tmp_path):
@@ -316,27 +299,6 @@ def test_a_task_whose_targets_are_unknown_without_its_data_needs_them(start, tmp
         estimate(write(tmp_path, "tagging", start, data=False), measure=False)
 
 
-def test_a_new_model_is_estimated_by_its_data(tmp_path):
-    new = dict(
-        task="classification", data=dict(train="train.tsv", batch_size=4),
-        tokenizer=dict(kind="words", vocab_size=16), model=dict(name="bert", size="tiny"),
-        training=dict(max_steps=5),
-    )  # fmt: skip
-    recipe = written(tmp_path / "new.toml", new)
-    config = transformers.BertConfig(
-        vocab_size=16, hidden_size=128, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=512, num_labels=3,
-    )  # fmt: skip
-    wanted = transformers.BertForSequenceClassification(config).num_parameters()
-    (tmp_path / "train.tsv").write_text(data_of("classification")[1])
-    known = estimate(recipe, measure=False)
-    missing = 16 - int(known.vocabulary.split()[0])  # the text has fewer words than were allowed
-    assert known.totals()["parameters"] == wanted - 128 * missing
-    assert known.steps == 5 and known.model == "bert, size tiny"
-    assert [one.value for one in known.published] == [4.4e6]
-    assert estimate(recipe, ["model.layers=1"], measure=False).published == ()
-
-
 def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path):
     features = dict(model=dict(features=dict(layers=-1, d_model=8, lstm_layers=1)))
     found = estimate(write(tmp_path, "tagging", start, more=features), measure=False)
@@ -356,26 +318,6 @@ def test_a_frozen_encoder_has_no_backward_flops_and_no_gradients(start, tmp_path
     assert found.flops == ROWS * (2 * layers(tokens, tokens) + 6 * own)
     assert found.model == "features of bert, 2 layers of 16, started from small"
     assert "fewer of what is frozen" in found.text()
-
-
-def test_the_auxiliary_lm_loss_adds_its_flops(tmp_path):
-    start = folder(tmp_path / "small", "gpt2", "LMHeadModel")
-    more = dict(objective=dict(aux_lm_weight=0.5))
-    recipe = write(tmp_path, "classification", start, more=more)
-    both, alone = (
-        estimate(recipe, options, measure=False) for options in ((), ["objective.aux_lm_weight=0"])
-    )
-    config = transformers.AutoConfig.from_pretrained(start)
-    tokens = int(both.batch.split(", ")[1].split(")")[0])
-    vocabulary = config.vocab_size + 4  # start, delimiter, extract and padding are new
-    # Every piece but the first of a row is predicted.
-    assert both.flops - alone.flops == 6 * ROWS * (tokens - 1) * D * vocabulary
-    assert both.count == ROWS
-
-
-def test_multiple_choice_is_timed_by_questions(start, tmp_path):
-    found = estimate(write(tmp_path, "multiple-choice", start))
-    assert "of the 4 examples of a batch" in found.measured and found.seconds > 0
 
 
 def test_estimating_a_model_that_is_not_in_the_cache_downloads_nothing(
@@ -405,24 +347,6 @@ def test_estimating_a_model_that_is_not_in_the_cache_downloads_nothing(
         estimate(unset)
     with pytest.raises(CheckpointError, match="there is no such folder"):
         estimate(recipe, ["model.path=./nowhere/at/all"])
-
-
-PRETRAINING = dict(
-    task="masked-language-modeling",
-    data=dict(train=["none.txt"], max_length=32, batch_size=ROWS, mlm_probability=0.25),
-    tokenizer=dict(kind="wordpiece", vocab_size=60),
-    model=dict(name="bert", d_model=D, d_ff=FF, heads=2, layers=LAYERS, max_length=32),
-    training=dict(max_steps=3, gradient_accumulation_steps=2),
-)
-
-
-def test_masked_language_modeling_without_data_is_counted_by_its_formula(tmp_path):
-    found = estimate(written(tmp_path / "r.toml", PRETRAINING), measure=False)
-    tokens, chosen = 2 * ROWS * 32, 2 * ROWS * 8
-    blocks = LAYERS * (4 * D * D + 2 * D * FF + 2 * 32 * D)  # products of one token
-    words = int(found.vocabulary.split(" ")[0])
-    assert found.count == chosen and found.batch_tokens == tokens
-    assert found.flops == 6 * (tokens * blocks + chosen * (D * D + D * words))
 
 
 # ---- estimate gpt3
@@ -484,17 +408,6 @@ def test_175_billion_parameters_are_estimated_in_seconds():
     without_attention = totals["flops"] * (1 - found.attention_flops / found.flops)
     assert without_attention == pytest.approx(printed["FLOPs"], rel=2e-3)
     assert totals["memory_per_device"] == sum(found.shards.values()) < 100e9
-
-
-def test_attention_keeps_no_weights_for_the_backward_pass_as_fused_kernels_do():
-    base = ("model.layers=2", "model.d_model=64", "model.heads=2", "data.batch_size=1",
-            "training.activation_checkpointing=false")  # fmt: skip
-    short, long = (
-        asked(*base, f"data.sequence_length={length}").memory["activations"]
-        for length in (1024, 2048)
-    )
-    head = 4 * V * 64
-    assert long - head < 2.1 * (short - head)  # weights would make it almost four times as much
 
 
 OPTIONS = TrainingOptions(max_steps=1, optimizer=OptimizerOptions(name="adamw"))

@@ -334,13 +334,6 @@ def test_a_trial_that_fails_is_reported_and_the_others_go_on(folder, capsys):
         sweep_file(folder / "lm.toml", sgd, {RATE: [1e38]}, GRID, QUIET, folder / "all")
 
 
-def test_the_plan_names_steps_as_such(folder, capsys):
-    steps = ["training.max_steps=4"]
-    shown = RunOptions(executor="here")
-    sweep_file(folder / "lm.toml", steps, {RATE: [0.01]}, GRID, shown, folder / "steps")
-    assert "to the end: 1, 320 tokens or 4 steps each" in capsys.readouterr().err
-
-
 def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(study, "POLL_INTERVAL", 0.01)
     waiting = threading.Thread(target=study._wait_for_other_process, args=[tmp_path])
@@ -377,13 +370,6 @@ def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_pat
         sweep(folder / "lm.toml", param_space=over, out=tmp_path / "out", progress=False)
     assert told in str(refused.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_options_that_contradict_each_other_are_found_before_anything_runs(folder, tmp_path):
-    given = ['model={name="gpt", d_model=6, layers=1, heads=2, max_length=5}']
-    with pytest.raises(ConfigError, match=r"trial-02 \(model.heads=4\).*heads"):
-        sweep_file(folder / "lm.toml", given, {"model.heads": [2, 4]}, GRID, QUIET, tmp_path)
-    assert not list(tmp_path.glob("trial*"))
 
 
 def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder, tmp_path):

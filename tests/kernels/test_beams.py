@@ -74,8 +74,9 @@ def test_the_compiled_search_finds_the_hypotheses_of_the_stepwise_one(
     assert len(lengths) > 1  # the batch shrank
 
 
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
-@pytest.mark.parametrize("kind", ["fast", "older", "plain"])
+@pytest.mark.parametrize(
+    "kind, weights", [("fast", "int8"), ("older", "int8"), ("plain", "int8"), ("fast", "bfloat16")]
+)
 def test_the_compiled_search_equals_the_stepwise_one_with_every_instruction_set(
     use, searches, monkeypatch, kind, weights
 ):

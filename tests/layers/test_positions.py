@@ -39,11 +39,6 @@ def test_sinusoidal_positions_grow_on_demand_and_keep_their_type():
     assert layer(0).shape == (0, 8) and SinusoidalPositions(300)(280).shape == (280, 300)
 
 
-def test_sinusoids_of_an_odd_width_raise_an_error():
-    with pytest.raises(ValueError, match="`d_model` must be even .* but is 7"):
-        sinusoid(torch.arange(3), 7)
-
-
 def test_learned_positions_beyond_the_table_raise_an_error():
     layer = LearnedPositions(6, 4)
     assert torch.equal(layer(2, start=3), layer.vectors.weight[3:5])

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
-
 import numpy as np
-import pandas
 import pytest
 import sklearn.metrics
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from regard.errors import RegardError
 from regard.metrics.score import (
     ClassReport,
     MultiLabelReport,
@@ -53,27 +48,6 @@ def test_calibration_error_is_the_formula():
     assert calibration_error(confidence, right) == pytest.approx(expected, abs=1e-12)
     assert calibration_error(np.ones(4), np.ones(4, bool)) == 0.0
     assert calibration_error(np.zeros(0), np.zeros(0, bool)) == 0.0
-
-
-def test_a_report_is_json_and_needs_as_many_targets_as_predictions():
-    probabilities, targets = drawn(5)
-    facts = json.loads(json.dumps(ClassReport.of(probabilities, targets, LABELS).facts()))
-    assert facts["classes"][0]["label"] == "no" and facts["confusion"]["no"]
-    with pytest.raises(RegardError, match="5 predictions and 4 targets"):
-        ClassReport.of(probabilities, targets[:4], LABELS)
-
-
-def test_a_report_is_a_table_in_a_notebook_and_in_text():
-    probabilities, targets = drawn()
-    labels = ["no", "<b>yes</b>", "a & b", "perhaps not"]
-    report = ClassReport.of(probabilities, targets, labels)
-    (shown,) = pandas.read_html(io.StringIO(report._repr_html_()))
-    printed = pandas.read_csv(io.StringIO(str(report)), sep=r"\s{2,}", engine="python", nrows=4)
-    for table in (shown, printed):
-        assert list(table["label"]) == labels
-        np.testing.assert_allclose(table["F1"], [one.f1 for one in report.classes], atol=5e-4)
-        assert list(table["predicted"]) == [one.predicted for one in report.classes]
-    assert str(report).endswith(f"expected calibration error {report.calibration_error:.3f}")
 
 
 SETS = ["old", "warm", "never", "always", "rare"]
@@ -141,10 +115,3 @@ def test_the_best_threshold_without_any_target_is_a_half():
     assert MultiLabelReport.of(
         neighbours, np.array([[False, True]]), ["a", "b"], best
     ).subset_accuracy
-
-
-def test_no_examples_and_unequal_lengths_raise_an_error():
-    with pytest.raises(RegardError, match="nothing was added"):
-        MultiLabelReport.of(np.zeros((0, 2)), np.zeros((0, 2), bool), ["x", "y"], 0.5)
-    with pytest.raises(RegardError, match="as many predictions as targets"):
-        MultiLabelReport.of(np.zeros((3, 2)), np.zeros((2, 2), bool), ["x", "y"], 0.5)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regard.errors import RegardError
-from regard.metrics import F1, METRICS, Protocol, metric_class
-from regard.metrics.score import Score, Scores
+from regard.metrics import F1, METRICS, metric_class
 from regard.text.trees import read_trees
 
 LABELS = (["a", "b", "a", "a"], ["a", "a", "b", "a"])
@@ -48,24 +47,3 @@ def test_portions_give_the_score_of_all_and_what_is_no_pair_of_columns_is_an_err
             metric.add(*columns)
     assert metric.result() == each
     assert {*ROWS, "perplexity"} == {*METRICS}
-
-
-def test_scores_are_a_table_by_name():
-    scores = Scores([Score("one", 0.5, "count:3", 3), Score("two", 2.0, "", 1, 4)], ["text"])
-    assert dict(scores) == {"one": 0.5, "two": 2.0} and len(scores) == 2
-    assert str(scores) == "one = 0.50 count:3\ntwo = 2.0000"
-    assert scores.report is None is Scores([]).report and scores.outputs == ["text"]
-    with pytest.raises(KeyError, match="'three' is none of the scores: one, two"):
-        scores["three"]
-
-
-def test_protocols_say_how_a_text_was_read():
-    carried = Protocol(
-        "word", "words", segments=4, overlap=2, state="|bank:9", direction="backward"
-    )
-    assert carried.signature == (
-        "unit:word|tok:words|window:carried|segments:4|overlap:2|bank:9|direction:backward"
-    )
-    for stride, step in ((None, 8), (1, 1), (8, 8)):
-        protocol = Protocol("word", "words", window=8, stride=stride, segments=4)
-        assert protocol.signature == f"unit:word|tok:words|window:8|stride:{step}"

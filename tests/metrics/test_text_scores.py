@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import sacrebleu
 
-from regard.errors import ConfigError, RegardError
+from regard.errors import ConfigError
 from regard.metrics import BLEU, CHRF, METRICS, ROUGE, metric_class
 from regard.metrics.text import KINDS, longest_common
 
@@ -84,15 +84,6 @@ def test_bleu_with_several_references_equals_sacrebleu():
     assert found.value == expected.score and "nrefs:var" in found.signature
 
 
-def test_invalid_hypotheses_and_options_raise_errors():
-    for metric in (BLEU(), CHRF()):
-        with pytest.raises(RegardError, match="Text 0 must be a string, but is None"):
-            metric.add([None], ["a"])
-        with pytest.raises(RegardError, match="Text 0 has no reference"):
-            metric.add(["a"], [[]])
-    assert fed(BLEU(), [""], [""]).value == 0.0 == fed(CHRF(), [""], ["a"]).value
-
-
 def test_metrics_are_found_by_name_and_an_unknown_name_raises_an_error():
     assert metric_class("bleu") is BLEU
     assert all(metric_class(name) for name in METRICS)
@@ -153,16 +144,6 @@ def test_the_longest_common_subsequence_is_that_of_the_recursion():
     for _ in range(300):
         first, second = ("".join(draw.choices("abcd", k=draw.randint(0, 12))) for _ in range(2))
         assert longest_common(first, second) == recursive(first, second)
-
-
-def test_wrong_input_is_an_error():
-    with pytest.raises(RegardError, match="rouge1, rouge2, rougeL"):
-        ROUGE("rouge3")
-
-
-def test_texts_without_a_word_that_counts_are_a_warning():
-    with pytest.warns(UserWarning, match="words of a-z and 0-9 alone.*has none"):
-        ROUGE().add(["แมวนั่ง"], ["แมวนั่ง"])
 
 
 CAPTIONS = ["a dog runs on the grass", "two men talk", "", "A man's well-known dog , a dog !"]

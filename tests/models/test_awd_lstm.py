@@ -128,29 +128,6 @@ def test_a_variational_mask_is_the_same_at_all_steps_and_another_in_each_row_and
     assert drop(torch.ones(3, 0, 50)).shape == (3, 0, 50)
 
 
-def test_weights_are_dropped_once_for_a_pass():
-    layer = WeightDropLSTM(3, 4, 0.5).double().train()
-    x, zeros = torch.randn(2, 6, 3, dtype=torch.double), torch.zeros(2, 4, dtype=torch.double)
-    draws = []
-    layer.weight_dropout.register_forward_hook(lambda _, __, out: draws.append(out.detach()))
-    out, (hidden, cell) = layer(x, zeros, zeros)
-    assert len(draws) == 1
-    bias = layer.input.bias + layer.recurrent.bias
-    expected = lstm(x, [layer.input.weight, draws[0], bias], zeros, zeros)
-    torch.testing.assert_close((out, hidden, cell), expected)
-    layer(x, zeros, zeros)
-    assert not torch.equal(*draws)
-
-
-def test_the_output_is_tied_to_the_embedding_without_its_dropout():
-    m = model(embedding_dropout=0.9).train()
-    hidden = torch.randn(2, D, dtype=torch.double)
-    expected = hidden @ m.embedding.weight.T + m.head.bias
-    torch.testing.assert_close(m.head.logits(hidden), expected)
-    assert m.head.weight is m.embedding.weight
-    assert model(tied=False).head.weight is not model(tied=False).embedding.weight
-
-
 # ---- an encoder
 
 

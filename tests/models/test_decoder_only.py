@@ -143,14 +143,3 @@ def test_a_decoder_only_model_learns_to_translate_and_is_saved_and_loaded(traine
     regard.save(task, tmp_path / "saved")
     for again in (regard.load(trained.folder), regard.load(tmp_path / "saved")):
         assert again.generate(texts, beams=2) == task.generate(texts, beams=2)
-
-
-def test_attention_over_source_and_target_is_captured_with_its_words(trained):
-    with regard.look(trained.model) as seen:
-        found = trained.model.generate("a b c")
-    (recorded,) = [one for one in seen.passes if one.attentions]
-    words = [*"abc", "</s>", "<s>", *found.split()]
-    for attention in recorded.attentions.values():
-        assert attention.kind == "decoder"
-        assert attention.parts[0].shape == (1, 4, len(words), len(words))
-    assert [len(one) for one in recorded.target] == [len(words)]

@@ -388,7 +388,7 @@ def test_padding_and_batch_do_not_change_states(model):
     torch.testing.assert_close(hidden(model, target, wider), together, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pieces", [[1] * 7, [2, 1, 3, 1], [7], [3, 4]], ids=str)
+@pytest.mark.parametrize("pieces", [[1] * 7, [2, 1, 3, 1]], ids=str)
 def test_steps_equal_the_full_pass(model, pieces):
     state, first = start_decoding(model)
     assert first.shape == (3, 1)

@@ -9,13 +9,11 @@ import torch
 from regard.attention.selection import CHOICE_LOG_PROBS
 from regard.data.batches import Sequences
 from regard.data.images import RegionTable
-from regard.errors import ConfigError, RegardError
 from regard.models.show_attend_tell import (
     ATTENTION_WEIGHTS,
     ShowAttendTell,
     ShowAttendTellConfig,
 )
-from regard.models.transformer import RegionTransformerConfig
 
 V, REGION, D, WORD = 11, 6, 8, 5
 SMALL = dict(d_region=REGION, d_model=D, d_embedding=WORD, dropout=0.0)
@@ -115,16 +113,3 @@ def test_drawn_regions_depend_on_the_image_and_not_on_its_batch():
             alone = RegionTable(table.features[row : row + 1])
             found = model(alone.select([0]), Sequences.full(words)).hidden[0]
             torch.testing.assert_close(found, both[row])
-
-
-def test_wrong_options_and_sources_are_errors():
-    with pytest.raises(ConfigError, match="`attention` must be one of soft, hard"):
-        ShowAttendTellConfig(V, attention="none")
-    with pytest.raises(ConfigError, match="`expected_share` has no effect"):
-        ShowAttendTellConfig(V, expected_share=0.2)
-    with pytest.raises(ConfigError, match="`choice_seed` has no effect"):
-        ShowAttendTellConfig(V, choice_seed=2)
-    with pytest.raises(ConfigError, match="`source_vocab_size` has no effect"):
-        RegionTransformerConfig(V, source_vocab_size=9)
-    with pytest.raises(RegardError, match="reads regions of images"):
-        made().read(Sequences.full(torch.tensor([[4, 5]])))

@@ -8,7 +8,6 @@ import shutil
 import pytest
 import torch
 from their_encoder_decoders import (
-    assert_opens_there_and_here,
     assert_same_logits_and_gradients,
     batch,
     our_logits,
@@ -25,8 +24,6 @@ from regard.attention.relative import causal_bucket, two_sided_bucket
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.decoding.beam import Beam
-from regard.decoding.loop import Greedy
 from regard.models.roberta import Mpnet, MpnetConfig
 from regard.models.t5 import T5, T5Config, T5Encoder
 from regard.tasks.text_to_text import TextToText, source_prefix
@@ -81,37 +78,6 @@ def test_logits_and_gradients_equal_those_of_transformers(variant):
     ours = ours_of(model)
     assert type(ours) is T5 and ours.config.tied == (not untied)
     assert_same_logits_and_gradients(model, ours, kind, ROWS)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_exported_models_open_in_transformers_and_are_read_again_unchanged(variant, tmp_path):
-    kind, untied, options = VARIANTS[variant]
-    ours = ours_of(theirs(kind, untied, **options))
-    name = f"{'UMT5' if kind == 'umt5' else 'T5'}ForConditionalGeneration"
-    assert_opens_there_and_here(ours, tmp_path, name, ROWS)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("variant", ["t5", "t5-1.1", "umt5"])
-def test_greedy_and_beam_search_find_the_texts_of_transformers(variant):
-    kind, untied, options = VARIANTS[variant]
-    model = theirs(kind, untied, **options)
-    ours = ours_of(model)
-    source, _, _ = ROWS
-    for beams in (1, 4):
-        out = model.generate(
-            source.ids, attention_mask=source.keep.long(), num_beams=beams, max_new_tokens=12,
-            do_sample=False, num_return_sequences=beams, return_dict_in_generate=True,
-            output_scores=True, length_penalty=1.0, early_stopping=False,
-        )  # fmt: skip
-        method = Greedy(max_tokens=12) if beams == 1 else Beam(beams, n_best=4, max_tokens=12)
-        found = [one for several in method.run(ours, source) for one in several]
-        for one, row in zip(found, out.sequences[:, 1:].tolist(), strict=True):
-            end = row.index(1) if 1 in row else 12
-            assert one.tokens == row[:end]
-        if beams > 1:
-            scores = torch.tensor([one.score for one in found])
-            torch.testing.assert_close(scores, out.sequences_scores, atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_stands_where_transformers_has_it():

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from regard.attention.relative_attention import SegmentMemory
 from regard.checkpoints.formats import from_published, to_published
 from regard.checkpoints.formats.transformer_xl import XLNET
-from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
 from regard.errors import ConfigError, RegardError
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -178,32 +177,6 @@ def assert_same_gradients(ours: Any, model: nn.Module) -> None:
         torch.testing.assert_close(grad, named[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(mem_len=5), dict(mem_len=None), dict(mem_len=0), dict(mem_len=6, reuse_len=4),
-        dict(mem_len=7, attn_type="uni", same_length=True), dict(mem_len=9, bi_data=True),
-        dict(mem_len=4, clamp_len=3), dict(mem_len=3, use_mems_eval=False),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_memory_over_segments_of_unequal_lengths_equals_that_of_transformers(options):
-    model = theirs(**options)
-    ours, memory, mems = ours_of(model), None, None
-    for length, permutes in ((6, False), (9, True), (1, False), (4, True)):
-        batch, given = random_batch((length,) * 4), {}
-        if permutes:
-            batch, given = permuted(batch)
-        expected = ask(model, batch, mems=mems, **given)
-        found = ours.encode_segment(batch, memory)
-        torch.testing.assert_close(ours.head.logits(found.hidden), expected.logits, **SAME)
-        memory, mems = found.state, expected.mems
-        if options.get("use_mems_eval") is False:
-            assert memory is None and mems is None
-            continue
-        torch.testing.assert_close(memory.hidden, torch.stack(mems, 1).transpose(0, 2), **SAME)
-
-
 def test_gradients_with_memory_equal_those_of_transformers():
     model = theirs(mem_len=6, use_mems_train=True).train()
     ours = ours_of(model).train()
@@ -311,36 +284,6 @@ def test_summaries_equal_those_of_transformers(options):
 
 
 # ---------------------------------------------------------------------------- both ways
-
-
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_exported_models_open_in_transformers_and_are_read_again_unchanged(ending, tied, tmp_path):
-    output = ("tied" if tied else "own") if ending == "LMHeadModel" else "none"
-    config = XlnetConfig(
-        V, d_model=D, d_ff=20, heads=3, layers=2, activation="gelu-tanh", max_distance=4,
-        memory_length=7, reuse_len=2, memory_in_training=True, summary="mean",
-        summary_activation="linear", output=output, start_n_top=3, end_n_top=4,
-    )  # fmt: skip
-    ours: Any = Xlnet(config)
-    if ending != "LMHeadModel":
-        kind = ENDINGS[ending]
-        outputs = 1 if kind == "multiple_choice" else 3
-        ours = EncoderWithHeads(ours, {kind: ours.new_head(kind, outputs)} if kind else {})
-    ours = randomized(ours).eval()
-    published, tensors = to_published(ours)
-    (tmp_path / "config.json").write_text(json.dumps(published))
-    write_tensors(tmp_path / "model.safetensors", tensors)
-    kind = getattr(transformers, f"XLNet{ending}")
-    model, report = kind.from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    batch = random_batch((T, T))
-    expected = ask(model.eval(), batch).hidden_states[-1]
-    torch.testing.assert_close(body(ours).encode(batch), expected, **SAME)
-    back = from_published(published, read_tensors(tmp_path / "model.safetensors"))
-    assert back.config == config and type(back) is type(ours)
-    for name, tensor in weights(ours).items():
-        assert torch.equal(weights(back)[name], tensor), name
 
 
 def test_a_classifier_begun_from_a_language_model_keeps_the_bias_of_its_output():

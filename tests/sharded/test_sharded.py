@@ -338,31 +338,6 @@ def test_a_column_that_a_table_lacks_is_named_before_anything_is_written(
     assert row["label"] == "x" and row["prediction"] is not None
 
 
-def test_parts_whose_manifest_was_removed_are_never_taken_for_results(encoder, tmp_path):
-    source = written(tmp_path / "in.txt", sentences(20))
-    embed(encoder, source, tmp_path / "out")
-    (tmp_path / "out/manifest.json").unlink()
-    (tmp_path / "out/failed.jsonl").unlink()
-    other = written(tmp_path / "other.txt", sentences(20, seed=2))
-    with pytest.raises(ConfigError, match="was not written by this command"):
-        embed(encoder, other, tmp_path / "out")
-
-
-def test_a_model_without_the_verb_and_a_wrong_format_or_column_are_named(classifier, tmp_path):
-    source = written(tmp_path / "in.csv", ["text,number", "a cat,1"])
-    wrong: list[tuple[str, Path, dict[str, object]]] = [
-        ("which does not support translate. Use: regard", classifier, {"method": "translate"}),
-        ("predict writes no parts as 'csv'", classifier, {"format": "csv"}),
-        ("has no field 'body'", classifier, {"columns": "body"}),
-        ("`method` must be one of embed", classifier, {"method": "sing"}),
-        ("decodes nothing, so beams", classifier, {"beams": 3}),
-    ]
-    for number, (match, model, options) in enumerate(wrong):
-        verb = str(options.pop("method", "predict"))
-        with pytest.raises(RegardError, match=match):
-            computed(verb, model, source, tmp_path / str(number), **options)
-
-
 def test_values_that_a_parquet_column_cannot_hold_are_named(encoder, tmp_path):
     mixed = written(tmp_path / "mixed.jsonl", ['{"text": "a", "n": 1}', '{"text": "b", "n": "x"}'])
     with pytest.raises(RegardError, match=r"mixed.jsonl: field 'n' has values that one column"):

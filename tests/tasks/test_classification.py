@@ -17,7 +17,7 @@ import sklearn.metrics
 import sklearn.utils.class_weight
 import torch
 from recipe_files import trained, written
-from tiny_folders import ENCODERS, FAMILIES, GPTS, folder, their_scores
+from tiny_folders import FAMILIES, GPTS, folder, their_scores
 from torch.nn import functional as F
 
 import regard
@@ -81,21 +81,6 @@ def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
     assert task.labels == ("no", "maybe", "yes")
     rows = [[*answer.probabilities.values()] for answer in answers]
     np.testing.assert_allclose(task.predict_proba(PAIRS), rows, atol=1e-6)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, family):
-    folder(workdir / "start", family, "Model" if family in ENCODERS else "LMHeadModel")
-    task, _ = train("data.max_length=40")
-    theirs = their_scores(
-        "AutoModelForSequenceClassification", workdir / "run/model", FIRST, SECOND
-    )
-    config = json.loads((workdir / "run/model/config.json").read_text())
-    assert config["id2label"] == {"0": "maybe", "1": "no", "2": "yes"}
-    np.testing.assert_allclose(task.predict_proba(PAIRS), theirs.softmax(-1), atol=1e-5)
-    assert task.predict(PAIRS) == [config["id2label"][str(i)] for i in theirs.argmax(-1).tolist()]
-    theirs = their_scores("AutoModelForSequenceClassification", workdir / "run/model", FIRST)
-    np.testing.assert_allclose(task.predict_proba(FIRST), theirs.softmax(-1), atol=1e-5)
 
 
 # ---- labels ------------------------------------------------------------------------------------
@@ -188,14 +173,6 @@ def test_labels_with_one_name_are_told_apart_by_their_numbers(workdir):
 # ---- rows and batches --------------------------------------------------------------------------
 
 
-def test_texts_are_truncated_as_by_transformers(workdir):
-    task, long = runs.load(classifier(workdir)), "a " * 100
-    auto = "AutoModelForSequenceClassification"
-    their = their_scores(auto, workdir / "start", long, truncation=True, max_length=64)
-    (ours,) = task.predict([long], too_long="truncate", return_proba=True)
-    assert list(ours.probabilities.values()) == pytest.approx(their.softmax(-1)[0].tolist(), 1e-4)
-
-
 def test_the_rule_of_truncation_is_an_option_that_a_run_keeps(workdir):
     folder(workdir / "start", "bert", "Model")
     assert train()[0].input_format.truncation == "longest_first"
@@ -230,13 +207,6 @@ def test_the_loss_equals_cross_entropy(workdir, smoothing):
     task.module.eval()
     plain = F.cross_entropy(task.text_scores(task.parts.valid.inputs), task.parts.valid.targets)
     assert task.validate()["loss"] == pytest.approx(float(plain), rel=1e-5)
-
-
-def test_a_classifier_is_trained_without_validation_data(workdir):
-    folder(workdir / "start", "bert", "Model")
-    written("small.toml", RECIPE, dict(data=dict(valid=None)))
-    _, result = train(out="other")
-    assert result.scores == {} and result.best is None
 
 
 def test_nan_weights_give_nan_scores_and_raise_errors_when_predicting(workdir):

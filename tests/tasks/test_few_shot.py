@@ -16,7 +16,7 @@ from tiny_folders import folder
 import regard
 from regard.data.batches import Sequences
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, TextError
+from regard.errors import TextError
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.few_shot import (
@@ -243,31 +243,6 @@ def test_labels_indices_and_texts_are_answers():
     assert listed.questions([row, row | {"label": "0"}])[1].answer == "x"
 
 
-@pytest.mark.parametrize(
-    "template, rows, message",
-    [
-        (LABELS, [{"text": "a"}], "label"),
-        (LABELS, [{"sentence": "a", "label": 0}], "'text'"),
-        (LABELS, [{"text": "a", "label": 7}], "has the answer '7', but the choices are '0', '1'"),
-        (LABELS, [{"text": None, "label": 0}], "must be text, but is missing"),
-        (LABELS, [], "has not one row"),
-        (LISTED, [{"text": "a", "label": 0, "options": ["x"]}], "at least two choices"),
-    ],
-)
-def test_malformed_rows_are_named(template, rows, message):
-    with pytest.raises(DataError, match=message):
-        template.questions(rows)
-
-
-def test_a_choice_without_tokens_is_an_error():
-    tokenizer = train("wordpiece", [str(row) for row in ROWS], 120)  # drops marks without width
-    config = RecurrentConfig(tokenizer.vocab_size, d_model=8, layers=1)
-    task = TextGenerator(RecurrentLanguageModel(config), tokenizer)
-    row = {"text": "the ball is", "label": 1, "options": ["red", "\u200b"]}
-    with pytest.raises(TextError, match="Question 2 has .* none of the choice"):
-        few_shot_scores(task, [ROWS[0], row], LISTED)
-
-
 def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():
     tokenizer = train("words", ["the cat sat on the mat a dog ran"] * 2, 40)
     config = RecurrentConfig(tokenizer.vocab_size, d_model=8)
@@ -279,29 +254,6 @@ def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():
     known = {"text": "the cat sat on", "options": ["a dog", "a mat"], "label": 0}
     assert few_shot_scores(task, [known], LISTED)[0].signature.endswith("|count:1")
     assert "|count:2|ties:1" in few_shot_scores(task, [known, rows[0]], LISTED)[0].signature
-
-
-def test_wrong_templates_and_pools_are_errors(model):
-    task = regard.load(model)
-    for wrong in ("no field", "{", "{}"):
-        with pytest.raises(ConfigError, match="The template"):
-            PromptTemplate(wrong, "label")
-    for choices in ({}, {"0": "bad"}, {"0": "a", "1": "b", "2": "a"}):
-        with pytest.raises(ConfigError, match="`choices` must be at least two labels with a text"):
-            PromptTemplate("{text}", "label", choices)
-    for rows, shots, pool, message in (
-        (ROWS, 9, POOL, "is 9, but the pool has 5 examples other than"),
-        (POOL[:3], 3, POOL[:3], "is 3, but the pool has 3 examples|has 2"),
-        (ROWS, 1, None, "is 1, but the pool has 0 examples"),
-        (ROWS, -1, POOL, "must be at least 0"),
-    ):
-        with pytest.raises(ConfigError, match=f"`shots` {message}"):
-            few_shot_scores(task, rows, LABELS, shots=shots, pool=pool)
-    with pytest.raises(TextError, match="Question 2 has .* tokens, but 65 fit"):
-        few_shot_scores(task, [ROWS[0], {"text": "ball " * 90, "label": 0}], LABELS)
-    with pytest.raises(TextError, match="Question 1 has no tokens of the prompt"):
-        few_shot_scores(task, [{"text": "", "label": "x", "options": ["x", "y"]}],
-                        PromptTemplate("{text}", "label", "options"))  # fmt: skip
 
 
 def test_questions_are_answered_from_the_command_line(model, tmp_path):

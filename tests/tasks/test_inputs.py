@@ -15,12 +15,10 @@ import pytest
 import torch
 from every_task import ENCODER_DECODERS, MAKERS, task_of
 
-from regard.data.datasets.records import ChoiceQuestion
-from regard.errors import ConfigError, DataError, RegardError
+from regard.errors import ConfigError, RegardError
 
 pandas = pytest.importorskip("pandas")
 
-QUESTION = {"question": "who sat", "choices": ["the cat", "a mat"], "answer": 0}
 TEXTS = every_task.lines(12)
 # task -> the target of a row
 TARGETS = {
@@ -116,13 +114,6 @@ def test_numbered_columns_of_labels_are_still_read(tmp_path):
     named = type(plain)(plain.module, plain.tokenizer, labels=["a", "b", "c"])
     with pytest.raises(ConfigError, match="must name texts, and the labels all or none"):
         named.rows_to_evaluate([file], ["a", "b", "c"])
-
-
-@pytest.mark.parametrize("answer", [None, -1, 2])
-def test_a_question_without_a_right_answer_is_not_scored(answer):
-    questions = [QUESTION, ChoiceQuestion("", "who sat", ("the cat", "a mat"), answer)]
-    with pytest.raises(DataError, match="question 2 has the answer .*, which is none of its 2"):
-        task_named("multiple-choice").evaluate(questions)
 
 
 # ---- options and names of files

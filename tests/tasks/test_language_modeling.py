@@ -10,7 +10,6 @@ import copy
 import json
 import math
 import random
-import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -331,29 +330,6 @@ def test_options_beyond_the_context_raise_an_error_before_the_run_exists(workdir
 
 
 # ---- from elsewhere -----------------------------------------------------------------------------
-
-
-def test_a_folder_of_transformers_generates_its_texts(shared, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(2)
-    options = dict(n_embd=8, n_layer=2, n_head=2, n_positions=32, initializer_range=0.5)
-    theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**options)).eval()
-    theirs.save_pretrained(tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    vocabulary = shared("vocab/gpt2")
-    shutil.copy(vocabulary / "encoder.json", tmp_path / "vocab.json")
-    shutil.copy(vocabulary / "vocab.bpe", tmp_path / "merges.txt")
-    other = transformers.GPT2TokenizerFast.from_pretrained(tmp_path)
-    task = runs.load(tmp_path)
-    assert task.name == "language-modeling"
-    prompts = ["The quick", "", "Ünï©ode 🙂 is"]
-    found = task.generate(prompts, max_tokens=6)
-    for prompt, text in zip(prompts, found, strict=True):
-        ids = other(prompt or "<|endoftext|>", return_tensors="pt").input_ids
-        wanted = theirs.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
-        assert text == other.decode(wanted[0], skip_special_tokens=True)
-    pieces = list(task.stream("The quick", max_tokens=6))
-    assert "The quick" + "".join(pieces) == found[0]
 
 
 # ------------------------------------------------------------------- text larger than memory

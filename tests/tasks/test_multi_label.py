@@ -184,13 +184,6 @@ def test_the_loss_is_the_naive_binary_cross_entropy(start, weights):
     assert count == len(batch) and float(total) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("goal", ["macro-f1", "subset-accuracy"])
-def test_the_goal_selects_the_best_weights(start, goal):
-    run = train(goal=goal, epochs=5)
-    history = [event[f"valid/{goal}"] for event in run.history if f"valid/{goal}" in event]
-    assert len(history) == 5 and run.result.best == max(history)
-
-
 def test_the_threshold_is_fixed_or_fitted_on_the_validation_data(start):
     assert regard.load(train(threshold=0.3).folder).threshold == 0.3
     run = train(threshold="fitted", valid=LISTS, epochs=2, validation={"eval_steps": 2})

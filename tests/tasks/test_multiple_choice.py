@@ -92,14 +92,6 @@ def test_transformers_gives_the_same_probabilities_from_a_saved_folder(workdir, 
         )
 
 
-@pytest.mark.parametrize("family", ENCODERS)
-def test_a_folder_of_transformers_gives_its_probabilities(workdir, family):
-    task = runs.load(start(workdir, family, head=True))
-    for one, answer in zip(QUESTIONS, task.predict(QUESTIONS, return_proba=True), strict=True):
-        theirs = their_answers(workdir / "start", one, family)
-        assert torch.allclose(theirs, torch.tensor(answer.probabilities), atol=1e-5)
-
-
 def test_loss_and_accuracy_equal_those_of_transformers(workdir):
     start(workdir, "bert", head=True)
     task = runs.plan(runs.read_recipe("small.toml")).task

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.data.datasets.annotated import read_treebank
-from regard.errors import DataError, RegardError, TextError
+from regard.errors import DataError, TextError
 from regard.metrics.brackets import BracketF1
 from regard.models.bert import Bert
 from regard.models.encoder_with_heads import EncoderWithHeads, new_head
@@ -165,23 +165,6 @@ def test_a_training_sentence_that_is_too_long_is_left_out_with_a_note(tmp_path, 
 )
 def test_sentences_have_the_words_of_the_treebank(text, words):
     assert " ".join(Sentence.of(text).words) == words
-
-
-def test_errors_name_the_text_or_the_line(tmp_path, files):
-    task = tiny()
-    with pytest.raises(TextError, match="Text 2 has no word"):
-        task.predict(["a", " "], return_proba=True)
-    with pytest.raises(TextError, match="Text 2 has 400,000 words, more than 2,000 for"):
-        task.predict(["a", "a " * 400_000], return_proba=True)
-    with pytest.raises(RegardError, match="`n_best` must be at least 1"):
-        task.predict(["a"], n_best=0, return_proba=True)
-    files.write_text(TREES + "( (S (NN a\n")
-    with pytest.raises(DataError, match=r"trees.mrg:8: 4 brackets|trees.mrg:8: 3 brackets"):
-        list(read_treebank(files))
-    with pytest.raises(DataError, match="<list>:2: must be brackets"):
-        list(read_treebank(["(S (NN a))", 3]))
-    with pytest.raises(DataError, match="must be one tree, but is 2"):
-        list(read_treebank(["(S (NN a)) (S (NN b))"]))
 
 
 def test_the_score_of_evaluate_is_that_of_the_predicted_trees():

@@ -242,18 +242,6 @@ def test_answers_are_parts_of_their_context_in_any_batch(folder, roberta, pairs)
             assert alone.no_answer == pytest.approx(answer.no_answer, abs=1e-5)
 
 
-def test_predict_takes_a_pair_or_a_list_of_pairs(folder):
-    task = both(folder)[0]
-    pair = PAIRS[1]
-    one = task.predict(pair)
-    assert task.predict([pair]) == [one] and task.predict([list(pair)]) == [one]
-    assert task.answer(*pair).text == one == str(task.answer(*pair))
-    assert len(task.answer(*pair).best) == 20
-    for wrong in (["who?"], [("who?", 3)], [("a", "b", "c")]):
-        with pytest.raises(RegardError, match="question and its context.* Give pairs"):
-            task.predict(wrong)
-
-
 def test_a_question_that_is_too_long_raises_an_error_or_is_truncated(folder):
     task = both(folder)[0]
     long = "who sat in the hat? " * 9

@@ -60,15 +60,6 @@ def test_transformers_gives_the_same_numbers_from_a_saved_folder(workdir, family
     assert task.name == "regression" and isinstance(task.predict(PAIRS[0]), float)
 
 
-def test_a_folder_of_transformers_with_one_output_is_a_regression(workdir):
-    options = {"num_labels": 1, "problem_type": "regression"}
-    folder(workdir / "start", "roberta", "ForSequenceClassification", **options)
-    task = runs.load("start")
-    theirs = their_scores("AutoModelForSequenceClassification", workdir / "start", FIRST)
-    assert task.name == "regression"
-    assert task.predict(FIRST) == pytest.approx(theirs[:, 0].tolist(), abs=1e-5)
-
-
 def test_scores_equal_the_correlations_of_scipy_and_the_squared_error(workdir):
     folder(workdir / "start", "bert", "Model")
     task, result = train()
@@ -146,12 +137,3 @@ def test_a_cross_encoder_applies_its_activation(workdir, fields):
     again = theirs.CrossEncoder(str(workdir / "saved"), device="cpu").predict(PAIRS)
     assert again == pytest.approx(expected, abs=1e-5)
     assert runs.load(workdir / "saved").predict(PAIRS) == pytest.approx(expected.tolist(), abs=1e-5)
-
-
-def test_another_activation_of_a_cross_encoder_raises_an_error(workdir):
-    start = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=1)
-    config = json.loads((start / "config.json").read_text())
-    other = {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Tanh"}
-    (start / "config.json").write_text(json.dumps(config | other))
-    with pytest.raises(ConfigError, match="must be Sigmoid or Identity of torch"):
-        runs.load(start)

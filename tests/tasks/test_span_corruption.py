@@ -11,10 +11,8 @@ import pytest
 from recipe_files import planned, written
 
 import regard
-from regard.errors import ConfigError
 from regard.models.t5 import T5
-from regard.tasks.span_corruption import SpanCorruption, sentinels_of
-from regard.text import train
+from regard.tasks.span_corruption import SpanCorruption
 
 WORDS = "the old cat sat on a warm mat and was sleeping in the sun".split()
 RECIPE = dict(
@@ -64,8 +62,3 @@ def test_texts_with_names_of_sentinels_take_none_away(here, kind):
     assert len({*task.sentinels}) == 8
     for number, sentinel in enumerate(task.sentinels):
         assert task.tokenizer.encode(f"a <extra_id_{number}> b").ids.count(sentinel) == 1
-
-
-def test_a_tokenizer_without_sentinels_is_an_error():
-    with pytest.raises(ConfigError, match="needs a tokenizer with sentinels, <extra_id_0>"):
-        sentinels_of(train("words", ["a b"], 10))

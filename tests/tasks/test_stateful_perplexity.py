@@ -19,9 +19,8 @@ from regard.checkpoints.store import read_folder
 from regard.data.lm_streams import ParallelStreams
 from regard.data.readers import open_table
 from regard.data.token_arrays import TokenArray
-from regard.errors import ConfigError, TextError, TextTooLong
+from regard.errors import TextError, TextTooLong
 from regard.experiments import runs
-from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.xlnet import Xlnet
@@ -185,21 +184,6 @@ def test_transformer_xl_is_evaluated_with_a_target_length_a_memory_and_a_clamp(t
     expected += f"|max_distance:{clamp}" if clamp else ""
     assert f"|window:carried|{expected}|count" in found.signature
     assert task.module.config.memory_length == 9 and not task.module.training
-
-
-def test_options_of_a_memory_are_rejected_by_models_that_have_none(tokenizer):
-    model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8))
-    task = TextGenerator(model, tokenizer, format="lines")
-    with pytest.raises(ConfigError, match="RecurrentLanguageModel has no memory whose length"):
-        task.evaluate(lines(3), memory_length=5)
-    with pytest.raises(
-        ConfigError, match="must be a neural cache with `neural_cache`, its positions"
-    ):
-        task.evaluate(lines(3), neural_cache_theta=0.5)
-    config = GPT2.Config(tokenizer.vocab_size, d_model=8, heads=2, layers=1, max_length=8)
-    task = TextGenerator(GPT2(config), tokenizer, format="lines")
-    with pytest.raises(ConfigError, match="`neural_cache` is for a model that carries a state"):
-        task.evaluate(lines(3), neural_cache=5)
 
 
 def xlnet(tokenizer) -> TextGenerator:

@@ -10,16 +10,9 @@ import pytest
 import tokenizers
 import torch
 
-import regard
 from regard.checkpoints.formats import to_published
-from regard.decoding.generation_config import save
-from regard.decoding.loop import Greedy
-from regard.decoding.streaming import StopSequences
-from regard.errors import ConfigError
 from regard.models.gpt2 import GPT2
-from regard.models.transformer import Transformer
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.pair_tasks import Translator
 from regard.text import Tokenizer, train
 
 TEXT = "the cat sat on the mat. and the dog ran to the old house, by the sea!\n" * 6
@@ -144,19 +137,3 @@ def test_a_stopped_text_is_finished_and_does_not_warn(task, options):
         (found,) = task.hypotheses(PROMPTS[:1], stop=stops, **options)
     assert all(one.finished for one in found)
     assert task.spelled(PROMPTS[:1], [found]) == [[PROMPTS[0]] * len(found)]
-
-
-def test_wrong_stops_are_errors(task, tokenizer):
-    for wrong in ("", ["a", ""], [3], 3, [None], "\ud800"):
-        with pytest.raises(ConfigError, match="must be a non-empty text, but one is"):
-            task.generate("the", stop=wrong)
-    size = tokenizer.vocab_size
-    config = Transformer.Config(size, d_model=16, heads=2, encoder_layers=1, d_ff=16)
-    with pytest.raises(ConfigError, match="There is no option `stop`"):
-        Translator(Transformer(config).eval(), tokenizer).translate(["the cat"], stop="a")
-    method = Greedy(ends=(StopSequences(tokenizer, ("a",)),))
-    with pytest.raises(ConfigError, match="cannot be stored"):
-        save(method, "generation_config.json")
-    with pytest.raises(ConfigError, match="which only greedy search"):
-        regard.decoding.with_options(method, beams=2)
-    assert regard.decoding.with_options(method, temperature=0.5).ends == method.ends

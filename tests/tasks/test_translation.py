@@ -297,30 +297,6 @@ def test_generation_config_overrides_the_decoder_start_token(tmp_path):
         regard.load(tmp_path)
 
 
-def test_a_tokenizer_without_eos_token_raises_an_error(tmp_path):
-    marian(tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps(config | {"eos_token": None}))
-    with pytest.raises(ConfigError, match="a token that ends a sentence"):
-        regard.load(tmp_path).translate("ab")
-
-
-def test_a_published_translator_is_trained_further_with_its_own_tokenizer(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    marian(tmp_path / "start")
-    before = regard.load("start", device="cpu")
-    pairs = [(text, text) for text in LETTERS] * 4
-    run = regard.train(
-        task="translation", model="start", train=pairs, valid=0.25, epochs=2, learning_rate=1e-2,
-            schedule={"name": "constant"},
-        progress=False,
-    )  # fmt: skip
-    assert run.model.tokenizer.fingerprint() == before.tokenizer.fingerprint()
-    assert run.result.step > 0 and run.scores["loss"] is not None
-    assert not torch.equal(run.model.module.embedding.weight, before.module.embedding.weight)
-
-
 # ---- source embedding
 
 EMBEDDED = [*ENGLISH, "a", ""]

@@ -9,11 +9,9 @@ from hard_texts import HARD, texts
 from hypothesis import given, settings
 
 from regard import text
-from regard.errors import ConfigError
-from regard.text import explain, wordpiece
+from regard.text import explain
 
 LECTURE_E = {"old": 7, "older": 3, "finest": 9, "lowest": 4}
-LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 
 # The tables of the lecture as printed there: token -> frequency, after each number of merges.
 CHARACTERS = dict(zip("</w> o l d e r f i n s t w".split(), [23, 14, 14, 10, 16, 3, 9, 9, 9, 13, 13, 4]))  # noqa: B905, E501  # fmt: skip
@@ -50,60 +48,11 @@ def test_the_last_table_is_rendered_as_in_the_lecture():
         assert line in shown
 
 
-def test_the_words_after_each_merge_equal_those_of_the_other_lecture():
-    steps = explain.training(LECTURE_A, 4).iterations
-    assert steps[0].words == {
-        "l o w </w>": 5,
-        "l o w e r </w>": 2,
-        "n e w e s t </w>": 6,
-        "w i d e s t </w>": 3,
-    }
-    assert steps[2].words == {
-        "l o w </w>": 5,
-        "l o w e r </w>": 2,
-        "n e w est </w>": 6,
-        "w i d est </w>": 3,
-    }
-    assert [(m.symbol, m.count) for m in explain.training(LECTURE_A, 4).merges][1::2] == [
-        ("est", 9),
-        ("lo", 7),
-    ]
-
-
 def test_frequencies_equal_a_recount_after_every_merge():
     for step in explain.training(LECTURE_E, 15).iterations:
         symbols = [(s, count) for word, count in step.words.items() for s in word.split()]
         for row in step.rows:
             assert row.frequency == sum(count for s, count in symbols if s == row.token)
-
-
-def test_the_likelihood_table_shows_counts_and_scores():
-    words = {"hug": 10, "pug": 5, "pun": 12, "bun": 4, "hugs": 5}
-    assert "##g ##s  ##gs    5 / (20 * 5) = 0.05" in explain.render(explain.likelihood(words, 1))
-
-
-def test_tables_say_what_is_equal_and_leave_out_the_middle_of_long_rows():
-    shown = explain.render(explain.training({"ab": 2, "cd": 2, "ce": 1}, 2)).split("\n\n")
-    assert "Iteration 1: c + d -> cd  (count 2" not in shown[1]
-    assert "(count 2, the first read of 4 equal pairs)" in shown[1]
-    assert "(count 2)" in explain.render(explain.training({"a": 2, "bc": 1}, 1))
-    for length, middle in ((8, "abcd abc"), (9, "… abcd abc")):
-        steps = tuple(wordpiece.longest_match("abcdefghi"[:length], ()))
-        word = explain.MatchedWord("x", steps, ())
-        assert middle in explain.render(word) and ("…" in explain.render(word)) == (length > 8)
-    for words, merges, problem in (({}, 1, "at least one word"), ({"a": 1}, 0, "`merges` must be")):
-        for table in (explain.training, explain.likelihood):
-            with pytest.raises(ConfigError, match=problem):
-                table(words, merges)
-    assert len(explain.training({"a": 1}, 1).merges) == len(explain.likelihood({"ab": 1}, 1).merges)
-
-
-@pytest.mark.parametrize("length", [99, 100, 101])
-def test_a_word_that_is_too_long_is_unknown_as_a_whole(length):
-    line = "low" * 33 + "l" * (length - 99)
-    (word,) = explain.encoding(trained("wordpiece"), line)
-    assert list(word.tokens) == trained("wordpiece").encode(line).tokens
-    assert (word.tokens == ("<unk>",)) == (length > 100)
 
 
 @cache

@@ -197,19 +197,6 @@ def test_trained_tokenizers_are_the_same_each_time_and_keep_every_covered_charac
     assert fewer.unk_id in fewer.encode("z").ids
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"character_coverage": 0}, "character_coverage"),
-        ({"split": "gpt2"}, "split"),
-        ({"special_tokens": ["<pad>"]}, "<unk>"),
-    ],
-)
-def test_options_out_of_range_are_named(options, message):
-    with pytest.raises(ConfigError, match=message):
-        text.train("unigram", LINES, 60, **options)
-
-
 @pytest.mark.parametrize(("coverage", "characters"), [(0.98, 1), (0.985, 2), (0.99, 2), (1.0, 3)])
 def test_the_least_vocabulary_holds_the_space_and_the_covered_characters(coverage, characters):
     line, least = ["a" * 98 + "b" + "c"], 4 + 1 + characters

@@ -19,15 +19,6 @@ def closed(**options) -> Tokenizer:
     return train("words", TEXTS, vocab_size=8, **options)  # four special tokens and four words
 
 
-def test_ids_that_were_never_given_raise_an_error():
-    tokenizer = OpenVocabulary.of(closed())
-    for wrong in (tokenizer.vocab_size, -1):
-        with pytest.raises(RegardError, match="`id` must be an id below"):
-            tokenizer.token(wrong)
-    with pytest.raises(RegardError, match="ids must lie in"):
-        tokenizer.decode([-1])
-
-
 @pytest.mark.parametrize("open_", [False, True])
 def test_ids_of_every_kind_decode_alike_and_others_are_errors(open_):
     tokenizer = OpenVocabulary.of(closed()) if open_ else closed()

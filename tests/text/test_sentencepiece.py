@@ -136,19 +136,6 @@ def test_decoding_equals_sentencepiece_but_for_unknown_characters(trained, name)
             assert ours.decode(ids) == theirs.decode(ids)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
-def test_models_of_another_type_are_rejected_by_name(trained, kind):
-    path = trained(f"type-{kind}", model_type=kind)
-    with pytest.raises(DataError, match=f"of the type {kind}, but only unigram"):
-        Tokenizer.load(path)
-
-
-def test_spaces_at_the_end_of_words_are_rejected_by_name(trained):
-    path = trained("suffix", treat_whitespace_as_suffix=True)
-    with pytest.raises(DataError, match="treat_whitespace_as_suffix = true"):
-        Tokenizer.load(path)
-
-
 def test_fields_of_any_size_that_are_not_known_are_skipped(trained):
     path = trained("default")
     content, known = path.read_bytes(), read(path)

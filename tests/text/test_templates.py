@@ -17,9 +17,8 @@ from tokenizers.processors import (
     TemplateProcessing,
 )
 
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import ConfigError
 from regard.text import Tokenizer
-from regard.text.compatibility import check_tokenizer
 from regard.text.templates import Template
 
 SPECIALS = ["[CLS]", "[SEP]", "<s>", "</s>", "a:b", "$A", "$", "::", "[x y]", "%0", "#"]
@@ -150,21 +149,3 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat"]
 def tokenizer(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
     return Tokenizer.load(tmp_path)
-
-
-def test_ids_beyond_the_vocabulary_raise_an_error_naming_the_last_token(tokenizer):
-    with pytest.raises(CheckpointError, match=r"go up to 6 \('cat'\).*`vocab_size` 6"):
-        check_tokenizer(tokenizer, {"vocab_size": 6})
-
-
-@pytest.mark.parametrize("role", ["pad", "mask", "cls", "sep", "unk"])
-def test_an_ordinary_token_with_a_special_id_of_the_model_raises_an_error(tokenizer, role):
-    with pytest.raises(CheckpointError, match=f"`{role}_token_id` 5.*ordinary token 'the'"):
-        check_tokenizer(tokenizer, {"vocab_size": 7, f"{role}_token_id": 5})
-
-
-def test_exchanged_special_tokens_give_a_warning(tokenizer):
-    with pytest.warns(
-        UserWarning, match=r"`pad_token_id` 2, but .* pad token '\[PAD\]' has the id 0"
-    ):
-        check_tokenizer(tokenizer, {"vocab_size": 7, "pad_token_id": 2})

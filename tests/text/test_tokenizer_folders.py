@@ -81,20 +81,6 @@ def bert(folder, lowercase=False, **config):
     return written(folder, {"tokenizer.json": content, "tokenizer_config.json": config})
 
 
-def test_the_class_decides_the_parts_of_a_file(tmp_path):
-    folder = bert(tmp_path / "bert")
-    assert Tokenizer.load(folder).words("A") == ["a"]
-    assert Tokenizer.load(bert(folder, do_lower_case=False)).words("A") == ["A"]
-    plain = bert(folder, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)
-    assert Tokenizer.load(plain).words("A") == ["A"]
-
-
-def test_a_file_for_another_model_type_than_its_class_is_used_with_a_warning(tmp_path):
-    folder = bert(tmp_path / "bert", tokenizer_class="GPT2Tokenizer")
-    with pytest.warns(UserWarning, match="GPT2Tokenizer is for a model of type BPE, but the file"):
-        assert Tokenizer.load(folder).words("A") == ["A"]
-
-
 def test_tokens_beyond_the_models_vocabulary_are_left_out_with_a_warning(tmp_path):
     size = len(WORDPIECES)
     folder = bert(tmp_path / "bert", do_lower_case=False, additional_special_tokens=["<a>", "<b>"])

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 
 from regard import text
 from regard.decoding.streaming import IncrementalDetokenizer
-from regard.errors import ConfigError, RegardError
 
 LINES = [
     "the cat sat on the mat, and the dog sat on the log.",
@@ -138,18 +137,6 @@ def test_unk_in_the_training_texts_leaves_no_gap_in_the_ids():
 # ---- options
 
 
-def test_preprocessing_options_are_applied():
-    lower = text.train("words", ["Ärger ärger CAFÉ"], 20, lowercase=True, strip_accents=True)
-    assert lower.encode("ÄRGER café").tokens == ["arger", "cafe"]
-    assert text.train("words", ["Ä ä"], 20).encode("ä Ä A").tokens == ["ä", "Ä", "<unk>"]
-    composed = text.train("characters", ["é"], 20, unicode_form="nfc")
-    assert composed.encode("e\u0301").tokens == ["é"]
-    tight = text.train("words", ["a,b"], 20, split="punctuation")
-    assert tight.encode("a,b").tokens == ["a", ",", "b"]
-    spaced = text.train("byte-bpe", ["ab ab"] * 9, 300, split="gpt2-prefix")
-    assert spaced.encode("ab").ids == spaced.encode(" ab").ids
-
-
 @pytest.mark.parametrize("kind", [*SUBWORDS, "words", "characters"])
 def test_what_occurs_as_often_as_the_least_frequency_is_a_token(kind):
     lines, whole = ["xyz"] * 3, {"words": "xyz", "characters": "x"}.get(kind, "xy")
@@ -201,43 +188,6 @@ def test_the_fingerprint_depends_only_on_what_changes_ids(tmp_path):
 
 
 # ---- refusals
-
-
-@pytest.mark.parametrize("kind", [*SUBWORDS, "characters"])
-def test_a_too_small_vocabulary_raises_an_error_with_the_minimum(kind):
-    with pytest.raises(ConfigError, match=r"must be at least \d+ \(4 special tok") as refusal:
-        text.train(kind, LINES, 20)
-    minimum = int(re.search(r"at least (\d+)", str(refusal.value))[1])
-    assert text.train(kind, LINES, minimum).vocab_size == minimum
-    with pytest.raises(ConfigError, match=f"at least {minimum}"):
-        text.train(kind, LINES, minimum - 1)
-
-
-def test_invalid_training_arguments_raise_errors():
-    with pytest.raises(ConfigError, match="`vocab_size` must be at least 5"):
-        text.train("words", LINES, 4)
-    with pytest.raises(ConfigError, match="must hold <unk>"):
-        text.train("words", LINES, 40, ["<pad>"])
-    with pytest.raises(ConfigError, match="`special_tokens` must be different"):
-        text.train("words", LINES, 40, ["<unk>", "<unk>"])
-    with pytest.raises(RegardError, match="`blank` is not a role"):
-        text.train("words", LINES, 40, ["<unk>"], roles={"blank": "<unk>"})
-    with pytest.raises(ConfigError, match="but is one str"):
-        text.train("words", "the cat", 40)
-    with pytest.raises(RegardError, match="at least one text"):
-        text.train("byte-bpe", [], 400)
-
-
-def test_ids_outside_the_vocabulary_raise_errors():
-    tokenizer = trained("words")
-    size = tokenizer.vocab_size
-    with pytest.raises(RegardError, match=f"in \\[0, {size}\\), but one is -1"):
-        tokenizer.decode([5, -1])
-    for wrong in (-1, size):
-        with pytest.raises(RegardError, match="`id` must be"):
-            tokenizer.token(wrong)
-    with pytest.raises(RegardError, match="'zebra' is not in the vocabulary"):
-        tokenizer.id("zebra")
 
 
 def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):

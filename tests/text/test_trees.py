@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from regard.errors import RegardError
 from regard.text.trees import (
     ConstituencyTree,
-    TreeError,
     chains,
     from_linearized,
     linearized,
@@ -89,27 +88,6 @@ def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
                 labels += any(set("-=|") & set(label) for _, _, label in tree.spans())
             count += len(trees)
     assert count == 3914 and not labels
-
-
-@pytest.mark.parametrize(
-    "brackets, line, problem",
-    [
-        ("(S\n(NN a)", 2, "1 brackets are not closed"),
-        ("\na", 2, "'a' stands outside of all brackets"),
-        ("(S (NN a))\n)", 2, "'\\)' stands outside of all brackets"),
-        ("(NN a b)", 1, "'b' must be written as \\(TAG WORD\\)"),
-        ("(NP (DT the)\nboard)", 2, "'board' must be written"),
-        ("(NN a (B c))", 1, "'a' must be written"),
-        ("(S (NP ))", 1, r"the bracket \(NP\) is empty"),
-        ("()", 1, r"the bracket \(\) is empty"),
-        ("((a) b)", 1, r"the bracket \(a\) is empty"),
-        ("(X " * 400 + "(N a)", 1, "more than 400 brackets are inside each other"),
-    ],
-)
-def test_errors_name_line_and_problem(brackets, line, problem):
-    with pytest.raises(TreeError, match=f"line {line}: .*{problem}") as raised:
-        read_trees(brackets)
-    assert raised.value.line == line
 
 
 @pytest.mark.parametrize(

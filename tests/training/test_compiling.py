@@ -150,13 +150,6 @@ def test_a_run_with_compiled_blocks_resumes_in_every_bit(anywhere, tmp_path, mon
     assert [event["step"] for event in events if "train/loss" in event] == [1, 2, 3, 4]
 
 
-def test_compiling_on_a_cpu_or_without_blocks_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="`compile` is for a GPU, .* Leave it out: compile=false"):
-        trained(tmp_path / "a", 1, compile=True)
-    with pytest.raises(ConfigError, match="`compile` is for models that are made of blocks"):
-        compiling.compiled_blocks(torch.nn.Linear(2, 2), torch.device("cuda"))
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 def test_a_gpu_trains_the_same_with_compiled_blocks(tmp_path):
     losses = []

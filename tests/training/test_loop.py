@@ -237,13 +237,6 @@ def test_a_loss_that_is_not_finite_raises_an_error_before_the_update(tmp_path, v
     assert [e["step"] for e in events(tmp_path)] == [4, 6, 8]
 
 
-def test_a_goal_that_is_not_among_the_scores_is_an_error(tmp_path):
-    task = Toy()
-    task.goal = ("bleu", "max")
-    with pytest.raises(ConfigError, match=r"validation's scores \(loss\), but is 'bleu'"):
-        train(task, options(), tmp_path, progress=False)
-
-
 def test_a_mean_of_checkpoints_needs_checkpoints():
     message = "`save_steps` of the checkpoints? options must be at least 1"
     with pytest.raises(ConfigError, match=message):

@@ -7,7 +7,6 @@ import torch
 from toy import Toy
 
 from regard import ops
-from regard.errors import ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.recurrent import AwdLstm, AwdLstmConfig
 from regard.ops import WeightCopies, cast, weight_copies
@@ -21,7 +20,7 @@ from regard.training.optimizers import (
     trained,
 )
 from regard.training.optimizers import gradients as gradients_of
-from regard.training.options import OptimizerOptions, TrainingOptions
+from regard.training.options import OptimizerOptions
 
 
 def undecayed(model):
@@ -142,21 +141,3 @@ def test_the_groups_of_a_classifier_are_embedding_layers_and_head():
         {"encoder.last.input", "encoder.last.recurrent"},
         {"heads.classes.inner", "heads.classes.output"},
     ]  # fmt: skip
-
-
-def test_the_groups_of_a_language_model_end_with_the_tied_output():
-    """As fastai's `awd_lstm_lm_split`: the embedding is the output's matrix."""
-    groups = [set(group) for group in layer_groups(classifier().encoder)]
-    assert groups[-1] == {"embedding.weight", "head.bias"} and len(groups) == 4
-    assert all(name.startswith("layers.0") for name in groups[0])
-
-
-def test_a_model_without_layers_raises_an_error():
-    for chosen in (
-        dict(optimizer=OptimizerOptions(layerwise_lr_decay=0.385)),
-        dict(gradual_unfreezing_interval=1),
-    ):
-        with pytest.raises(ConfigError, match="has no layers with rates of their own"):
-            from regard.training.steps import GrowingRate
-
-            GrowingRate(Toy(), TrainingOptions(max_steps=9, **chosen))

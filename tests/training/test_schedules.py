@@ -15,7 +15,6 @@ from regard.training.optimizers import (
     inverse_square_root,
     noam,
     schedule,
-    warmup_steps,
 )
 from regard.training.options import (
     ScheduleOptions,
@@ -74,12 +73,6 @@ def test_a_decay_in_steps_halves_the_rate_at_each_epoch_after_the_constant_ones(
     assert rates == [1, 1, 1, 1, 0.5, 0.25, 0.125]
     first = [made(ScheduleStep(step, 4, TOTAL)) for step in (1, 3, 4)]
     assert first == pytest.approx([1 / 6, 0.5, 0.5] if warmup else [0.5] * 3)
-
-
-def test_a_share_of_the_steps_is_rounded_up_to_a_whole_warm_up():
-    found = [warmup_steps(w, n) for w, n in ((0.1, 40), (0.05, 30), (0.1, 40.0000001), (0.1, 40.1))]
-    assert found == [4, 2, 4, 5]
-    assert (warmup_steps(1, 40), warmup_steps(0, 40), warmup_steps(7, 5)) == (1, 0, 7)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "step", "slanted-triangular"])

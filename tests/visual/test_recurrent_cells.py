@@ -65,15 +65,6 @@ def test_every_cell_of_every_layer_equals_steps_of_the_model(kind, chunk, monkey
         assert torch.allclose(values, judge.float(), atol=1e-6)
 
 
-def test_long_texts_carry_the_state_on():
-    model, text = build("lstm").float(), TEXT * 40
-    whole = cell_activation(model, TOKENIZER, text, layer=2, number=3).values
-    assert len(whole) == len(text) > 4 * module.CHUNK
-    start = cell_activation(model, TOKENIZER, TEXT, layer=2, number=3).values
-    assert numpy.allclose(whole[: len(TEXT)], start, atol=1e-6)
-    assert not numpy.allclose(whole[len(TEXT) : 2 * len(TEXT)], start, atol=1e-3)
-
-
 def test_a_backward_model_reads_from_the_end_and_keeps_the_order_of_the_text():
     model, forward = build("awd-lstm", backward=True), build("awd-lstm")
     found = cell_activation(model, TOKENIZER, TEXT, layer=1, number=2).values
@@ -207,17 +198,6 @@ def test_windows_are_read_alone_and_their_norms_averaged():
     alone = torch.stack([gradient_norms(model, QUESTION_TOKENIZER, part) for part in parts])
     found = gradient_norms(model, QUESTION_TOKENIZER, QUESTION[:27], length=6)
     torch.testing.assert_close(found, alone.mean(0))
-
-
-def test_a_contracting_rnn_vanishes_at_the_rate_of_its_matrix():
-    model = model_of("rnn", layers=1)
-    with torch.no_grad():
-        model.embedding.weight.zero_()
-        model.stack.layers[0].input.bias.zero_()  # hidden states stay 0, where tanh' = 1
-        model.stack.layers[0].recurrent.weight.copy_(0.5 * torch.eye(5))
-    (norms,) = gradient_norms(model, QUESTION_TOKENIZER, QUESTION)
-    rates = norms[:-1] / norms[1:]
-    torch.testing.assert_close(rates, torch.full_like(rates, 0.5))
 
 
 def test_curves_show_models_side_by_side(tmp_path):

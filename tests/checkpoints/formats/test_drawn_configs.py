@@ -127,7 +127,7 @@ def our_logits(model: Any, source: Sequences, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("seed", SEEDS[:6])
+@pytest.mark.parametrize("seed", SEEDS[:5])
 @pytest.mark.parametrize("family", DRAWN_ENCODER_DECODERS)
 def test_drawn_encoder_decoders_are_those_of_transformers_both_ways(family, seed, tmp_path):
     one = DRAWN_ENCODER_DECODERS[family]

@@ -33,17 +33,6 @@ from regard.errors import CheckpointError, ConfigError
 from regard.models.encoder_with_heads import EncoderWithHeads
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-@pytest.mark.parametrize(("family", "ending"), CASES)
-def test_states_and_heads_equal_those_of_transformers(family, ending, left):
-    model = FAMILIES[family].model(ending)
-    ours = ours_of(model)
-    assert type(ours.encoder) is FAMILIES[family].layout.model
-    assert tuple(sorted(ours.heads)) == heads_of(family, ending)
-    assert_same_outputs(model, ours, batch(FAMILIES[family].segments), left=left)
-    assert_same_outputs(model, ours, batch(FAMILIES[family].segments, (1,) * 3 + (T,)), left=left)
-
-
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize(("family", "ending"), CASES)
 def test_gradients_equal_those_of_transformers(family, ending, tied):
