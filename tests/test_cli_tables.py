@@ -419,7 +419,7 @@ def test_each_flag_of_a_command_that_writes_changes_what_is_written(
         assert both[0] or both not in (alone[one], alone[other]), (one, other)
 
 
-def served(folders, load, options, say, sources):
+def served(folders, load, options, say, sources, key):
     """What a server is started with."""
-    print(options, {name: load(folder) for name, folder in folders.items()})
+    print(options, key, {name: load(folder) for name, folder in folders.items()})
     print(sources and vars(sources.maps))

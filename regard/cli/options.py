@@ -136,15 +136,23 @@ def _flags(
         if is_dataclass(hint):
             yield from _flags(hint, panel, changes)
             continue
-        if is_dataclass(group):
-            declared = group.__dataclass_fields__[name]
+        if _is_option(hint):
+            declared = flag(hint.__metadata__[-1], getattr(group, name, None))
+            hint = _flag_type(plain[name])
         else:
-            hint, declared = _flag_type(plain[name]), flag(hint.__metadata__[-1])
+            declared = group.__dataclass_fields__[name]
         yield parameter_of(name, hint, declared, changes.get(name, {}), panel)
+
+
+def _is_option(hint: Any) -> bool:
+    """Whether an annotation says what an option does, as in `regard.call_options`."""
+    return get_origin(hint) is Annotated and isinstance(hint.__metadata__[-1], str)
 
 
 def _flag_type(hint: Any) -> Any:
     """The type of a flag of an option: a text where the option has values of several types."""
+    if NoneType not in get_args(hint):
+        return hint
     kind, *others = (kind for kind in get_args(hint) if kind is not NoneType)
     return (str if others else kind) | None
 
@@ -171,18 +179,16 @@ def _filled(group: Any, values: dict[str, Any]) -> Any:
     """A group with the values of its flags, which are taken out of `values`; of a TypedDict those
     that are given.
     """
-    hints = get_type_hints(group, include_extras=True)
-    taken = {
-        name: _filled(hint, values) if is_dataclass(hint) else values.pop(name)
-        for name, hint in hints.items()
-    }
+    plain, taken = get_type_hints(group), dict[str, Any]()
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        if is_dataclass(hint):
+            taken[name] = _filled(hint, values)
+            continue
+        taken[name] = value = values.pop(name)
+        if _is_option(hint) and value not in (None, []):
+            taken[name] = _value_of(name, hint, _as_list(plain[name], value))
     if is_typeddict(group):
-        switches = [name for name, hint in hints.items() if hint.__origin__ is bool]
-        chosen = {
-            n: v for n, v in taken.items() if v not in (None, []) and (v or n not in switches)
-        }
-        plain = get_type_hints(group)
-        return {n: _value_of(n, hints[n], _as_list(plain[n], v)) for n, v in chosen.items()}
+        return {name: value for name, value in taken.items() if value not in (None, [])}
     return group(**taken)
 
 
@@ -222,37 +228,13 @@ with_opening = with_flags("opening", Opening)
 
 
 @dataclass(frozen=True)
-class ExecutorFlags:
-    """Where processes run."""
-
-    executor: str = flag("Where the processes run: local, slurm or ray.", "local", metavar="NAME")
-    partition: str = flag("Slurm: the partition that jobs are submitted to.", "", metavar="NAME")
-    time: int | None = flag("Slurm: the time limit of a job in minutes; default: a day.", min=1)
-    account: str = flag("Slurm: the account that jobs are charged to.", "", metavar="NAME")
-    sbatch: list[str] | None = flag(
-        "Slurm: a further option of sbatch; may be repeated.", metavar="NAME=VALUE"
-    )
-    ray_address: str = flag(
-        "Ray: the Ray Client server of a cluster, or auto; default: RAY_ADDRESS, or a cluster that "
-        "is started on this machine.",
-        "",
-        metavar="HOST:PORT",
-    )
-
-    def options(self) -> ExecutorOptions:
-        """The options of the executor."""
-        name, partition, time, account, sbatch, ray_address = vars(self).values()
-        return ExecutorOptions(name, partition, time, account, tuple(sbatch or ()), ray_address)
-
-
-@dataclass(frozen=True)
 class StudyFlags:
     """How the runs of compare, cross-validate and sweep are trained."""
 
     workers: int = flag("Train N runs at the same time.", 1)
     gpus: int = flag("Reserve N GPUs for each run; with 0 runs use those that they find.", 0, min=0)
     quiet: Quiet = False
-    executor: ExecutorFlags = ExecutorFlags()
+    executor: ExecutorOptions = ExecutorOptions()
 
     def options(self, seeds: str = "1", device: str | None = None) -> "RunOptions":
         """The options of the runs, one run for each seed."""
@@ -262,7 +244,7 @@ class StudyFlags:
         numbers = seeds.split(",")
         return RunOptions(
             tuple(map(int, numbers)),
-            self.executor.options(),
+            self.executor,
             self.workers,
             self.gpus,
             not self.quiet,
@@ -302,7 +284,7 @@ class Sharding:
         f"{WORKERS}compute the I-th of N shares of the parts, such as one job of an array does.",
         metavar="I/N",
     )
-    executor: ExecutorFlags = ExecutorFlags()
+    executor: ExecutorOptions = ExecutorOptions()
 
     def asked(self) -> bool:
         """Whether parts are asked for.
@@ -311,7 +293,7 @@ class Sharding:
             ConfigError: other flags than --workers are given without it.
         """
         if self.workers is None:
-            executor = None if self.executor == ExecutorFlags() else self.executor
+            executor = None if self.executor == ExecutorOptions() else self.executor
             check_none("without --workers N", {**vars(self), "executor": executor})
         return self.workers is not None
 
@@ -346,7 +328,7 @@ class Sharding:
         """Compute the rows of the files into a folder with parts of a format."""
         from regard.sharded.driver import predict_files
 
-        named = given(self) | {"executor": self.executor.options(), "format": format}
+        named = given(self) | {"executor": self.executor, "format": format}
         if self.shard is not None:
             index, count = parts_of("--shard", self.shard, r"(\d+)/(\d+)", "1/8")
             named["shard"] = int(index), int(count)

@@ -21,9 +21,10 @@ from typing import IO, Annotated, Any
 from typer import Argument, Context
 
 from regard.cli import console, options
-from regard.cli.options import ExecutorFlags, Opening, ShardedWork, Sharding, check_none, flag
+from regard.cli.options import Opening, ShardedWork, Sharding, check_none, flag
 from regard.data.files import check_file, ending
 from regard.errors import ConfigError, DataError
+from regard.executors import ExecutorOptions
 from regard.file_writing import replacing, sync
 from regard.tasks.line_predictor import LinePredictor, Result
 
@@ -133,7 +134,7 @@ def _one_line(text: str) -> str:
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 PARTS_AT_ONCE = 64  # of Parquet, which are written as one row group
-HERE = Sharding(1, strict=True, executor=ExecutorFlags("here"))  # without --workers
+HERE = Sharding(1, strict=True, executor=ExecutorOptions("here"))  # without --workers
 
 
 def check_output(file: Path, out: Path | None) -> Path:

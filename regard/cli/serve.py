@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument
 
@@ -14,65 +13,13 @@ from regard.cli.embed import load_index
 from regard.cli.options import check_none, flag
 from regard.errors import ConfigError
 from regard.schema import read_text
-from regard.serving.server import check_packages
-
-if TYPE_CHECKING:
-    from regard.serving.ui.sources import UISources
+from regard.serving.server import ServerOptions, check_packages
 
 KEY = "REGARD_API_KEY"  # an environment variable
 
 
-@dataclass(frozen=True)
-class ServerFlags:
-    """How a server is started."""
-
-    host: str = flag(
-        "Listen at this address; others than this machine need a key.",
-        "127.0.0.1",
-        metavar="ADDRESS",
-    )
-    port: int = flag("Listen at this port; 0 is a free one.", 8000, min=0, max=65535)
-    api_key_file: Path | None = flag(
-        f"A file with the key that requests need; or set {KEY}.", metavar="FILE"
-    )
-    max_queued_tokens: int = flag(
-        "Let requests of N tokens wait; more are answered with 429.", 1_000_000, min=1
-    )
-    timeout: float = flag(
-        "Answer a request with 504 after this number of seconds.", 600.0, min=0.1, max=604_800
-    )
-    prefix_cache: int = flag(
-        "Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
-        256,
-        min=0,
-    )
-
-
-@dataclass(frozen=True)
-class WebUi:
-    """The web UI that is served with the models."""
-
-    ui: bool = flag("Serve a web page that shows what the models do, too.", False)
-    texts: Path | None = flag(
-        "With --ui: draw a map of these texts, lines or a table.", metavar="FILE"
-    )
-    labels: str | None = flag(
-        "With --ui: the column of --texts that holds labels.", metavar="COLUMN"
-    )
-
-    def sources(self, folders: dict[str, Path]) -> UISources | None:
-        """What the page shows besides the models of folders; None: there is no page."""
-        if not self.ui:
-            return None
-        with console.no_garbage_collection():  # imports torch
-            from regard.serving.ui.sources import UISources
-
-        return UISources(folders, self.texts, self.labels)
-
-
 @options.with_opening
-@options.with_flags("flags", ServerFlags)
-@options.with_flags("web", WebUi)
+@options.with_flags("server", ServerOptions)
 def serve(
     models: Annotated[
         list[str] | None,
@@ -85,10 +32,19 @@ def serve(
     index: list[str] | None = flag(
         "Serve this index and its model at /search; may be repeated.", metavar="[NAME=]FOLDER"
     ),
+    api_key_file: Path | None = flag(
+        f"A file with the key that requests need; or set {KEY}.", metavar="FILE"
+    ),
+    ui: bool = flag("Serve a web page that shows what the models do, too.", False),
+    texts: Path | None = flag(
+        "With --ui: draw a map of these texts, lines or a table.", metavar="FILE"
+    ),
+    labels: str | None = flag(
+        "With --ui: the column of --texts that holds labels.", metavar="COLUMN"
+    ),
     *,
     opening: options.Opening,
-    web: WebUi,
-    flags: ServerFlags,
+    server: ServerOptions,
 ) -> None:
     """Serve models over HTTP, with a web page where asked (--ui).
 
@@ -98,10 +54,10 @@ def serve(
     texts; it needs no network. The server listens to this machine alone unless --host says
     otherwise. SIGTERM answers what was asked, then ends.
     """
-    if not web.ui:
-        check_none("without --ui", {"texts": web.texts, "labels": web.labels})
-    if web.texts is None:
-        check_none("without --texts FILE", {"labels": web.labels})
+    if not ui:
+        check_none("without --ui", {"texts": texts})
+    if texts is None:
+        check_none("without --texts FILE", {"labels": labels})
     check_packages()
     from regard.serving.models import named_folders
 
@@ -109,26 +65,23 @@ def serve(
     indexes = set(named_folders(index or ()).values())
     for folder in folders.values():
         options.existing(folder)
-    if not folders and not web.ui:
+    if not folders and not ui:
         raise ConfigError("Name a model to serve: regard serve MODEL. With --ui none is needed.")
-    sources = web.sources(folders)
-    with console.no_garbage_collection():
-        from regard.serving.server import ServerOptions, run
+    sources = None
+    with console.no_garbage_collection():  # imports torch
+        from regard.serving.server import run
+
+        if ui:
+            from regard.serving.ui.sources import UISources
+
+            sources = UISources(folders, texts, labels)
 
     def load(folder: Path) -> Any:
         if folder in indexes:
             return load_index(folder, device=opening.device)
         return console.load_task(folder, **vars(opening))
 
-    server = ServerOptions(
-        flags.host,
-        flags.port,
-        _key(flags.api_key_file),
-        flags.max_queued_tokens,
-        flags.timeout,
-        flags.prefix_cache * 2**20,
-    )
-    run(folders, load, server, console.say, sources)
+    run(folders, load, server, console.say, sources, _key(api_key_file))
 
 
 def _key(file: Path | None) -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.lazy import entry
@@ -61,30 +61,30 @@ class JobLost(RegardError):
 class ExecutorOptions:
     """Where jobs run.
 
-    name: of `regard.executors.EXECUTORS`: "local", "slurm" or "ray".
-    partition, time, account: of Slurm; `time` in minutes.
-    sbatch: further options of Slurm's sbatch, as NAME=VALUE, or NAME where it has no value.
-    ray_address: HOST:PORT of a cluster's Ray Client server, or "auto"; "": see
-        `regard.executors.clusters.connected`.
-
     Raises:
         ConfigError: an option does not belong to the executor, or `time` is below 1.
     """
 
-    name: str = "local"
-    partition: str = ""
-    time: int | None = None
-    account: str = ""
-    sbatch: tuple[str, ...] = ()
-    ray_address: str = ""
+    executor: Annotated[str, "Where processes run: local, slurm or ray."] = "local"
+    partition: Annotated[str, "Slurm: the partition that jobs are submitted to."] = ""
+    time: Annotated[int | None, "Slurm: the minutes of a job at most; default: a day."] = None
+    account: Annotated[str, "Slurm: the account that jobs are charged to."] = ""
+    sbatch: Annotated[
+        list[str] | None, "Slurm: an option of sbatch, NAME=VALUE or NAME; may be repeated."
+    ] = None
+    ray_address: Annotated[
+        str,
+        "Ray: HOST:PORT of a cluster's Ray Client server, or auto; default: RAY_ADDRESS, or a "
+        "cluster that is started on this machine.",
+    ] = ""
 
     def __post_init__(self) -> None:
         for field in fields(self)[1:]:
             owner = "ray" if field.name == "ray_address" else "slurm"
-            if getattr(self, field.name) != field.default and self.name != owner:
+            if getattr(self, field.name) != field.default and self.executor != owner:
                 raise ConfigError(
                     f"`{field.name}` is an option of the executor {owner}, but the executor is "
-                    f"{self.name}. Leave it out, or choose the other: --executor {owner}."
+                    f"{self.executor}. Leave it out, or choose the other: --executor {owner}."
                 )
         check_at_least(1, time=self.time)
 
@@ -177,5 +177,5 @@ def make_executor(chosen: str | ExecutorOptions, workers: int, log: Log = print_
     """
     check_at_least(1, workers=workers)
     options = ExecutorOptions(chosen) if isinstance(chosen, str) else chosen
-    made: Executor = entry(EXECUTORS, options.name, "executor", __name__)(workers, options, log)
+    made: Executor = entry(EXECUTORS, options.executor, "executor", __name__)(workers, options, log)
     return made

@@ -266,7 +266,7 @@ class SlurmExecutor:
 
 def _sbatch_options(given: ExecutorOptions) -> dict[str, Any]:
     """The options of sbatch, by their names there; True for one without a value."""
-    parts = (text.lstrip("-").partition("=") for text in given.sbatch)
+    parts = (text.lstrip("-").partition("=") for text in given.sbatch or ())
     more = {name.replace("_", "-"): value or True for name, _, value in parts}
     named = {"partition": given.partition, "account": given.account}
     named = {name: value for name, value in named.items() if value}

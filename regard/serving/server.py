@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from regard.errors import ConfigError, MissingExtra
 
@@ -48,23 +50,25 @@ SWITCH = 0.0005
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server is started.
+    """How a server is started."""
 
-    key: that requests must have; "": none.
-    max_queued_tokens: of all requests that wait or are computed, estimated.
-    timeout: seconds in which a request must be answered.
-    prefix_bytes: of cached keys and values of prompt prefixes, for each model; 0: none.
-
-    Raises:
-        ConfigError: the server would listen to other machines without a key.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    key: str = ""
-    max_queued_tokens: int = 1_000_000
-    timeout: float = 600.0
-    prefix_bytes: int = 2**28
+    host: Annotated[str, "Listen at this address; others than this machine need a key."] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        Annotated[int, Field(ge=0, le=65535)], "Listen at this port; 0 is a free one."
+    ] = 8000
+    max_queued_tokens: Annotated[
+        Annotated[int, Field(ge=1)], "Let requests of N tokens wait; more are answered with 429."
+    ] = 1_000_000
+    timeout: Annotated[
+        Annotated[float, Field(ge=0.1, le=604_800)],
+        "Answer a request with 504 after this number of seconds.",
+    ] = 600.0
+    prefix_cache: Annotated[
+        Annotated[int, Field(ge=0)],
+        "Cache keys and values of prompt prefixes in N MiB for each model; 0 caches none.",
+    ] = 256
 
     @property
     def loopback(self) -> bool:
@@ -73,13 +77,6 @@ class ServerOptions:
 
         return is_loopback(self.host)
 
-    def __post_init__(self) -> None:
-        if not self.loopback and not self.key:
-            raise ConfigError(
-                f"--host {self.host} lets other machines ask, so a key is needed: put one into a "
-                "file and give --api-key-file FILE, or set REGARD_API_KEY."
-            )
-
 
 def run(
     folders: Mapping[str, Any],
@@ -87,6 +84,7 @@ def run(
     options: ServerOptions,
     say: Callable[[str], None],
     ui: UISources | None = None,
+    key: str = "",
 ) -> None:
     """Serve models until SIGTERM or Ctrl-C; requests that were taken are answered first.
 
@@ -95,8 +93,10 @@ def run(
         load: gives the task of a folder.
         say: prints a message.
         ui: what the web UI shows besides the models; None: there is no web UI.
+        key: that requests must have; "": none.
 
     Raises:
+        ConfigError: the server would listen to other machines without a key.
         RegardError: a folder cannot be loaded, or the server cannot listen as asked.
     """
     import uvicorn
@@ -105,10 +105,10 @@ def run(
     from regard.serving.engine import Engine
     from regard.serving.models import RequestCounters, ServedModels, served_model
 
-    listening = _listen(options.host, options.port)
+    listening = _listen(options, key)
     counters = RequestCounters()
     engine = Engine(options.max_queued_tokens, counters)
-    service = Service(engine, counters, options.key, options.loopback, options.timeout, ui=ui)
+    service = Service(engine, counters, key, options.loopback, options.timeout, ui=ui)
     server = uvicorn.Server(
         uvicorn.Config(
             application(service),
@@ -126,7 +126,7 @@ def run(
     def compute() -> None:
         try:
             models = {
-                name: served_model(name, load(folder), counters, options.prefix_bytes)
+                name: served_model(name, load(folder), counters, options.prefix_cache * 2**20)
                 for name, folder in folders.items()
             }
             ready = ServedModels(models)
@@ -149,12 +149,19 @@ def run(
         raise errors[0]
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(options: ServerOptions, key: str) -> socket.socket:
     """A socket that listens at an address.
 
     Raises:
-        ConfigError: it cannot, for instance since another process does.
+        ConfigError: it cannot, for instance since another process does; or other machines would
+            be listened to without a key.
     """
+    host, port = options.host, options.port
+    if not options.loopback and not key:
+        raise ConfigError(
+            f"--host {host} lets other machines ask, so a key is needed: put one into a file and "
+            "give --api-key-file FILE, or set REGARD_API_KEY."
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=2048)
@@ -222,5 +229,5 @@ def serve(
     def loaded(model: Any) -> Any:
         return model if isinstance(model, Task) else load(model, quantize=quantize, device=device)
 
-    options = ServerOptions(host, port, api_key)
-    run(served, loaded, options, lambda message: print(message, file=sys.stderr), sources)
+    options = ServerOptions(host, port)
+    run(served, loaded, options, lambda message: print(message, file=sys.stderr), sources, api_key)

@@ -175,7 +175,10 @@ def assert_close(found, wanted):
 
 @pytest.mark.parametrize(
     "name, weights",
-    [*((name, "int8") for name in MODELS), *((name, "bfloat16") for name in ("gpt2", "t5", "bart"))],
+    [
+        *((name, "int8") for name in MODELS),
+        *((name, "bfloat16") for name in ("gpt2", "t5", "bart")),
+    ],
 )
 def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weights):
     model = spread(MODELS[name]())

@@ -74,8 +74,8 @@ def test_folders_and_addresses_are_checked_before_anything_listens(folders, tmp_
         ([folder, folder], "would both be served as 'tagging'"),
         ([], "Name a model to serve"),
         ([folder, "--host", "0.0.0.0"], "--api-key-file FILE, or set REGARD_API_KEY"),
-        ([folder, "--timeout", "nan"], "less than or equal to 604800"),
-        ([folder, "--timeout", "inf"], "less than or equal to 604800"),
+        ([folder, "--timeout", "nan"], "`timeout` must be at most 604,800"),
+        ([folder, "--timeout", "inf"], "`timeout` must be at most 604,800"),
     ):
         ended = CliRunner().invoke(app, ["serve", *arguments], env={"REGARD_API_KEY": ""})
         assert ended.exit_code == 2, ended.output

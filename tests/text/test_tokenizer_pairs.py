@@ -6,10 +6,7 @@ import json
 import pickle
 from pathlib import Path
 
-import pytest
-
 import regard
-from regard.errors import RegardError
 from regard.text import Tokenizer
 
 PAIRS = [("ein alter hund", "an old dog"), ("die katze schläft", "the cat sleeps")] * 8
