@@ -271,21 +271,6 @@ def attend(
     return context if rows is None else rows.queries.unpad(context, count)
 
 
-def attend_qkv(
-    projected: Tensor,
-    *,
-    score: Score,
-    mask: KeyMask,
-    dropout: float,
-    capture: CapturePoint | ReshapedCapture,
-) -> Tensor:
-    """`attend` for one projection to queries, keys, values: (B, T, 3, H, K) -> (B, H, T, K)."""
-    if isinstance(score, Dot) and not is_captured(capture):
-        return ops.qkv_attention(projected, mask, score.scale, draw(dropout, projected))
-    heads = ops.unstack_qkv(projected)
-    return attend(*heads, score=score, mask=mask, dropout=dropout, capture=capture)
-
-
 def is_captured(capture: CapturePoint | ReshapedCapture | None) -> bool:
     """Whether a listener wants the weights of this capture point."""
     # Compiled blocks are for passes without capture; see regard/training/compiling.py.

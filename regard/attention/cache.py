@@ -334,7 +334,7 @@ def _with_capacity(parts: Sequence[tuple[Tensor, int]], capacity: int) -> Tensor
     """
     rows = sum(tensor.size(0) for tensor, _ in parts)
     first = parts[0][0]
-    joined = ops.zeros((rows, *first.shape[1:3], capacity, first.size(4)), first)
+    joined = first.new_zeros(rows, *first.shape[1:3], capacity, first.size(4))
     start = 0
     for tensor, count in parts:
         end = start + tensor.size(0)

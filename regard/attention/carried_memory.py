@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from regard import ops
 from regard.ops import ALL_KEYS, KeyMask
 from regard.state import State
 
@@ -138,7 +137,7 @@ class CarriedMemory(State):
                 for part in tensor.unbind(1) if tensor.dim() > 3 else [tensor]:
                     part[..., :used, :] = part[..., start : self.end, :].clone()
                 return tensor
-            buffer = ops.zeros((*tensor.shape[:-2], capacity, tensor.size(-1)), tensor)
+            buffer = tensor.new_zeros(*tensor.shape[:-2], capacity, tensor.size(-1))
             buffer[..., :used, :] = tensor[..., start : self.end, :]
             return buffer
 
@@ -149,7 +148,7 @@ class CarriedMemory(State):
         if self.has_keys:
             return self
         shape = (*self.keys.shape[:3], self.hidden.size(2), self.keys.size(4))
-        keys, values = ops.zeros(shape, self.keys), ops.zeros(shape, self.keys)
+        keys, values = self.keys.new_zeros(shape), self.keys.new_zeros(shape)
         stored = slice(self.end - self.held, self.end)
         if self.end:
             for layer in range(shape[1]):

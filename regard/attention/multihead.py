@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from regard.attention.attend import SCALED, Relation, Score, attend, attend_qkv
+from regard.attention.attend import SCALED, Relation, Score, attend
 from regard.attention.capture import CapturePoint, ReshapedCapture
 from regard.data.batches import ALL, TokenSubset
 from regard.errors import ConfigError
@@ -146,11 +146,6 @@ class SelfAttention(MultiHeadAttention):
             return self._for_tokens(tokens, hidden, mask)
         # (B, T, 3 * H * K) -> (B, T, 3, H, K)
         projected = self.query_key_value(hidden).unflatten(-1, (3, self.heads, self.head_dim))
-        if cache is None and relation is None:
-            context = attend_qkv(
-                projected, score=self.score, mask=mask, dropout=self._dropout, capture=self.capture
-            )
-            return self.output(merge_heads(context))
         query, key, value = unstack_qkv(projected)
         if cache is not None:
             key, value = cache.update(key, value)

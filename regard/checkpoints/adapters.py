@@ -34,7 +34,7 @@ from regard.layers.linear import Linear, LowRankUpdate
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import described
 from regard.models.conversions import adapted_layers, freeze_base, insert_updates, merged
-from regard.schema import Fields, check_same, read_json
+from regard.schema import Fields, read_json
 from regard.suggest import nearest
 
 if TYPE_CHECKING:
@@ -85,10 +85,6 @@ class AdapterFields(Fields):
     """The fields of adapter_config.json that are read."""
 
     peft_type: Literal["LORA"]
-    target_modules: list[str] | re.Pattern[str] | None = None
-    exclude_modules: list[str] | re.Pattern[str] | None = None
-    layers_to_transform: list[int] | int | None = None
-    rank_pattern: dict[str, int] | None = None
     base_model_name_or_path: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     task_type: str | None = None
@@ -114,6 +110,7 @@ class AdapterFields(Fields):
 # Fields that do not change the result: they act only in training, describe, or their effect is in
 # the tensors. Any other field that is set is an error.
 WITHOUT_EFFECT = {
+    *("target_modules", "exclude_modules", "layers_to_transform", "rank_pattern"),
     *("inference_mode", "peft_version", "lora_dropout"),
     *("layers_pattern", "modules_to_save", "fan_in_fan_out", "bias", "loftq_config"),
     *("eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
@@ -364,7 +361,6 @@ def read_adapter(
             problems.add("without matrices A and B of one rank", layer)
         else:
             name = names[bare]
-            _check_factors(adapter_config, layer, a.size(0))
             delta = adapter_config.scale(a.size(0)) * (b.float() @ a.float())
             delta = delta.t() if name.removesuffix(".weight") in transposed else delta
             problems.add_shape(layer, delta, published[name])
@@ -376,35 +372,6 @@ def read_adapter(
     problems.add("tied to another tensor, which the adapter does not have", *(changed & tied))
     problems.raise_any()
     return from_published(model_config or config, published)
-
-
-def _check_factors(config: AdapterFields, layer: str, rank: int) -> None:
-    """Compare the fields with a layer that the file of tensors has factors of this rank for.
-
-    Raises:
-        ConfigError: they say another rank, or name other layers.
-    """
-    if rank not in (config.rank_pattern or {}).values():
-        check_same(CONFIG, "r", config.r, f"the matrix {layer}{A_SUFFIX}", rank)
-    number = int(next(filter(str.isdecimal, layer.split(".")), "0"))
-    layers = config.layers_to_transform
-    for field, agrees in (
-        ("target_modules", config.target_modules is None or _matches(config.target_modules, layer)),
-        ("exclude_modules", not _matches(config.exclude_modules or [], layer)),
-        (
-            "layers_to_transform",
-            layers in (None, [], number) or isinstance(layers, list) and number in layers,
-        ),
-    ):
-        if not agrees:
-            check_same(CONFIG, field, getattr(config, field), f"a layer in {WEIGHTS}", layer)
-
-
-def _matches(modules: list[str] | re.Pattern[str], layer: str) -> bool:
-    """Whether names, the ends of names or a regular expression name a layer."""
-    if isinstance(modules, re.Pattern):
-        return modules.pattern == ALL_LINEAR or modules.fullmatch(layer) is not None
-    return any(f".{layer}".endswith(f".{name}") for name in modules)
 
 
 def _architecture(config: AdapterFields, layout: Layout, base: nn.Module) -> str:

@@ -49,7 +49,7 @@ TOLD = "compiling kernels for this processor: once, for some seconds"
 SLOWER = (
     "Without compiled kernels, decoding and encoding are slower (quantized weights save memory, "
     "but are slower than float32 ones), and so is training: norms, dropout, activations, attention "
-    "and LSTMs in bfloat16, and Adam."
+    "and LSTMs in bfloat16."
 )
 INSTALL = (
     "Install a C++ compiler (on Debian and Ubuntu the package g++, on Fedora gcc-c++, on macOS "

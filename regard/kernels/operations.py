@@ -1,7 +1,7 @@
 """The compiled kernels as implementations of the operations in `regard.ops`, gradients included.
 
 Each has a condition on the arguments, for most of them `fit`: type, device and layout. The calls of
-the kernels stand first (cpp/training.h, lstm.h and adam.h): nothing in them has a gradient of its
+the kernels stand first (cpp/training.h and lstm.h): nothing in them has a gradient of its
 own, and the autograd functions behind them call them in both passes.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -20,23 +19,19 @@ from regard.errors import RegardError
 from regard.kernels import build, products, program, tensors
 from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
 from regard.kernels.signatures import (
-    AdamStruct,
     AddNormStruct,
     AttentionStruct,
     DroppingStruct,
     DropStruct,
     EntropyStruct,
     HeadsStruct,
-    ParameterStruct,
 )
 from regard.kernels.tensors import (
     address,
     argument_error,
     checked_shape,
     contiguous,
-    is_contiguous,
     is_cpu_strided,
-    optional_address,
     raw_address,
     row_strided_address,
 )
@@ -46,7 +41,6 @@ from regard.models import wrappers
 from regard.ops import (
     ALL_KEYS,
     NO_DROP,
-    AdamUpdate,
     Drop,
     KeyMask,
     RecurrentWeights,
@@ -294,59 +288,6 @@ def _threads(x: Tensor) -> int:
     return max(1, min(torch.get_num_threads(), x.numel() // NUMBERS_PER_THREAD))
 
 
-PIECE = 1 << 15  # numbers of a piece, as in adam.h
-
-
-def adam_fits(
-    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
-) -> bool:
-    """Whether there are kernels for these parameters and their gradients: float32 on the CPU."""
-    tensors = [x for update in updates for x in (update.parameter, update.gradient)]
-    return build.available() and all(map(_plain, tensors))
-
-
-def _plain(tensor: Tensor) -> bool:
-    return is_cpu_strided(tensor) and is_contiguous(tensor)
-
-
-def adam(
-    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
-) -> None:
-    """One step of all parameters and of their low-precision copies."""
-    by_step: dict[int, list[AdamUpdate]] = {}
-    for update in updates:
-        update.step.add_(1)
-        by_step.setdefault(int(update.step), []).append(update)
-    for step, group in by_step.items():
-        _update_together(group, step, scale, betas, eps)
-
-
-def _update_together(
-    updates: Sequence[AdamUpdate], step: int, scale: float, betas: tuple[float, float], eps: float
-) -> None:
-    first, second = betas
-    table = (ParameterStruct * len(updates))()
-    for row, update in zip(table, updates, strict=True):
-        real, shape = torch.float32, update.parameter.shape
-        row.values = address("parameter", update.parameter, real, shape)
-        row.grads = address("gradient", update.gradient, real, shape)
-        row.means = address("exp_avg", update.exp_avg, real, shape)
-        row.squares = address("exp_avg_sq", update.exp_avg_sq, real, shape)
-        row.copy = optional_address("copy", update.copy, torch.bfloat16, shape)
-        row.count = update.parameter.numel()
-        row.decay_factor, row.l2 = update.decay_factor, update.l2
-        row.learning_rate = update.learning_rate / (1 - first**step)
-    numbers = [(i, at) for i, row in enumerate(table) for at in range(0, row.count, PIECE)]
-    pieces = np.array(numbers, np.int64).reshape(-1, 2)
-    if not len(pieces):
-        return
-    job = AdamStruct(ctypes.addressof(table), pieces.ctypes.data, len(pieces))
-    job.grad_scale, job.beta1, job.beta2, job.eps = scale, first, second, eps
-    job.root_scale = (1 - second**step) ** -0.5
-    threads = max(1, min(torch.get_num_threads(), job.count))
-    build.library().regard_adam(threads, ctypes.byref(job))
-
-
 # ------------------------------------------------------------------------------ attention
 
 
@@ -381,19 +322,6 @@ def _attention(
     return _Attention.apply(query, key, value, _attending(query, key, mask, scale, drop))
 
 
-def _attends_packed(
-    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
-) -> bool:
-    return _reads(mask) and attends(*ops.unstack_qkv(projected))
-
-
-def _packed_attention(
-    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
-) -> Tensor:
-    query, key, _ = ops.unstack_qkv(projected)
-    return _PackedAttention.apply(projected, _attending(query, key, mask, scale, drop))
-
-
 def _attending(
     query: Tensor, key: Tensor, mask: KeyMask, scale: float | None, drop: Drop
 ) -> AttentionCall:
@@ -426,26 +354,6 @@ class _Attention(torch.autograd.Function):
         gradients = [torch.empty_like(x.transpose(1, 2)).transpose(1, 2) for x in heads[:3]]
         attend_back(grads[0], heads, norms, ctx.call, gradients)
         return *gradients, None
-
-
-class _PackedAttention(torch.autograd.Function):
-    """The same with one gradient: (B, T, 3, H, K) -> (B, H, T, K)."""
-
-    @staticmethod
-    def forward(ctx: Any, projected: Tensor, call: AttentionCall) -> Tensor:
-        context, norms = attend(*ops.unstack_qkv(projected), call)
-        ctx.save_for_backward(projected, context, norms)
-        ctx.call = call
-        return context
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        projected, context, norms = ctx.saved_tensors
-        gradient = torch.empty_like(projected)
-        heads = (*ops.unstack_qkv(projected), context)
-        attend_back(grads[0], heads, norms, ctx.call, ops.unstack_qkv(gradient))
-        return gradient, None
 
 
 # ----------------------------------------------------------------------- dropout and norm
@@ -595,7 +503,6 @@ def register() -> None:
     """Register all of them."""
     implementations: tuple[tuple[Any, Any, Any], ...] = (
         (ops.attention, _attention, _attends),
-        (ops.qkv_attention, _packed_attention, _attends_packed),
         (ops.dropout, _dropout, lambda x, drop: fit(x)),
         (ops.add_norm, _add_norm, _adds),
         (
@@ -620,8 +527,6 @@ def register() -> None:
         (wrappers.encoder, compiled_encoder, program.fits),
         (quantized.quantized_recurrence, products.quantized_recurrence, products.fits_recurrence),
         (ops.lstm, _lstm, _reads_sequence),
-        (ops.adam, adam, adam_fits),
-        (ops.zeros, tensors.zeros, lambda shape, like: like.is_cpu),
         (ops.large_empty, tensors.large_empty, None),
     )
     for operation, run, when in implementations:

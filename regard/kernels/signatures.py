@@ -132,25 +132,6 @@ class AttentionStruct(ctypes.Structure):
     ]
 
 
-class ParameterStruct(ctypes.Structure):
-    """A parameter that Adam updates (adam.h)."""
-
-    _fields_ = [
-        *_fields_of(pointer, "values grads means squares copy"),
-        ("count", int64),
-        *_fields_of(float32, "decay_factor l2 learning_rate unused"),
-    ]
-
-
-class AdamStruct(ctypes.Structure):
-    """An update of all parameters (adam.h)."""
-
-    _fields_ = [
-        *(*_fields_of(pointer, "parameters pieces"), ("count", int64)),
-        *_fields_of(float32, "grad_scale beta1 beta2 root_scale eps unused"),
-    ]
-
-
 class LstmLayerStruct(ctypes.Structure):
     """A layer of LSTM over whole sequences (lstm.h)."""
 
@@ -164,15 +145,8 @@ class LstmLayerStruct(ctypes.Structure):
 # In the order of `regard_sizes` in kernels.cpp.
 STRUCTURES: tuple[type[ctypes.Structure], ...] = (
     *(MatrixStruct, OpStruct, MemoryStruct, PartStruct, ProgramStruct, BeamsStruct),
-    *(
-        DropStruct,
-        DroppingStruct,
-        AddNormStruct,
-        EntropyStruct,
-        HeadsStruct,
-        AttentionStruct,
-    ),
-    *(ParameterStruct, AdamStruct, LstmLayerStruct),
+    *(DropStruct, DroppingStruct, AddNormStruct, EntropyStruct, HeadsStruct, AttentionStruct),
+    LstmLayerStruct,
 )
 
 _matrix = [int64, int64, int64, pointer, pointer]  # type, rows, columns, data, scale
@@ -193,7 +167,6 @@ FUNCTIONS: dict[str, list[Any]] = {
     **dict.fromkeys(["regard_drop", "regard_add_norm", "regard_add_norm_back"], _typed_call),
     **dict.fromkeys(["regard_entropy"], _typed_call),
     **dict.fromkeys(["regard_attend", "regard_attend_back"], [int64, pointer]),
-    "regard_adam": [int64, pointer],
     **dict.fromkeys(["regard_lstm_forward", "regard_lstm_backward"], [pointer, int64]),
 }
 FLAGS = ("regard_check", "regard_attention_is_fast", "regard_lstm_available")  # no arguments

@@ -140,7 +140,6 @@ def _name(dtype: torch.dtype) -> str:
 PAGE = 2 << 20  # bytes of a large page
 BLOCK = 32 << 20  # bytes that are reserved at once; only pages that are written to take memory
 ALIGNMENT = 64
-SMALLEST = 4 << 20  # bytes from which zeros are on large pages
 
 
 @dataclass
@@ -163,20 +162,6 @@ def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     tensor = torch.frombuffer(block.memory, dtype=torch.uint8, count=size, offset=block.used)
     block.used += size + -size % ALIGNMENT
     return tensor.view(dtype).view(tuple(shape))
-
-
-def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """See `ops.zeros`; of large tensors the system zeroes a page at its first write."""
-    size = prod(shape) * like.element_size()
-    if like.device.type != "cpu" or size < SMALLEST:
-        return like.new_zeros(shape)
-    try:
-        block = _reserve(size + PAGE)
-    except (AttributeError, OSError):
-        return like.new_zeros(shape)
-    tensor = torch.frombuffer(block.memory, dtype=torch.uint8, count=size, offset=block.used)
-    tensor[::PAGE] = 0  # threads that write to a new page at the same time wait for each other
-    return tensor.view(like.dtype).view(shape)
 
 
 def _block_with(size: int) -> _Block | None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from regard import ops
 from regard.layers.dropout import Dropout
-from regard.ops import autocast_dtype, autocasts_to_bfloat16, cast, linear, operation
+from regard.ops import autocast_dtype, linear, operation
 
 # -------------------------------------------------------------------------- linear layers by oneDNN
 #
@@ -77,35 +77,14 @@ def _in_float32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not torch.is_grad_enabled():
         return linear_no_grad(x, weight, bias)
-    return _Linear.apply(x, weight, bias, weight.detach())
-
-
-def _under_autocast(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether autocast on a CPU turns this product of float32 weights into one of bfloat16."""
-    return (
-        weight.dtype == torch.float32
-        and x.dtype in (torch.float32, torch.bfloat16)
-        and not torch.compiler.is_compiling()
-        and autocasts_to_bfloat16(x)
-    )
-
-
-def _in_bfloat16(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """With the copies of `ops.weight_copies`, and gradients in the type of the parameters."""
-    x, copy = x.to(torch.bfloat16), cast(weight, torch.bfloat16)
-    if not torch.is_grad_enabled():
-        return F.linear(x, copy, None if bias is None else cast(bias, torch.bfloat16))
-    return _Linear.apply(x, weight, bias, copy)
+    return _Linear.apply(x, weight, bias)
 
 
 class _Linear(torch.autograd.Function):
-    """`copy` is the weight in the dtype of x; gradients have the dtype of their parameters."""
-
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor) -> Tensor:
-        ctx.save_for_backward(x, copy)
-        ctx.dtype = weight.dtype
-        return linear_no_grad(x, copy, None if bias is None else cast(bias, x.dtype))
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return linear_no_grad(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -113,13 +92,12 @@ class _Linear(torch.autograd.Function):
         (grad,) = grads
         x, weight = ctx.saved_tensors
         flat = torch.atleast_2d(grad).flatten(0, -2)  # (..., d_out) -> (M, d_out)
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         inputs = torch.atleast_2d(x).flatten(0, -2)  # (..., d_in) -> (M, d_in)
         return (
             linear_no_grad(grad, weight.t()) if needs_x else None,
-            weight_gradient(flat, inputs, ctx.dtype) if needs_weight else None,
-            flat.sum(0, dtype=ctx.dtype) if needs_bias else None,
-            None,
+            weight_gradient(flat, inputs, weight.dtype) if needs_weight else None,
+            flat.sum(0) if needs_bias else None,
         )
 
 
@@ -132,7 +110,6 @@ def weight_gradient(grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 ops.register(linear_no_grad, "onednn", _onednn_product, when=_takes_onednn_product)
 ops.register(ops.linear, "onednn", _by_onednn, when=_in_float32)
-ops.register(ops.linear, "bfloat16", _in_bfloat16, when=_under_autocast)
 
 
 # ------------------------------------------------------------------- one weight, many steps

@@ -36,7 +36,6 @@ from regard.ops.numbers import (
     at_least_float32,
     autocast_dtype,
     autocasts_to_bfloat16,
-    cached_copy,
     cast,
     hashed,
     keep_at,
@@ -59,7 +58,7 @@ from regard.registry import (
 # What other modules of this folder and the registry define, under the name `ops`.
 __all__ = [
     "DRAWS", "NO_DROP", "Drop", "WeightCopies", "at_least_float32", "autocast_dtype",
-    "autocasts_to_bfloat16", "cached_copy", "cast", "hashed", "keep_at", "keep_mask",
+    "autocasts_to_bfloat16", "cast", "hashed", "keep_at", "keep_mask",
     "state_prototype", "uniform", "weight_copies", "weighted_index", "OPERATIONS", "is_disabled",
     "load_kernels", "operation", "reference", "register", "without",
 ]  # fmt: skip
@@ -238,12 +237,6 @@ ALL_KEYS = KeyMask()
 
 
 @operation
-def zeros(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros with the type and device of `like`."""
-    return like.new_zeros(shape)
-
-
-@operation
 def large_empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Uninitialized memory on the CPU, for a matrix that every decoding step reads."""
     return torch.empty(tuple(shape), dtype=dtype)
@@ -339,14 +332,6 @@ def attention(
     scale = query.size(-1) ** -0.5 if scale is None else scale
     weights = attention_weights((query * scale) @ key.mT, mask, bias)
     return dropout(weights, drop) @ value
-
-
-@operation
-def qkv_attention(
-    projected: Tensor, mask: KeyMask = ALL_KEYS, scale: float | None = None, drop: Drop = NO_DROP
-) -> Tensor:
-    """`attention`, its queries, keys and values in one tensor: (B, T, 3, H, K) -> (B, H, T, K)."""
-    return attention(*unstack_qkv(projected), mask, scale=scale, drop=drop)
 
 
 def unstack_qkv(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -534,7 +519,6 @@ class AdamUpdate(NamedTuple):
 
     exp_avg, exp_avg_sq: m and v, the running means of the gradient and of its square.
     step: (), how many updates there have been; the next one adds 1.
-    copy: the low-precision copy of the parameter, for implementations that write both at once.
     decay_factor: 1 - learning rate * weight decay where the decay is decoupled, else 1.
     l2: the weight decay where it is added to the gradient, else 0.
     """
@@ -544,7 +528,6 @@ class AdamUpdate(NamedTuple):
     exp_avg: Tensor
     exp_avg_sq: Tensor
     step: Tensor
-    copy: Tensor | None
     decay_factor: float
     l2: float
     learning_rate: float

@@ -74,13 +74,6 @@ def cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
-def cached_copy(weight: Tensor) -> Tensor | None:
-    """The copy that `weight_copies` has of a parameter as it is now, or None."""
-    copies = _copies.get()
-    version, copy = (None, None) if copies is None else copies.get(weight, (None, None))
-    return copy if version == weight._version else None
-
-
 class Drop(NamedTuple):
     """Which elements a dropout sets to zero: those whose random number is below `threshold`.
 

@@ -11,10 +11,9 @@ import every_task
 import pytest
 import torch
 
-from regard.checkpoints.adapters import AdapterOptions, add_adapters
 from regard.errors import RegardError
 from regard.models.llama import Llama, LlamaConfig
-from regard.tasks.folders import load, quantize, save, save_adapter
+from regard.tasks.folders import load, quantize, save
 from regard.tasks.language_modeling import TextGenerator
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -42,19 +41,6 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         *("embedding", "1_Pooling/config.json", {"pooling_mode": "cls"}),
         *("`pooling_mode`", "`pooling_mode_mean_tokens`"),
     ),
-    ("adapter", "adapter_config.json", {"r": 7}, "`r`", "lora_A"),
-    (
-        *("adapter", "adapter_config.json", {"target_modules": ["key"]}),
-        *("`target_modules`", "adapter_model.safetensors"),
-    ),
-    *(
-        ("adapter", "adapter_config.json", {field: value}, f"`{field}`", "query")
-        for field, value in (
-            *(("exclude_modules", ["query"]), ("exclude_modules", r".*0\.attention.*")),
-            *(("layers_to_transform", [1]), ("layers_to_transform", 1)),
-            ("target_modules", r".*\.key"),
-        )
-    ),
     ("int8", CONFIG, {"regard": {"weights": "bfloat16"}}, "`regard.weights`", "tensors"),
 ]
 
@@ -70,9 +56,6 @@ def folders(tmp_path_factory) -> Path:
     config = LlamaConfig(gpt2.tokenizer.vocab_size, d_model=16, d_ff=16, heads=2, layers=1)
     save(TextGenerator(Llama(config), gpt2.tokenizer), where / "llama")
     quantize(where / "bert", where / "int8", "int8")
-    adapted, options = load(where / "bert"), AdapterOptions(rank=2)
-    add_adapters(adapted.module, options)
-    save_adapter(adapted, where / "adapter", options, where / "bert")
     return where
 
 

@@ -307,34 +307,6 @@ def an_lstm(draw: Draw) -> Case:
     return Case(call, wanted, given)
 
 
-def an_update(draw: Draw) -> Case:
-    shape = draw.choice([(size(draw),), (size(draw), size(draw)), (40_000,), (0,)])
-    given = dict(values=normal(*shape), gradient=normal(*shape), means=normal(*shape))
-    given |= dict(squares=torch.rand(shape), copy=draw.choice([None, normal(*shape, kind=HALF)]))
-    options = dict(scale=0.5, betas=(0.9, 0.99), eps=1e-8)
-
-    def call(values, gradient, means, squares, copy):
-        values, means, squares = (
-            x.clone() if isinstance(x, Tensor) and x.is_contiguous() else x
-            for x in (values, means, squares)
-        )
-        step = torch.tensor(2.0)
-        one = ops.AdamUpdate(values, gradient, means, squares, step, copy, 0.9, 0.0, 0.1)
-        operations.adam([one], **options)
-        return values, means, squares
-
-    def wanted(values, gradient, means, squares, copy):
-        if not all(x.shape == values.shape for x in (gradient, means, squares)):
-            raise RegardError("shapes")
-        grad = gradient * 0.5
-        means, squares = means * 0.9 + grad * 0.1, squares * 0.99 + grad**2 * 0.01
-        root = (squares / (1 - 0.99**3)).sqrt() + 1e-8
-        values = values * 0.9 - 0.1 * means / (1 - 0.9**3) / root
-        return values, means, squares
-
-    return Case(call, wanted, given)
-
-
 # ---- whole models, as programs of many operations
 
 
@@ -402,7 +374,7 @@ FUNCTIONS: dict[str, Callable[[Draw], Case]] = {
     one.__name__: one
     for one in (
         *(a_product, a_likelihood, the_leading, a_sweep, a_drop, a_norm),
-        *(an_entropy, an_attention, rows_end_to_end, an_lstm, an_update),
+        *(an_entropy, an_attention, rows_end_to_end, an_lstm),
         *(an_encoder, a_decoder),
     )
 }

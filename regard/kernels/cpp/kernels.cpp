@@ -27,7 +27,7 @@ const int64_t regard_sizes[] = {
     sizeof(learning::Drop), sizeof(learning::Dropping), sizeof(learning::AddNorm),
     sizeof(learning::Entropy),
     sizeof(learning::HeadsView), sizeof(learning::Attention),
-    sizeof(learning::Parameter), sizeof(learning::Adam), LSTM_LAYER_SIZE, 0};
+    LSTM_LAYER_SIZE, 0};
 
 // The functions of an OpenMP runtime; without them everything runs in one thread.
 void regard_threads(decltype(Runtime::parallel) parallel, decltype(Runtime::number) number,

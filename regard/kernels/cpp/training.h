@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "adam.h"
 #include "boundary.h"
 #include "lanes.h"
 #include "attention_autograd.h"
@@ -207,10 +206,6 @@ int64_t run_attention(int64_t threads, Work with_dropout, Work without, Attentio
 extern "C" {
 
 int regard_attention_is_fast() { return FUSED; }
-
-int64_t regard_adam(int64_t threads, Adam* job) {
-  return boundary::guarded_call([&] { run(threads, adam_all, job); });
-}
 
 int64_t regard_attend(int64_t threads, Attention* job) {
   return run_attention(threads, attend_all<true>, attend_all<false>, job);
