@@ -33,7 +33,14 @@ from regard.errors import DataError, RegardError, warn
 from regard.lazy import imported
 from regard.text import sentencepiece, vocab_files
 from regard.text.bpe import END, Pair, assemble, rebuild_merges
-from regard.text.preprocessing import Preprocessing, parse, processor_of, roles_of, template_in
+from regard.text.preprocessing import (
+    Preprocessing,
+    Split,
+    parse,
+    processor_of,
+    roles_of,
+    template_in,
+)
 from regard.text.templates import Template
 from regard.text.tokenizer import Tokenizer
 from regard.text.vocab_files import (
@@ -515,7 +522,7 @@ def _bytes(
     if missing:
         problem = f"{len(missing)} of the 256 byte tokens are missing, the first is {missing[0]!r}."
         raise DataError(path, None, problem, "Is it a byte-level vocabulary?")
-    split = "gpt2-prefix" if settings.config.add_prefix_space else "gpt2"
+    split: Split = "gpt2-prefix" if settings.config.add_prefix_space else "gpt2"
     return assemble(models.BPE(vocab, merges), Preprocessing(split=split), decoders.ByteLevel())
 
 
