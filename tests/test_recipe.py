@@ -408,17 +408,10 @@ max_steps = 1
     "option",
     [
         "model.d_model = 1000000000",
-        "model.d_model = 9223372036854775806",
-        "model.layers = 1000000000",
         "model.heads = 3",
         "model.max_length = 1000000000000",
         "model.dropout = 1e308",
-        "model.dropout = -0.5",
-        "model.init_range = -1.0",
         "data.sequence_length = 9",
-        "data.batch_size = 0",
-        "tokenizer.vocab_size = 9223372036854775807",
-        "decoding.beams = 0",
         "evaluation.stride = 100",
     ],
 )

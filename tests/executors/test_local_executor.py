@@ -222,7 +222,7 @@ def case(request, monkeypatch) -> tuple[tuple[str, ...], str]:
     return chosen, told
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare", "embed"])
+@pytest.mark.parametrize("command", ["sweep", "embed"])
 def test_a_wrong_executor_is_the_only_thing_that_is_said_and_nothing_is_written(
     folder, tmp_path, monkeypatch, case, command
 ):
@@ -230,8 +230,8 @@ def test_a_wrong_executor_is_the_only_thing_that_is_said_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     words = {
         "sweep": [folder / "lm.toml", "--param-space", RATE],
-        "compare": [folder / "lm.toml"],
-    }.get(command, [folder / "model", folder / "train.txt", "--workers", "1"])
+        "embed": [folder / "model", folder / "train.txt", "--workers", "1"],
+    }[command]
     words = [*words, "--executor", *chosen, "--out", out]
     done = CliRunner().invoke(app, [command, *map(str, words)])
     assert done.exit_code == 2 and done.stdout == "" and done.stderr.count("error:") == 1

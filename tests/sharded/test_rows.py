@@ -2,61 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
-
 import pandas
 import pytest
 
-from regard.data.readers import open_table
 from regard.errors import ConfigError, DataError
 from regard.sharded.manifest import ShardedTask, ShardManifest, input_files
 from regard.sharded.worker import parts_with_rows
 
-PIECES = {
-    "csv": [*"ab,,\n\n\r \0é\u2028\ufeff", *('"', '""', '"x\ny"', '"p,q"', '"a""b",1\n')],
-    "tsv": [*'ab\t\t\n\n\r "\0é\u2028\ufeff\f', *("\t\n", "a\t1\n")],
-    "jsonl": [*"\n\n\r \0\f\u2028\ufeff", *('{"a": 1}', '{"a": "b"}\n', '{"a": NaN}', "[1]")],
-}
 HEADS = {"csv": "a,b\n", "tsv": "a\tb\n", "jsonl": ""}
-
-
-def drawn_text(format: str, draw: random.Random) -> str:
-    """A file of this format, more or less."""
-    beginning = draw.choice(["", "", "\ufeff", "\n", "\r\n\n"]) + draw.choice(["", HEADS[format]])
-    pieces = [*PIECES[format], "\r\n", "\n\n"]
-    return beginning + "".join(draw.choices(pieces, k=draw.randint(0, 25)))
-
-
-def rows_of_file(path: Path) -> list[tuple[int, dict | DataError]]:
-    (file,) = input_files([path])
-    return [*file.table().read()]
-
-
-@pytest.mark.parametrize("format", PIECES)
-def test_the_rows_are_those_of_the_reader_and_where_it_fails_something_is_said(format, tmp_path):
-    """With byte order marks, empty lines, quotes, line ends of all kinds: nothing is lost without a
-    word."""
-    draw, read = random.Random(1), 0
-    for number in range(400):
-        path = tmp_path / f"{number}.{format}"
-        path.write_bytes(drawn_text(format, draw).encode())
-        try:
-            known = [*open_table(path).read()]
-        except DataError as error:
-            known, reason = None, str(error)
-        try:
-            rows = rows_of_file(path)
-        except DataError:  # of the file as a whole
-            assert known is None, path.read_bytes()
-            continue
-        if known is None:
-            failed = [row for _, row in rows if isinstance(row, DataError)]
-            assert not rows or str(failed[0]) == reason, path.read_bytes()
-        else:
-            read += bool(known)
-            assert rows == known, path.read_bytes()
-    assert read > 10
 
 
 @pytest.mark.parametrize(

@@ -275,16 +275,6 @@ def test_weights_that_are_no_finite_numbers_raise_an_error_with_their_index(
         assert f"{key}{list(index)} is {value}" in str(error.value)
 
 
-def test_numbers_that_float32_cannot_hold_raise_an_error(model_folders, damaged):
-    folder = damaged(model_folders / "lstm-lm")
-    sound = load_file(folder / "model.safetensors")
-    save_file(
-        sound | {"head.bias": sound["head.bias"].double() + 1e300}, folder / "model.safetensors"
-    )
-    with pytest.raises(CheckpointError, match=r"head\.bias\[0\] is 1e\+300"):
-        regard.load(folder)
-
-
 def changed_bytes(chance, data):
     """Cut, with another length of the header, or with some bytes exchanged."""
     match chance.randrange(3):

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import text
-from regard.errors import ConfigError
 from regard.text import bpe, explain, wordpiece
 from regard.text.bpe import PRIVATE, SymbolCodes, code_with_suffix, learn_merges
 from regard.text.unigram import UnigramModel, unknown_joined
@@ -197,16 +196,6 @@ def test_trained_tokenizers_are_the_same_each_time_and_keep_every_covered_charac
     assert fewer.unk_id in fewer.encode("z").ids
 
 
-@pytest.mark.parametrize(("coverage", "characters"), [(0.98, 1), (0.985, 2), (0.99, 2), (1.0, 3)])
-def test_the_least_vocabulary_holds_the_space_and_the_covered_characters(coverage, characters):
-    line, least = ["a" * 98 + "b" + "c"], 4 + 1 + characters
-    tokenizer = text.train("unigram", line, least, character_coverage=coverage)
-    assert tokenizer.vocab_size == least
-    assert [tokenizer.unk_id in tokenizer.encode(c).ids for c in "abc"].count(False) == characters
-    with pytest.raises(ConfigError, match=f"`vocab_size` must be at least {least} "):
-        text.train("unigram", line, least - 1, character_coverage=coverage)
-
-
 def test_words_are_coded_symbol_by_symbol():
     codes = SymbolCodes(prefix="##")
     assert [*map(codes.decode, bpe.code_with_prefix(codes, "löw"))] == ["l", "##ö", "##w"]
@@ -223,13 +212,6 @@ def test_every_symbol_has_a_character_of_its_own(prefix, suffix):
     for (character, affixed), code in coded.items():
         assert codes.code(character, affixed) == code
         assert codes.decode(code) == prefix * affixed + character + suffix * affixed
-
-
-def test_texts_without_words_give_a_vocabulary_of_the_space():
-    assert text.train("unigram", ["  "], 10).encode("a").ids == [
-        text.train("unigram", ["  "], 10).id("▁"),
-        3,
-    ]
 
 
 def test_the_lattice_of_a_word_shows_each_subword_and_the_best_path(tmp_path):

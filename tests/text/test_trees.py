@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import zipfile
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.errors import RegardError
 from regard.text.trees import (
     ConstituencyTree,
     chains,
@@ -88,20 +86,3 @@ def test_every_tree_of_the_treebank_is_written_as_it_was_read(shared):
                 labels += any(set("-=|") & set(label) for _, _, label in tree.spans())
             count += len(trees)
     assert count == 3914 and not labels
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    ["(S XX )S XX", "(S XX )NP", "(S )S", "(S XX", "(S XX XX XX )S", ")S", "(S XX )S (S XX )S"],
-)
-def test_tokens_that_are_no_tree_raise_an_error(tokens):
-    count = min(tokens.count("XX"), 2)
-    with pytest.raises(RegardError):
-        from_linearized(tokens.split(), ["a", "b"][:count], ["N", "N"][:count])
-
-
-def test_spans_that_cross_or_leave_words_out_raise_an_error():
-    with pytest.raises(RegardError, match="cross"):
-        tree_of("abc", "ABC", [(0, 3, "S"), (0, 2, "X"), (1, 3, "Y")])
-    with pytest.raises(RegardError, match="covers all 3 words"):
-        tree_of("abc", "ABC", [(0, 2, "X")])

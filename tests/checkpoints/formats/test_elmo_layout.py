@@ -12,7 +12,7 @@ import torch
 
 import regard
 from regard.checkpoints.formats import elmo
-from regard.errors import CheckpointError, ConfigError, MissingExtra
+from regard.errors import CheckpointError, MissingExtra
 
 h5py = pytest.importorskip("h5py")
 OPTIONS = {
@@ -112,25 +112,6 @@ def test_the_character_layers_equal_the_published_equations(tmp_path):
 @pytest.mark.parametrize(
     "changes, field",
     [
-        ([("char_cnn", None)], "char_cnn"),
-        ([("bidirectional", False)], "bidirectional"),
-        ([("char_cnn.activation", "gelu")], "char_cnn.activation"),
-        ([("char_cnn.dilation", 2)], "char_cnn.dilation"),
-        ([("lstm.peepholes", True)], "lstm.peepholes"),
-        ([("lstm.dim", 0)], "lstm.dim"),
-        ([("char_cnn.filters", [[1, 4, 2]])], "char_cnn.filters"),
-        ([("lstm.projection_dim", None)], "lstm.projection_dim"),
-    ],
-)
-def test_options_that_are_not_computed_are_named(changes, field, tmp_path):
-    folder = written(tmp_path / "elmo", changes=changes)
-    with pytest.raises(ConfigError, match=field.replace(".", r"\.")):
-        elmo.read(folder)
-
-
-@pytest.mark.parametrize(
-    "changes, field",
-    [
         ([("lstm.dim", 9)], "RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0"),
         ([("lstm.projection_dim", 12)], "CNN_proj/W_proj"),
         ([("lstm.n_layers", 1)], "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"),
@@ -145,22 +126,6 @@ def test_sizes_that_the_weights_do_not_have_name_the_options_file(changes, field
     with pytest.raises(CheckpointError, match=re.escape(field)) as error:
         elmo.read(folder)
     assert "elmo_options.json" in str(error.value) and "config.json" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("lstm", "lstm.dim", "char_cnn.filters", "char_cnn.activation"),
-    ],
-)
-def test_missing_options_and_wrong_types_are_named_with_their_file(path, tmp_path):
-    for number, value in enumerate((None, "x", [1], {"a": 2}, -1, 2.5, True)):
-        if path.endswith("activation") and value == "x":
-            continue  # a text, of another test
-        folder = written(tmp_path / str(number), changes=[(path, value)])
-        with pytest.raises(ConfigError, match=re.escape(path.split(".")[-1])) as error:
-            elmo.read(folder)
-        assert "elmo_options.json" in str(error.value), (path, value)
 
 
 @pytest.mark.parametrize(("kind", "which"), [("<f8", ""), (">f4", "CNN/"), (">f2", "RNN_1")])

@@ -121,16 +121,9 @@ class Malicious:
             lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps(["a", Malicious()])),
             "it would run builtins.print",
         ),
-        (lambda f: (f / "itos_tiny.pkl").write_bytes(b"\x80"), "was not opened"),
-        (lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps({"a": 1})), "a list of words"),
-        (lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps(["a"] * 21)), "occur twice"),
         (
             lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps(["a", "b"])),
             "must have 21 words, .* but has 2",
-        ),
-        (
-            lambda f: (f / "itos_tiny.pkl").write_bytes(pickle.dumps([f"w{n}" for n in range(21)])),
-            "a word for unknown ones",
         ),
         (
             lambda f: shutil.copy(f / "lstm_tiny.pth", f / "bwd.pth"),
@@ -142,7 +135,6 @@ class Malicious:
             ),
             "missing",
         ),
-        (lambda f: changed(f, lambda t: {"a": torch.ones(1)}), "must hold an AWD-LSTM"),
         (lambda f: changed(f, lambda t: t | {"0.rnns.1.module.more": torch.ones(1)}), "more"),
     ],
 )
