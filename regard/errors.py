@@ -44,6 +44,10 @@ class TextError(DataError):
         self.index, self.what = index, what
         self.args = (f"{what} {index + 1} {problem} {hint}".rstrip(),)
 
+    def of_row(self, file: str, line: int) -> DataError:
+        """The error for the row of a file that has the text."""
+        return DataError(file, line, self.problem, self.hint)
+
     def moved(self, count: int) -> TextError:
         """The same error, counted in a list with `count` texts before these."""
         return TextError(self.index + count, self.problem, self.hint, what=self.what)

@@ -233,7 +233,8 @@ TAGS = ("tags", "ner_tags", "pos_tags", "chunk_tags", "labels")
 TARGETS = ("label_text", "label", "labels", "class", "target", "score", "stars")
 TEXTS = (
     *(("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
-    *(("text1", "text2"), ("text_a", "text_b"), ("question", "sentence"), ("text",)),
+    *(("text1", "text2"), ("text_a", "text_b"), ("question", "sentence")),
+    *(("text", "head", "tail"), ("text",)),
     *(("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer")),
     *(("sentence",), ("review",), ("content",)),
 )

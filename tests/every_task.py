@@ -49,6 +49,9 @@ HEADS = {
     "replaced-tokens": ("replaced", 1),
     "sentence-order": ("sentence_order", 2),
 }
+# Those that bring a head.
+LABELS = ["no", "perhaps", "yes"]
+OWN_HEADS = {name: (task_class(name).head, 3) for name in TASKS if task_class(name).new_head}
 # Those that ELMo has heads for.
 ELMO_TASKS = ("classification", "tagging", "question-answering", "multiple-choice", "regression")
 # Sizes of the translators that have no `layers`.
@@ -99,11 +102,11 @@ def xl_classifier() -> Any:
 
 def headed(task: str, body: Any, tokenizer: Tokenizer) -> Any:
     """An encoder under the head of a task."""
-    heads = {}
-    if task in HEADS:
-        kind, outputs = HEADS[task]
-        heads[kind] = new_head(body, kind, outputs)
-    return task_class(task)(EncoderWithHeads(body, heads), tokenizer, **SETTINGS.get(task, {}))
+    model, tokenizer = task_class(task).prepared(EncoderWithHeads(body, {}), tokenizer)
+    settings = SETTINGS.get(task, {"labels": LABELS} if task in OWN_HEADS else {})
+    if head := (HEADS | OWN_HEADS).get(task):
+        model = EncoderWithHeads(model.encoder, {head[0]: new_head(model.encoder, *head)})
+    return task_class(task)(model, tokenizer, **settings)
 
 
 def language(kind: type = RecurrentLanguageModel) -> Any:
@@ -195,7 +198,7 @@ def _config(kind: Any, tokenizer: Tokenizer, **more: Any) -> Any:
 
 # name of a folder -> what makes its task; every task is there, and some on other kinds of models
 MAKERS: dict[str, Callable[[], Any]] = {
-    **{name: (lambda name=name: encoder(name)) for name in (*HEADS, "embedding")},
+    **{name: (lambda name=name: encoder(name)) for name in (*HEADS, *OWN_HEADS, "embedding")},
     "classification-gpt2": gpt_classifier,
     "language-modeling": language,
     "language-modeling-gpt2": lambda: language(GPT2),

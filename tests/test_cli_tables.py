@@ -26,6 +26,7 @@ from regard.cli import app, predict
 from regard.cli.options import Opening, ShardedWork, Sharding
 from regard.data import files, readers
 from regard.sharded import manifest, worker
+from regard.tasks import task_class
 
 ENDINGS = ("csv", "tsv", "jsonl", "parquet")
 TEXTS = ["the old cat", "", "sat on a warm mat", 'in, "the"', "who"]
@@ -69,7 +70,8 @@ def columns_of(name: str, texts: list[str]) -> dict[str, list[str]]:
         return {"text": [text and f"[MASK] {text}" for text in texts]}
     if every_task.task_of(name) in PAIRS:
         return {"one": texts, "two": [text and "the cat was sleeping" for text in texts]}
-    return {"text": texts}
+    example = task_class(every_task.task_of(name)).example_input
+    return {"text": [text and f"{example} {text}".lstrip() for text in texts]}
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,6 @@ class Chunk:
         return self.error(index, problem, hint)
 
 
-def is_blank(text: str | tuple[str, ...]) -> bool:
-    """Whether a text, or each text of a row, is empty or white space alone."""
-    return not "".join(text).strip()
+def is_blank(text: str | tuple[Any, ...]) -> bool:
+    """Whether a text, or each field of a row, is empty or white space alone."""
+    return not (text if isinstance(text, str) else "".join(map(str, text))).strip()

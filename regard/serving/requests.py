@@ -161,11 +161,11 @@ class Search(Request):
 class TextsOrPairs(Request):
     """Texts, or pairs of texts."""
 
-    texts: str | Listed[str | Listed[str]]
-    """One text, or a list: a pair of texts is a list of two."""
+    texts: str | dict[str, Any] | Listed[str | Listed[Any] | dict[str, Any]]
+    """One input, or a list of them: a text; a list such as a pair of texts; an object."""
 
     def items(self) -> list[Any]:
-        """Texts, and pairs as tuples."""
+        """Inputs as the task takes them: lists are tuples."""
         return [tuple(text) if isinstance(text, list) else text for text in super().items()]
 
 

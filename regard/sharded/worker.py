@@ -194,8 +194,10 @@ class Worker:
             self.columns = (TEXT,)
         elif first and not self.columns:
             self.columns = infer_columns(Path(file.path), first[0])
+        self.types: tuple[type, ...] = ()
         if isinstance(self.computer, PredictionComputer) and file.format != "lines":
             check_columns(self.computer.predictor.task, self.columns, Path(file.path))
+            self.types = (*self.computer.predictor.task.input_columns.values(),)
         self.is_lines, self.schema = file.format == "lines", None
         has_columns = manifest.task.format in ("jsonl", "parquet")
         of_method = "vector" if manifest.task.method == "embed" else "prediction"
@@ -213,7 +215,7 @@ class Worker:
             try:
                 if isinstance(row, DataError):
                     raise row
-                of_row = texts_of_row(row, self.columns, (path, line))
+                of_row = texts_of_row(row, self.columns, (path, line), self.types)
                 texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
                 readable.append(index)
             except DataError as error:

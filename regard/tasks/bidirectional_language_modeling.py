@@ -146,7 +146,6 @@ class BidirectionalLanguageModel(EmbedsTexts):
     commands = ("predict", "embed", "evaluate", "look")
     prediction_type = WordProbabilities
     decodes = False
-    reads_pairs = False
     input_format: InputFormat
     Recipe = BidirectionalRecipe
     goal = ("loss", "min")

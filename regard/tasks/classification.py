@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from regard.data.datasets.glue import read_glue, read_sentiment_trees
 from regard.data.encoder_inputs import Texts
 from regard.data.readers import Record
 from regard.data.splits import stratified_folds, stratified_split
-from regard.errors import ConfigError, DataError, warn
+from regard.errors import ConfigError, DataError
 from regard.metrics import F1, METRICS, Metric, Score, Scores, metric_class
 from regard.metrics.labels import GLUE, glue_metrics
 from regard.metrics.score import ClassReport
@@ -36,7 +36,7 @@ from regard.tasks.batching import TooLong, device_of
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import named_columns
 from regard.tasks.sections import TABLE_OPTIONS, differing
-from regard.tasks.task import Prediction
+from regard.tasks.task import PAIR, Prediction
 from regard.text import Tokenizer
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
@@ -45,12 +45,33 @@ SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
 GLUE_FILES = {"train": "train", "valid": "dev"}
 
 
-class OneTargetData(text_tasks.TextsData):
-    """[data]: tables of one text or two and their label, or the files of a task of GLUE."""
+class LabelledData(text_tasks.TextsData):
+    """[data]: tables of inputs and their label."""
 
     stratified: bool = False
     """Where `valid` is a share or a fold: every label has this share of its rows in the validation
     data."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The rows of a file: what makes an input, then the target."""
+        return self.rows(source, part, named_columns(self.columns))
+
+    @property
+    def label_place(self) -> str:
+        """Where a row has its label, for errors."""
+        return f"column {self.columns[-1]}"
+
+    def split(self, examples: RowReader) -> np.ndarray:
+        """Which of the training rows are validation data, (N,) bool."""
+        if self.stratified:
+            names = [examples.text(row, "label", line) for line, row in examples.numbered()]
+            return self.split_by(names, stratified_split, stratified_folds)
+        return super().split(examples)
+
+
+class OneTargetData(LabelledData):
+    """[data]: tables of one text or two and their label, or the files of a task of GLUE."""
+
     glue: str = ""
     """A task of GLUE (`regard.metrics.labels`): `train` and the others are then its files, or its
     folder."""
@@ -79,16 +100,17 @@ class OneTargetData(text_tasks.TextsData):
         return name
 
     @property
-    def pairs(self) -> bool:
+    def pairs(self) -> bool | None:
         """Whether the examples are pairs of texts."""
         return self.glue not in ("", *SINGLE_TEXT) or super().pairs
 
     def with_named_columns(self) -> Self:
         return self if self.glue or self.trees else super().with_named_columns()
 
-    def read(self, source: Any, part: str) -> RowReader:
-        """The rows of a file: one text or two, then the target."""
-        return self.rows(source, part, named_columns(self.columns))
+    @property
+    def label_place(self) -> str:
+        """Where a row has its label, for errors."""
+        return f"task {self.glue}" if self.glue else super().label_place
 
     def rows(self, path: Any, part: str, columns: Mapping[str, int | str]) -> RowReader:
         """These columns of a file, or the examples of a file of GLUE, or of trees."""
@@ -100,13 +122,6 @@ class OneTargetData(text_tasks.TextsData):
         name = self.test_part if part == "test" else GLUE_FILES[part]
         name += f"_{half}" if half and part != "train" else ""
         return read_glue(task, path, name if path.is_dir() else "")
-
-    def split(self, examples: RowReader) -> np.ndarray:
-        """Which of the training rows are validation data, (N,) bool."""
-        if self.stratified:
-            names = [examples.text(row, "label", line) for line, row in examples.numbered()]
-            return self.split_by(names, stratified_split, stratified_folds)
-        return super().split(examples)
 
     def files_of_examples(self) -> list[str]:
         """The files of all parts."""
@@ -127,24 +142,41 @@ class MetricsSection(Options):
 class OneTargetRecipe(text_tasks.TextRecipe):
     """A recipe's sections besides [model] and [training]."""
 
-    data: OneTargetData
+    data: LabelledData
     evaluation: MetricsSection = MetricsSection()
     teacher: encoder_training.ScoresTeacherSection | None = None
 
 
-def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
-    """As `text_problems`, of a recipe for one label or one number.
+def scored_problems(recipe: Any, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+    """As `text_problems`, of a recipe with [evaluation].
 
     metrics: those that apply to the task.
     """
     yield from text_tasks.text_problems(recipe)
+    data = recipe.data
+    if not data.splits_train:
+        yield from differing(data, "data", ("stratified",), text_tasks.OF_A_SHARE)
+    if data.stratified and data.group is not None:
+        yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
+    if data.valid is None and data.test is None:
+        why = "is of `valid` or `test` in [data]"
+        yield from differing(recipe.evaluation, "evaluation", ("metrics",), why)
+    for name in recipe.evaluation.metrics:
+        if name not in metrics.allowed:
+            hint = nearest(name, metrics.allowed)
+            problem = f"names {name!r}, which does not score {metrics.task}. {hint}"
+            yield "evaluation.metrics", problem
+
+
+def one_target_problems(recipe: Any, metrics: TextMetrics) -> Iterator[tuple[str, str]]:
+    """As `scored_problems`, of a recipe for one label or one number of texts."""
+    yield from scored_problems(recipe, metrics)
     data = recipe.data
     tables = "is of tables, and `{}` says what is read"
     without_effect = [
         (data.glue, (*TABLE_OPTIONS, "group"), tables.format("glue")),
         (data.trees, (*TABLE_OPTIONS, "group", "columns", "glue"), tables.format("trees")),
         (not data.glue or data.test is None, ("test_part",), "is of `test`, a folder of GLUE"),
-        (not data.splits_train, ("stratified",), text_tasks.OF_A_SHARE),
     ]
     for applies, names, why in without_effect:
         if applies:
@@ -154,16 +186,6 @@ def one_target_problems(recipe: OneTargetRecipe, metrics: TextMetrics) -> Iterat
     if data.trees == "phrases" and data.splits_train:
         problem = "would have phrases of the sentences that are trained on"
         yield "data.valid", f"{problem}. Name a file of trees, or set `trees` to sentences."
-    if data.valid is None and data.test is None:
-        why = "is of `valid` or `test` in [data]"
-        yield from differing(recipe.evaluation, "evaluation", ("metrics",), why)
-    if data.stratified and data.group is not None:
-        yield "data.group", "cannot be combined with `stratified`. Leave one of them out."
-    for name in recipe.evaluation.metrics:
-        if name not in metrics.allowed:
-            hint = nearest(name, metrics.allowed)
-            problem = f"names {name!r}, which does not score {metrics.task}. {hint}"
-            yield "evaluation.metrics", problem
 
 
 def soft_targets(
@@ -283,6 +305,7 @@ class ClassificationObjective(text_tasks.TextObjective):
 class ClassificationRecipe(OneTargetRecipe):
     """A recipe's sections besides [model] and [training]."""
 
+    data: OneTargetData
     objective: ClassificationObjective = ClassificationObjective()
 
 
@@ -307,8 +330,9 @@ class TextClassifier(EncoderTask):
     problem_type = "single_label_classification"
     pipeline = "text-classification"
     prediction_type = LabelPrediction
-    reads_pairs = True
-    Recipe = ClassificationRecipe
+    input_columns = PAIR
+    Recipe: ClassVar[type[OneTargetRecipe]] = ClassificationRecipe
+    scoring = CLASS_METRICS
     class_weights: Tensor | None  # (O,)
 
     def __init__(
@@ -325,7 +349,7 @@ class TextClassifier(EncoderTask):
         self.labels = tuple(labels)
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.glue, self.metrics = glue, tuple(metrics)
-        self.scoring = replace(CLASS_METRICS, glue=glue, names=self.metrics, labels=self.labels)
+        self.scoring = replace(self.scoring, glue=glue, names=self.metrics, labels=self.labels)
         self.metric_names = (*self.scoring.keys(), "loss")
         self.goal = (self.metric_names[0], "max")
         # in training alone
@@ -337,16 +361,14 @@ class TextClassifier(EncoderTask):
         return isinstance(model, EncoderWithHeads) and model.outputs().get(cls.head, 0) > 1
 
     @classmethod
-    def from_recipe(
-        cls, recipe: ClassificationRecipe, model: nn.Module, tokenizer: Tokenizer
-    ) -> TextClassifier:
+    def from_recipe(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Self:
         """The task with its data and a head for its labels, ready to be trained.
 
         Raises:
             ConfigError: the model is not an encoder, or options do not fit together.
             DataError: the data has fewer than two labels, or a label that is not known.
         """
-        source = encoder_training.headed(model)
+        source, tokenizer = cls.prepared(encoder_training.headed(model), tokenizer)
         counts = label_counts(recipe)
         model, labels, remarks = encoder_training.labelled(source, cls.head, sorted(counts))
         model, tokenizer = encoder_training.transformed(model, tokenizer, source)
@@ -363,7 +385,7 @@ class TextClassifier(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        return one_target_problems(recipe, CLASS_METRICS)
+        return one_target_problems(recipe, cls.scoring)
 
     def target(self, rows: RowReader, row: Record, line: int) -> int:
         """The index of the label of a row.
@@ -415,7 +437,7 @@ class TextClassifier(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows of one text or two and their target, and the targets (N,)."""
-        return text_tasks.texts_and_targets(rows, self.target)
+        return text_tasks.texts_and_targets(self, rows, self.target)
 
     def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their label.
@@ -477,7 +499,7 @@ def remark_on_single_labels(counts: Counter[str]) -> list[str]:
     ]
 
 
-def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
+def label_counts(recipe: OneTargetRecipe) -> Counter[str]:
     """The labels of the training rows, and how many rows have each.
 
     Raises:
@@ -492,50 +514,13 @@ def label_counts(recipe: ClassificationRecipe) -> Counter[str]:
             raise DataError(rows.name, line, "the label is empty.", "Name it or drop the row.")
         labels[label] += 1
     if len(labels) < 2:
-        where = f"task {data.glue}" if data.glue else f"column {data.columns[-1]}"
         raise DataError(
             rows.name,
             None,
-            f"has {len(labels)} label ({where}), {next(iter(labels))!r:.40}.",
+            f"has {len(labels)} label ({data.label_place}), {next(iter(labels))!r:.40}.",
             "A class is one of at least two. Is it the right column?",
         )
     return labels
-
-
-# of cross-encoders -> the class that sentence-transformers names
-ACTIVATIONS = {
-    "sigmoid": "torch.nn.modules.activation.Sigmoid",
-    "identity": "torch.nn.modules.linear.Identity",
-}
-
-
-def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
-    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
-    config.json names another; None for a model that is none.
-
-    A published head of one output is that of a cross-encoder unless its `problem_type` is
-    "regression": other libraries apply a sigmoid to it, too.
-
-    Raises:
-        ConfigError: it names another activation.
-    """
-    section = config.get("sentence_transformers")
-    name = section.get("activation_fn") if isinstance(section, Mapping) else None
-    name = name or config.get("sbert_ce_default_activation_function")
-    if name is None and section is None:
-        if "regard" in config or config.get("problem_type") == TextRegressor.problem_type:
-            return None
-        warn(
-            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
-            'the one output. For the number itself set `problem_type` to "regression".',
-        )
-    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
-    if kind not in ACTIVATIONS:
-        raise ConfigError(
-            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
-            f"but is {name!r}."
-        )
-    return kind
 
 
 NUMBER_METRICS = TextMetrics(
@@ -562,6 +547,12 @@ def number_of(rows: RowReader, row: Record, line: int) -> float:
     return text_tasks.number_in(row["label"], rows.name, line)
 
 
+class RegressionRecipe(OneTargetRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: OneTargetData
+
+
 class TextRegressor(EncoderTask):
     """A number for a text, or for a pair.
 
@@ -574,8 +565,8 @@ class TextRegressor(EncoderTask):
     problem_type = "regression"
     pipeline = "text-classification"
     prediction_type = NumberPrediction
-    reads_pairs = True
-    Recipe = OneTargetRecipe
+    input_columns = PAIR
+    Recipe = RegressionRecipe
 
     def __init__(
         self,
@@ -602,12 +593,12 @@ class TextRegressor(EncoderTask):
     @classmethod
     def settings_in(cls, model: nn.Module, config: Mapping[str, Any]) -> dict[str, Any]:
         """The activation of a cross-encoder."""
-        activation = cross_encoder_activation(config)
+        activation = text_tasks.cross_encoder_activation(config)
         return {} if activation is None else {"activation": activation}
 
     @classmethod
     def from_recipe(
-        cls, recipe: OneTargetRecipe, model: nn.Module, tokenizer: Tokenizer
+        cls, recipe: RegressionRecipe, model: nn.Module, tokenizer: Tokenizer
     ) -> TextRegressor:
         """The task with its data and a head for one number, ready to be trained.
 
@@ -662,7 +653,7 @@ class TextRegressor(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows of one text or two and their target, and the targets (N,)."""
-        return text_tasks.texts_and_targets(rows, number_of)
+        return text_tasks.texts_and_targets(self, rows, number_of)
 
     def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their number.
@@ -677,5 +668,7 @@ class TextRegressor(EncoderTask):
         labels = self.module.labels[:1] or ("LABEL_0",)
         fields = text_tasks.published_labels(labels, self.problem_type)
         if self.activation is not None:
-            fields["sentence_transformers"] = {"activation_fn": ACTIVATIONS[self.activation]}
+            fields["sentence_transformers"] = {
+                "activation_fn": text_tasks.ACTIVATIONS[self.activation]
+            }
         return fields

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from regard.attention.capture import listening
 from regard.data import EpochSampler, RecordReader, RowReader, Sequences
-from regard.data.encoder_inputs import EncodedInputs, GroupedInputs, InputFormat, Truncation
+from regard.data.encoder_inputs import (
+    EncodedInputs,
+    GroupedInputs,
+    InputFormat,
+    Texts,
+    Truncation,
+)
+from regard.data.readers import Record
 from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
@@ -59,9 +66,9 @@ class EncoderTask(EmbedsTexts):
     """A model that reads texts and predicts by one head, with its tokenizer.
 
     prediction_type: what it predicts for a text.
-    reads_pairs: whether a text may be a pair, which a line writes with a tab between.
     pairs: whether it was trained on pairs; None: not known.
     read_records: reads a file of examples that is no table; None: examples are rows of tables.
+    format_type: makes encoder inputs of its texts.
     both_orders: see `regard.tasks.text_tasks.TextObjective`.
     aux_lm: a second objective, the prediction of the next token, where training has it.
     teacher: what it learns from beside its targets, where training has one.
@@ -78,8 +85,8 @@ class EncoderTask(EmbedsTexts):
     commands: ClassVar[tuple[str, ...]] = ("predict", "embed", "evaluate", "look")
     items: ClassVar[str] = "examples"
     decodes: ClassVar[bool] = False
-    reads_pairs: ClassVar[bool] = False
     read_records: ClassVar[Any] = None
+    format_type: ClassVar[type[InputFormat]] = InputFormat
     teacher: Any = None
     loss: Callable[[Tensor, Any, Any], tuple[Tensor, int]]
     measured: Callable[[Part], dict[str, float]]
@@ -96,7 +103,9 @@ class EncoderTask(EmbedsTexts):
         pairs: bool | None = None,
     ):
         self.module, self.pairs = module, pairs
-        self.input_format = input_format_of(module, tokenizer, max_length, truncation)
+        self.input_format = input_format_of(
+            module, tokenizer, max_length, truncation, self.format_type
+        )
         template = self.input_format.template
         self.tokenizer = self.input_format.tokenizer.with_template(template)
         self.both_orders = both_orders
@@ -119,7 +128,7 @@ class EncoderTask(EmbedsTexts):
 
     def is_one(self, texts: Any) -> bool:
         """Whether this is one text, or one pair where the task reads pairs."""
-        return inputs.is_single(texts) if self.reads_pairs else isinstance(texts, str)
+        return inputs.is_single(texts) if len(self.input_columns) > 1 else isinstance(texts, str)
 
     def checked(self, texts: Any) -> list[Any]:
         """The texts in the form in which this task encodes them.
@@ -131,6 +140,14 @@ class EncoderTask(EmbedsTexts):
         return [
             inputs.text_or_pair(text, index) for index, text in enumerate(inputs.as_list(texts))
         ]
+
+    def texts_of(self, rows: RowReader, row: Record, line: int) -> Texts:
+        """What the task reads of a row, as `checked` gives it.
+
+        Raises:
+            DataError: it is not an input for this task.
+        """
+        return inputs.texts_in(rows, row, line)
 
     def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
@@ -151,6 +168,10 @@ class EncoderTask(EmbedsTexts):
     def read(self, texts: Sequences) -> Tensor:
         """What the head reads of a batch; see `EncoderWithHeads.read`."""
         return self.module.read(self.head, texts, self.encoder)
+
+    def pooled(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """What the head reads of the hidden states of a batch."""
+        return self.module.pooled(self.head, hidden, texts)
 
     def as_read(self, texts: Sequences) -> Sequences:
         """A batch of texts as the encoder reads it: unpadded where that is faster."""
@@ -313,6 +334,13 @@ class EncoderTask(EmbedsTexts):
                     yield f"training.validation.{name}", f"{problem}, or leave it out."
 
     @classmethod
+    def prepared(
+        cls, model: EncoderWithHeads, tokenizer: Tokenizer
+    ) -> tuple[EncoderWithHeads, Tokenizer]:
+        """A model and its tokenizer with what the task needs before it has its head."""
+        return model, tokenizer
+
+    @classmethod
     def without_data(cls, recipe: Any, model: nn.Module, tokenizer: Tokenizer) -> Any:
         """The task before its data are read, where its losses need nothing but a batch such as
         `example`; None: they need the targets of the data. For estimates.
@@ -349,9 +377,7 @@ class EncoderTask(EmbedsTexts):
         texts = self.as_read(device_batch.texts)
         device_batch = replace(device_batch, texts=texts)
         hidden = None if self.aux_lm is None else self.module.encoder.encode(texts)
-        pooled = (
-            self.read(texts) if hidden is None else self.module.pooled(self.head, hidden, texts)
-        )
+        pooled = self.read(texts) if hidden is None else self.pooled(hidden, texts)
         losses = {"loss": self.loss_of(pooled, device_batch, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
@@ -385,7 +411,7 @@ class EncoderTask(EmbedsTexts):
         columns, delimiter: of a table.
         """
         if self.read_records is None:
-            return inputs.labelled_rows(files[0], columns, delimiter)
+            return inputs.labelled_rows(files[0], columns, delimiter, [*self.input_columns])
         no_columns(columns, delimiter)
         return self.read_records(files[0])
 
@@ -497,6 +523,7 @@ def input_format_of(
     tokenizer: Tokenizer,
     max_length: int | None = None,
     truncation: Truncation = "longest_first",
+    kind: type[InputFormat] = InputFormat,
 ) -> InputFormat:
     """How texts become the input of a model: by the template of the tokenizer's file, otherwise by
     the model's own; in one segment where the model does not distinguish segments.
@@ -510,7 +537,7 @@ def input_format_of(
     if template.segment_count > model.encoder.segment_types:
         template = template.unsegmented()
     limit = min(limits, default=None)
-    return InputFormat(tokenizer, template, limit, model.config.pad, truncation)
+    return kind(tokenizer, template, limit, model.config.pad, truncation)
 
 
 def no_columns(columns: Sequence[Any], delimiter: str | None = None) -> None:

@@ -231,18 +231,20 @@ def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str,
     return ()
 
 
-def named_columns(columns: Sequence[Field]) -> dict[str, Field]:
-    """The columns of one text or two and of the target, under their names in rows.
+def named_columns(columns: Sequence[Field], names: Sequence[str] = TEXT_NAMES) -> dict[str, Field]:
+    """The columns of an input and of the target, under their names in rows.
+
+    names: of the first columns; an input may have fewer.
 
     Raises:
         ConfigError: there are fewer or more.
     """
-    if len(columns) not in (2, 3):
+    if not 2 <= len(columns) <= len(names) + 1:
         raise ConfigError(
-            "A row must have one text or two, and the target, but the columns are "
+            f"A row must have {' and perhaps '.join(names)}, and the target, but the columns are "
             f"{', '.join(map(str, columns))}."
         )
-    return dict(zip((*TEXT_NAMES[: len(columns) - 1], LABEL), columns, strict=True))
+    return dict(zip((*names[: len(columns) - 1], LABEL), columns, strict=True))
 
 
 def texts_in(rows: RowReader, row: Record, line: int) -> Texts:
@@ -254,10 +256,15 @@ def texts_in(rows: RowReader, row: Record, line: int) -> Texts:
     return tuple(rows.text(row, name, line) for name in TEXT_NAMES if name in row)
 
 
-def labelled_rows(source: Any, columns: Sequence[Field], delimiter: str | None = None) -> RowReader:
+def labelled_rows(
+    source: Any,
+    columns: Sequence[Field],
+    delimiter: str | None = None,
+    names: Sequence[str] = TEXT_NAMES,
+) -> RowReader:
     """The rows of a table, or of data in memory; without `columns` those with usual names."""
     columns = columns or usual_columns(source, delimiter) or (0, 1)
-    return open_table(source, named_columns(columns), delimiter=delimiter)
+    return open_table(source, named_columns(columns, names), delimiter=delimiter)
 
 
 def as_rows(data: Any) -> Any:

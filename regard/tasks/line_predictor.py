@@ -63,14 +63,14 @@ class LinePredictor:
         return [None if i in errors else result for i, result in enumerate(results)], errors
 
     def _text(self, line: str | tuple[str, ...]) -> Any:
-        """The text of a line; for a task that reads pairs, the texts between tabs.
+        """The text of a line; for a task that reads several columns, what stands between tabs.
 
         A row of a table is a tuple: its texts may contain tabs.
         """
         if isinstance(line, tuple):
             return line if len(line) > 1 else line[0]
-        pair = not self.task.decodes and self.task.reads_pairs and "\t" in line
-        return tuple(line.split("\t")) if pair else line
+        several = len(self.task.input_columns) > 1 and "\t" in line
+        return tuple(line.split("\t")) if several else line
 
     def _predictions(self, texts: Sequence[Any], too_long: TooLong) -> Sequence[Result]:
         task = self.task
@@ -126,17 +126,17 @@ def check_columns(task: Any, columns: Sequence[str], path: Path) -> None:
     Raises:
         ConfigError: the task reads no tables, or fewer columns.
     """
-    if task.name == "multiple-choice":
+    if not task.input_columns:
         raise ConfigError(
-            "Multiple choice reads questions, one JSON object a line. Use: regard predict MODEL "
+            f"A model of {task.name} reads one JSON object a line. Use: regard predict MODEL "
             f"< {path.with_suffix('.jsonl')}"
         )
-    single = task.decodes or not task.reads_pairs or task.pairs is False
-    if len(columns) > (1 if single else 2):
-        reads = "single texts" if single else "a text or a pair"
+    most = 1 if task.pairs is False else len(task.input_columns)
+    if len(columns) > most:
+        reads = "single texts" if most == 1 else f"inputs of 1 to {most} columns"
         raise ConfigError(
             f"This model of {task.name} reads {reads}, but --columns names {len(columns)}: "
-            f"{', '.join(columns)}. Name {1 if single else 2}."
+            f"{', '.join(columns)}. Name {most}."
         )
 
 
@@ -182,14 +182,23 @@ def infer_columns(path: Path, record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def texts_of_row(
-    record: Mapping[str, Any], columns: Sequence[str], location: Location
-) -> tuple[str, ...]:
+    record: Mapping[str, Any],
+    columns: Sequence[str],
+    location: Location,
+    types: Sequence[type] = (),
+) -> tuple[Any, ...]:
     """The texts of a row in these columns; "" for a value that is missing.
 
+    types: of their values; those of columns that may hold lists are `list`.
+
     Raises:
-        DataError: there is no such column, or its value is no text.
+        DataError: there is no such column, or its value is of another type.
     """
     from regard.data.readers import field_value, text_of
 
-    values = [(name, field_value(record, name, location)) for name in columns]
-    return tuple("" if value is None else text_of(name, value, location) for name, value in values)
+    values = []
+    for name, kind in zip(columns, (*types, *[str] * len(columns)), strict=False):
+        value = field_value(record, name, location)
+        is_list = kind is list and isinstance(value, list)
+        values.append(value if is_list else "" if value is None else text_of(name, value, location))
+    return tuple(values)

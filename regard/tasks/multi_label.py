@@ -44,7 +44,7 @@ from regard.tasks.encoder_training import (
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import LABEL, TEXT_NAMES, labelled_rows, named_columns
 from regard.tasks.sections import differing
-from regard.tasks.task import Prediction
+from regard.tasks.task import PAIR, Prediction
 from regard.text import Tokenizer
 
 THRESHOLD = 0.5
@@ -176,7 +176,7 @@ class MultiLabelClassifier(EncoderTask):
     problem_type = "multi_label_classification"
     pipeline = "text-classification"
     prediction_type = MultiLabelPrediction
-    reads_pairs = True
+    input_columns = PAIR
     Recipe = MultiLabelRecipe
     metric_names = ("micro-f1", "macro-f1", "subset-accuracy", "loss")
     pos_weight: Tensor | None  # (O,), in training alone
@@ -308,7 +308,7 @@ class MultiLabelClassifier(EncoderTask):
 
     def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
         """The texts of rows, and for each label 0 or 1, (N, O)."""
-        return text_tasks.texts_and_targets(rows, self.target)
+        return text_tasks.texts_and_targets(self, rows, self.target)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None

@@ -102,6 +102,7 @@ class MultipleChoice(encoding.EncoderTask):
     head = "multiple_choice"
     pipeline = "multiple-choice"
     file_ending = "json"
+    input_columns = {}
     read_records = staticmethod(read_choices)
     Recipe = ChoiceRecipe
     goal = ("accuracy", "max")

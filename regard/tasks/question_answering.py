@@ -42,7 +42,7 @@ from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_training import FittedThreshold, headed
 from regard.tasks.inputs import as_list, as_strings, checked_text, pairs_of, warn_of_truncation
 from regard.tasks.sections import EncoderRecipe, RowsData
-from regard.tasks.task import Prediction
+from regard.tasks.task import PAIR, Prediction
 from regard.text import Tokenizer
 
 ALWAYS = 1.0  # the threshold with which every question is answered
@@ -357,7 +357,7 @@ class QuestionAnswerer(encoding.EncoderTask):
     file_ending = "json"
     prediction_type = SpanPrediction
     read_records = staticmethod(read_squad)
-    reads_pairs = True
+    input_columns = PAIR
     Recipe = QuestionsRecipe
     items = "windows"
     limited = "question"

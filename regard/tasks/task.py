@@ -407,6 +407,9 @@ def of_training(data: T | None) -> T:
     return data
 
 
+PAIR: Mapping[str, type] = MappingProxyType({"text": str, "text_pair": str})  # of tasks on pairs
+
+
 class Task(Methods):
     """Base of tasks: all that the command line, training, pictures and folders ask of a task.
 
@@ -424,6 +427,9 @@ class Task(Methods):
     pipeline: its name on the hub; "": it has none.
     new_model: the model that its template trains from random weights; "": it fine-tunes one.
     file_ending: of the training data in its template.
+    input_columns: what makes an input in rows, and its types: a text, which may stand alone, or
+        also a second one. {}: inputs are objects.
+    example_input: an input, where it is no plain text.
     Recipe: the type of its recipes; None where it is not trained.
     items: what its first loss counts.
     limited: what `over_limit` counts the tokens of.
@@ -441,7 +447,7 @@ class Task(Methods):
 
     commands: ClassVar[tuple[str, ...]]
     head: str = ""
-    new_head: ClassVar[Callable[[Any, int], nn.Module] | None] = None
+    new_head: ClassVar[Callable[..., nn.Module] | None] = None
     names_outputs: ClassVar[bool] = False
     problem_type: ClassVar[str] = ""
     published_as: ClassVar[tuple[str, ...]] = ()
@@ -449,6 +455,8 @@ class Task(Methods):
     pipeline: ClassVar[str] = ""
     new_model: ClassVar[str] = ""
     file_ending: ClassVar[str] = "tsv"
+    input_columns: ClassVar[Mapping[str, type]] = MappingProxyType({"text": str})
+    example_input: ClassVar[Any] = ""
     Recipe: ClassVar[type[Recipe] | None] = None
     items: ClassVar[str] = "tokens"
     limited: ClassVar[str] = "text"
@@ -476,7 +484,6 @@ class Task(Methods):
     spelled: Callable[..., list[list[str]]]
     decoding_inputs: Callable[..., tuple[Any, Any]]
     # of tasks on an encoder
-    reads_pairs: ClassVar[bool]
     pairs: bool | None = None  # whether it was trained on pairs; None: not known
     prediction_type: ClassVar[type[Prediction]]
     text_encoder: Callable[[], Any]

@@ -20,7 +20,7 @@ from regard.data.readers import Field as Column
 from regard.data.readers import Record
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import ReadReport
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, TextError, warn
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
@@ -56,7 +56,7 @@ class TextsData(TableOptions, EncoderData):
     as BERT's own programs do ("bert")."""
 
     @property
-    def pairs(self) -> bool:
+    def pairs(self) -> bool | None:
         """Whether the examples are pairs of texts."""
         return len(self.columns) == 3
 
@@ -147,14 +147,17 @@ def encoded_rows(task: EncoderTask, rows: RowReader, data: TextsData, target: Re
     report, texts, targets, lines = ReadReport((rows.name,)), [], [], []
     for line, row in rows.numbered():
         report.read += 1
-        row_texts = texts_in(rows, row, line)
+        row_texts = task.texts_of(rows, row, line)
         if not any(map(str.strip, row_texts)):
             report.note("empty, example left out", line)
             continue
         texts.append(row_texts)
         targets.append(target(rows, row, line))
         lines.append(line)
-    encoded = task.input_format.encode(texts)
+    try:
+        encoded = task.input_format.encode(texts)
+    except TextError as error:
+        raise error.of_row(rows.name, lines[error.index]) from None
     limit = task.input_format.max_length
     indices = kept_examples(list(map(len, encoded)), limit, lines, data, report)
     kept_targets = torch.tensor([targets[i] for i in indices])
@@ -208,14 +211,16 @@ def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]
     return {**label_fields(labels), "problem_type": problem_type}
 
 
-def texts_and_targets(rows: RowReader, target: ReadTarget) -> tuple[list[Texts], Tensor]:
-    """The texts of rows of one text or two and a target, and their targets (N, ...).
+def texts_and_targets(
+    task: EncoderTask, rows: RowReader, target: ReadTarget
+) -> tuple[list[Texts], Tensor]:
+    """The texts of rows of what the task reads and a target, and their targets (N, ...).
 
     Raises:
         DataError: a text or a target is not valid.
     """
     numbered = list(rows.numbered())
-    texts = [texts_in(rows, row, line) for line, row in numbered]
+    texts = [task.texts_of(rows, row, line) for line, row in numbered]
     return texts, torch.tensor([target(rows, row, line) for line, row in numbered])
 
 
@@ -236,3 +241,39 @@ def number_in(value: object, file: str, line: int) -> float:
     if not abs(number) <= LARGEST_TARGET:
         raise DataError(file, line, f"has {value!r:.60}, but a target must be a finite float32.")
     return number
+
+
+# of cross-encoders -> the class that sentence-transformers names
+ACTIVATIONS = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "identity": "torch.nn.modules.linear.Identity",
+}
+
+
+def cross_encoder_activation(config: Mapping[str, Any]) -> str | None:
+    """What a cross-encoder of sentence-transformers applies to its one score: "sigmoid", unless its
+    config.json names another; None for a model that is none.
+
+    A published head of one output is that of a cross-encoder unless its `problem_type` is
+    "regression": other libraries apply a sigmoid to it, too.
+
+    Raises:
+        ConfigError: it names another activation.
+    """
+    section = config.get("sentence_transformers")
+    name = section.get("activation_fn") if isinstance(section, Mapping) else None
+    name = name or config.get("sbert_ce_default_activation_function")
+    if name is None and section is None:
+        if "regard" in config or config.get("problem_type") == "regression":
+            return None
+        warn(
+            "config.json names neither an activation nor a `problem_type`: a sigmoid is applied to "
+            'the one output. For the number itself set `problem_type` to "regression".',
+        )
+    kind = str(name or "Sigmoid").rpartition(".")[2].lower()
+    if kind not in ACTIVATIONS:
+        raise ConfigError(
+            f"config.json: the activation of a cross-encoder must be Sigmoid or Identity of torch, "
+            f"but is {name!r}."
+        )
+    return kind

@@ -75,7 +75,8 @@ def test_one_text_gives_one_result_and_a_list_a_list_in_every_method(tasks, name
             if method in DECODING or (method in ("predict", "parse") and model.decodes)
             else {}
         )
-        one = ONE.get(method, (READ.get(name, TEXT),))
+        text = READ.get(name) or task_class(name).example_input or TEXT
+        one = ONE.get(method, (text,))
         call = getattr(model, method)
         alone, together = call(*one, **options), call(*several(method, one), **options)
         assert len(together) == 2, method

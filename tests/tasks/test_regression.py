@@ -125,7 +125,7 @@ SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.lin
     ],
 )
 def test_a_cross_encoder_applies_its_activation(workdir, fields):
-    """See `regard.tasks.classification.cross_encoder_activation`."""
+    """See `regard.tasks.text_tasks.cross_encoder_activation`."""
     theirs = pytest.importorskip("sentence_transformers", reason="opens folders for comparison")
     start = folder(workdir / "start", "bert", "ForSequenceClassification", num_labels=1)
     config = json.loads((start / "config.json").read_text())

@@ -23,7 +23,6 @@ LINES = ["the old cat sat on a warm mat", "a dog runs in the sun who where"]
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 LABELS = {
     **dict.fromkeys(("tagging", "crf-tagging"), ["B-X", "O"]),
-    **dict.fromkeys(("classification", "multi-label-classification"), ["no", "yes"]),
     "parsing": ["a", "b"],
 }
 ONE_OUTPUT = ("regression", "multiple-choice")
@@ -52,20 +51,23 @@ def made(model: Any, words: Tokenizer) -> list[Any]:
     """Every task with this model."""
     tasks = []
     for name in TASKS:
-        body = model
+        body, tokenizer = model, words
         if is_encoder(type(model)) and (kind := task_class(name).head):
             try:
-                head = new_head(model, kind, 1 if name in ONE_OUTPUT else 2)
+                body, tokenizer = task_class(name).prepared(EncoderWithHeads(model, {}), words)
+                head = new_head(body.encoder, kind, 1 if name in ONE_OUTPUT else 2)
             except RegardError:
                 continue  # it has no such head
-            body = EncoderWithHeads(model, {kind: head})
+            body = EncoderWithHeads(body.encoder, {kind: head})
         elif name == "embedding" and is_encoder(type(model)):
             body = EncoderWithHeads(model, {})
         elif name not in tasks_for(model):
             continue
-        options: dict[str, Any] = {"labels": LABELS[name]} if name in LABELS else {}
+        labels = LABELS.get(name, ["no", "yes"])
+        labelled = "labels" in task_class(name).constructor_options()
+        options: dict[str, Any] = {"labels": labels} if labelled else {}
         options |= {"regions": "patches"} if name == "captioning" else {}
-        tasks.append(task_class(name)(body.eval(), words, **options))
+        tasks.append(task_class(name)(body.eval(), tokenizer, **options))
     return tasks
 
 
