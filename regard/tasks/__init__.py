@@ -33,6 +33,7 @@ TASKS: dict[str, Any] = {
     "classification": "regard.tasks.classification:TextClassifier",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabelClassifier",
     "regression": "regard.tasks.classification:TextRegressor",
+    "relation-extraction": "regard.tasks.relation_extraction:RelationExtraction",
     "multiple-choice": "regard.tasks.multiple_choice:MultipleChoice",
     "fill-mask": "regard.tasks.masked_language_modeling:MaskFiller",
     "masked-language-modeling": "regard.tasks.masked_language_modeling:MaskedLanguageModel",

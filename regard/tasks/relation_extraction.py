@@ -1,0 +1,239 @@
+"""The relation between two spans of a text, such as Cause-Effect(e1,e2).
+
+Markers stand around both spans, and the head reads the states of the opening ones (Baldini Soares
+et al. 2019, "Matching the Blanks", section 3.2: entity markers, entity start):
+
+    The [E1] storm [/E1] caused the [E2] flood [/E2]        scores = W [h_E1; h_E2] + b
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.data import RowReader, Sequences
+from regard.data.encoder_inputs import InputFormat, Texts
+from regard.data.files import ending, lines
+from regard.data.readers import Numbered, Record
+from regard.errors import TextError
+from regard.layers.task_heads import HEAD_INIT, ClassificationHead, every_token, init_weights
+from regard.models.conversions import with_vocabulary
+from regard.models.encoder_with_heads import EncoderWithHeads
+from regard.models.protocols import Encoder
+from regard.tasks import classification, inputs
+from regard.tasks.sections import differing
+from regard.text import Tokenizer
+from regard.text.templates import EncoderInput
+
+# how a text has its spans, and the tokens that the model reads
+TOKENS = {"<e1>": "[E1]", "</e1>": "[/E1]", "<e2>": "[E2]", "</e2>": "[/E2]"}
+MARK = re.compile("</?e[12]>")
+OPENING = ("[E1]", "[E2]")
+EXAMPLE = "<e1>Rain</e1> caused the <e2>flood</e2>"
+DROPOUT = 0.1
+
+
+def _semeval(path: str) -> Numbered:
+    """The examples of SemEval-2010 task 8: a text in quotes, then the line of its relation."""
+    text, begun = "", 0
+    for number, line in enumerate(lines(path), 1):
+        if quoted := re.fullmatch(r'\d+\t"(.*)"\s*', line):
+            text, begun = quoted[1], number
+        elif text and line.strip():
+            yield begun, {"text": text, "label": line.strip()}
+            text = ""
+
+
+def _examples(source: Any) -> RowReader | None:
+    """The examples of a file of SemEval, whose name ends in .txt; None: it is another source."""
+    path = str(source) if isinstance(source, str | Path) else ""
+    return RowReader(path, partial(_semeval, path)) if ending(path) == ".txt" else None
+
+
+class RelationData(classification.LabelledData):
+    """[data]: the files of SemEval-2010 task 8 (.txt), or tables: a text, the spans [start, end] of
+    its head and its tail in characters, and the relation; or a text with <e1></e1> and <e2></e2>
+    around them, and the relation.
+    """
+
+    @property
+    def pairs(self) -> None:
+        """Spans are no second text."""
+
+    def read(self, source: Any, part: str) -> RowReader:
+        """The rows of a table, or the examples of a file."""
+        columns = inputs.named_columns(self.columns, [*RelationExtraction.input_columns])
+        return _examples(source) or self.rows(source, part, columns)
+
+    def texts(self) -> Iterator[str]:
+        """The training texts without their markers, from which a tokenizer learns."""
+        return (MARK.sub("", row["text"]) for row in self.records("train"))
+
+
+class RelationRecipe(classification.OneTargetRecipe):
+    """A recipe's sections besides [model] and [training]."""
+
+    data: RelationData
+    objective: classification.ClassificationObjective = classification.ClassificationObjective()
+
+
+def relation_head(encoder: Encoder, outputs: int) -> nn.Module:
+    """A new head over the states of both opening markers."""
+    width = 2 * encoder.config.d_model
+    head = ClassificationHead(width, outputs, pooling=every_token, dropout=DROPOUT)
+    return init_weights(head, HEAD_INIT)
+
+
+@dataclass(frozen=True)
+class MarkedFormat(InputFormat):
+    """Texts whose markers are tokens; a text that is too long is read in a window around them."""
+
+    def encode(self, texts: Sequence[Texts]) -> list[EncoderInput]:
+        """The inputs of texts.
+
+        Raises:
+            TextError: head and tail are further apart than the model reads.
+        """
+        spaced = [re.sub(r"(\s+)(<e[12]>)", r"\2\1", text) for (text,) in texts]
+        split = [part for text in spaced for part in MARK.split(text)]
+        parts, encoded = iter(self.tokenizer.encode_many(split)), []
+        for index, text in enumerate(spaced):
+            ids = next(parts)
+            for mark in MARK.findall(text):
+                ids = [*ids, self.tokenizer.id(TOKENS[mark]), *next(parts)]
+            (first, last), item = self._span(ids), self.template.apply([ids])
+            room = (self.max_length or len(item)) - len(item) + len(ids)
+            if last - first > room:
+                problem = f"has its spans {last - first} tokens apart; the model reads {room}."
+                raise TextError(index, problem, "Shorten the text between them.")
+            encoded.append(item)
+        return encoded
+
+    def truncate(self, item: EncoderInput) -> EncoderInput:
+        """The part of the text with both spans in its middle."""
+        if self.max_length is None or len(item) <= self.max_length:
+            return item
+        (ids,) = item.texts()
+        room = self.max_length - len(item) + len(ids)
+        first, last = self._span(ids)
+        start = max(0, min(first - (room - last + first) // 2, len(ids) - room))
+        return self.template.apply([ids[start : start + room]])
+
+    def _span(self, ids: Sequence[int]) -> tuple[int, int]:
+        """The positions of the first marker and behind the last one; of none the first token."""
+        markers = {self.tokenizer.id(token) for token in TOKENS.values()}
+        at = [position for position, token in enumerate(ids) if token in markers] or [0]
+        return at[0], at[-1] + 1
+
+
+class RelationExtraction(classification.TextClassifier):
+    """The relation between two spans of a text.
+
+    A text has <e1></e1> around the first span, the head, and <e2></e2> around the second, the tail;
+    or it is a tuple of the text and both spans, or a mapping with `text`, `head` and `tail`.
+    """
+
+    name = "relation-extraction"
+    head = "relation"
+    new_head = staticmethod(relation_head)
+    file_ending = "jsonl"
+    input_columns = MappingProxyType({"text": str, "head": list, "tail": list})
+    example_input = EXAMPLE
+    format_type = MarkedFormat
+    scoring = classification.TextMetrics(
+        name, ("relation-f1", "accuracy", "macro-f1", "matthews"), ("relation-f1", "accuracy")
+    )
+    Recipe = RelationRecipe
+
+    @classmethod
+    def prepared(
+        cls, model: EncoderWithHeads, tokenizer: Tokenizer
+    ) -> tuple[EncoderWithHeads, Tokenizer]:
+        """The tokenizer with tokens for the markers, and the model with embeddings for them."""
+        tokenizer = tokenizer.with_special_tokens([*TOKENS.values()])
+        return with_vocabulary(model, tokenizer.vocab_size), tokenizer
+
+    @classmethod
+    def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
+        """Options without effect, or without what they need."""
+        yield from classification.scored_problems(recipe, cls.scoring)
+        why = "is of pairs of texts"
+        yield from differing(recipe.objective, "objective", ("both_orders",), why)
+        if dict(recipe.model).get("lora") is not None:
+            yield "model.lora", "would freeze the new tokens of the markers. Leave it out."
+
+    def rows_to_evaluate(
+        self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
+    ) -> Any:
+        """The rows of a table, or the examples of a file."""
+        return _examples(files[0]) or super().rows_to_evaluate(files, columns, delimiter)
+
+    def texts_of(self, rows: RowReader, row: Record, line: int) -> Texts:
+        """The text of a row with its markers.
+
+        Raises:
+            DataError: it has none, or a span is not inside its text.
+        """
+        try:
+            return (_marked(row, 0),)
+        except TextError as error:
+            raise error.of_row(rows.name, line) from None
+
+    def attention_inputs(self, recipe: Any) -> list[Any]:
+        """Texts with their markers."""
+        return self.checked(recipe.data.samples())
+
+    def is_one(self, texts: Any) -> bool:
+        """Whether this is one text."""
+        row = isinstance(texts, tuple) and not isinstance(texts[-1], str)
+        return isinstance(texts, str | Mapping) or (row and isinstance(texts[0], str))
+
+    def read(self, texts: Sequences) -> Tensor:
+        """What the head reads of a batch."""
+        return self.pooled(self.encoder.encode(texts), texts)
+
+    def pooled(self, hidden: Tensor, texts: Sequences) -> Tensor:
+        """The states at both opening markers, end to end: (B, T, D) or (1, N, D) -> (B, 2 D)."""
+        ids = torch.tensor([[self.tokenizer.id(token)] for token in OPENING], device=hidden.device)
+        at = (texts.pad(texts.ids)[:, None] == ids).int().argmax(-1)  # (B, 2)
+        states = texts.pad(hidden).gather(1, at[..., None].expand(-1, -1, hidden.size(-1)))
+        return states.flatten(1)  # (B, 2, D) -> (B, 2 D)
+
+    def checked(self, texts: Any) -> list[Any]:
+        """Texts with <e1></e1> and <e2></e2> around their spans.
+
+        Raises:
+            TextError: an item has no markers, or a span is not inside its text.
+        """
+        return [(_marked(item, index),) for index, item in enumerate(inputs.as_list(texts))]
+
+
+def _marked(item: Any, index: int) -> str:
+    if isinstance(item, Mapping):
+        item = [item[name] for name in ("text", "head", "tail") if name in item]
+    first, *spans = item if isinstance(item, list | tuple) else [item]
+    text = inputs.checked_text(first, index)
+    places = []
+    for span, number in zip(spans, "12", strict=False):
+        bounds = [int(digits) for digits in re.findall(r"-?\d+", str(span))]
+        if len(bounds) != 2 or not 0 <= bounds[0] < bounds[1] <= len(text):
+            problem = f"has the span {span!r}, which is not [start, end] in {len(text)} characters."
+            raise TextError(index, problem)
+        places += [(bounds[0], 1, f"<e{number}>"), (bounds[1], 0, f"</e{number}>")]
+    for position, _, mark in sorted(places, reverse=True):
+        text = text[:position] + mark + text[position:]
+    at = [text.find(mark) for mark in TOKENS]
+    if sorted(MARK.findall(text)) != sorted(TOKENS) or at[0] > at[1] or at[2] > at[3]:
+        problem = "must have one <e1></e1> and one <e2></e2>, around its two spans."
+        raise TextError(
+            index, problem, f"Write for example {EXAMPLE!r}, or give text, head and tail."
+        )
+    return text
