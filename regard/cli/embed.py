@@ -181,30 +181,17 @@ def _write_index(
 
 @contextmanager
 def _writer(out: Path | None, as_json: bool, width: int) -> Iterator[Write]:
-    """What writes vectors as they are computed: lines, or the rows of an array of float32.
-
-    The header of an array holds the number of rows, which is known at the end: NumPy leaves room.
-    """
+    """What writes vectors: as lines as they are computed, or at the end as an array of float32."""
     if out is None:
         yield _write_json if as_json else _write_lines
         return
     import numpy as np
-    from numpy.lib import format as npy
 
-    rows = 0
-    header = {"descr": "<f4", "fortran_order": False}
+    rows: list[np.ndarray] = []
+    yield lambda chunk, vectors: rows.extend(vectors)
     with replacing(out) as temporary:
         with temporary.open("wb") as file:
-
-            def write(chunk: Chunk, vectors: Sequence[np.ndarray]) -> None:
-                nonlocal rows
-                file.write(np.asarray(vectors, "<f4").tobytes())
-                rows += len(vectors)
-
-            npy.write_array_header_1_0(file, {**header, "shape": (rows, width)})
-            yield write
-            file.seek(0)
-            npy.write_array_header_1_0(file, {**header, "shape": (rows, width)})
+            np.save(file, np.asarray(rows, np.float32).reshape(len(rows), width))
         sync(temporary)
 
 

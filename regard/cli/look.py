@@ -154,12 +154,10 @@ def look(
     if not task.reads_images:
         console.check_no_file([text], '"$(cat {})"')
     facts: dict[str, Any] = {"source": text}
-    names = _short_names(model, *([] if compare_with is None else [compare_with]))
+    others = [] if compare_with is None else [compare_with]
+    names = _short_names(model, *others)
     title = f"{' and '.join(names)}: “{text}”"
-    tasks = [
-        task,
-        *([] if compare_with is None else [console.load_task(compare_with, **vars(opening))]),
-    ]
+    tasks = [task, *(console.load_task(name, **vars(opening)) for name in others)]
     if chosen is not None:
         from regard.tasks.inputs import read_whole
 
@@ -301,13 +299,12 @@ def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[An
 
 
 def _short_names(*models: str | Path) -> list[str]:
-    """The ends of paths, as long as they must be to differ; equal paths are numbered."""
-    parts = [tuple(p for p in Path(model).parts if p != "model") for model in models]
-    for length in range(1, max(map(len, parts)) + 1):
-        short = ["/".join(part[-length:]) for part in parts]
-        if len(set(short)) == len(short):
-            return short
-    return [f"{name} ({number})" for number, name in enumerate(map(str, models), 1)]
+    """The names of models' folders; those of equal names are numbered."""
+    paths = map(Path, models)
+    names = [path.parent.name if path.name == "model" else path.name for path in paths]
+    if len({*names}) == len(names):
+        return names
+    return [f"{name} ({number})" for number, name in enumerate(names, 1)]
 
 
 def _comparison(

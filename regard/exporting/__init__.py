@@ -37,7 +37,6 @@ from regard.models.protocols import EncoderDecoder
 from regard.tasks.folders import config_of_task, load_float32
 from regard.tasks.model_card import CardForm, CardHistory, write_card
 from regard.tasks.task import Task
-from regard.tasks.text_to_text import TextToText
 from regard.text import Tokenizer
 
 WeightsInFile = Literal["int8"]
@@ -159,12 +158,6 @@ class ExportSource:
         """The vocabulary of what an encoder-decoder reads."""
         return token_names(self.tokenizer, self.body.source_vocab_size)
 
-    @property
-    def left_to_the_caller(self) -> tuple[str, ...]:
-        """What the task does with a text before the model reads it, which no runtime does."""
-        prefix = self.task.source_prefix if isinstance(self.task, TextToText) else ""
-        return (f"before each source its caller puts {prefix!r}",) if prefix else ()
-
     def unsupported(self, what: str, hint: str = "") -> ConfigError:
         """The error for something that the runtime does not support."""
         return ConfigError(f"{self.path}: {self.runtime} {what}." + (f" {hint}" if hint else ""))
@@ -180,7 +173,7 @@ class ExportSource:
             reason = f"cannot run the architecture {type(self.body).__name__} as it is written here"
             raise self.unsupported(reason, f"These can be exported: {names}.")
 
-    def check_heads(self, known: Collection[str], hint: str = "Export it to onnx, or save") -> None:
+    def check_heads(self, known: Collection[str]) -> None:
         """Check that a runtime has a form for every head.
 
         Raises:
@@ -189,7 +182,7 @@ class ExportSource:
         for kind in self.heads:
             if kind not in known:
                 reason = f"has no form for the head {kind!r}"
-                raise self.unsupported(reason, f"{hint} the encoder without the head.")
+                raise self.unsupported(reason, "Save the encoder without the head.")
 
     def check_field(self, name: str, known: Collection[Any]) -> None:
         """Check that a runtime computes the value of a field of the configuration.
@@ -245,8 +238,8 @@ def package(name: str, distribution: str | None = None) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        purpose = "Exporting to this format" if error.name == name else f"The package `{name}`"
-        raise MissingExtra(error.name or name, "export", purpose, distribution) from None
+        missing, purpose = error.name or name, "Exporting to this format"
+        raise MissingExtra(missing, "export", purpose, distribution) from None
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -299,7 +292,9 @@ def export(
     check_new(target)
     source = ExportSource(path, load_float32(folder), runtime.name)
     with creating(target) as temporary:
-        notes = (*runtime.write(source, temporary, quantize), *source.left_to_the_caller)
+        notes = runtime.write(source, temporary, quantize)
+        if prefix := source.task.settings().get("source_prefix"):
+            notes = (*notes, f"before each source its caller puts {prefix!r}")
         _write_card(source, runtime, temporary)
         if not check or find_spec(runtime.package) is None:
             return Exported(target, runtime.name, None, (), notes)
@@ -324,8 +319,7 @@ def _runtime(to: str, quantize: str | None) -> Runtime:
     """
     chosen: Runtime = entry(RUNTIMES, to, "runtime")()
     if quantize is not None and not chosen.quantizes:
-        can = ", ".join(name for name in RUNTIMES if entry(RUNTIMES, name, "runtime").quantizes)
-        raise ConfigError(f"{chosen.name} is given float32 weights. `quantize` is for: {can}.")
+        raise ConfigError(f"{chosen.name} is given float32 weights: leave `quantize` out.")
     return chosen
 
 

@@ -251,7 +251,7 @@ def _graphs(source: ExportSource) -> list[Graph]:
         ConfigError: it is none of the three kinds, or has a head that is no function of its states.
     """
     model = source.model
-    source.check_heads(HEADS, "Save")
+    source.check_heads(HEADS)
     if isinstance(model, LanguageModel) and isinstance(model.empty(1), KeyValueCache):
         return [_decoder_graph(model)]
     if isinstance(model, Transformer | T5) and not isinstance(model, RegionTransformer):

@@ -182,11 +182,15 @@ class Service:
         """The answer to a request.
 
         Raises:
-            Problem: the model does not have the route, or as of `Engine.submit`; 504 where the
-                deadline has passed.
+            Problem: 404 where the model does not have the route; as of `Engine.submit`; 504 where
+                the deadline has passed.
         """
         served = self.ready().named(fields.model)
-        self._check_available(served, route)
+        if not route.available_for(served.task):
+            has = ", ".join(self.paths_of(served.task))
+            what = f"{served.name} is a model of {served.task.name}, which does not have the route"
+            message = f"{what} {route.path}. Its routes: {has}."
+            raise Problem(404, message, "no_such_route", "model")
         large = len(await http.body()) > SMALL
         work: Work = await _called(large, route.work, served, fields)
         work.path, work.deadline = route.path, time.monotonic() + self.timeout
@@ -202,23 +206,7 @@ class Service:
             results = await _unless_disconnected(computed, http, work.seconds_left)
         finally:
             self.engine.cancel(work)
-        response: Response = await _called(len(results) > FEW, _rendered, work, results)
-        return response
-
-    def _check_available(self, served: ServedModel, route: Route) -> None:
-        """Check that the task of a model has a route.
-
-        Raises:
-            Problem: 404, which names the routes that it has.
-        """
-        task = served.task
-        if route.available_for(task):
-            return
-        has = ", ".join(self.paths_of(task))
-        message = (
-            f"{served.name} is a model of {task.name}, which does not have the route {route.path}."
-        )
-        raise Problem(404, f"{message} Its routes: {has}.", "no_such_route", "model")
+        return _json(await _called(len(results) > FEW, work.render, results))
 
     async def _events(self, work: Work) -> AsyncIterator[bytes]:
         """The texts of a request as they grow, as server-sent events.
@@ -312,10 +300,6 @@ async def _disconnected(http: Http) -> None:
 async def _called(large: bool, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function, in another thread where it may take long."""
     return await run_in_threadpool(function, *arguments) if large else function(*arguments)
-
-
-def _rendered(work: Work, results: list[Any]) -> Response:
-    return _json(work.render(results))
 
 
 def _json(value: Any) -> Response:

@@ -66,22 +66,19 @@ class Engine:
             )
         with self._change:
             if self.waiting_tokens + cost > self.most_tokens:
-                raise self._full()
+                seconds = max(1, round(self.waiting_tokens / self._rate))
+                raise Problem(
+                    429,
+                    f"The queue is full: about {self.waiting_tokens:,} of {self.most_tokens:,} "
+                    f"tokens wait. Try again in {seconds} s.",
+                    "queue_full",
+                    headers={"Retry-After": str(seconds)},
+                )
             self.waiting_tokens += cost
             self._queue.append(queued)
             queued.future.set_running_or_notify_cancel()  # whoever waits cannot cancel it
             self._change.notify()
         return queued.future
-
-    def _full(self) -> Problem:
-        seconds = max(1, round(self.waiting_tokens / self._rate))
-        return Problem(
-            429,
-            f"The queue is full: about {self.waiting_tokens:,} of {self.most_tokens:,} tokens "
-            f"wait. Try again in {seconds} s.",
-            "queue_full",
-            headers={"Retry-After": str(seconds)},
-        )
 
     def cancel(self, queued: Work) -> None:
         """Remove a request for which nobody waits any more."""
@@ -128,7 +125,7 @@ class Engine:
             chosen = [] if late else self._chosen()
             generating = [queued for queued in self._queue if queued.generation is not None]
         for queued in abandoned:
-            self._leave_batch(queued)
+            queued.leave_batch()
         for queued in late:
             self._end(queued, deadline_passed())
         if chosen:
@@ -206,10 +203,6 @@ class Engine:
                 self._move_behind(queued)
             waiting.append(queued)
 
-    def _leave_batch(self, queued: Work) -> None:
-        if queued.generation is not None:
-            queued.generation.leave()
-
     def _measure(self, tokens: int, began: float) -> None:
         self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
 
@@ -254,7 +247,7 @@ class Engine:
     def _end(self, queued: Work, error: BaseException | None = None) -> None:
         with self._change:
             self._remove(queued)
-        self._leave_batch(queued)
+        queued.leave_batch()
         if queued.abandoned:
             return
         if error is None:

@@ -248,6 +248,11 @@ class Work:
     def __post_init__(self) -> None:
         self.cost = sum(self.costs)  # tokens of all items
 
+    def leave_batch(self) -> None:
+        """Its prompts are not continued any more."""
+        if self.generation is not None:
+            self.generation.leave()
+
     @property
     def seconds_left(self) -> float:
         """Until its deadline, at least 0."""
