@@ -350,7 +350,7 @@ def test_look_draws_gradients_of_models_side_by_side(runs, tmp_path):
     assert "--compare-with has no effect" in refused(
         *words[:3], "--cell", "1:1", "--compare-with", runs["language"]
     )
-    assert "has 1 tokens" in refused("look", runs["language"], "one", "--gradients")
+    assert "must be from 1 to 0" in refused("look", runs["language"], "one", "--gradients")
 
 
 # ------------------------------------------------------------------- tokenizers and lists
