@@ -198,7 +198,7 @@ def _fastest(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
-    """report.md, report.json, report.svg, and report.png where matplotlib is installed."""
+    """report.md, report.json, report.svg, and report.png where resvg is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     drawing = bars(found["works"])
     (folder / "report.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

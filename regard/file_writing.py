@@ -168,10 +168,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise ConfigError(
-            f"another process is {what} {folder}. Wait until it has ended, or choose another "
-            "folder."
-        ) from None
+        raise ConfigError(f"another process is {what} {folder}. Wait until it has ended.") from None
     except OSError:  # some network disks have no locks
         pass
     try:

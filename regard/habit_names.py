@@ -335,10 +335,8 @@ def _named_model(model: Named, task: str) -> Tables:
     options = model_options(model["name"], task)
     for option in options.keys() & model.keys() - {"name"}:
         if model[option] not in ("", options[option]):
-            raise ConfigError(
-                f"The model {model['name']!r} has the {option} {options[option]!r}, and "
-                f"`{option}` is {model[option]!r}. Leave it out."
-            )
+            wrong = f"and `{option}` is {model[option]!r}. Leave it out"
+            raise ConfigError(f"{model['name']!r} has the {option} {options[option]!r}, {wrong}.")
     named = {**model, **options}
     if named["name"] in TWO_STACKS and "layers" in named:
         layers = named.pop("layers")
@@ -406,10 +404,8 @@ def _with_random_weights(model: str) -> str:
     if model in REGISTERED or name not in PRETRAINED or miniature:
         return model
     options = f'"name": "{name}"' + (f', "size": "{size}"' if size else "")
-    raise ConfigError(
-        f"There is no folder {model!r} here. For published weights give their folder or ORG/NAME; "
-        f"for random weights give model={{{options}}}."
-    )
+    other = f"for random weights give model={{{options}}}"
+    raise ConfigError(f"There is no folder {model!r}. Give a folder or ORG/NAME; {other}.")
 
 
 def _target(name: str, section: str) -> str | None:

@@ -74,10 +74,7 @@ def plain_name(name: str) -> str:
     if len(name.encode(errors="surrogatepass")) > 255:
         raise ValueError(f"must have at most 255 bytes, but is {name[:40]!r}...")
     if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
-        raise ValueError(
-            "must be a plain name, without slashes, backslashes and control characters, "
-            f"but is {name!r}. With `out` (--out) a run may lie anywhere"
-        )
+        raise ValueError(f"must be a plain name, without slashes, but is {name!r}. Or give `out`")
     return name
 
 
@@ -145,15 +142,12 @@ def _from_folder(value: Any, info: ValidationInfo) -> Any:
     """Expand `~`, `$NAME` and `${NAME}`; a relative path starts at the recipe's folder."""
     if not isinstance(value, str):
         return value
-    for found in _VARIABLE.finditer(value):
-        name = found.group(1) or found.group(2)
+    for match in _VARIABLE.finditer(value):
+        name = match[1] or match[2]
         if not _variable(name) and not (info.context or {}).get("keep_unset"):
             state = "empty" if name in os.environ else "not set"
-            raise ValueError(
-                f"is {value!r}, but the environment variable {name} is {state}. "
-                f"Set it with: export {name}=PATH"
-            )
-    expanded = _VARIABLE.sub(lambda found: _variable(found[1] or found[2]) or found[0], value)
+            raise ValueError(f"is {value!r}, but {name} is {state}. Set it: export {name}=PATH")
+    expanded = _VARIABLE.sub(lambda match: _variable(match[1] or match[2]) or match[0], value)
     if not expanded.strip():  # would be the recipe's folder
         raise ValueError(f"must name a file or a folder, but is {value!r}, which is empty.")
     return str((info.context or {}).get("folder", Path()) / Path(expanded).expanduser())
@@ -194,10 +188,10 @@ class RawRecipe:
 
     def __post_init__(self) -> None:
         values = {key: _readings(text)[0] for key, text in self.overrides.items()}
-        tables, own = habit_names.of_recipe(self.tables, values)
+        tables, ours = habit_names.of_recipe(self.tables, values)
         overrides = {
             key: self.overrides[key] if values.get(key) == value else toml_value(value)
-            for key, value in own.items()
+            for key, value in ours.items()
         }
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "overrides", overrides)
@@ -389,8 +383,8 @@ def _override(schema: type, key: str, readings: list[Any]) -> Any:
             problems.append(f"`{key}` {invalid[0][1]}")
             continue
         try:
-            given = json.dumps(value)
-            typed = adapter.validate_json(given, strict=True, context={"folder": Path.cwd()})
+            text = json.dumps(value)
+            typed = adapter.validate_json(text, strict=True, context={"folder": Path.cwd()})
             return adapter.dump_python(typed, mode="json")
         except ValidationError as error:
             problems.append(_message(key, error.errors()))
@@ -441,14 +435,14 @@ def _invalid_values(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _key_in(message: str, schema: Any) -> str:
     """The dotted name of the option in a message such as "[model] `heads` must be ..."."""
     named = re.findall(r"`([\w.]+)`", message)
-    found = re.match(r"\[([\w.]+)\]", message)
-    if found and _option(schema, found[1]) is not None:
-        inside = [f"{found[1]}.{name}" for name in named if name in names_in(schema, found[1])]
-        return inside[0] if inside else found[1]
+    section = re.match(r"\[([\w.]+)\]", message)
+    if section and _option(schema, section[1]) is not None:
+        inside = [f"{section[1]}.{name}" for name in named if name in names_in(schema, section[1])]
+        return inside[0] if inside else section[1]
     for name in named:
         if _option(schema, name) is not None:
             return name
-        sections = [one for one in _names(schema) if name in names_in(schema, one)]
+        sections = [key for key in _names(schema) if name in names_in(schema, key)]
         if len(sections) == 1:
             return f"{sections[0]}.{name}"
     return ""
@@ -509,20 +503,17 @@ def full_name(schema: Any, name: str) -> str:
     if "." in name or name in names_in(schema, ""):
         return name
     sections = [*sections_of(schema)]
-    found = [section for section in sections if name in names_in(schema, section)]
-    depth = min((section.count(".") for section in found), default=0)
-    outermost = [section for section in found if section.count(".") == depth]
+    owners = [section for section in sections if name in names_in(schema, section)]
+    depth = min((section.count(".") for section in owners), default=0)
+    outermost = [section for section in owners if section.count(".") == depth]
     if len(outermost) == 1:
         return f"{outermost[0]}.{name}"
     if outermost:
-        raise ConfigError(
-            f"`{name}` is an option of several sections: write "
-            f"{joined_with_or([f'{section}.{name}' for section in outermost])}"
-            f"; in Python {outermost[0]}={{'{name}': ...}}."
-        )
-    known = [option for section in ("", *sections) for option in names_in(schema, section)]
-    known += ["out", "device", "progress"]  # of `train` itself
-    hint = nearest(name, dict.fromkeys(known), "`regard init TASK` lists all of a task.")
+        names = joined_with_or([f"{section}.{name}" for section in outermost])
+        raise ConfigError(f"`{name}` is an option of several sections: write {names}.")
+    options = [option for section in ("", *sections) for option in names_in(schema, section)]
+    options += ["out", "device", "progress"]  # of `train` itself
+    hint = nearest(name, dict.fromkeys(options), "`regard init TASK` lists all of a task.")
     raise ConfigError(f"no section has an option `{name}`. {hint}")
 
 
@@ -607,9 +598,9 @@ def _message(key: str, errors: Sequence[Any]) -> str:
     first, index = errors[0], _index(errors[0])
     errors = [error for error in errors if _index(error) == index]
     if first["type"] in ("value_error", "assertion_error"):
-        said = str(first["ctx"]["error"])
-        if not said.startswith("must ") or "but " in said:  # a whole sentence
-            return f"[{key}] {said}" if said.startswith("`") else f"`{key}` {said}"
+        text = str(first["ctx"]["error"])
+        if not text.startswith("must ") or "but " in text:  # a whole sentence
+            return f"[{key}] {text}" if text.startswith("`") else f"`{key}` {text}"
     hint = ""
     if first["type"] in ("literal_error", "enum"):
         hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
@@ -623,13 +614,13 @@ def _index(error: Any) -> str:
 def _line_of(text: str, key: str) -> int | None:
     """The line of a dotted name in a TOML text, by a search over lines."""
     section, _, name = key.rpartition(".")
-    here = ""
+    current = ""
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[\s*([\w.\- \"']+?)\s*\]", line):
-            here = re.sub(r"[\s\"']", "", header.group(1))
-            if here == key:
+            current = re.sub(r"[\s\"']", "", header.group(1))
+            if current == key:
                 return number
-        elif here == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.]", line):
+        elif current == section and re.match(rf"\s*[\"']?{re.escape(name)}[\"']?\s*[=.]", line):
             return number
     return None
 

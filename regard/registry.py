@@ -185,10 +185,8 @@ def _check_names(names: Iterable[str], *, loaded: bool, source: str = "") -> Non
     registered = {*_registered_names()}
     possible = registered if loaded else registered | {f"{name}.compiled" for name in OPERATIONS}
     if unknown := sorted({*names} - possible):
-        raise ConfigError(
-            f"{source}There is no implementation {unknown[0]!r}. There are: "
-            f"{', '.join(sorted(registered))}."
-        )
+        names = ", ".join(sorted(registered))
+        raise ConfigError(f"{source}There is no implementation {unknown[0]!r}. There are: {names}.")
 
 
 # ----------------------------------------------------------------------- the compiled kernels

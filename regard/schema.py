@@ -64,9 +64,8 @@ def read_text(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = Checkpoi
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
         line = data.count(b"\n", 0, wrong.start) + 1
-        raise error(
-            f"{path}:{line}: byte 0x{data[wrong.start]:02x} is not UTF-8. Save the file as UTF-8."
-        ) from None
+        byte = data[wrong.start]
+        raise error(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8. Save it as UTF-8.") from None
 
 
 def read_bytes(path: Path, *, max_bytes: int = LARGEST, error: ErrorOf = CheckpointError) -> bytes:
@@ -88,12 +87,13 @@ def parse_json(
 ) -> Any:
     """The value of a JSON text; errors name `where`, and the line. Raises as `read_json` does."""
     try:
-        return from_json(text, allow_inf_nan=not finite)
+        return from_json(text.encode(errors="surrogatepass"), allow_inf_nan=not finite)
     except ValueError as wrong:
         problem, _, place = str(wrong).partition(" at line ")
-        line, _, column = place.partition(" column ")
+        line, column = map(int, place.split(" column "))
+    near = text.split("\n")[line - 1][max(0, column - 40) : column + 10]
     where += f":{line}" if "\n" in text else ""
-    raise error(f"{where}: is not JSON: {problem} (column {column}).")
+    raise error(f"{where}: is not JSON: {problem} (column {column}: {near!r}).")
 
 
 def check_same(where: str | Path, name: str, value: Any, other: str, stated: Any) -> None:
@@ -105,10 +105,8 @@ def check_same(where: str | Path, name: str, value: Any, other: str, stated: Any
         ConfigError: they differ; it names both.
     """
     if value is not None and stated is not None and value != stated:
-        raise ConfigError(
-            f"{where}: `{name}` is {shown(value)}, but {other} says {shown(stated)}. Remove the "
-            "wrong one, or make them equal."
-        )
+        both = f"is {shown(value)}, but {other} says {shown(stated)}"
+        raise ConfigError(f"{where}: `{name}` {both}. Make them equal.")
 
 
 def checked(

@@ -42,10 +42,8 @@ class State:
             RegardError: one has.
         """
         if self._consumed:
-            raise RegardError(
-                f"This {type(self).__name__} was consumed by an earlier step. Continue with the "
-                "state that `step` returned, or call `state.copy()` before the first step."
-            )
+            name = type(self).__name__
+            raise RegardError(f"This {name} was consumed by an earlier step: use `copy()`.")
 
     # whether a sequence is a row of each tensor, and depends on nothing else of the state
     JOINS: ClassVar[bool] = False
@@ -142,10 +140,7 @@ class State:
         for name, value in values.items():
             if isinstance(value, list | tuple | dict | set):
                 # `select` would not reorder it.
-                raise TypeError(
-                    f"`{name}` of {type(self).__name__} must be a tensor, a state or a plain "
-                    f"number, but is a {type(value).__name__}. Stack its tensors along dimension 1."
-                )
+                raise TypeError(f"`{name}` must be a tensor, a state or a plain number.")
         return values
 
     def _map(self, on_tensor: Callable, on_state: Callable) -> Self:

@@ -121,8 +121,7 @@ WRONG = [  # in TEXT, this; replaced by that; is refused at the line; with the w
         "train.tsv",
         "${NOT_SET}/a",
         5,
-        "`data.train` is '${NOT_SET}/a', but the environment variable NOT_SET is not set. "
-        "Set it with: export NOT_SET=PATH",
+        "`data.train` is '${NOT_SET}/a', but NOT_SET is not set. Set it: export NOT_SET=PATH",
     ),
 ]
 
@@ -364,7 +363,10 @@ def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
             # Options that do not fit together, or a section without an option that it needs.
             several = len(re.findall("`", str(error))) > 2 or "options must be" in str(error)
             if several or "is missing" in str(error):
-                line = f"({line}|{recipe._line_of(other.read_text(), name.rpartition('.')[0])})"
+                parts = name.split(".")
+                above = [".".join(parts[:n]) for n in range(1, len(parts))]
+                lines = [recipe._line_of(other.read_text(), section) for section in above]
+                line = f"({'|'.join(map(str, [line, *lines]))})"
             assert re.match(f"{other}:{line}: ", str(error)), f"{error}\n{other.read_text()}"
 
 

@@ -68,10 +68,7 @@ def generate(
     if method is None:
         method = imported("settings:options", __name__)(**named)
     if not isinstance(method, imported("steps:Method", __name__)):
-        raise ConfigError(
-            f"`method` must be Greedy(), Beam(...), Sampling(...) or Speculative(...), but is "
-            f"{method!r:.80}. Options by name are given as they are: beams=4."
-        )
+        raise ConfigError(f"`method` must be such as Greedy() or Beam(4), but is {method!r:.80}.")
     if source is not None and len(source) == 0:
         return []
     wrapped = imported("wrappers:generator", "regard.models")(model)  # compiled where it can be

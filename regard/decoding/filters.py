@@ -323,10 +323,7 @@ class Renormalize(OptionFilter):
 def _check_tokens(tokens: Collection[int], scores: Tensor, name: str) -> None:
     vocab_size = scores.size(-1)
     if tokens and max(tokens) >= vocab_size:
-        raise ConfigError(
-            f"`{name}` must be token ids of the model, 0 to {vocab_size - 1:,}, but one is "
-            f"{max(tokens):,}."
-        )
+        raise ConfigError(f"`{name}` must be tokens below {vocab_size:,}: {max(tokens):,}.")
 
 
 def _token_mask(tokens: Collection[int], scores: Tensor) -> Tensor:

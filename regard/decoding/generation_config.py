@@ -210,10 +210,8 @@ def _check_model_fields(values: dict[str, Any], model: Generator) -> None:
         return
     name = "decoder_start_token_id" if "decoder_start_token_id" in values else "bos_token_id"
     if values.get(name, bos) != bos:
-        raise ConfigError(
-            f"`{name}` must be {bos}, with which config.json has the decoder start, but is "
-            f"{shown(values[name])}. Make them equal."
-        )
+        value = shown(values[name])
+        raise ConfigError(f"`{name}` must be {bos} as in config.json, but is {value}.")
 
 
 def from_config(values: Mapping[str, Any]) -> Any:
@@ -232,10 +230,8 @@ def from_config(values: Mapping[str, Any]) -> Any:
         raise ConfigError(f"`do_sample` must be false for `num_beams` of {beams}, but is true.")
     method = "sampling" if sample else "beam" if beams > 1 else "greedy"
     if method == "greedy" and (count := fields.get("num_return_sequences", 1)) != 1:
-        raise ConfigError(
-            "`num_return_sequences` (`n_best`, `samples`) must be 1 for greedy search, but is "
-            f"{shown(count)}. Use more beams, or sample."
-        )
+        names = "`num_return_sequences` (`n_best`, `samples`)"
+        raise ConfigError(f"{names} must be 1 for greedy search, but is {shown(count)}.")
     if method == "beam" and fields.pop(LOOKUP, None) is not None:
         _warn({LOOKUP}, "beam search has no draft")
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
@@ -245,10 +241,8 @@ def from_config(values: Mapping[str, Any]) -> Any:
             del fields[other]
     for name, neutral in WITHOUT_EFFECT.items():
         if name in fields and fields[name] not in neutral:
-            raise ConfigError(
-                f"`{name}` is {shown(fields[name])} and would change what is generated, but there "
-                "is no such option here. Remove it from the file to decode without it."
-            )
+            value = shown(fields[name])
+            raise ConfigError(f"`{name}` is {value}: there is no such option. Remove it.")
     supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
     unknown = fields.keys() - OPTION_TYPES.keys() - WITHOUT_EFFECT.keys() - IGNORED
     _warn({name for name in unknown - {*MODEL_FIELDS} if not name.startswith(IGNORED_PREFIXES)})
@@ -270,10 +264,7 @@ def with_options(method: Method, /, **named: Any) -> Any:
     """
     named = habit_names.decoding(named)
     if "method" in named:
-        raise ConfigError(
-            "There is no option `method`: the options choose it. `beams` is beam search, "
-            "`temperature`, `top_k`, `top_p`, `samples` and `seed` sample."
-        )
+        raise ConfigError("There is no option `method`: beams= searches, temperature= samples.")
     values, dropped = method.settings(), set[str]()
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])
@@ -310,10 +301,7 @@ def _with_ends_of(method: TokenMethod, changed: Any) -> Any:
     if not method.ends:
         return changed
     if not isinstance(changed, TokenMethod):
-        raise ConfigError(
-            "The model's method has rules that end a sequence (`ends`), which only greedy search "
-            "and sampling follow. Leave out the options of another method."
-        )
+        raise ConfigError("The model has `ends`, which greedy search and sampling alone follow.")
     return replace(changed, ends=method.ends)  # type: ignore[type-var]
 
 

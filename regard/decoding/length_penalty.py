@@ -94,11 +94,8 @@ class TotalLimit:
         remaining = self.count - read
         if bool((remaining < 1).any()):
             row = int(remaining.argmin())
-            raise ConfigError(
-                f"The prompt of row {row} has {int(read[row]):,} tokens, but the model's "
-                f"`max_length` of {self.count:,} counts these too, so no token may be generated. "
-                "Say how many are to be generated: max_tokens."
-            )
+            problem = f"has {int(read[row]):,} tokens, which `max_length` {self.count:,} counts"
+            raise ConfigError(f"The prompt of row {row} {problem}: give `max_tokens`.")
         return remaining
 
 
@@ -136,8 +133,6 @@ def limits(
         return allowed
     if bool((read_counts > longest).any()):
         row = int(read_counts.argmax())
-        raise ConfigError(
-            f"The prompt of row {row} has {int(read_counts[row])} tokens, but this model reads at "
-            f"most {longest}. Shorten the prompt."
-        )
+        problem = f"has {int(read_counts[row])} tokens, but this model reads at most {longest}"
+        raise ConfigError(f"The prompt of row {row} {problem}. Shorten it.")
     return torch.minimum(allowed, longest + 1 - read_counts)

@@ -446,10 +446,7 @@ class Speculative(IncrementalMethod):
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Greedy | Sampling):
-            raise ConfigError(
-                "A draft makes greedy search and sampling faster, but the method is "
-                f"{type(self.method).__name__}. Leave the draft out, or decode greedily."
-            )
+            raise ConfigError(f"`{LOOKUP}` is for greedy search and sampling: leave it out.")
         check(LOOKUP, self.tokens)
 
     @property
@@ -470,10 +467,8 @@ class Speculative(IncrementalMethod):
             try:
                 state.rewind(0)
             except TypeError:
-                raise ConfigError(
-                    f"Speculative decoding (`{LOOKUP}`) must take back tokens that were guessed "
-                    f"wrong, which {type(unwrapped(model)).__name__} cannot. Leave it out."
-                ) from None
+                name = type(unwrapped(model)).__name__
+                raise ConfigError(f"{name} cannot take back tokens, as `{LOOKUP}` must.") from None
             limit = limits(self.max_tokens, model, source, tokens.size(0))
             limit = limit.repeat_interleave(method.copies)
             choose, eos = method.chooser(source, limit), eos_tokens(method.eos, model)

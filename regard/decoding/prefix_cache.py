@@ -216,10 +216,7 @@ def _check_state(model: Generator) -> None:
     if type(state) is not KeyValueCache:
         name = type(unwrapped(model)).__name__
         kind = "" if state is None else f" ({type(state).__name__})"
-        raise ConfigError(
-            "A prefix cache is for models that continue a text and cache a key and a value of each "
-            f"token, as GPT does, but not for {name}{kind}."
-        )
+        raise ConfigError(f"A prefix cache needs keys and values of tokens, unlike {name}{kind}.")
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -372,10 +369,7 @@ class SlidingContext(GeneratorWrapper[LastTokens]):
 
     def __init__(self, model: LanguageModel):
         if model.config.max_length is None:
-            raise ConfigError(
-                "`window` would be without effect: this model has no limit. Leave `--window` "
-                "(`window=True`) out."
-            )
+            raise ConfigError("`window` (--window) is without effect: this model has no limit.")
         super().__init__(model)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> LastTokens:

@@ -103,30 +103,22 @@ def build(method: str, values: Mapping[str, Any]) -> Any:
 
 
 def _check_names(named: Mapping[str, Any], method: str) -> None:
-    """Check that no name is for another method, and that no two of them mean the same option.
-
-    Two methods have `num_return_sequences`, under names of their own. A method that a user adds may
-    take any option.
+    """Check that no name is for another method; a method that a user adds may take any option.
 
     Raises:
-        ConfigError: a name is for another method, or two names mean the same.
+        ConfigError: a name is for another method, or two limits are given.
     """
     allowed = {"greedy": (), **METHOD_OPTIONS}.get(method, tuple(OWNERS))
     if method == "speculative":  # greedy search or sampling
         allowed = (*allowed, *METHOD_OPTIONS["sampling"])
-    first_names: dict[str, str] = {}
     for name in named:
         if name in OWNERS and name not in allowed:
             chosen_by = (f"`{n}` to {method}" for n in named if OWNERS.get(n) == method)
             other = next(chosen_by, f"the method is {method}")
             raise ConfigError(f"`{name}` belongs to {OWNERS[name]}, but {other}.")
-        other = first_names.setdefault(NAMES.get(name, name), name)
-        if other != name:
-            raise ConfigError(f"`{other}` and `{name}` mean the same. Leave one of them out.")
-    fixed = first_names.get("max_new_tokens")
     relative = next((name for name in ("max_length_a", "max_length_b") if name in named), None)
-    if fixed and relative:  # a file has both: the fixed limit is for other libraries
-        raise ConfigError(f"`{fixed}` and `{relative}` are two limits. Leave one of them out.")
+    if "max_tokens" in named and relative:  # a file has both, for other libraries
+        raise ConfigError(f"`max_tokens` and `{relative}` are two limits. Leave one of them out.")
 
 
 def _method_of(named: Mapping[str, Any]) -> str:
@@ -257,10 +249,7 @@ def check_no_sampling(filters: Sequence[Filter], method: str) -> None:
     """
     for part in filters:
         if isinstance(part, Temperature | TopK | TopP):
-            raise ConfigError(
-                f"{part} has a meaning only for sampling, but the method is {method}. "
-                "Leave it out, or sample."
-            )
+            raise ConfigError(f"{part} is for sampling alone, but the method is {method}.")
 
 
 def common_settings(

@@ -42,10 +42,7 @@ def start(model: Generator, source: Sequences | None) -> tuple[State, Tensor]:
     """
     if not model.continues:
         if source is None:
-            raise ConfigError(
-                f"{type(unwrapped(model)).__name__} needs a source: only a model that continues a "
-                "text can start from nothing."
-            )
+            raise ConfigError(f"{type(unwrapped(model)).__name__} needs a source: it answers one.")
         return model.read(source), source.ids.new_full((len(source), 1), model.config.bos)
     state: State = model.empty(1 if source is None else len(source))
     if source is None:
@@ -120,10 +117,8 @@ def check_log_probs(log_probs: Sequence[float], read: int) -> None:
     """
     for row, log_prob in enumerate(log_probs):
         if isnan(log_prob):
-            raise NonFiniteStep(
-                f"The model's scores must be numbers, but those of row {row} are NaN or infinite "
-                f"after {read} tokens. Its weights may have diverged."
-            )
+            scores = f"those of row {row} are NaN or infinite after {read} tokens"
+            raise NonFiniteStep(f"The model's scores must be numbers, but {scores}.")
 
 
 @contextmanager

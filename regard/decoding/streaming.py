@@ -38,8 +38,7 @@ class Streaming:
     def __init__(self, model: Generator, source: Sequences | None, method: Method):
         if not isinstance(method, IncrementalMethod):
             raise ConfigError(
-                f"{type(method).__name__} cannot be streamed: it decides on its tokens at the end. "
-                "Decode greedily or by sampling."
+                f"{type(method).__name__} is not streamed: decode greedily or sample."
             )
         self._collector = method.collector(model)
         self._steps = method.steps(model, source)

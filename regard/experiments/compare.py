@@ -157,10 +157,8 @@ def _entries(paths: Sequence[str | PathLike[str]], overrides: Sequence[str]) -> 
             recipe = read_recipe(path, overrides)
             name, entry = name_of_run(path, recipe.name), _Entry(path, recipe)
         if name in entries:
-            raise ConfigError(
-                f"{entries[name].path} and {entry.path} are both named {name!r}. Give one of them "
-                "another `name`."
-            )
+            both = f"{entries[name].path} and {entry.path}"
+            raise ConfigError(f"{both} are both named {name!r}. Give one another `name`.")
         entries[name] = entry
     if not entries:
         raise ConfigError("`recipes` must name at least one recipe, but is empty.")
@@ -189,7 +187,7 @@ def _shared_conditions(entries: Mapping[str, _Entry]) -> dict[str, Any]:
     check_equal(conditions, hint)
     if not any(entry.recipe.data.valid or entry.recipe.data.test for entry in entries.values()):
         raise ConfigError("Models are compared by their scores: give `valid` or `test` data.")
-    trained = {name: one for name, one in tokenizers.items() if one["tokenizer"] is not None}
+    trained = {name: part for name, part in tokenizers.items() if part["tokenizer"] is not None}
     if trained:
         check_equal(trained)
     return {**next(iter(conditions.values())), **next(iter((trained or tokenizers).values()))}
@@ -314,8 +312,6 @@ def cross_validate(
     folder = folder_of_study(recipe, options, out, "folds")
     path = None if recipe is None else Path(recipe)
     if path is None or options:
-        check_at_least(MIN_FOLDS, folds=folds)
-        device_for(device)
         with_fold: Any = {**options, "valid": {"fold": 1, "of": folds}}
         path = recipe_in_file(path, with_fold, folder)
     return cross_validate_file(path, (), folds, run_options, folder)

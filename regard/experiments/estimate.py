@@ -150,8 +150,8 @@ class Estimate:
             ("measured", self.measured),
         ]
         lines += [
-            (f"published {one.quantity}", f"{_number(one.value)} ({one.source})")
-            for one in self.published
+            (f"published {figure.quantity}", f"{_number(figure.value)} ({figure.source})")
+            for figure in self.published
         ]
         wide = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
@@ -187,8 +187,8 @@ def estimate(
         for batch in sample.batches
     ]
     mean = [sum(column) / len(counted) for column in zip(*counted, strict=True)]
-    items, flops, _, attention = (options.gradient_accumulation_steps * one for one in mean)
-    cost = Measured(None, max(one.stored for one in counted), "nothing: all is counted")
+    items, flops, _, attention = (options.gradient_accumulation_steps * value for value in mean)
+    cost = Measured(None, max(batch.stored for batch in counted), "nothing: all is counted")
     if measure:
         cost = measured(recipe, sample, cost)
     return Estimate(
@@ -283,13 +283,10 @@ def sharded_memory(
         ConfigError: there are fewer rows than devices.
     """
     if rows < devices:
-        raise ConfigError(
-            f"`devices` must be at most {rows:,}, the rows of a batch, but is {devices:,}: each "
-            "device reads at least one row. Ask for fewer, or for larger batches in [data]."
-        )
+        raise ConfigError(f"`devices` must be at most {rows:,}, the rows of a batch: {devices:,}.")
     whole = memory_of(model, options, activations * -(-rows // devices) // rows)
-    shards = {one: _shard(one, devices) for one in model.parameters()}
-    trained = sum(size for one, size in shards.items() if one.requires_grad)
+    shards = {weight: _shard(weight, devices) for weight in model.parameters()}
+    trained = sum(size for weight, size in shards.items() if weight.requires_grad)
     weights, gradients, tables, activated = whole
     factor = whole[tables] // max(1, whole[gradients])
     return {
@@ -450,10 +447,7 @@ def with_local_model(recipe: Any) -> Any:
         return recipe
     path = recipe.model.path
     if "$" in path:
-        raise ConfigError(
-            f"[model] path: there is no variable for {path[path.index('$') :]}. What a training "
-            "costs depends on the model: set it, or give path=FOLDER for another one."
-        )
+        raise ConfigError(f"[model] path: there is no variable for {path[path.index('$') :]}.")
     section = recipe.model.model_copy(update={"path": str(resolve(path, download=False))})
     return recipe.model_copy(update={"model": section})
 
@@ -543,9 +537,9 @@ def _assumed_tokenizer(recipe: Any) -> tuple[Tokenizer, str]:
         tokenizer = build_tokenizer(recipe)
         return tokenizer, f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
     words = section.model_copy(update={"kind": "words", "path": None})
-    made = words.build(lambda: (f"w{number}" for number in range(section.vocab_size)))
+    tokenizer = words.build(lambda: (f"w{number}" for number in range(section.vocab_size)))
     why = "as the recipe says" if section.path is None else f"assumed: {section.path} is not there"
-    return made, f"{made.vocab_size:,} tokens, {why}"
+    return tokenizer, f"{tokenizer.vocab_size:,} tokens, {why}"
 
 
 def shape_of(batch: Any) -> str:

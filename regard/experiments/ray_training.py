@@ -96,10 +96,7 @@ def _fit(config: dict[str, Any], ray: ModuleType, workers: int) -> None:
     except RegardError:
         raise
     except Exception as error:
-        raise RegardError(
-            f"the training in {folder} has ended: {error} Continue from the last checkpoint with "
-            "`regard resume`."
-        ) from error
+        raise RegardError(f"{error} Continue with `regard resume {folder}`.") from error
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

@@ -134,10 +134,7 @@ def schema_of(raw: RawRecipe) -> type[Recipe]:
     """
     task = task_class(raw.choice("task", TASKS))
     if task.Recipe is None:
-        raise ConfigError(
-            f"{raw.location('task')}: nothing trains the task {task.name!r} here: models come with "
-            "it. Fine-tune them for another task, or use them as they are."
-        )
+        raise ConfigError(f"{raw.location('task')}: nothing trains the task {task.name!r} here.")
     section = FineTuneSection if raw.has("model.path") else _model_section(raw, task)
     return _with_sections(task.Recipe, section)
 
@@ -153,10 +150,8 @@ def _model_section(raw: RawRecipe, task: Task) -> type[Options]:
     model = model_class(raw.choice("model.name", MODELS))
     if not task.trains(model):
         names = ", ".join(name for name in MODELS if task.trains(model_class(name)))
-        raise ConfigError(
-            f"{raw.location('model.name')}: the task {task.name} cannot train this model. "
-            f"`model.name` must be one of {names}."
-        )
+        where, hint = raw.location("model.name"), f"`model.name` must be one of {names}."
+        raise ConfigError(f"{where}: {task.name} cannot train this model. {hint}")
     return _options_of_model(model, raw.choice("model.size", ["", *model.SIZES], default=""))
 
 
@@ -253,19 +248,16 @@ def recipe_from_keywords(
         ConfigError: `path` is not a path, or a keyword has a value that no recipe can have.
     """
     if path is not None and not is_path(path):
-        raise ConfigError(
-            f"The first argument is the path of a recipe, but is {source_name(path)}. Data are "
-            "given by name: train=..."
-        )
+        raise ConfigError(f"A recipe must be a path, but is {source_name(path)}. Data: train=...")
     raw = parse("") if path is None else read(path)
     tables = {**raw.tables}
-    given = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
-    for name, value in given.items():
+    options = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
+    for name, value in options.items():
         before = None if isinstance(keywords.get(name), str) else tables.get(name)  # replaced
         tables[name] = _merged(before, _recipe_value(name, value))
     if isinstance(tables.get("model"), str):
         tables["model"] = {"path": tables["model"]}
-    return replace(raw, tables=tables, keywords=tuple(given))
+    return replace(raw, tables=tables, keywords=tuple(options))
 
 
 def _recipe_value(name: str, value: Any) -> Any:
@@ -425,10 +417,8 @@ def data_in_files(
             if fresh.suffix == ".jsonl":
                 copied[str(path)] = items
             if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
-                raise ConfigError(
-                    f"{folder} was started with other data: {path} differs from `{part}`. Give the "
-                    "same data, remove the folder, or choose another one (`out`, --out)."
-                )
+                other = "Give the same data, or choose another folder (`out`, --out)."
+                raise ConfigError(f"{folder} was started with other data as `{part}`. {other}")
             data[part] = _path_option(path, data_section)
         for fresh in [*new.iterdir()]:
             fresh.replace(new.parent / fresh.name)
@@ -498,17 +488,17 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
     if data_section.running_text or "columns" not in data_section.model_fields:
         return {}
     names, group = column_names(first), data.get("group")
-    given = data.get("columns")
+    columns = data.get("columns")
 
     def by_name(column: Any) -> str:
-        known = isinstance(column, int) and 0 <= column < len(names)
-        return names[column] if known else str(column)
+        is_number = isinstance(column, int) and 0 <= column < len(names)
+        return names[column] if is_number else str(column)
 
     targets = data.get("target_columns", [])
     besides = [*targets, *([] if group is None else [group])]
     besides += [by_name(item) for item in besides]
-    known = infer_text_columns if targets else infer_columns
-    found = known(first, besides) if given is None else given
-    options: dict[str, Any] = {"columns": [by_name(item) for item in found]} if found else {}
+    if columns is None:
+        columns = (infer_text_columns if targets else infer_columns)(first, besides)
+    options: dict[str, Any] = {"columns": [by_name(item) for item in columns]} if columns else {}
     options |= {"target_columns": [by_name(item) for item in targets]} if targets else {}
     return options if group is None else options | {"group": by_name(group)}

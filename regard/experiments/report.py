@@ -122,7 +122,7 @@ def _attention(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
     if not any(isinstance(module, CapturePoint) for module in task.module.modules()):
         return []
     inputs = task.attention_inputs(recipe)
-    whole = next((one for one in inputs if not task.over_limit([one])), None)
+    whole = next((sample for sample in inputs if not task.over_limit([sample])), None)
     with look(task) as attention, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a truncated sample is good enough for a picture
         if whole is not None:

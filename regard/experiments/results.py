@@ -2,6 +2,7 @@
 page."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
@@ -104,7 +105,7 @@ def run_name(trial: str, seed: int) -> str:
     return f"{trial}-seed{seed}"
 
 
-class StudyResults:
+class StudyResults(ABC):
     """The results of a study, as a picture, a page and plain values.
 
     folder: that of the study.
@@ -112,17 +113,17 @@ class StudyResults:
 
     folder: Path
 
+    @abstractmethod
     def picture(self) -> Picture:
         """The tables and charts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def report(self) -> RunReport:
         """A page, to be saved in the folder, since it links to the pages of the runs."""
-        raise NotImplementedError
 
     def write(self, file: str) -> None:
         """Write the plain values and the page into the folder."""
@@ -229,10 +230,7 @@ class Comparison(StudyResults):
         """
         if not self.ranked:
             protocols = "\n  ".join(f"{name}: {text}" for name, text in self.protocols.items())
-            raise ConfigError(
-                f"these models cannot be ranked, because their scores were measured by different "
-                f"protocols:\n  {protocols}"
-            )
+            raise ConfigError(f"models with different protocols cannot be ranked:\n  {protocols}")
         pick = max if self.better == "max" else min
         return pick(self.table(), key=lambda row: row["quality"]["mean"])["model"]
 

@@ -277,7 +277,7 @@ def new_folder(raw: RawRecipe, name: str, out: str | PathLike[str] | None) -> Pa
     else:
         folder = Path("runs") / name_of_run(raw.path or raw.text_at("task"), name)
         others = (folder.with_name(f"{folder.name}-{n}") for n in count(2))
-        return next(one for one in chain([folder], others) if not one.exists())
+        return next(path for path in chain([folder], others) if not path.exists())
     check_new(folder)
     return folder
 
@@ -343,8 +343,6 @@ def resume(
         ConfigError: the recipe, the data or the tokenizer has changed.
     """
     folder = Path(folder)
-    if not folder.exists():
-        raise CheckpointError(f"{folder}: there is no such folder.")
     if not (folder / "recipe.toml").exists():
         raise CheckpointError(f"{folder} is not a run: it has no recipe.toml.")
     raw, recipe = open_recipe(folder / "recipe.toml")
@@ -384,11 +382,11 @@ def _plan_of_run(
     training_plan.check_start(recipe.model, _recorded(raw, "start"), folder)
     gone = [name for name in recorded if not split_member(name)[0].exists()]
     if not overrides:  # where the run has moved, so have the data that were in memory
-        own = folder.absolute() / recipe_options.DATA_FOLDER
+        data = folder.absolute() / recipe_options.DATA_FOLDER
         overrides = [
-            f"data.{field}={own / path.name}"
+            f"data.{field}={data / path.name}"
             for field, path in recipe.data
-            if isinstance(path, Path) and str(path) in gone and (own / path.name).exists()
+            if isinstance(path, Path) and str(path) in gone and (data / path.name).exists()
         ]
     if overrides:
         _, moved = open_recipe(folder / "recipe.toml", overrides)
@@ -459,7 +457,7 @@ def _write_card_and_report(
         return
     if finished:
         planned.task.module = merged(planned.task.module)
-        for name, one in {"model": planned.task, **planned.task.companions()}.items():
-            load_weights(deployed(one.module), load(folder / name).module.state_dict())
+        for name, task in {"model": planned.task, **planned.task.companions()}.items():
+            load_weights(deployed(task.module), load(folder / name).module.state_dict())
         planned.task.module.eval()
     write_report(folder, planned.task, planned.recipe, result)

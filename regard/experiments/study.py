@@ -99,9 +99,7 @@ def check_equal(conditions: Mapping[str, Mapping[str, Any]], hint: str = HINT) -
     ]
     if problems:
         listed = "".join(problems[:MAX_DIFFERENCES])
-        raise ConfigError(
-            f"these recipes cannot be compared fairly: they differ in{listed}\n{hint}"
-        )
+        raise ConfigError(f"recipes cannot be compared fairly: they differ in{listed}\n{hint}")
 
 
 def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
@@ -111,10 +109,8 @@ def check_unchanged(before: Mapping[str, Any], now: Mapping[str, Any], folder: P
         ConfigError: it was not; every difference is named.
     """
     if changes := change_lines(before, now):
-        raise ConfigError(
-            f"{folder} was started with other settings:{changes}\nUse the same settings again, "
-            "remove the folder, or choose another one (`out`, --out)."
-        )
+        hint = "Use the same settings again, or choose another folder (`out`, --out)."
+        raise ConfigError(f"{folder} was started with other settings:{changes}\n{hint}")
 
 
 def check_same_run(folder: Path, recipe: Any) -> None:
@@ -208,12 +204,12 @@ def runs_by_seed(
     params: Mapping[str, Json] | None = None,
 ) -> list[StudyRun]:
     """The run of each seed of a trial, in the folder of a study."""
-    made = []
+    runs = []
     for seed in seeds:
         with_seed = (*overrides, f"seed={seed}")
         recipe, run = read_recipe(path, with_seed), folder / run_name(trial, seed)
-        made.append(StudyRun(trial, run, recipe, path, with_seed, {"seed": seed}, params or {}))
-    return made
+        runs.append(StudyRun(trial, run, recipe, path, with_seed, {"seed": seed}, params or {}))
+    return runs
 
 
 class Study:
@@ -398,7 +394,7 @@ def recipe_in_file(
         recipe = recipe.model_copy(update={"training": training})
     name = recipe.name or (path.stem if path else recipe.model.name)
     numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
-    file = out / RECIPES / f"{next(one for one in numbered if one not in names)}.toml"
+    file = out / RECIPES / f"{next(name for name in numbered if name not in names)}.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     write(file, recipe)
     return file
@@ -513,8 +509,8 @@ def _test_scores(task: Task, recipe: Any, result: Result) -> list[dict[str, Any]
             for value in [result.test_scores[name]]
         ]
     return [
-        {"name": one.name, "value": one.value, "signature": one.signature}
-        for one in task.test(recipe)
+        {"name": score.name, "value": score.value, "signature": score.signature}
+        for score in task.test(recipe)
     ]
 
 

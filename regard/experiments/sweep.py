@@ -21,6 +21,7 @@ integers.
 """
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,12 +70,12 @@ from regard.toml_text import toml_value
 
 LOGARITHMIC = 10  # a range with ends that differ by this factor is searched on a logarithmic scale
 DIGITS = 4  # significant digits of values that are drawn
-MAX_POINTS = 10_000  # of a range
 EXAMPLES = (
     "Examples: 128,256 (these values); 1e-4..1e-2 (any value between the two); 1e-4..1e-2:5 (five "
     "values from end to end)."
 )
-_RANGE = re.compile(r"(?P<low>[^.:]*(?:\.\d[^.:]*)?)\.\.(?P<high>[^:]+)(?::(?P<points>\d{1,18}))?")
+_NUMBER = r"[-+]?\d[\d_]*(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})\.\.({_NUMBER})(?::([1-9]\d{{0,3}}))?\s*")
 
 
 @dataclass(frozen=True)
@@ -162,15 +163,12 @@ class Space:
         Raises:
             ConfigError: an option has a range without points.
         """
-        lists: dict[str, tuple[Json, ...]] = {}
         for name, axis in self.axes.items():
             if not isinstance(axis, ValueList):
-                raise ConfigError(
-                    f"`{name}` is a range, and a grid needs values. List them, write LOW..HIGH:5 "
-                    'for five points, or draw them: strategy="random" (--strategy random).'
-                )
-            lists[name] = axis.values
-        return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+                hint = "write LOW..HIGH:5 for five points, or draw them: --strategy random"
+                raise ConfigError(f"`{name}` is a range, and a grid needs values: {hint}.")
+        lists = [axis.values for axis in self.axes.values() if isinstance(axis, ValueList)]
+        return [dict(zip(self.axes, values, strict=True)) for values in product(*lists)]
 
     def drawn(self, count: int, seed: int) -> list[Values]:
         """So many configurations, drawn at random; all of them where there are no more.
@@ -182,14 +180,6 @@ class Space:
             points = self.grid()
             return points if len(points) <= count else random.sample(points, count)
         return [{name: axis.draw(random) for name, axis in self.axes.items()} for _ in range(count)]
-
-    def suggested(self, trial: Any) -> Values:
-        """The configuration that a trial of Optuna suggests."""
-        return {name: axis.suggest(trial, name) for name, axis in self.axes.items()}
-
-    def lines(self) -> list[str]:
-        """What is searched, one option a line."""
-        return [f"{name}: {axis}" for name, axis in self.axes.items()]
 
 
 def axis_of(name: str, given: Any, real: bool) -> Axis:
@@ -203,41 +193,28 @@ def axis_of(name: str, given: Any, real: bool) -> Axis:
     Raises:
         ConfigError: it is neither.
     """
-
-    def malformed(expected: str) -> ConfigError:
-        return ConfigError(f"`param_space` {name} {expected}, but is {given!r:.80}. {EXAMPLES}")
-
     axis, points, values = given, None, _plain(given)
-    if isinstance(values, str):
-        match = _RANGE.fullmatch(values.strip())
-        ends = [_value(match[end]) for end in ("low", "high")] if match else []
-        if match and all(type(end) in (int, float) for end in ends):
-            low, high = ends
-            axis = (LogUniform if 0 < LOGARITHMIC * low <= high else Uniform)(low, high)
-            points = match["points"]
-        else:
-            values = [*_listed(values), *[""] * values.rstrip().endswith(",")]
+    if isinstance(values, str) and (match := _RANGE.fullmatch(values)):
+        low, high = float(match[1]), float(match[2])
+        axis = (LogUniform if 0 < LOGARITHMIC * low <= high else Uniform)(low, high)
+        points = match[3]
+    elif isinstance(values, str):
+        values = [*_listed(values)]
     if isinstance(axis, Uniform):
-        if not axis.min < axis.max or isinstance(axis, LogUniform) and axis.min <= 0:
-            raise malformed("must be a range from a lower to a higher number (positive in logs)")
-        if not real and (axis.min != int(axis.min) or axis.max != int(axis.max)):
-            raise malformed("must be a range of integers")
-        axis = replace(axis, whole=not real)
-        if points is None:
-            return axis
-        if not 2 <= int(points) <= MAX_POINTS:
-            raise malformed(f"must have 2 to {MAX_POINTS:,} points")
-        shares = [n / (int(points) - 1) for n in range(int(points))]
-        return ValueList(tuple(dict.fromkeys(map(axis.at, shares))))
-    if not isinstance(values, list | tuple) or not values or "" in values:
-        raise malformed("must be a range, such as LogUniform(1e-4, 1e-2), or a list of values")
-    try:
-        texts = [toml_value(value) for value in values]
-    except ConfigError as error:
-        raise malformed(f"cannot have such a value: {error}") from None
-    if len(set(texts)) < len(texts):
-        raise malformed("must have different values")
-    return ValueList(tuple(values))
+        if not real:
+            low, high = math.ceil(axis.min), math.floor(axis.max)
+            axis = replace(axis, min=low, max=high, whole=True)
+        if axis.min < axis.max and (axis.min > 0 or not isinstance(axis, LogUniform)):
+            if points is None:
+                return axis
+            steps = max(1, int(points) - 1)
+            return ValueList(tuple(dict.fromkeys(axis.at(n / steps) for n in range(int(points)))))
+    elif isinstance(values, list | tuple) and values:
+        return ValueList(tuple({toml_value(value): value for value in values}.values()))
+    raise ConfigError(
+        f"`param_space` {name} must be a range from a lower to a higher number (positive in logs) "
+        f"or a list of values, but is {given!r:.80}. {EXAMPLES}"
+    )
 
 
 def _plain(values: Any) -> Any:
@@ -359,11 +336,12 @@ def sweep_file(
     with opened(folder, conditions | settings, options, "sweeping in") as study:
         texts = with_tokenizer([checked], folder)(checked, overrides)
         plan.check_models(path, texts)
-        for line in [*plan.space.lines(), *plan.lines(checked)]:
+        axes = {name: str(axis) for name, axis in plan.space.axes.items()}
+        for line in [*(f"{name}: {axis}" for name, axis in axes.items()), *plan.lines(checked)]:
             study.say(line)
         trials = plan.train(study, path, texts)
     about = {"strategy": plan.strategy, "seeds": ", ".join(map(str, options.seeds))}
-    about |= {name: str(axis) for name, axis in plan.space.axes.items()}
+    about |= axes
     about["budget of a run"] = _budget(checked, 1)
     results = results_of_sweep(study, trials, about)
     results.write("results.json")
@@ -377,10 +355,7 @@ def _space(schema: Any, param_space: Mapping[str, Any]) -> Space:
         ConfigError: there is no such option, or several sections have it; or it is the seed.
     """
     if not param_space or "seed" in param_space:
-        raise ConfigError(
-            "`param_space` must name at least one option, such as model.d_model=128,256, and not "
-            "`seed`: give several seeds by --seeds 1,2,3 (`seeds` in Python)."
-        )
+        raise ConfigError("`param_space` must name options, and not `seed`: see `seeds` (--seeds).")
     axes = {}
     for given_name, values in param_space.items():
         name = full_name(schema, habit_names.OPTIONS.get(given_name, given_name))
@@ -418,13 +393,10 @@ class SweepPlan:
     def __post_init__(self) -> None:
         check_at_least(1, trials=self.trials, num_rungs=self.num_rungs)
         if self.strategy not in STRATEGIES:
-            known = nearest(self.strategy, STRATEGIES)
-            raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {known}")
+            hint = nearest(self.strategy, STRATEGIES)
+            raise ConfigError(f"`strategy` {self.strategy!r} is unknown. {hint}")
         if self.strategy == "grid" and self.trials is not None:
-            raise ConfigError(
-                "`trials` has no effect with a grid, which has all combinations. Leave it out, or "
-                "use --strategy random."
-            )
+            raise ConfigError("`trials` is without effect in a grid, which has all combinations.")
 
     @cached_property
     def points(self) -> list[Values]:
@@ -479,11 +451,11 @@ class SweepPlan:
         shared = conditions_of(recipe, checksums)
         for number, values in enumerate(self.points):
             with self._naming(number, values):
-                own = read_recipe(path, [*overrides, *_texts(values)])
-            names = {"the recipe": shared, _name(number): conditions_of(own, checksums)}
+                trial = read_recipe(path, [*overrides, *_texts(values)])
+            both = {"the recipe": shared, _name(number): conditions_of(trial, checksums)}
             if "max_steps" not in shared["budget"]:  # with steps, larger batches read more
-                names = {name: _without_batching(one) for name, one in names.items()}
-            check_equal(names, HINT)
+                both = {name: _without_batching(conditions) for name, conditions in both.items()}
+            check_equal(both, HINT)
         return shared
 
     def check_models(self, path: Path, overrides: Sequence[str]) -> None:
@@ -519,10 +491,12 @@ class SweepPlan:
                     seed=self.draw_seed + number, constant_liar=self.workers > 1
                 )
                 asked = suggestions.ask()
-                batch[_name(number)] = asked, self.space.suggested(asked)
-            trials |= {name: values for name, (_, values) in batch.items()}
-            suggested = {name: trials[name] for name in batch}
-            scores = self._train_together(study, path, overrides, suggested)
+                axes = self.space.axes.items()
+                suggested = {name: axis.suggest(asked, name) for name, axis in axes}
+                batch[_name(number)] = asked, suggested
+            new = {name: values for name, (_, values) in batch.items()}
+            trials |= new
+            scores = self._train_together(study, path, overrides, new)
             for name, (asked, _) in batch.items():
                 failed = optuna.trial.TrialState.FAIL if scores[name] is None else None
                 suggestions.tell(asked, scores[name], state=failed)
@@ -542,18 +516,10 @@ class SweepPlan:
             if len(alive) == 1 and until < 1:
                 continue
             seeds = study.options.seeds
-            runs = [
-                run
-                for name in alive
-                for run in runs_by_seed(
-                    name,
-                    path,
-                    [*overrides, *_texts(trials[name])],
-                    seeds,
-                    study.folder,
-                    trials[name],
-                )
-            ]
+            runs = []
+            for name in alive:
+                texts = [*overrides, *_texts(trials[name])]
+                runs += runs_by_seed(name, path, texts, seeds, study.folder, trials[name])
             rows = study.train(runs, until)
             for name in alive:
                 scores[name] = mean_score([rows[run_name(name, seed)] for seed in seeds])

@@ -86,16 +86,27 @@ def recipe_template(task: str) -> str:
         ConfigError: there is no such task, or it cannot be trained.
     """
     if task_class(task).Recipe is None:
-        raise ConfigError(
-            f"The task {task!r} cannot be trained. Known: {', '.join(trained_tasks())}."
-        )
+        raise ConfigError(f"The task must be one of {', '.join(trained_tasks())}, but is {task}.")
     preset = _preset_options(task)
     schema = schema_of(parse(dumps(preset)))
     head = (
         f"This is a recipe for {task}. Set the paths, then run: regard train FILE --dry-run.\n"
         "Paths are relative to this file. An option after # is not set; it shows the default."
     )
-    lines = [*_comment(head), "", *_section_lines(schema, "", preset)]
+    lines = [*_comment(head), ""]
+    for section in ("", *sections_of(schema)):
+        if section:
+            lines += _section_head(schema, section)
+        for option in _options_in(schema, section, preset):
+            lines += _comment(sentences(option.meaning))
+            if option.choices:
+                lines += _comment(f"One of {', '.join(map(toml_value, option.choices))}.")
+            *_, name = option.key.split(".")
+            values = preset.get(section) if section else preset
+            if values and name in values:
+                lines += [dumps({name: values[name]}).rstrip(), ""]
+            else:
+                lines += [f"# {name} = {option.default or '   (not set)'}", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -114,12 +125,18 @@ def options_of_task(task: str) -> Iterator[RecipeOption]:
     preset = _preset_options(task)
     schema = schema_of(parse(dumps(preset)))
     for section in ("", *sections_of(schema)):
-        kind = section_class(schema, section) if section else schema
-        docstrings = _docstrings(_documented_class(kind, preset.get(section) or {}))
-        for name in names_in(schema, section):
-            key = f"{section}.{name}" if section else name
-            if not names_in(schema, key):
-                yield _option(kind, name, key, docstrings)
+        yield from _options_in(schema, section, preset)
+
+
+def _options_in(schema: Any, section: str, preset: Mapping[str, Any]) -> Iterator[RecipeOption]:
+    """The options of a section; for random weights the docstrings are the model's `Config`'s."""
+    kind = section_class(schema, section) if section else schema
+    name: Any = (preset.get(section) or {}).get("name")
+    docstrings = _docstrings(model_class(name).Config if name in MODELS else kind)
+    for name in names_in(schema, section):
+        key = f"{section}.{name}" if section else name
+        if not names_in(schema, key):
+            yield _option(kind, name, key, docstrings)
 
 
 def options_of_model(name: str) -> Iterator[RecipeOption]:
@@ -159,37 +176,16 @@ def _preset_options(task: str) -> dict[str, Any]:
     return {**preset, "model": {"path": "path/to/model"}}
 
 
-def _section_lines(schema: Any, section: str, preset: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of a section, and of the sections in it."""
-    kind = section_class(schema, section) if section else schema
-    docstrings, inner = _docstrings(_documented_class(kind, preset)), list[str]()
-    for name in names_in(schema, section):
-        key = f"{section}.{name}" if section else name
-        if names_in(schema, key):
-            inner.append(name)
-            continue
-        yield from _comment(sentences(docstrings.get(name, "")))
-        yield from _option_lines(name, kind, preset)
-        yield ""
-    for name in inner:
-        key = f"{section}.{name}" if section else name
-        options = preset.get(name, {})
-        absent = "# " if _default(kind, name) is None else ""
-        about = _first_paragraph(section_class(schema, key)).removeprefix(f"[{key}]")
-        if not about.startswith("A section of a recipe:"):  # made from a model's configuration
-            yield from _comment(sentences(about.lstrip(":. ")))
-        yield f"{absent}[{key}]"
-        yield from _section_lines(schema, key, options)
-
-
-def _option_lines(name: str, kind: Any, preset: Mapping[str, Any]) -> Iterator[str]:
-    """The line of an option, after a comment with its possible values, if they are few."""
-    if choices := _choices(_type(kind, name)):
-        yield from _comment("One of " + ", ".join(f'"{choice}"' for choice in choices) + ".")
-    if name in preset:
-        yield dumps({name: preset[name]}).rstrip()
-        return
-    yield f"# {name} = {_toml_default(kind, name) or '   (not set)'}"
+def _section_head(schema: Any, section: str) -> Iterator[str]:
+    """What a section is for, and its name; a comment where it is not there by default."""
+    outer, _, name = section.rpartition(".")
+    kind = section_class(schema, outer) if outer else schema
+    absent = "# " if _default(kind, name) is None else ""
+    paragraph = (inspect.getdoc(section_class(schema, section)) or "").split("\n\n")[0]
+    about = " ".join(paragraph.split()).removeprefix(f"[{section}]")
+    if not about.startswith("A section of a recipe:"):  # made from a model's configuration
+        yield from _comment(sentences(about.lstrip(":. ")))
+    yield f"{absent}[{section}]"
 
 
 def sentences(text: str) -> str:
@@ -223,16 +219,6 @@ def _default(kind: Any, name: str) -> Any:
         return kind.model_fields[name].get_default(call_default_factory=True)
     field = next(field for field in dataclasses.fields(kind) if field.name == name)
     return field.default
-
-
-def _documented_class(kind: Any, preset: Mapping[str, Any]) -> Any:
-    """The class with the docstrings of the options; for random weights the model's `Config`."""
-    name: Any = preset.get("name")
-    return model_class(name).Config if name in MODELS else kind
-
-
-def _first_paragraph(kind: Any) -> str:
-    return " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split())
 
 
 @cache

@@ -114,10 +114,7 @@ def build_tokenizer(recipe: Any) -> Tokenizer:
     if recipe.tokenizer is not None:
         return recipe.tokenizer.build(recipe.data.texts)
     if not isinstance(recipe.model, FineTuneSection):
-        raise ConfigError(
-            "A model with random weights needs a new tokenizer: describe it in [tokenizer], or "
-            "fine-tune the model of a folder: [model] path."
-        )
+        raise ConfigError("[tokenizer] is missing: a model with random weights needs a new one.")
     return open_folder(recipe.model.path).tokenizer()
 
 
@@ -134,11 +131,8 @@ def for_vocabulary(model: nn.Module, path: str, tokenizer: Tokenizer) -> nn.Modu
     if stored.vocab() == tokenizer.vocab() and stored.roles == tokenizer.roles:
         return model
     if not stored.kind == tokenizer.kind == "words":
-        raise ConfigError(
-            f"[tokenizer] has another vocabulary than {path}, and only words can be exchanged, "
-            f"not the kinds {stored.kind!r} and {tokenizer.kind!r}. Leave [tokenizer] out: the "
-            "folder has its own."
-        )
+        hint = f"Leave [tokenizer] out: {path} has its own, and only words can be exchanged."
+        raise ConfigError(f"The kinds of tokens are {stored.kind} and {tokenizer.kind}. {hint}")
     ids_of_folder = stored.vocab()
     roles = {
         name: stored.roles[role] for role, name in tokenizer.roles.items() if role in stored.roles
@@ -272,7 +266,7 @@ def plan(
         model = for_vocabulary(model, section.path, tokenizer)
     if not kind.trains(type(model)) and not isinstance(model, EncoderWithHeads):
         others = (as_encoder(model), as_encoder_decoder(model))
-        suited = [one for one in others if one is not None and kind.trains(type(one))]
+        suited = [other for other in others if other is not None and kind.trains(type(other))]
         if not suited:
             name = type(model).__name__
             raise ConfigError(f"[model] {name} cannot learn the task {recipe.task}.")
@@ -329,13 +323,13 @@ def keep_start(section: Any, run: Path) -> None:
         return
     source = folder_of(section.path)
     for file in files_of_model(source):
-        kept = run / START / file.relative_to(source)
+        link = run / START / file.relative_to(source)
         try:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.unlink(missing_ok=True)
-            _link_or_copy(file.resolve(), kept)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            _link_or_copy(file.resolve(), link)
         except OSError as error:
-            raise not_written(kept, error) from error
+            raise not_written(link, error) from error
 
 
 def _link_or_copy(file: Path, new: Path) -> None:
@@ -377,8 +371,6 @@ def check_start(section: Any, recorded: Mapping[str, str], run: Path) -> bool:
     except CheckpointError:  # it has been removed
         return False
     if changes := change_lines(recorded, checksums_of(folder)):
-        raise ConfigError(
-            f"the model that {run} started from, {folder}, has changed since:{changes}\nPut its "
-            "files back, or train into another folder."
-        )
+        hint = "Put its files back, or train into another folder."
+        raise ConfigError(f"{folder}, where {run} started, has changed since:{changes}\n{hint}")
     return True

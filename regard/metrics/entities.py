@@ -92,10 +92,7 @@ def _parsed(tag: str) -> Tag:
     prefix, _, kind = tag.partition("-")
     prefix = OTHER_LETTERS.get(prefix, prefix)
     if prefix not in {*"IBES"}:
-        raise RegardError(
-            f"The tag {tag!r} is none of an entity: a tag is O, or one of I-, B-, E-, S- and a "
-            "type. Labels of other kinds are scored by accuracy or F1."
-        )
+        raise RegardError(f"The tag {tag!r} must be O, or one of I-, B-, E-, S- and a type.")
     return Tag(prefix, kind or "_")
 
 

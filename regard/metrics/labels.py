@@ -137,10 +137,7 @@ class F1(_Confusion):
         labels = predicted | targets if self.labels is None else self.labels
         if self.positive not in labels:
             hint = nearest(str(self.positive), map(str, labels))
-            raise RegardError(
-                f"F1 of the label {self.positive!r} is not defined: it is neither predicted nor a "
-                f"target. {hint} Give `labels` where it may be so."
-            )
+            raise RegardError(f"No label is {self.positive!r}. {hint} Or give `labels`.")
         value = _f1(right[self.positive], predicted[self.positive], targets[self.positive])
         return self._score("F1", value, f"positive:{self.positive}")
 
@@ -295,11 +292,7 @@ def _correlation(name: str, products: np.ndarray, count: int) -> Score:
 def _pair(predictions: Numbers, references: Numbers) -> np.ndarray:
     """Both in float64, flattened: (2, N)."""
     predicted, expected = _array(predictions, "predictions"), _array(references, "references")
-    if predicted.shape != expected.shape:
-        raise RegardError(
-            "There must be as many predictions as references, in one shape, but their shapes are "
-            f"{predicted.shape} and {expected.shape}."
-        )
+    check_equal(predicted.ravel(), expected.ravel(), "predictions", "references")
     return np.stack([predicted.ravel(), expected.ravel()])
 
 
@@ -348,14 +341,12 @@ def glue_average(scores: Mapping[str, Sequence[Score | float]]) -> Score:
 
     Raises:
         ConfigError: there is no such task.
-        RegardError: no task; or not as many scores as the task has metrics.
+        RegardError: there is no score.
     """
     check_any(len(scores), "GLUE average")
     parts: dict[str, list[float]] = {}
     for task, results in scores.items():
-        count = len(_task(task))
-        if len(results) != count:
-            raise RegardError(f"{task} has {count} metrics, but {len(results)} scores are given.")
+        _task(task)
         values = [score if isinstance(score, float | int) else score.value for score in results]
         parts.setdefault(task.partition("-")[0], []).extend(values)
     value = math.fsum(math.fsum(values) / len(values) for values in parts.values()) / len(parts)

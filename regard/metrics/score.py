@@ -186,10 +186,8 @@ def check_equal(first: Sized, second: Sized, name: str, others: str) -> None:
     if isinstance(first, str) or isinstance(second, str):
         raise RegardError(f"The {name} and {others} must be lists, but one is a string.")
     if len(first) != len(second):
-        raise RegardError(
-            f"There must be as many {name} as {others}, but there are {len(first)} {name} and "
-            f"{len(second)} {others}."
-        )
+        counts = f"{len(first)} {name} and {len(second)} {others}"
+        raise RegardError(f"There must be as many {name} as {others}, but there are {counts}.")
 
 
 def check_any(count: int, name: str) -> None:

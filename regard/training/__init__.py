@@ -11,7 +11,7 @@ __all__, __getattr__ = names_of(
         "callbacks": "Callback Result Step Trainable",
         "checkpointing": "average",
         "interrupt": "Interrupted Paused",
-        "metrics_log": "MLflowLogger WandbLogger",
+        "metrics_log": "WandbLogger",
         "options": "AveragingOptions CheckpointOptions OptimizerOptions ScheduleOptions "
         "TrainingOptions ValidationOptions",
         "run": "resume train",

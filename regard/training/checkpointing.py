@@ -160,10 +160,7 @@ class RunFolder:
                 _rename(damaged_path, f"damaged-{damaged_path.name}")
             return path, tensors, facts
         if damaged:
-            raise CheckpointError(
-                f"all {len(damaged)} checkpoints in {self.checkpoints} are damaged: nothing to "
-                "resume. Restore one from a backup, or train again into another folder."
-            )
+            raise CheckpointError(f"all checkpoints in {self.checkpoints} are damaged.")
         return None
 
     def at_multiples_of(self, every: int) -> list[Path]:
@@ -299,9 +296,6 @@ def checked_checkpoint(path: Path, tensors: Tables, facts: dict[str, Any]) -> Ch
         if name not in tensors:
             raise CheckpointError(f"{path / name}.safetensors is missing.")
     typed: Facts = checked(facts, Facts, path / FACTS)
-    best = typed.counters.best_checkpoint
-    if best and not _STEP.fullmatch(best):
-        raise CheckpointError(f"{path / FACTS}: {best!r} is not the name of a checkpoint.")
     return Checkpoint(path, tensors, typed)
 
 
@@ -341,8 +335,6 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
             if tensor.is_floating_point():
                 tensor = total.get(name, 0) + tensor.to(torch.float64)
             total[name] = tensor
-    if not total:
-        raise CheckpointError("there must be at least one checkpoint to average.")
     return {
         name: (total[name] / len(checkpoints)).to(tensor.dtype)
         if tensor.is_floating_point()
@@ -354,8 +346,6 @@ def average(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 def _weights_in(folder: Path) -> dict[str, Tensor]:
     """The weights of a checkpoint, those that are frozen too; where it has a mean, that one."""
     tables = {name: read_table(folder, name) for name in ("weights", FROZEN, AVERAGED)}
-    if not tables["weights"]:
-        raise CheckpointError(f"{folder} holds no weights.")
     return tables["weights"] | tables[FROZEN] | tables[AVERAGED]
 
 

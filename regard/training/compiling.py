@@ -58,10 +58,8 @@ def blocks_of(model: nn.Module, option: str = "activation_checkpointing") -> lis
     """
     blocks = model.repeated_blocks if isinstance(model, Model | EncoderWithHeads) else []
     if not blocks:
-        raise ConfigError(
-            f"[training] `{option}` is for models that are made of blocks, such as bert, gpt2 or "
-            f"transformer, but {type(model).__name__} has none. Leave it out."
-        )
+        name = type(model).__name__
+        raise ConfigError(f"[training] `{option}` needs a model of blocks, which {name} is not.")
     return blocks
 
 
@@ -109,10 +107,7 @@ def compiled_blocks(
     """
     blocks = blocks_of(model, "compile")
     if device.type in HAS_KERNELS:
-        raise ConfigError(
-            "[training] `compile` is for a GPU, but this training runs on the CPU, where Regard's "
-            "own kernels are faster than what torch compiles. Leave it out: compile=false."
-        )
+        raise ConfigError("[training] `compile` is for a GPU: on the CPU leave it out.")
     calls = [checkpointed(block) if checkpointing else block.forward for block in blocks]
     compiled = [torch.compile(call, backend=BACKEND) for call in calls]
     return dict(zip(blocks, compiled, strict=True))

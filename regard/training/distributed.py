@@ -31,7 +31,6 @@ from torch.distributed.rendezvous import rendezvous
 from regard import ops
 from regard.checkpoints import store
 from regard.checkpoints.filling import load_weights
-from regard.data.batches import HasRows
 from regard.errors import CheckpointError, ConfigError, RegardError
 from regard.file_writing import not_written
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -282,17 +281,11 @@ def _device(given: str | None) -> str:
     local_rank, count = (int(os.environ[f"LOCAL_{name}"]) for name in ("RANK", "WORLD_SIZE"))
     device = given or ("cuda" if torch.cuda.is_available() else "cpu")
     if device not in ("cpu", "cuda"):
-        raise ConfigError(
-            "Each of several processes uses its own GPU: --device must be cpu or cuda, not "
-            f"{device}."
-        )
+        raise ConfigError(f"--device of several processes must be cpu or cuda, but is {device}.")
     if device == "cuda":
         if count > torch.cuda.device_count():
-            raise ConfigError(
-                f"{count} processes need {count} GPUs, but this machine has "
-                f"{torch.cuda.device_count()}. Set --nproc-per-node to that, or train on the CPU: "
-                "--device cpu."
-            )
+            gpus = torch.cuda.device_count()
+            raise ConfigError(f"{count} processes need {count} GPUs, not {gpus}. Or: --device cpu.")
         torch.cuda.set_device(local_rank)
     return device
 
@@ -476,11 +469,6 @@ class FSDPModel(WholeModel):
         """See `WholeModel`. A process without rows computes the first one, too, since all must
         take part in the collective operations, and multiplies its losses with 0.
         """
-        if not isinstance(batch, HasRows):
-            raise ConfigError(
-                f"A batch of the type {type(batch).__name__} cannot be divided among processes: it "
-                "needs `len` and `select(rows)`, as `regard.data.batches.Sequences` has them."
-            )
         rows = self.here.rows(len(batch))
         indices = torch.arange(rows.start, rows.stop) if rows else torch.zeros(1).long()
         # Without the low-precision copies of an earlier pass: FSDP gathers other values into
@@ -490,11 +478,8 @@ class FSDPModel(WholeModel):
         if not torch.is_grad_enabled():
             self._reshard()
         if isinstance(carry, State) and carry.rows != len(rows):
-            raise ConfigError(
-                "Several processes need a row of each batch each, and what is carried from batch "
-                f"to batch must be of its rows: this process has {len(rows)} rows of {len(batch)}, "
-                f"and {carry.rows} are carried. Choose a larger `batch_size` or fewer processes."
-            )
+            counts = f"{len(rows)} of {len(batch)} rows, and {carry.rows} are carried"
+            raise ConfigError(f"A process has {counts}. Choose a larger `batch_size`.")
         if not rows:
             losses = {name: (0.0 * value, count) for name, (value, count) in losses.items()}
         return losses, carry

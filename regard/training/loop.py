@@ -22,7 +22,7 @@ from regard import __version__
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import FACTS
 from regard.decoding import cuda_graphs
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import CheckpointError, RegardError
 from regard.metrics.score import NamedScore
 from regard.schema import read_json
 from regard.training.callbacks import Callback, Progress, Result, Step, Trainable
@@ -46,6 +46,7 @@ from regard.training.options import TrainingOptions, description, known
 from regard.training.steps import NonFiniteError, Steps
 
 Test = Callable[[], Sequence[NamedScore]]
+HINT = "A lower `learning_rate` or `max_grad_norm`, a longer `warmup` or float32 may help."
 
 
 def no_test() -> Sequence[NamedScore]:
@@ -116,10 +117,7 @@ class Loop(Steps):
             applied = self.apply_step()
         except NonFiniteError as error:
             newest = self.folder.saved()[-1]  # the first is written before any step
-            raise NonFiniteError(
-                f"{error}; the last good checkpoint is {newest}. A lower `learning_rate`, a lower "
-                "`max_grad_norm`, a longer `warmup` or float32 precision may help."
-            ) from None
+            raise NonFiniteError(f"{error}; the last checkpoint is {newest}. {HINT}") from None
         self.average.add()
         step = self.counters.step
         self.report.add(applied.losses, applied.totals)
@@ -252,18 +250,8 @@ class Loop(Steps):
             self.progress.say(f"from step {step:,} on the mean of the weights is validated")
 
     def goal_of(self, scores: Mapping[str, float]) -> float:
-        """The score that selects the best weights.
-
-        Raises:
-            ConfigError: it is not among the scores.
-        """
-        name = self.task.goal[0]
-        if name not in scores:
-            raise ConfigError(
-                f"the goal must be one of the validation's scores ({', '.join(scores)}), "
-                f"but is {name!r}"
-            )
-        return scores[name]
+        """The score that selects the best weights."""
+        return scores[self.task.goal[0]]
 
     def finish(self, reason: str, test: Test) -> Result:
         """Publish the best or the averaged weights, which are in the model afterwards; test them.

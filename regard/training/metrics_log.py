@@ -159,31 +159,6 @@ class WandbLogger(Callback):
         self.run.finish()
 
 
-class MLflowLogger(Callback):
-    """Sends logged values and the final scores to a run of MLflow.
-
-    Args:
-        options: arguments of `mlflow.start_run`: run_name, experiment_id, tags ...
-
-    Raises:
-        MissingExtra: mlflow is not installed.
-    """
-
-    def __init__(self, **options: Any):
-        try:
-            import mlflow
-        except ImportError as error:
-            raise MissingExtra("mlflow", "mlflow", "Logging to MLflow") from error
-        self.client, self.run = mlflow, mlflow.start_run(**options)
-
-    def on_log(self, step: int, values: Mapping[str, Any]) -> None:
-        self.client.log_metrics(numbers(values), step=step)
-
-    def on_end(self, result: Result) -> None:
-        self.client.log_metrics({f"final/{k}": v for k, v in final_scores(result).items()})
-        self.client.end_run()
-
-
 class Meters:
     """Sums and counts of each loss since the last log line, added up on the device.
 

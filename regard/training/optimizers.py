@@ -41,10 +41,8 @@ def layer_groups(model: nn.Module) -> list[Parameters]:
     """
     body = model.encoder if isinstance(model, EncoderWithHeads) else model
     if not isinstance(body, Model) or not body.layer_groups:
-        raise ConfigError(
-            f"{type(body).__name__} has no layers with rates of their own: leave out "
-            "`layerwise_lr_decay` and `gradual_unfreezing_interval`."
-        )
+        options = "`layerwise_lr_decay` and `gradual_unfreezing_interval`"
+        raise ConfigError(f"{type(body).__name__} has no layers for {options}: leave them out.")
     heads: list[nn.Module] = []
     if isinstance(model, EncoderWithHeads):
         heads = [model.heads]

@@ -273,10 +273,7 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         if self.checkpoints.average and self.averaging != AveragingOptions():
-            raise ConfigError(
-                "[training] `checkpoints.average` and `averaging` are two means of weights: leave "
-                "one of them out."
-            )
+            raise ConfigError("[training] `checkpoints.average` and `averaging`: leave one out.")
 
 
 def without_effect(options: TrainingOptions) -> Iterator[tuple[str, str]]:
@@ -311,6 +308,5 @@ _SCHEDULES = {
 def _check(options: Any, name: str, right: bool, must: str) -> None:
     if not right:
         section = type(options).__name__.removesuffix("Options").lower()
-        raise ConfigError(
-            f"`{name}` of the {section} options must be {must}, but is {getattr(options, name)!r}"
-        )
+        value = getattr(options, name)
+        raise ConfigError(f"`{name}` of the {section} options must be {must}, but is {value!r}")

@@ -118,10 +118,7 @@ def _finished(run: RunFolder, shown: Progress) -> Result:
         CheckpointError: its model/ is gone, or the result is damaged.
     """
     if not run.model.is_dir():
-        raise CheckpointError(
-            f"{run.path} is finished, but has no model/. Remove {run.result}: `regard resume` then "
-            "writes both again from the checkpoints."
-        )
+        raise CheckpointError(f"{run.path} has no model/. Remove {run.result}, then resume.")
     shown.say(f"{run.path} is finished: there is nothing to resume.")
     return read_result(run.path)
 
@@ -144,10 +141,7 @@ def _check_empty(run: RunFolder) -> None:
         ConfigError: it holds one.
     """
     if run.saved() or run.result.exists():
-        raise ConfigError(
-            f"{run.path} holds a run already. Go on with it (regard resume {run.path}), or choose "
-            "another folder."
-        )
+        raise ConfigError(f"{run.path} holds a run. Resume it, or choose another folder.")
     run.remove_leftovers()
 
 
@@ -188,8 +182,5 @@ def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ConfigError: something has changed; every difference is named.
     """
     if changes := change_lines(stored, now):
-        raise ConfigError(
-            f"this run cannot be resumed, because what it was started with has changed:{changes}\n"
-            "Put it back, or start another run: with [model] path it may begin from the weights of "
-            "this one and train them for longer."
-        )
+        hint = "Put it back, or start another run."
+        raise ConfigError(f"this run was started with something else:{changes}\n{hint}")

@@ -198,10 +198,8 @@ class Steps(ABC):
                 if not value.isfinite():
                     reason, index = f"the loss `{name}` is {float(value)}", i
         batch = self.counters.epoch_batches - len(losses) + index + 1
-        raise NonFiniteError(
-            f"step {self.counters.step + 1}: {reason} at batch {batch} of epoch "
-            f"{self.batches.epoch + 1}. The step was not applied"
-        )
+        where = f"batch {batch} of epoch {self.batches.epoch + 1}"
+        raise NonFiniteError(f"step {self.counters.step + 1}: {reason} at {where}: not applied")
 
     def advance(self, totals: Mapping[str, int], factor: float) -> None:
         """Count this step, and set the learning rate that belongs to it: the scheduled one times

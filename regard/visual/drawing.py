@@ -1,4 +1,4 @@
-"""A picture as shapes, and the shapes as SVG and, through matplotlib (extra `plot`), as PNG.
+"""A picture as shapes, and the shapes as SVG and, through resvg (extra `plot`), as PNG.
 
 Coordinates are pixels from the top left corner. Colours are named by their role ("ink",
 "accent", ...), so that the same shapes follow a page's light or dark theme.
@@ -8,14 +8,12 @@ import base64
 import math
 import struct
 import unicodedata
-import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rich.cells import cell_len, set_cell_size
 
@@ -35,7 +33,7 @@ LIGHT = {
     "rose": "#c03a6b",
 }
 SERIES = ("accent", "warm", "good", "violet", "teal", "rose")
-FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
+FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace"
 
 SCALED = 480  # pixels: a wider drawing keeps its size on a small screen, and scrolls
@@ -344,105 +342,13 @@ def png_bytes(width: int, height: int, rgba: bytes) -> bytes:
     )
 
 
-# Tried in this order for each glyph; those that are not installed are left out. Colour emoji fonts
-# are bitmaps that matplotlib cannot scale, so the outline ones are named.
-FONTS = (
-    "DejaVu Sans,Noto Sans,Noto Sans CJK SC,Noto Sans CJK JP,Noto Sans CJK KR,WenQuanYi Zen Hei,"
-    "Microsoft YaHei,PingFang SC,Hiragino Sans,Arial Unicode MS,Noto Sans Arabic,Noto Sans Hebrew,"
-    "Noto Sans Devanagari,Noto Sans Thai,Noto Emoji,Symbola,Segoe UI Emoji,Segoe UI Symbol"
-).split(",")
-
-
 def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
-    """Write `drawing` at `scale` pixels per unit.
-
-    A character that no font has becomes a box, of which matplotlib warns.
-    """
+    """Write `drawing` at `scale` pixels per unit, in the fonts of the system."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import resvg_py
     except ImportError:
-        raise MissingExtra("matplotlib", "plot", "A PNG picture") from None
-    # Agg cannot draw images of 2^16 pixels a side; stay well below.
-    scale = min(scale, 20_000 / max(drawing.width, drawing.height))
-    figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=100 * scale)
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, drawing.width)
-    axes.set_ylim(drawing.height, 0)
-    axes.set_axis_off()
-    for order, shape in enumerate(drawing.shapes):
-        _draw(axes, shape, order)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not support.*natively.*")
-        figure.savefig(path, facecolor=on_paper("paper"))
-
-
-@cache
-def _fonts() -> list[str]:
-    from matplotlib.font_manager import fontManager
-
-    installed = {font.name for font in fontManager.ttflist}
-    return [name for name in FONTS if name in installed]
-
-
-def _draw(axes: Any, shape: Shape, order: int) -> None:
-    match shape:
-        case Rect():
-            _draw_rect(axes, shape, order)
-        case Polyline():
-            style: dict[str, Any] = {"color": on_paper(shape.stroke), "alpha": shape.opacity}
-            style["linestyle"] = (0, (3, 3)) if shape.dashed else "-"
-            line = zip(*shape.points, strict=True)
-            axes.plot(*line, linewidth=_points(shape.width), zorder=order, **style)
-        case Polygon():
-            style = {"color": on_paper(shape.fill), "alpha": shape.opacity, "linewidth": 0}
-            axes.fill(*zip(*shape.points, strict=True), zorder=order, **style)
-        case Circle():
-            style = {"color": on_paper(shape.fill), "markeredgewidth": 0, "zorder": order}
-            axes.plot([shape.x], [shape.y], "o", markersize=_points(2 * shape.radius), **style)
-        case Label():
-            _draw_label(axes, shape, order)
-        case Raster():
-            _draw_raster(axes, shape, order)
-
-
-def _points(pixels: float) -> float:
-    """Our unit is 1/100 inch, matplotlib's is 1/72."""
-    return pixels * 0.72
-
-
-def _draw_rect(axes: Any, rect: Rect, order: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    style: dict[str, Any] = {
-        "facecolor": (on_paper(rect.fill), rect.opacity) if rect.fill != "none" else "none",
-        "edgecolor": on_paper(rect.stroke) if rect.stroke != "none" else "none",
-        "linewidth": 0.8 if rect.stroke != "none" else 0,
-        "zorder": order,
-    }
-    corner, width, height = (rect.x, rect.y), max(rect.width, 0), max(rect.height, 0)
-    axes.add_patch(Rectangle(corner, width, height, **style))
-
-
-def _draw_label(axes: Any, label: Label, order: int) -> None:
-    align = {"start": "left", "middle": "center", "end": "right"}[label.anchor]
-    style: dict[str, Any] = {
-        "fontsize": _points(label.size),
-        "fontweight": "bold" if label.bold else "normal",
-        "family": ["DejaVu Sans Mono", *_fonts()] if label.mono else _fonts(),
-        "color": on_paper(label.fill),
-        "parse_math": False,  # a "$" in a sentence is a dollar
-    }
-    position = {"ha": align, "va": "center_baseline", "rotation": -label.angle, "zorder": order}
-    text = visible(label.text)
-    axes.text(label.x, label.y, text, rotation_mode="anchor", **position, **style)
-
-
-def _draw_raster(axes: Any, raster: Raster, order: int) -> None:
-    import numpy
-
-    shape = (len(raster.values), len(raster.values[0]), 4)
-    pixels = numpy.frombuffer(raster.pixels(), dtype=numpy.uint8).reshape(shape)
-    box = (raster.x, raster.x + raster.width, raster.y + raster.height, raster.y)
-    axes.imshow(pixels, extent=box, aspect="auto", interpolation="nearest", zorder=order)
+        raise MissingExtra("resvg-py", "plot", "A PNG picture") from None
+    image = resvg_py.svg_to_bytes(
+        svg_string=drawing.svg(), zoom=scale, image_rendering="optimize_speed"
+    )
+    Path(path).write_bytes(image)

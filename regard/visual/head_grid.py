@@ -173,9 +173,7 @@ class HeadGrid(Picture):
 
     def __post_init__(self) -> None:
         if not self.panels:
-            raise ConfigError(
-                "Nothing is recorded: run the model inside `with regard.look(model)`."
-            )
+            raise ConfigError("Nothing is recorded: run the model inside `regard.look(model)`.")
 
     @classmethod
     def of(cls, passes: Sequence[ForwardPass]) -> Self:

@@ -158,7 +158,7 @@ class Picture(ABC):
 
         Raises:
             ConfigError: the suffix is another.
-            MissingExtra: matplotlib is not installed, which PNG files need.
+            MissingExtra: resvg-py is not installed, which PNG files need.
         """
         path = Path(path)
         writers = {".html": self.html, ".svg": self.svg, ".txt": self.text}

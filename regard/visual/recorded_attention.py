@@ -34,10 +34,7 @@ class RecordedAttention:
         """
         rows = [part.size(0) for part in self.parts]
         if min(rows) < max(rows):
-            raise ConfigError(
-                f"`{self.name}` was recorded in a beam search, in which rows are exchanged: record "
-                "`generate` of the task, which reads the result once more."
-            )
+            raise ConfigError("A beam search exchanges rows: record `generate` of a task instead.")
         keys = max(part.size(-1) for part in self.parts)
         padded = [pad(part, (0, keys - part.size(-1))) for part in self.parts]
         return torch.cat(padded, dim=2)

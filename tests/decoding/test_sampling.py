@@ -60,5 +60,5 @@ def test_streaming_yields_before_the_next_step_is_computed():
         next(stream)
         assert model.steps == expected
     assert torch.is_grad_enabled()  # a suspended stream leaves the reader's gradients alone
-    with pytest.raises(ConfigError, match="Beam cannot be streamed"):
+    with pytest.raises(ConfigError, match="Beam is not streamed"):
         Streaming(model, batch([[3]]), Beam())

@@ -454,5 +454,5 @@ def test_gathered_bytes_are_two_blocks_the_gradients_of_one_and_parameters_in_no
 
 
 def test_more_devices_than_rows_are_refused():
-    with pytest.raises(ConfigError, match="`devices` must be at most 2, the rows of a batch, but"):
+    with pytest.raises(ConfigError, match="`devices` must be at most 2, the rows of a batch: 3"):
         asked("model.layers=1", "data.batch_size=2", "data.sequence_length=8", devices=3)

@@ -384,7 +384,7 @@ def test_a_finished_run_that_is_resumed_for_longer_says_what_to_do(workdir):
 def test_a_run_is_not_resumed_where_its_start_model_has_changed(workdir):
     stop_halfway("stopped")
     change_heads()
-    with pytest.raises(ConfigError, match=r"start, has changed since:\s+config\.json"):
+    with pytest.raises(ConfigError, match=r"has changed since:\s+config\.json"):
         regard.resume("stopped", progress=False)
 
 

@@ -96,6 +96,8 @@ def halved(folder) -> SweepResults:
         ("1e-4..1e-2:3", True, ValueList((1e-4, 1e-3, 1e-2))),
         ("1..2:3", True, ValueList((1.0, 1.5, 2.0))),
         ("1..4:3", False, ValueList((1, 2, 4))),
+        ("1.5..3.5", False, Uniform(2, 3, whole=True)),
+        ("1,1", False, ValueList((1,))),
     ],
 )
 def test_a_text_is_a_list_or_a_range(text, real, found):
@@ -108,27 +110,12 @@ def test_ranges_of_python_say_their_scale():
     assert axis_of("x", [1e-4, 1e-2], True) == ValueList((1e-4, 1e-2))
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ("2..1", "from a lower to a higher"),
-        ("1.5..3", "a range of integers"),
-        ("1,1", "must have different values"),
-        ("a,,b", "or a list of values"),
-        ("", "or a list of values"),
-        ("[1], [2],", "or a list of values"),
-        ("1..2:2000000000", "must have 2 to 10,000 points"),
-        ([], "must be a range"),
-        (3, "must be a range"),
-        ("2020-01-01", "cannot have such a value"),
-        ([{1, 2}], "cannot have such a value"),
-        (LogUniform(0, 1), "positive in logs"),
-        (Uniform(2, 1), "from a lower to a higher"),
-    ],
-)
-def test_a_malformed_list_or_range_of_values_raises_an_error(given, told):
-    with pytest.raises(ConfigError, match=told):
-        axis_of("x", given, False)
+@pytest.mark.parametrize("given", ["2..1", [], 3, LogUniform(0, 1), Uniform(2, 1)])
+def test_a_malformed_list_or_range_of_values_raises_an_error(given):
+    with pytest.raises(ConfigError, match="must be a range from a lower to a higher"):
+        axis_of("x", given, True)
+    with pytest.raises(ConfigError, match="a recipe cannot hold"):
+        axis_of("x", [{1, 2}], False)
 
 
 @pytest.mark.parametrize(
@@ -360,9 +347,9 @@ def test_a_job_waits_until_another_process_has_left_its_folder(tmp_path, monkeyp
         ({"model.d_model": "4,a"}, "trial-02"),
         ({RATE: [0.1, -1]}, "`training.optimizer.learning_rate` must be"),
         ({"training.tokens": [320, 640]}, "budget.tokens: 320 in the recipe, 640 in trial-02"),
-        ({"seed": [1, 2]}, "give several"),
+        ({"seed": [1, 2]}, "see `seeds`"),
         ({"learning_rate": Uniform(0.1, 1.0)}, "a grid needs values"),
-        ({}, "must name at least one option"),
+        ({}, "must name options"),
     ],
 )
 def test_wrong_options_and_values_are_found_before_anything_runs(folder, tmp_path, over, told):

@@ -4,7 +4,6 @@ import math
 import warnings
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
@@ -52,9 +51,7 @@ def test_invalid_arguments_of_correlations_raise_errors(metric):
     metric.add([], [])
     with pytest.raises(RegardError, match="correlation of nothing"):
         metric.result()
-    with pytest.raises(RegardError, match=r"shapes are \(1,\) and \(2,\)"):
+    with pytest.raises(RegardError, match="1 predictions and 2 references"):
         metric.add([1.0], [1.0, 2.0])
-    with pytest.raises(RegardError, match=r"shapes are \(2, 1\) and \(2,\)"):
-        metric.add(torch.zeros(2, 1), torch.zeros(2))  # would spread to (2, 2)
     with pytest.raises(RegardError, match="`predictions` must be finite"):
         metric.add([1.0, math.nan], [1.0, 2.0])

@@ -188,9 +188,7 @@ def test_a_window_goes_on_beyond_the_context_as_a_loop_over_its_last_tokens(task
     with pytest.raises(ConfigError, match="or go on beyond the context: `window=True`"):
         task.generate(prompts, max_tokens=30)
     recurrent = every_task.language()
-    with pytest.raises(
-        ConfigError, match="`window` would be without effect: this model has no limit"
-    ):
+    with pytest.raises(ConfigError, match="`window` is without effect: this model has no limit"):
         recurrent.generate("the cat", window=True)
 
 

@@ -12,7 +12,7 @@ from toy import Toy, options
 from regard.errors import MissingExtra
 from regard.progress import Bar, Lines, Silent
 from regard.training.callbacks import Callback, Status, display_of
-from regard.training.metrics_log import MLflowLogger, WandbLogger, read_events
+from regard.training.metrics_log import WandbLogger, read_events
 from regard.training.run import resume, train
 
 
@@ -118,23 +118,10 @@ def test_weights_and_biases_gets_curves_and_final_scores(tmp_path, monkeypatch):
     assert "train/loss" in log[0][1][0]
 
 
-def test_mlflow_gets_curves_and_final_scores(tmp_path, monkeypatch):
-    log = Log()
-    names = ("start_run", "log_metrics", "end_run")
-    mlflow = SimpleNamespace(**{name: log.method(name) for name in names})
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    result = train(
-        Toy(), options(), tmp_path / "run", progress=False, callbacks=[MLflowLogger(run_name="toy")]
-    )
-    assert log[0] == ("start_run", (), {"run_name": "toy"}) and log[-1][0] == "end_run"
-    assert log[-2][1] == ({"final/loss": result.scores["loss"]},)
-
-
-@pytest.mark.parametrize(("logger", "module"), [(WandbLogger, "wandb"), (MLflowLogger, "mlflow")])
-def test_a_logger_whose_package_is_missing_names_the_install_line(logger, module, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=rf"regard\[{module}\]"):
-        logger()
+def test_a_logger_whose_package_is_missing_names_the_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match=r"regard\[wandb\]"):
+        WandbLogger()
 
 
 # ---- progress

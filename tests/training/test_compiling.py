@@ -225,10 +225,10 @@ def test_activation_checkpointing_stores_only_the_input_of_each_block():
 
 
 def test_activation_checkpointing_without_blocks_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="but Model has none"):
+    with pytest.raises(ConfigError, match="which Model is not"):
         chosen = TrainingOptions(max_steps=1, activation_checkpointing=True)
         train(Toy(), chosen, tmp_path / "run", progress=False)
-    with pytest.raises(ConfigError, match="`activation_checkpointing` is for models that are made"):
+    with pytest.raises(ConfigError, match="`activation_checkpointing` needs a model of blocks"):
         blocks_of(torch.nn.Linear(2, 2))
 
 

@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(halfway, undisturbed, ca
 def test_only_damaged_checkpoints_are_an_error(halfway):
     for folder in (halfway / "checkpoints").iterdir():
         flip(folder / "memory.safetensors")
-    with pytest.raises(CheckpointError, match="are damaged: nothing to resume"):
+    with pytest.raises(CheckpointError, match="are damaged"):
         resume(Toy(), options(), halfway, progress=False)
 
 
