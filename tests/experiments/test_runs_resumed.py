@@ -171,7 +171,7 @@ def test_resume_writes_only_the_missing_files_of_a_finished_run(whole, copy, los
 
 def test_resuming_a_finished_run_without_its_model_says_what_to_do(copy):
     shutil.rmtree(copy / "model")
-    with pytest.raises(CheckpointError, match="result.json: `regard resume` then writes"):
+    with pytest.raises(CheckpointError, match="has no model/. Remove"):
         runs.resume(copy, progress=False)
 
 
