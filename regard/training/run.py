@@ -182,5 +182,5 @@ def _check_identity(stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         ConfigError: something has changed; every difference is named.
     """
     if changes := change_lines(stored, now):
-        hint = "Put it back, or start another run."
+        hint = "Put it back, or start another run: with [model] path it begins from these weights."
         raise ConfigError(f"this run was started with something else:{changes}\n{hint}")
