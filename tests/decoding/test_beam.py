@@ -160,9 +160,7 @@ def test_the_prompt_counts_for_no_repeat_ngram_and_the_limit():
             assert sorted([*prompt, *found.tokens]) == list(range(12))  # then nothing is allowed
             assert not found.finished
     model.config.max_length = 3
-    with pytest.raises(
-        ConfigError, match="prompt of row 0 has 4 tokens, but this model"
-    ):
+    with pytest.raises(ConfigError, match="prompt of row 0 has 4 tokens, but this model"):
         Greedy().run(model, prompts)
 
 
