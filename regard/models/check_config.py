@@ -21,7 +21,7 @@ SHARED_LAYERS = ("groups", "layers_per_group")  # of models whose `layers` share
 # Each is a dimension of some weight.
 SIZES = (
     *("vocab_size", "d_model", "d_ff", "decoder_d_ff", "heads", "decoder_heads", "segments"),
-    *("d_embedding", "source_vocab_size"),
+    *("d_embedding", "source_vocab_size", "position_buckets"),
 )
 
 

@@ -55,7 +55,7 @@ PositionTerms = Annotated[tuple[Literal["c2p", "p2c"], ...], BeforeValidator(_te
 class DebertaConfig(BertConfig):
     """The defaults are the base model of version 3.
 
-    embedding_size: the width of the embeddings; None: that of the model.
+    d_embedding: the width of the embeddings.
     segments: 0: there are none.
     positions: of the embeddings, "none" or "learned".
     relative_attention: whether scores depend on distances.
@@ -70,7 +70,7 @@ class DebertaConfig(BertConfig):
     pooler_activation, pooler_dropout: of their inner layer, and before it.
     """
 
-    embedding_size: Size | None = None
+    d_embedding: Size = 768
     segments: Count = 0
     positions: Literal["learned", "none"] = "none"
     relative_attention: bool = True
@@ -84,11 +84,6 @@ class DebertaConfig(BertConfig):
     pooler_activation: Activation = "gelu"
     pooler_dropout: Probability = 0.0
     norm_eps: Epsilon = 1e-7
-
-    @property
-    def d_embedding(self) -> int:
-        """The width of the embeddings."""
-        return self.embedding_size or self.d_model
 
     @property
     def span(self) -> int:
@@ -228,6 +223,9 @@ class TokenConvolution(nn.Module):
         return self.norm(hidden + self.activation(self.dropout(neighbours)))
 
 
+VERSION_2: dict[str, Any] = dict(
+    d_model=1536, d_ff=6144, heads=24, d_embedding=1536, conv_kernel_size=3, conv_act="gelu"
+)
 _PARAMETERS = "the released models' pages, rounded; with 128,100 tokens the encoder has {:,}"
 
 
@@ -239,16 +237,12 @@ class Deberta(Bert):
 
     Config = DebertaConfig
     SIZES = {  # noqa: RUF012
-        "xsmall": dict(d_model=384, d_ff=1536, heads=6, layers=12),
-        "small": dict(d_model=768, d_ff=3072, heads=12, layers=6),
-        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-        "xlarge": dict(
-            d_model=1536, d_ff=6144, heads=24, layers=24, conv_kernel_size=3, conv_act="gelu"
-        ),
-        "xxlarge": dict(
-            d_model=1536, d_ff=6144, heads=24, layers=48, conv_kernel_size=3, conv_act="gelu"
-        ),
+        "xsmall": dict(d_model=384, d_ff=1536, heads=6, layers=12, d_embedding=384),
+        "small": dict(d_model=768, d_ff=3072, heads=12, layers=6, d_embedding=768),
+        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12, d_embedding=768),
+        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24, d_embedding=1024),
+        "xlarge": dict(VERSION_2, layers=24),
+        "xxlarge": dict(VERSION_2, layers=48),
     }
     PUBLISHED = {  # noqa: RUF012
         "xsmall": {"parameters": (70e6, _PARAMETERS.format(70_682_112))},

@@ -26,6 +26,7 @@ from regard.models import MODELS, model_class, name_of
 from regard.models.check_config import config_of
 from regard.models.config import EncoderPositions
 from regard.models.conversions import prepare
+from regard.models.deberta import DisentangledPositions
 
 SIZES = {
     "bert": dict(d_model=16, d_ff=16, heads=2, layers=2, max_length=12),
@@ -138,6 +139,7 @@ def test_a_model_has_the_positions_that_it_names_or_rejects_them(name):
         stacks = {type(one) for one in model.modules() if isinstance(one, RelativePositions)}
         configs = [replace(model.config, positions=one) for one in (positions, "none")]
         wanted = {type(relative_positions(config, 1)) for config in configs}
+        wanted |= {DisentangledPositions}  # DeBERTa's, beside those of this option
         assert stacks and stacks <= wanted
 
 

@@ -57,7 +57,7 @@ TRANSFORMER_XL = dict(
 BERT = dict(
     d_model=8, d_ff=12, heads=2, layers=2, dropout=0.3, attention_dropout=0.3, max_length=16
 )
-DEBERTA = dict(BERT, position_buckets=4, max_relative_positions=8)
+DEBERTA = dict(BERT, d_embedding=8, position_buckets=4, max_relative_positions=8)
 T5_ENCODER = dict(
     d_model=8, d_ff=12, heads=3, head_dim=4, layers=2, buckets=8, max_distance=6, dropout=0.3
 )
@@ -196,7 +196,7 @@ TINY: dict[str, list[dict]] = {
         dict(BERT, attention="full", scaled_embedding=True, projection_bias=False),
     ],
     "deberta": [
-        DEBERTA, dict(DEBERTA, embedding_size=6, position_buckets=0, max_relative_positions=3),
+        DEBERTA, dict(DEBERTA, d_embedding=6, position_buckets=0, max_relative_positions=3),
         dict(DEBERTA, positions="learned", segments=2, share_att_key=False, conv_kernel_size=3),
         dict(DEBERTA, relative_attention=False, norm_rel_ebd=False, positions="learned"),
     ],

@@ -22,7 +22,10 @@ SIZES = dict(vocab_size=50, d_model=32, d_ff=64, heads=2, layers=3)
 ENCODERS = {
     "bert": (Bert, BertConfig(**SIZES)),
     "distilbert": (DistilBert, DistilBertConfig(**SIZES)),
-    "deberta": (Deberta, DebertaConfig(**SIZES, position_buckets=8, conv_kernel_size=3)),
+    "deberta": (
+        Deberta,
+        DebertaConfig(**SIZES, d_embedding=32, position_buckets=8),
+    ),
     "roberta": (Roberta, RobertaConfig(**SIZES)),
 }
 LENGTHS = {

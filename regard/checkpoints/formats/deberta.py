@@ -59,6 +59,7 @@ class DebertaFields(ConfigTable):
         options = super().read(config)
         if options["max_relative_positions"] < 1:
             options["max_relative_positions"] = options["max_length"]
+        options["d_embedding"] = options["d_embedding"] or options["d_model"]
         for name in ("position_buckets", "conv_kernel_size"):
             options[name] = max(0, options[name])
         width, heads = options["d_model"], options["heads"]
@@ -68,11 +69,7 @@ class DebertaFields(ConfigTable):
 
     def write(self, config: Any) -> Values:
         """Their fields for our configuration."""
-        fields = super().write(config) | {"pos_att_type": [*config.pos_att_type]}
-        return {name: value for name, value in fields.items() if (name, value) != EMBEDDING_SIZE}
-
-
-EMBEDDING_SIZE = ("embedding_size", None)  # an absent field means the width of the model
+        return super().write(config) | {"pos_att_type": [*config.pos_att_type]}
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ DEBERTA = DebertaLayout(
             share_att_key=("share_att_key", False),
         )
         | {
-            "embedding_size": Field("embedding_size", None, Size | None),
+            "d_embedding": Field("embedding_size", None, Size | None),
             "positions": Field(
                 "position_biased_input", True, names={True: "learned", False: "none"}
             ),
