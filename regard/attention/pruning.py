@@ -28,6 +28,7 @@ from regard.attention.multihead import MultiHeadAttention, PackedLinear
 from regard.errors import CheckpointError, ConfigError
 from regard.layers.linear import LowRankLinear
 from regard.ops import at_least_float32
+from regard.schema import checked
 from regard.suggest import nearest
 
 Heads = Mapping[int, Iterable[int]]  # layer -> heads, both from 1
@@ -290,32 +291,12 @@ def prune_as_configured(model: nn.Module, pruned: Any) -> None:
         ConfigError: it names what does not exist.
     """
     try:
-        for kind, layer, numbers in as_pruned(pruned):
+        for kind, layer, numbers in pruned:
             layers = attentions(model, kind)
             _checked({layer: numbers}, layers)
             _cut(layers[layer], {number - 1 for number in numbers})
     except ConfigError as error:
         raise ConfigError(f"config.json: `pruned`: {error}") from None
-
-
-def as_pruned(value: Any) -> Pruned:
-    """What config.json says about pruned heads: [[kind, layer, [head, ...]], ...].
-
-    Raises:
-        ConfigError: it says something else.
-    """
-    try:
-        if not isinstance(value, list | tuple):
-            raise TypeError("no list")
-        pruned = tuple((kind, layer, tuple(heads)) for kind, layer, heads in value)
-    except (TypeError, ValueError):
-        pruned = ((None, None, ()),)
-    if not all(type(kind) is str and type(layer) is int for kind, layer, _ in pruned):
-        raise ConfigError(
-            '`pruned` must be like [["encoder", 3, [1, 6]]], the kind of attention, the layer and '
-            f"its heads that are gone, but is {value!r:.80}."
-        )
-    return pruned
 
 
 def with_all_heads(model: nn.Module) -> nn.Module:
@@ -338,7 +319,7 @@ def prune_zero_heads(model: nn.Module, pruned: Any) -> None:
         ConfigError: what is named does not exist.
         CheckpointError: the output of a head that is named is not zero.
     """
-    for kind, layer, numbers in as_pruned(pruned):
+    for kind, layer, numbers in checked(pruned, Pruned, "pruned heads", ConfigError):
         layers = attentions(model, kind)
         _checked({layer: numbers}, layers)
         attention = layers[layer]

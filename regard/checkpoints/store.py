@@ -22,11 +22,11 @@ from typing import Annotated, Any
 import torch
 from pydantic import AfterValidator, Field
 from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
-from regard.errors import CheckpointError, warn
+from regard.errors import CheckpointError
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
 
@@ -56,12 +56,8 @@ def read_tensors(path: Path) -> Tensors:
     Raises:
         CheckpointError: it cannot be read.
     """
-    if path.exists() and not path.is_file():  # opening a named pipe would block
-        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     try:
-        # The library opens no path that is not UTF-8; Python has a surrogate for each such byte.
-        is_utf8 = not any("\udc80" <= character <= "\udcff" for character in str(path))
-        return load_file(path) if is_utf8 else load(path.read_bytes())
+        return load_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file of weights.") from None
     except (OSError, SafetensorError) as error:
@@ -193,33 +189,13 @@ def read_weights(folder: str | Path) -> Tensors:
     folder = Path(folder)
     for name, read in READERS.items():
         if (folder / name).exists():
-            return _unwrapped(_read(folder / name, read), folder / name)
+            return _read(folder / name, read)
         if (index := folder / f"{name}{SHARDS}").exists():
-            return _unwrapped(_read_shards(index, read), index)
+            return _read_shards(index, read)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     must = f"must be {WHOLE} or {PICKLED}, whole or in shards"
     listed = _some(names, 12) or "nothing"
     raise CheckpointError(f"{folder} holds no weights: there {must}, but there is {listed}.")
-
-
-def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
-    """The tensors of a module that was saved inside a wrapper, without the wrapper's name.
-
-    `torch.compile` puts `_orig_mod.` before the names of the module that it compiles, which may be
-    a part; DataParallel puts `module.` before all.
-    """
-    names = {name: name.replace("_orig_mod.", "") for name in tensors}
-    while tensors and all(name.startswith("module.") for name in names.values()):
-        names = {name: inner.removeprefix("module.") for name, inner in names.items()}
-    if all(name == inner for name, inner in names.items()):
-        return tensors
-    if len(set(names.values())) < len(names):
-        raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
-    warn(
-        f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
-        "DataParallel, is ignored.",
-    )
-    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def holds_weights(folder: Path) -> bool:
@@ -250,10 +226,7 @@ def _read_shards(index: Path, read: Read) -> Tensors:
         raise CheckpointError(f"{index} names shards that are not there: {_some(missing)}.")
     merged: Tensors = {}
     for shard in shards:
-        tensors = _read(index.parent / shard, read)
-        if twice := sorted(merged.keys() & tensors.keys()):
-            raise CheckpointError(f"{index.parent / shard}: {twice[0]} is in another shard, too.")
-        merged |= tensors
+        merged |= _read(index.parent / shard, read)
     if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in merged]:
         raise CheckpointError(f"{index} lists tensors that no shard holds: {_some(absent)}.")
     return merged

@@ -5,11 +5,9 @@ write to the Python code beside them, so they are checked for damage alone.
 
 A built library is stored in the user's cache (XDG_CACHE_HOME). Its name is a hash of the source,
 the flags, the compiler named by CXX and the processor, so that machines which share a home do not
-share machine code. Each file ends with a checksum of its name and content, because loading a
-damaged library can end the process. From a folder that another user may write to nothing is loaded.
+share machine code. From a folder that another user may write to nothing is loaded.
 """
 
-import atexit
 import ctypes
 import hashlib
 import os
@@ -150,13 +148,11 @@ def _of_wheel() -> tuple[ctypes.CDLL, str] | None:
     for level in levels_here():
         path = WHEEL / prebuilt_name(level)
         try:
-            if _has_checksum(path.name, path.read_bytes()):
-                loaded = _prepared(path)
-                if not loaded.regard_check():
-                    return loaded, str(path)
+            loaded = _prepared(path)
+            if not loaded.regard_check():
+                return loaded, str(path)
         except OSError:  # it is absent or cannot be loaded
             continue
-        _print(f"{path} is damaged and is not used: install the wheel again.")
     _print(
         f"{WHEEL} has no kernels of this version for this processor "
         f"({platform.machine()}): they are compiled."
@@ -197,18 +193,18 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS) -> Path:
     kinds: further flags, tried one after the other until what they give runs on this machine.
 
     Raises:
-        BuildError: there is no compiler, or it fails with all flags.
+        BuildError: there is no compiler, it fails with all flags, or no folder can be written to.
         OSError: there is no folder to write to.
     """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     folder = folder / "regard" / "kernels"
     target = folder / f"kernels-{_name(kinds)}.so"
     untrusted = distrust_reason(folder)
-    if not untrusted and _is_whole(target):
+    if not untrusted and target.is_file():
         return target
     command = find_compiler()
     if problem := untrusted or _problem(folder):
-        folder = _of_this_process(problem)
+        raise BuildError(f"{problem}. Set XDG_CACHE_HOME to a folder that can keep kernels.")
     _print(TOLD)
     errors = ""
     with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as workspace:
@@ -220,7 +216,6 @@ def build(kinds: tuple[tuple[str, ...], ...] = KINDS) -> Path:
             errors = errors or compile_errors(sys.executable, "-I", "-S", "-c", CHECK, str(built))
             if not errors:
                 target = folder / target.name
-                _sign(built, target.name)
                 os.replace(built, target)  # atomic, also when others build
                 return target
     raise BuildError(f"{' '.join(command)} failed: {errors:.200}")
@@ -237,15 +232,8 @@ def build_prebuilt(level: Level, folder: Path) -> Path:
     command = *find_compiler(), *FLAGS, *level.flags, "-s"  # without symbols of no use at run time
     if errors := compile_errors(*command, str(SOURCE), "-o", str(path)):
         raise BuildError(f"{' '.join(command)} failed: {errors:.200}")
-    _sign(path, path.name)
-    return path
-
-
-def _sign(path: Path, name: str) -> None:
-    """Append the checksum of a library that is to have this name."""
-    code = path.read_bytes()
-    path.write_bytes(code + _checksum(name, code))
     path.chmod(0o644)
+    return path
 
 
 def compile_errors(*command: str) -> str:
@@ -300,34 +288,15 @@ def _sources() -> list[bytes]:
     return [path.read_bytes() for path in sorted(SOURCES.iterdir())]
 
 
-def _checksum(name: str, code: bytes) -> bytes:
-    return SUM(name.encode() + code).digest()
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether there is a library with its checksum."""
-    try:
-        return path.is_file() and _has_checksum(path.name, path.read_bytes())
-    except OSError:
-        return False
-
-
-def _has_checksum(name: str, written: bytes) -> bool:
-    size = SUM().digest_size
-    return _checksum(name, written[:-size]) == written[-size:]
-
-
 def load(path: Path) -> ctypes.CDLL:
     """A compiled library with the types of its functions.
 
     Raises:
-        BuildError: it is damaged, or another user could have written it.
+        BuildError: another user could have written it.
         OSError: it cannot be loaded.
     """
     if untrusted := distrust_reason(path.parent):
         raise BuildError(untrusted)
-    if not _is_whole(path):
-        raise BuildError(f"{path} is damaged")
     return _prepared(path)
 
 
@@ -400,17 +369,6 @@ def _problem(folder: Path) -> str:
     except OSError as error:
         return str(error)
     return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written to"
-
-
-def _of_this_process(problem: str) -> Path:
-    """A folder that goes with this process."""
-    _print(
-        f"{problem}: kernels are compiled for this process alone, and again for the next. "
-        "Set XDG_CACHE_HOME to a folder that can keep them."
-    )
-    folder = Path(tempfile.mkdtemp(prefix="regard-kernels-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _print(text: str) -> None:

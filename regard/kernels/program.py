@@ -232,8 +232,6 @@ class Program:
 
     def __init__(self, listed: OpList):
         ops, widths = listed.ops, listed.widths
-        for op in ops:
-            _check(op, widths)
         self._tensors = [tensor.detach() for op in ops for tensor in _read(op)]
         self.width = widths[0]  # of what comes out
         self.end = min(map(_positions, ops), default=sys.maxsize)
@@ -375,38 +373,6 @@ def _memory(
         *(raw_address(state.lengths), sharing, longest, *mapping),
         *(rows, slots, layers, heads, capacity, width),
     )
-
-
-def _check(op: Op, widths: list[int]) -> None:
-    """Raises CannotCompile: an operation reads or writes other numbers than its registers hold."""
-    registers = range(len(widths))
-    reads = (op.target, *(r for r in op.reads if r != ABSENT))
-    require(all(at in registers for at in reads), "an operation reads a register that is missing")
-    target, source = widths[op.target], ABSENT if op.source == ABSENT else widths[op.source]
-    conditions: tuple[Any, ...]
-    if op.kind == Kind.LINEAR and op.matrix is not None:
-        conditions = op.matrix.shape == (target, source), (op.bias, target)
-    elif op.kind in (Kind.NORM, Kind.RMS_NORM):
-        conditions = target == source, (op.gain, target), (op.bias, target)
-    elif op.kind == Kind.GATED:
-        conditions = (2 * target == source,)
-    elif op.kind == Kind.SELF and op.table is not None:
-        shape = op.table.shape
-        conditions = (len(shape) == 2 and shape[0] == op.heads and shape[1] % 2 == 1,)
-    elif op.kind == Kind.GROUPED and op.table is not None:
-        width, shared = op.head_dim, widths[op.other]
-        fits = target == source == op.heads * width and shared and shared % (2 * width) == 0
-        conditions = (fits and op.heads % (shared // (2 * width)) == 0, op.table.size(1) == width)
-    elif op.kind == Kind.EMBEDDING and op.matrix is not None:
-        conditions = (op.matrix.in_features == target,)
-    elif op.kind in (Kind.TABLE, Kind.POSITIONS, Kind.TOKEN_POSITIONS) and op.table is not None:
-        conditions = (op.table.dim() == 2 and op.table.size(1) == target,)
-    else:
-        return
-    for condition in conditions:
-        if isinstance(condition, tuple) and condition[0] is not None:
-            condition = condition[0].shape == (condition[1],)
-        require(condition, "the shape of a weight does not fit the width of the hidden states")
 
 
 def _read(op: Op) -> list[Tensor]:

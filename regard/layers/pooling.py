@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from sys import maxsize
-from typing import Literal, Protocol, cast, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from torch.nn.functional import embedding_bag, normalize
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
-from regard.schema import joined_with_or
 from regard.suggest import nearest
 
 
@@ -132,7 +131,6 @@ class Pooling:
 
 
 Combine = Literal["concat", "sum", "mean"]
-COMBINE = get_args(Combine)
 States = Iterator[Tensor]  # hidden states (B, T, D) of the embeddings, then of each layer
 
 
@@ -232,7 +230,7 @@ class ScalarMix(nn.Module):
 
 
 def choice_of(
-    layers: int | Sequence[int] | LayerChoice = -1, combine: str | Sequence[float] = "concat"
+    layers: int | Sequence[int] | LayerChoice = -1, combine: Combine | Sequence[float] = "concat"
 ) -> LayerChoice:
     """The choice of one layer, or of several layers and how they become one vector.
 
@@ -241,32 +239,22 @@ def choice_of(
         combine: "concat", "sum", "mean", or a weight for each of several layers.
 
     Raises:
-        ConfigError: these are no numbers, or `combine` is none of these.
+        ConfigError: `combine` is unknown, or there is not one weight for each layer.
     """
-    weights = None if isinstance(combine, str) else tuple(combine)
-    if weights is None and combine not in COMBINE:
-        raise ConfigError(
-            f"`combine` must be {joined_with_or(COMBINE)}, or a weight for each layer, but is "
-            f"{combine!r:.80}."
-        )
     if callable(layers):
         return layers
-    numbers = layers if isinstance(layers, Sequence) else [layers]
-    if isinstance(layers, str) or not numbers or {*map(type, numbers)} != {int}:
+    numbers = tuple(layers) if isinstance(layers, Sequence) else (layers,)
+    if isinstance(combine, str):
+        if combine not in get_args(Combine):
+            raise ConfigError(
+                f"There is no `combine` {combine!r}. {nearest(combine, get_args(Combine))}"
+            )
+        return SingleLayer(numbers[0]) if len(numbers) == 1 else CombinedLayers(numbers, combine)
+    if len(combine) != len(numbers):
         raise ConfigError(
-            "`layers` must be the number of a layer or several: 0 is the embeddings, -1 the last "
-            f"layer, [-4, -3, -2, -1] the last four. It is {layers!r:.80}."
+            f"`combine` must have a weight for each of the {len(numbers)} layers, but is {combine}."
         )
-    if weights is None:
-        if len(numbers) == 1:
-            return SingleLayer(numbers[0])
-        return CombinedLayers(tuple(numbers), cast(Combine, combine))
-    if len(weights) != len(numbers) or not torch.tensor(weights).isfinite().all():
-        raise ConfigError(
-            f"`combine` must have a finite weight for each of the {len(numbers)} layers, but is "
-            f"{list(weights)!r:.80}."
-        )
-    return CombinedLayers(tuple(numbers), weights)
+    return CombinedLayers(numbers, tuple(combine))
 
 
 def _numbered(states: States, numbers: Sequence[int]) -> list[Tensor]:

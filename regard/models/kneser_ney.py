@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from regard.data.batches import IGNORE
-from regard.errors import ConfigError, DataError, warn
+from regard.errors import ConfigError, warn
 from regard.models.config import Size, TokenId
 from regard.models.protocols import LanguageModel, Output
 from regard.state import State
@@ -201,11 +201,7 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
         """Count the n-grams of a text, (N,) ids of sentences that end with `eos`.
 
         A warning tells where n-grams are too few for discounts of their own.
-
-        Raises:
-            DataError: there is no id, or one that is not in the vocabulary or never predicted.
         """
-        _check_ids(ids, config)
         text = ids.astype(np.int64)
         text = text if text[0] == config.eos else np.concatenate([[config.eos], text])
         tables: list[NGramTable] = []
@@ -331,18 +327,6 @@ def _discounts(counts: np.ndarray, length: int) -> tuple[float, float, float]:
         f"of their own: {', '.join(map(str, FALLBACK))} are taken.",
     )
     return FALLBACK
-
-
-def _check_ids(ids: np.ndarray, config: KneserNeyConfig) -> None:
-    if not len(ids):
-        raise DataError("the text", None, "has no tokens: there is nothing to count.")
-    if ids.max() >= config.vocab_size:
-        problem = f"has the id {ids.max():,}, but the vocabulary has {config.vocab_size:,} tokens."
-        raise DataError("the text", None, problem)
-    never = np.setdiff1d(np.unique(ids), config.predicted.nonzero()[0])
-    if len(never):
-        problem = f"has the id {never[0]}, which is `pad` or `bos` and is never predicted."
-        raise DataError("the text", None, problem)
 
 
 def _log(probability: np.ndarray) -> Tensor:

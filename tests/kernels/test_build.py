@@ -42,14 +42,13 @@ def not_set_up(monkeypatch):
 
 @POSIX
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
-def test_nothing_is_loaded_from_a_cache_that_others_may_write_to(small_library, capsys, mode):
+def test_nothing_is_loaded_from_a_cache_that_others_may_write_to(small_library, mode):
     path = build.build(NO_FLAGS)
     small_library.chmod(mode)
     with pytest.raises(build.BuildError, match=f"other users may write to {small_library}"):
         build.load(path)
-    capsys.readouterr()
-    assert not build.build(NO_FLAGS).is_relative_to(small_library)
-    assert f"`chmod go-w {small_library}` forbids it" in capsys.readouterr().err
+    with pytest.raises(build.BuildError, match=f"`chmod go-w {small_library}` forbids it"):
+        build.build(NO_FLAGS)
 
 
 @POSIX
@@ -61,15 +60,6 @@ def test_a_cache_of_another_user_is_not_used(small_library, monkeypatch):
         os.chown(small_library, 4321, -1)
     with pytest.raises(build.BuildError, match="belongs to another user"):
         build.load(path)
-
-
-def test_a_library_with_the_name_of_another_is_rebuilt(small_library):
-    path = build.build(NO_FLAGS)
-    other = build.build((("-O0",),))
-    other.write_bytes(path.read_bytes())  # whole, but not what its name says
-    with pytest.raises(build.BuildError, match="damaged"):
-        build.load(other)
-    assert build.build((("-O0",),)) == other and other.read_bytes() != path.read_bytes()
 
 
 # ---- compilers
@@ -121,14 +111,11 @@ def test_a_library_that_does_not_run_here_is_not_cached(small_library, monkeypat
     assert not list(small_library.iterdir())
 
 
-def test_without_a_usable_cache_kernels_are_built_for_the_process(
-    small_library, tmp_path, monkeypatch, capsys
-):
+def test_without_a_usable_cache_no_kernels_are_built(small_library, tmp_path, monkeypatch):
     for folder in (str(tmp_path / "small.c++"), "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", folder)
-        path = build.build(NO_FLAGS)
-        assert path.exists() and not path.is_relative_to(tmp_path)
-        assert "for this process alone" in capsys.readouterr().err
+        with pytest.raises(build.BuildError, match="Set XDG_CACHE_HOME to a folder"):
+            build.build(NO_FLAGS)
 
 
 def test_a_library_in_a_read_only_cache_is_used(small_library, monkeypatch, capsys):
@@ -186,9 +173,9 @@ def wheel_folder(libraries, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(build, "WHEEL", folder)
     monkeypatch.setattr(build, "levels_here", lambda: [build.LEVELS["x86_64"][0], level])
-    code = compiled.read_bytes()[: -build.SUM().digest_size]
+    code = compiled.read_bytes()
     path = folder / build.prebuilt_name(level)
-    path.write_bytes(code + build._checksum(path.name, code))
+    path.write_bytes(code)
     for name in ("CXX", build.MORE_FLAGS):
         monkeypatch.delenv(name, raising=False)
     for name in ("_loaded", "_failure", "_path"):
@@ -223,14 +210,6 @@ def test_kernels_of_other_sources_are_not_loaded(wheel_folder, compiles, tmp_pat
     with pytest.warns(UserWarning, match="no compiler"):
         assert not build.setup()
     assert len(compiles) == 1
-
-
-def test_damaged_kernels_of_the_wheel_are_not_loaded(wheel_folder, compiles, capsys):
-    (path,) = wheel_folder.iterdir()
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="no compiler"):
-        assert not build.setup()
-    assert f"{path} is damaged" in capsys.readouterr().err and len(compiles) == 1
 
 
 @pytest.mark.parametrize("variable", ["CXX", "REGARD_CXXFLAGS"])

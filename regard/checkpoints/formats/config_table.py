@@ -41,8 +41,20 @@ ACTIVATIONS = {
     "sigmoid": "sigmoid",
     "linear": "linear",
 }
+# Fields of generation, which models that generate read from config.json where a folder has no
+# generation_config.json.
+GENERATION = (
+    *("do_sample", "early_stopping", "output_scores", "return_dict_in_generate"),
+    *("remove_invalid_values", "min_length", "no_repeat_ngram_size", "diversity_penalty"),
+    *("encoder_no_repeat_ngram_size", "num_beams", "num_beam_groups", "num_return_sequences"),
+    *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "renormalize_logits"),
+    *("forced_bos_token_id", "forced_eos_token_id", "penalty_alpha", "max_new_tokens"),
+    *("min_new_tokens", "decoder_start_token_id"),
+)
 # Of every model type: fields without effect that need no mention.
 SILENT = (
+    *GENERATION,
     # notes about the file
     *("_name_or_path", "architectures", "finetuning_task", "language", "model_type", "name"),
     *("prefix", "regard", "tokenizer_class", "transformers.js_config", "transformers_version"),
@@ -50,42 +62,13 @@ SILENT = (
     *("_attn_implementation", "_attn_implementation_autoset", "attn_implementation"),
     *("chunk_size_feed_forward", "dtype", "gradient_checkpointing", "initializer_factor"),
     *("output_attentions", "output_hidden_states", "output_past", "return_dict", "torch_dtype"),
-    *("tf_legacy_loss", "torchscript", "use_bfloat16", "use_cache", "xla_device"),
+    *("tf_legacy_loss", "tie_encoder_decoder", "torchscript", "use_bfloat16", "use_cache"),
+    "xla_device",
     # of their generation
     *("max_length", "task_specific_params"),
     # the names of labels and the activation of a cross-encoder, which tasks read
     *("_num_labels", "id2label", "label2id", "num_labels", "problem_type"),
     *("sentence_transformers", "sbert_ce_default_activation_function"),
-)
-# The same, where they have these values, which older releases always write.
-SILENT_VALUES: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        (
-            *("do_sample", "early_stopping", "output_scores", "return_dict_in_generate"),
-            *("remove_invalid_values", "tie_encoder_decoder"),
-        ),
-        (False,),
-    ),
-    **dict.fromkeys(
-        ("min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "diversity_penalty"),
-        (0,),
-    ),
-    **dict.fromkeys(
-        (
-            *("num_beams", "num_beam_groups", "num_return_sequences", "temperature", "top_p"),
-            *("typical_p", "repetition_penalty", "length_penalty"),
-        ),
-        (1,),
-    ),
-    "top_k": (50,),
-}
-# Fields of generation, which models that generate read from config.json where a folder has no
-# generation_config.json.
-GENERATION = (
-    *(name for name in SILENT_VALUES if name != "tie_encoder_decoder"),
-    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "renormalize_logits"),
-    *("forced_bos_token_id", "forced_eos_token_id", "penalty_alpha", "max_new_tokens"),
-    *("min_new_tokens", "decoder_start_token_id"),
 )
 # Of every model type: fields that change results -> the values that our models compute. null, and
 # what is as empty, means that a field is not used.
@@ -275,11 +258,7 @@ def check_decisive(config: ConfigJson, values: Mapping[str, Sequence[Any]]) -> N
 def warn_ignored(config: ConfigJson, known: Iterable[str]) -> None:
     """Warn of fields that are not known, once and by name."""
     silent = {*known, *SILENT}
-    names = [
-        name
-        for name, value in config.items()
-        if name not in silent and value is not None and value not in SILENT_VALUES.get(name, ())
-    ]
+    names = [n for n, value in config.items() if n not in silent and value is not None]
     if names:
         warn(
             f"config.json: these fields are ignored, as transformers ignores them, because models "

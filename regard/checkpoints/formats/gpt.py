@@ -14,7 +14,6 @@ from torch import nn
 
 from regard.checkpoints.filling import Weights
 from regard.checkpoints.formats.config_table import (
-    GENERATION,
     ConfigJson,
     ConfigTable,
     Field,
@@ -172,7 +171,7 @@ FIELDS = {
     "output": output(True),
 }
 LEARNED = {"positions": "learned"}
-SILENT = [*SUMMARY, *GENERATION, "n_ctx"]
+SILENT = [*SUMMARY, "n_ctx"]
 ALIASES = {
     "hidden_size": "n_embd",
     "max_position_embeddings": "n_positions",
@@ -326,7 +325,7 @@ GPT_NEO = CausalLMLayout(
             "head_dropout": dropout("classifier_dropout", 0.1),
         },
         # Older releases write what a head for multiple choice would be, and there is none.
-        silent=[*GENERATION, LAYERS, *SUMMARY, "summary_activation", "summary_first_dropout"],
+        silent=[LAYERS, *SUMMARY, "summary_activation", "summary_first_dropout"],
         aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
         only=LEARNED,
     ),
@@ -466,7 +465,7 @@ LLAMA = LlamaLayout(
             "output": output(False),
         },
         # How their program splits its products, and a note in the files of SmolLM2.
-        silent=[*GENERATION, *ROTARY, "pretraining_tp", "is_llama_config"],
+        silent=[*ROTARY, "pretraining_tp", "is_llama_config"],
     ),
     prefix="model.",
     adapted=("q_proj", "v_proj"),

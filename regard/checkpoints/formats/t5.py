@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from regard.checkpoints.formats.config_table import (
     ACTIVATIONS,
-    GENERATION,
     ConfigJson,
     ConfigTable,
     Field,
@@ -104,7 +103,7 @@ ALIASES = {
 }
 SILENT = (
     # fields of training, generation and unsupported heads
-    *("initializer_factor", *GENERATION, "bos_token_id", "classifier_dropout"),
+    *("initializer_factor", "bos_token_id", "classifier_dropout"),
     *("n_positions", "scalable_attention"),  # fields of old files that no release reads
 )
 FEED = ("feed_forward_proj", "dense_act_fn", "is_gated_act")  # read together

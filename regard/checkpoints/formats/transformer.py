@@ -10,12 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from regard.checkpoints.filling import Weights, assign
 from regard.checkpoints.formats.config_table import (
-    GENERATION,
     ConfigJson,
     ConfigTable,
     Field,
@@ -35,7 +33,7 @@ from regard.checkpoints.formats.encoder_layout import (
     prefixed,
 )
 from regard.checkpoints.names import Names, Transform, interleave, keep, split
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import ConfigError
 from regard.models.bart import Bart, BartAsEncoder, MBart, MBartAsEncoder
 from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Size, TokenId
@@ -160,7 +158,7 @@ SILENT = (
     # of training alone: whole layers are left out, which changes no result of the trained model
     *("encoder_layerdrop", "decoder_layerdrop", "init_std"),
     # of generation
-    *(*GENERATION, "bos_token_id", "decoder_vocab_size"),
+    *("bos_token_id", "decoder_vocab_size"),
     # of old files
     *("classif_dropout", "classifier_dropout", "extra_pos_embeddings", "gradient_checkpointing"),
     *("force_bos_token_to_be_generated", "save_step", "static_position_embeddings"),
@@ -332,35 +330,7 @@ class EncoderDecoderLayout:
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 TARGET_SIZE = "decoder_vocab_size"
-ROUNDING = 0.02  # of sines in half precision
 HALVES = Order(reads=interleave(1), writes=interleave(0))  # of a matrix (out, in)
-
-
-@dataclass(frozen=True)
-class SinusoidalLayout(EncoderDecoderLayout):
-    """A layout whose files may hold the tables of sines and cosines."""
-
-    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
-        _check_positions(tensors)
-        return super().read(config, tensors)
-
-
-def _check_positions(tensors: Weights) -> None:
-    """Tables of positions in a file must be the sines and cosines that our model computes.
-
-    Raises:
-        CheckpointError: one is another table, such as one that was trained.
-    """
-    for name in POSITIONS:
-        table = tensors.get(name)
-        if table is None or table.dim() != 2:
-            continue
-        positions, width = torch.arange(table.size(0)), table.size(1)
-        rates = 10000.0 ** (-torch.arange(0, width, 2) / width)  # (D / 2,)
-        angles = positions[:, None] * rates
-        wanted = torch.cat([angles.sin(), angles.cos()], 1)  # (N, D / 2) twice -> (N, D)
-        if wanted.shape != table.shape or not torch.allclose(table.float(), wanted, atol=ROUNDING):
-            raise CheckpointError(f"{name} must be the sines and cosines of the positions.")
 
 
 class MarianFields(EncoderDecoderFields):
@@ -390,7 +360,7 @@ class MarianFields(EncoderDecoderFields):
         return {**table, "vocab_size": config.source_vocab_size, TARGET_SIZE: config.vocab_size}
 
 
-MARIAN = SinusoidalLayout(
+MARIAN = EncoderDecoderLayout(
     Transformer,
     "marian",
     "Marian",
@@ -400,7 +370,7 @@ MARIAN = SinusoidalLayout(
     order=HALVES,
     computed=POSITIONS,
 )
-PEGASUS = SinusoidalLayout(
+PEGASUS = EncoderDecoderLayout(
     PreNormTransformer,
     "pegasus",
     "Pegasus",

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from regard.checkpoints.formats.config_table import (
     ACTIVATIONS,
-    GENERATION,
     ConfigJson,
     ConfigTable,
     Field,
@@ -202,7 +201,7 @@ TRANSFO_XL = TransfoXLLayout(
         [
             # of initialization, fields that they ignore, and those that `read` reads
             *("init", "init_range", "proj_init_std", "adaptive", "trainer_compatible"),
-            *("tie_projs", "proj_share_all_but_first", *GENERATION),
+            *("tie_projs", "proj_share_all_but_first"),
         ],
         ALIASES,
         only={"max_length": None},
@@ -383,7 +382,7 @@ XLNET = XlnetLayout(
             "summary_first_dropout": (0, None),
         },
         [
-            *(*GENERATION, "d_head"),
+            "d_head",
             # The files have the biases of every layer, also where one program shared them.
             "untie_r",
             # of the program that trained the first models
