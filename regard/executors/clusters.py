@@ -176,23 +176,15 @@ class SlurmExecutor:
 
     workers: the number of jobs at once.
     options: of sbatch; without a partition the cluster's default one.
-    restarts: how often a job is submitted again that died or was cancelled. One that has saved near
-        its time limit is submitted again as often as that happens.
+    A job that has saved near its time limit is submitted again as often as that happens.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        options: ExecutorOptions | None = None,
-        log: Log = print_line,
-        *,
-        restarts: int = RESTARTS,
-    ):
+    def __init__(self, workers: int, options: ExecutorOptions | None = None, log: Log = print_line):
         try:
             import submitit
         except ImportError as error:
             raise MissingExtra("submitit", "slurm", "Running jobs under Slurm") from error
-        self.log, self.restarts = log, restarts
+        self.log = log
         self.options = _sbatch_options(options or ExecutorOptions("slurm"))
         self._submitit: Any = submitit
         try:
@@ -235,7 +227,7 @@ class SlurmExecutor:
             if NEAR_TIME_LIMIT not in answer:
                 end = f"its Slurm job {submitted.job_id} was lost ({submitted.state}), see "
                 end += str(submitted.paths.stderr)
-                if restarts == self.restarts:
+                if restarts == RESTARTS:
                     raise JobLost(f"{end}, {restarts + 1} times" if restarts else end)
                 restarts += 1
             self.log(job.name, f"{end}; it is submitted again")

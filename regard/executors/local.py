@@ -65,18 +65,10 @@ class LocalExecutor:
     """Runs jobs in processes of this machine: an `Executor`.
 
     workers: how many jobs run at the same time.
-    restarts: how often a job is started again if its process dies.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        options: ExecutorOptions | None = None,
-        log: Log = print_line,
-        *,
-        restarts: int = RESTARTS,
-    ):
-        self.workers, self.log, self.restarts = workers, log, restarts
+    def __init__(self, workers: int, options: ExecutorOptions | None = None, log: Log = print_line):
+        self.workers, self.log = workers, log
         self._threads = ThreadPoolExecutor(workers)
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()  # each has GPUs of its own
         for slot in range(workers):
@@ -110,7 +102,7 @@ class LocalExecutor:
                 answer, death = self._answer(job, environment)
                 if "stopped" not in answer or self._stopping:
                     return value_of(answer)
-                if restarts == self.restarts:
+                if restarts == RESTARTS:
                     raise JobLost(f"{death}, {restarts + 1} times" if restarts else death)
                 restarts += 1
                 self.log(job.name, f"{death}; it is started again")

@@ -446,7 +446,9 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": _base64(vector) if coded else vector,
+                "embedding": base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
+                if coded
+                else vector,
             }
             for index, (vector, _) in enumerate(results)
         ]
@@ -455,7 +457,3 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
         return {"object": "list", "data": data, "model": served.name, "usage": counted}
 
     return Work((served.name, "embeddings"), texts, [*map(tokens_of, texts)], run, render)
-
-
-def _base64(vector: Any) -> str:
-    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()

@@ -68,9 +68,11 @@ class Request(RequestFields):
     """What every request has.
 
     ITEMS: the field with what is answered: one item, or a list of them.
+    BESIDE: a field with a further part of each item.
     """
 
     ITEMS: ClassVar[str] = "texts"
+    BESIDE: ClassVar[str] = ""
 
     model: str | None = None
     """A name of /v1/models; may be left out where one model is served."""
@@ -91,8 +93,8 @@ class Request(RequestFields):
         return [items] if self.one else items
 
     def options(self) -> dict[str, Any]:
-        """The other fields that are given, by the names of the task's method."""
-        return self.model_dump(exclude={"model", self.ITEMS}, exclude_unset=True)
+        """The other fields, by the names of the task's method."""
+        return self.model_dump(exclude={"model", self.ITEMS, self.BESIDE}, exclude_none=True)
 
 
 class Texts(Request):
@@ -199,6 +201,7 @@ class Answer(Request):
     """Answers to questions from contexts."""
 
     ITEMS: ClassVar[str] = "question"
+    BESIDE: ClassVar[str] = "context"
 
     question: str | Listed[str]
     """One question, or a list of them."""
@@ -221,10 +224,6 @@ class Answer(Request):
                 f"has {len(contexts):,}."
             )
         return list(zip(questions, contexts, strict=True))
-
-    def options(self) -> dict[str, Any]:
-        """The fields besides question and context."""
-        return {name: value for name, value in super().options().items() if name != "context"}
 
 
 class ChoiceQuestionFields(RequestFields):

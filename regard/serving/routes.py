@@ -67,19 +67,6 @@ def task_route(
     return Route(path, method, request, work.work_maker(call), example, condition)
 
 
-def openai_route(
-    path: str,
-    method: str,
-    request: type[requests.Request],
-    name: str,
-    condition: Callable[[Task], bool] = lambda task: True,
-    **example: Any,
-) -> Route:
-    """A route of OpenAI's; name: of a function of `regard.serving.openai`."""
-    function = on_first_call(f"regard.serving.openai:{name}")
-    return Route(f"/v1/{path}", method, request, function, example, condition)
-
-
 CAT, MAT, IMAGE = "the cat sat", "The cat sat on the mat.", "iVBORw0KGgo="
 PAIR, TURN = [CAT, "it slept"], {"role": "user", "content": CAT}
 CHOICES = {"context": MAT, "question": "Who sat?", "choices": ["the cat", "the dog"]}
@@ -120,20 +107,28 @@ ALL = (
     ),
     task_route("/look", "", R.Look, work.attention_weights, has_attention, texts=CAT),
     Route("/tokenize", "", R.Tokenize, work.tokenize, {"texts": [CAT]}),
-    openai_route(
-        "completions",
+    Route(
+        "/v1/completions",
         "generate",
         R.Completion,
-        "completion",
+        on_first_call("regard.serving.openai:completion"),
+        {"model": "gpt2", "prompt": CAT, "max_tokens": 8, "temperature": 0},
         continues_texts,
-        model="gpt2",
-        prompt=CAT,
-        max_tokens=8,
-        temperature=0,
     ),
-    openai_route("chat/completions", "", R.Chat, "chat", replies, model="chat", messages=[TURN]),
-    openai_route(
-        "embeddings", "embed", R.OpenAIEmbedding, "embeddings", model="minilm", input=[CAT]
+    Route(
+        "/v1/chat/completions",
+        "",
+        R.Chat,
+        on_first_call("regard.serving.openai:chat"),
+        {"model": "chat", "messages": [TURN]},
+        replies,
+    ),
+    Route(
+        "/v1/embeddings",
+        "embed",
+        R.OpenAIEmbedding,
+        on_first_call("regard.serving.openai:embeddings"),
+        {"model": "minilm", "input": [CAT]},
     ),
 )
 ROUTES = {route.path: route for route in ALL}

@@ -25,7 +25,7 @@ from regard import decoding
 from regard.data.text_chunks import is_blank
 from regard.errors import ConfigError, TextError
 from regard.serving.problems import Problem
-from regard.serving.requests import Decoding, Request, Tokenize
+from regard.serving.requests import Decoding, Request, Search, Tokenize
 from regard.tasks.inputs import is_single
 
 if TYPE_CHECKING:
@@ -307,14 +307,14 @@ def work_maker(call: Call) -> Callable[[ServedModel, Request], Work]:
     return work
 
 
-def search_work(served: ServedModel, request: Request) -> Work:
+def search_work(served: ServedModel, request: Search) -> Work:
     """The search of the texts of a request, or of those of the index that is served.
 
     Raises:
         ConfigError: there are neither texts nor an index.
     """
     searched = served.index
-    if "texts" in request.options():
+    if request.texts is not None:
         searched = None
     elif searched is None:
         raise ConfigError("`texts` is missing, and there is no index (--index FOLDER).")
@@ -361,7 +361,7 @@ def continued(
     named = {name: value for name, value in options.items() if name != "too_long"}
     method = task.decoding_method(**named)
     ids = task.prompt_ids(checked_texts(items))
-    prompts = task.fitted(ids, options.get("too_long", "error"), False, named)
+    prompts = task.fitted(ids, options["too_long"], False, named)
     return generation_of(served, items, prompts, method)
 
 
@@ -446,9 +446,9 @@ def answer_size(
     if name == "best":
         texts = options.get("texts") or [""]
         length = 3 * NUMBER + (sum(map(len, texts)) / len(texts) or OF_INDEX)
-        return length * count * options.get("top_k", 10)
+        return length * count * options["top_k"]
     if name == "fill":
-        return NUMBER * 4 * sum(read) * options.get("top", 5)
+        return NUMBER * 4 * sum(read) * options["top"]
     if name == "attention_weights":
         return NUMBER * sum(tokens * tokens for tokens in read)
     if name == "region_weights":

@@ -69,16 +69,19 @@ def test_an_error_of_the_function_is_raised_and_no_reason_to_run_it_again():
         value("break_down")
 
 
-def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(tmp_path):
+def test_a_job_whose_process_is_killed_starts_again_a_bounded_number_of_times(
+    tmp_path, monkeypatch
+):
     lines: list[tuple[str, str]] = []
     job = Job("example_jobs:die_at_first", {"folder": str(tmp_path), "times": 2})
-    executor = LocalExecutor(1, None, lambda *line: lines.append(line), restarts=2)
+    executor = LocalExecutor(1, None, lambda *line: lines.append(line))
     assert executor.submit(job).result() == 3
     assert lines == [("job", "its process was killed by SIGKILL; it is started again")] * 2
     (again := tmp_path / "again").mkdir()
     job = Job("example_jobs:die_at_first", {"folder": str(again), "times": 9})
     with pytest.raises(JobLost, match="its process was killed by SIGKILL, 2 times"):
-        LocalExecutor(1, restarts=1).submit(job).result()
+        monkeypatch.setattr("regard.executors.local.RESTARTS", 1)
+        LocalExecutor(1).submit(job).result()
 
 
 def test_threads_are_divided_among_workers_and_gpus_given_out(monkeypatch):

@@ -58,7 +58,8 @@ def job_numbers() -> list[str]:
 
 
 @pytest.mark.slow("regard/executors")
-def test_values_errors_and_jobs_that_are_killed(tmp_path):
+def test_values_errors_and_jobs_that_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("regard.executors.clusters.RESTARTS", 1)
     for name in ("once", "often"):
         (tmp_path / name).mkdir()
     jobs = [
@@ -68,7 +69,7 @@ def test_values_errors_and_jobs_that_are_killed(tmp_path):
         Job("example_jobs:facts", {}, "facts", cpus=2),
     ]
     lines: list[tuple[str, str]] = []
-    executor = SlurmExecutor(4, None, lambda *line: lines.append(line), restarts=1)
+    executor = SlurmExecutor(4, None, lambda *line: lines.append(line))
     found = {job.name: future for job, future in results_of(executor, jobs)}
     with pytest.raises(RegardError, match="^x.csv:3: is wrong."):
         found["fail"].result()
@@ -90,10 +91,13 @@ def test_a_job_that_is_cancelled_saves_and_is_submitted_again(tmp_path):
 
 
 @pytest.mark.slow("regard/executors")
-def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting(tmp_path):
+def test_near_its_time_limit_a_job_saves_and_is_submitted_again_without_counting(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("regard.executors.clusters.RESTARTS", 0)
     lines: list[str] = []
     options = ExecutorOptions("slurm", time=1)
-    executor = SlurmExecutor(1, options, lambda name, line: lines.append(line), restarts=0)
+    executor = SlurmExecutor(1, options, lambda name, line: lines.append(line))
     job = Job("example_jobs:stopped_at_first", {"folder": str(tmp_path)})
     assert executor.submit(job).result() == "after 1 stop"
     assert "has saved near its time limit; it is submitted again" in lines[0]

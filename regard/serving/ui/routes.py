@@ -52,6 +52,8 @@ class MaskedHead(RequestFields):
 class MaskedHeads(ShownTexts):
     """The answer to a text with all heads, and with some of them masked."""
 
+    BESIDE: ClassVar[str] = "second"
+
     second: ShownText | None = None
     """The second text of a pair."""
     masked_heads: Annotated[Listed[MaskedHead], Field(max_length=1000)] = []
@@ -60,10 +62,6 @@ class MaskedHeads(ShownTexts):
     def items(self) -> list[Any]:
         """A text or a pair."""
         return [self.texts] if self.second is None else [(self.texts, self.second)]
-
-    def options(self) -> dict[str, Any]:
-        """Without the second text, which is an item."""
-        return {name: value for name, value in super().options().items() if name != "second"}
 
 
 class AttentionOfAll(MaskedHeads):
@@ -113,10 +111,6 @@ class BeamSearch(ShownTexts):
     no_repeat_ngram: Count | None = None
     """No n-gram of this size twice."""
 
-    def options(self) -> dict[str, Any]:
-        """Beams and tokens always, since the defaults are not those of the library."""
-        return {"beams": self.beams, "max_tokens": self.max_tokens, **super().options()}
-
 
 class OneCell(ShownTexts):
     """A text coloured by one cell of a recurrent model, and the model's layers."""
@@ -134,10 +128,6 @@ class CellSearch(ShownTexts):
     """Which properties."""
     best: Annotated[int, Field(ge=1, le=20)] = 3
     """How many cells of each property."""
-
-    def options(self) -> dict[str, Any]:
-        """Properties and the number of cells."""
-        return {"properties": self.properties, "best": self.best}
 
 
 class OneImage(Request):

@@ -169,7 +169,7 @@ MOST_TOKENS = 40  # generated for a comparison
 
 def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Small maps of all heads for each text."""
-    by_words = options.get("unit") != "tokens"
+    by_words = options["unit"] == "words"
     return [_maps(attention_maps(task, item, _masked(options)), by_words) for item in items]
 
 
@@ -203,7 +203,7 @@ def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
     maps = [head_map(task, item, *which, _masked(options)) for item in items]
-    if options.get("unit") != "tokens":
+    if options["unit"] == "words":
         maps = [head.by_words() for head in maps]
     return [
         {
@@ -263,15 +263,13 @@ def coded(weights: Tensor, bits: int) -> dict[str, Any]:
 def _masked(options: dict[str, Any]) -> MaskedHeads:
     """The heads of the request, by kind and layer."""
     masked: dict[str, dict[int, list[int]]] = {}
-    heads: Sequence[dict[str, Any]] = options.get("masked_heads", ())
+    heads: Sequence[dict[str, Any]] = options["masked_heads"]
     for head in heads:
         masked.setdefault(head["kind"], {}).setdefault(head["layer"], []).append(head["head"])
     return masked
 
 
 # ---- decoding step by step: the next token under filters, and a beam as a tree
-
-SHOWN = 20  # tokens of a distribution, where a request names no number
 
 
 def decodes_texts(task: Task) -> bool:
@@ -286,7 +284,7 @@ def next_tokens(task: Task, items: list[str], options: dict[str, Any]) -> list[A
 
 @torch.no_grad()
 def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
-    chosen, most = options.pop("chosen", []), options.pop("most", SHOWN)
+    chosen, most = options.pop("chosen"), options.pop("most")
     source, own = _source(task, text)
     method = _sampling(own, options)
     model, eos = task.module, eos_tokens(own.eos, task.module)
