@@ -255,10 +255,7 @@ def text_rows(data: Any) -> list[Any]:
     Raises:
         ConfigError: the names of the columns do not tell which hold texts.
     """
-    names = column_names(data)
-    texts = text_columns_among(names)
-    if not texts:
-        raise _unclear(data, names, "Give one column of texts: data['text'].")
+    texts = infer_text_columns(data, ())
     text_tuples = [tuple(row[name] for name in texts) for row in rows(data)]
     return text_tuples if len(texts) > 1 else [text for (text,) in text_tuples]
 

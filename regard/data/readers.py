@@ -55,7 +55,7 @@ from regard.errors import ConfigError, DataError, MissingExtra
 from regard.habit_names import COLUMNS
 from regard.schema import data_error, parse_json
 
-Field = str | int
+Column = str | int
 Record = dict[str, Any]  # the values of a row by column
 Numbered = Iterator[tuple[int, Any]]  # rows with the line, from 1, on which each begins
 Location = tuple[str | Path, int | None]  # what an error names: a file or a part of it, and a line
@@ -78,7 +78,7 @@ class RowReader:
 
     name: str
     read: Callable[[], Numbered]
-    columns: Mapping[str, Field] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
 
     def numbered(self) -> Iterator[tuple[int, Record]]:
@@ -113,10 +113,14 @@ class RowReader:
     def texts(self) -> Iterator[str]:
         """All columns of all rows one after the other, for example to train a tokenizer."""
         for line, row in self.numbered():
-            for column in row:
-                yield self.text(row, column, line)
+            for column, value in row.items():
+                yield (
+                    value
+                    if type(value) is str and value.isascii()
+                    else self.text(row, column, line)
+                )
 
-    def mapped(self, change: Callable[[Numbered], Numbered], **columns: Field) -> RowReader:
+    def mapped(self, change: Callable[[Numbered], Numbered], **columns: Column) -> RowReader:
         """The reader of what `change` makes of the numbered rows, which has these columns, too."""
         read = self.numbered
         return replace(self, read=lambda: change(read()), columns={**self.columns, **columns})
@@ -151,7 +155,7 @@ def reading_memory(copied: Mapping[str, Any]) -> Iterator[None]:
 
 def open_table(
     source: Any,
-    columns: Mapping[str, Field] | Sequence[Field] = (),
+    columns: Mapping[str, Column] | Sequence[Column] = (),
     *,
     format: str | None = None,
     header: bool | None = None,
@@ -295,7 +299,7 @@ class _Table:
     """
 
     path: str
-    columns: Mapping[str, Field]
+    columns: Mapping[str, Column]
     header: bool
     undecided: bool
     keep_errors: bool
@@ -473,24 +477,19 @@ def _noted(block: list[str], spaced: list[str]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------- memory
 
 
-def _of_memory(items: Items, columns: Mapping[str, Field]) -> Numbered:
+def _of_memory(items: Items, columns: Mapping[str, Column]) -> Numbered:
     """The items as rows, with plain values."""
     by_number = bool(columns) and all(isinstance(field, int) for field in columns.values())
     width: int | None = None
     for number, item in items():
         location = items.name, number
-        if isinstance(item, list | tuple):
+        if type(item) in (list, tuple):
             width = len(item) if width is None else width
             if len(item) != width:
                 raise DataError(*location, f"has {len(item)} fields, but row 1 has {width}.")
-        record = record_of(item, location, by_number)
-        yield (
-            number,
-            {
-                name: plain(value)
-                for name, value in chosen_values(record, columns, location).items()
-            },
-        )
+        record = item if type(item) is dict else record_of(item, location, by_number)
+        values = chosen_values(record, columns, location).items()
+        yield number, {name: v if type(v) is str else plain(v) for name, v in values}
 
 
 # ------------------------------------------------------------------------------------- values
@@ -513,7 +512,7 @@ def json_value(text: str, path: str | Path, line: int | None = None) -> Any:
 
 
 def chosen_values(
-    record: Mapping[Any, Any], columns: Mapping[str, Field], location: Location
+    record: Mapping[Any, Any], columns: Mapping[str, Column], location: Location
 ) -> Record:
     """The values of these columns under their names in rows; without columns the record itself.
 
@@ -528,7 +527,7 @@ def chosen_values(
         return {name: field_value(record, field, location) for name, field in columns.items()}
 
 
-def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> Any:
+def field_value(record: Mapping[Any, Any], name: Column, location: Location) -> Any:
     """The value of a field: `a.b` is `record["a"]["b"]`.
 
     Raises:
@@ -543,7 +542,7 @@ def field_value(record: Mapping[Any, Any], name: Field, location: Location) -> A
     return value
 
 
-def text_of(name: Field, value: object, location: Location) -> str:
+def text_of(name: Column, value: object, location: Location) -> str:
     """The value of field `name` as text that can be written as UTF-8; a number as its digits.
 
     Raises:
@@ -572,7 +571,7 @@ def check_unique(path: str | Path, names: Sequence[str]) -> None:
             raise DataError(path, None, f"has more than one column {name!r}.", hint)
 
 
-def unknown_column(location: Location, name: Field, present: Iterable[Field]) -> DataError:
+def unknown_column(location: Location, name: Column, present: Iterable[Column]) -> DataError:
     """The error for a column that is not there, with those that are."""
     listed = [str(field) for field in present]
     close = get_close_matches(str(name), listed, n=1, cutoff=0.5)
@@ -632,7 +631,7 @@ def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str],
         DataError: the file cannot be read, has no text, or too many; a table has no column of
             texts, or not this one of labels; lines have no labels.
     """
-    columns: dict[str, Field] = {}
+    columns: dict[str, Column] = {} if labels is None else {"label": labels}
     if ending(path) in ENDINGS:
         names = [*next(iter(open_table(path)))]
         texts = text_columns_among([name for name in names if name != labels])
@@ -640,11 +639,6 @@ def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str],
             problem = f"has the columns {', '.join(names)}; their names do not say which is a text."
             raise DataError(path, None, problem, "Rename it to text.")
         columns[TEXT] = texts[0]
-        if labels is not None:
-            columns["label"] = labels
-    elif labels is not None:
-        hint = "Give a CSV, TSV, JSONL or Parquet file with this column."
-        raise DataError(path, None, f"is read as lines, which have no column {labels!r}.", hint)
     reader = open_table(path, columns)
     rows = [
         {column: reader.text(row, column, line) for column in row}

@@ -82,12 +82,13 @@ class InputFile:
 
     def table(self, keep_errors: bool = True) -> RowReader:
         """What reads its rows; a row that cannot be read may be its error."""
-        options: dict[str, Any] = {"format": self.format, "keep_errors": keep_errors}
-        if self.format == "csv":
-            options["delimiter"] = self.delimiter
-        if self.format in ("csv", "tsv"):
-            options["header"] = self.header
-        return open_table(self.path, **options)
+        return open_table(
+            self.path,
+            format=self.format,
+            header=self.header if self.format in ("csv", "tsv") else None,
+            delimiter=self.delimiter if self.format == "csv" else None,
+            keep_errors=keep_errors,
+        )
 
 
 def input_files(

@@ -31,8 +31,7 @@ from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
 from regard.data.batches import PairBatch, Sequences
 from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.in_memory import column_names, is_path
-from regard.data.readers import Field as Column
-from regard.data.readers import Numbered, RowReader, open_table
+from regard.data.readers import Column, Numbered, RowReader, open_table
 from regard.data.sampler import Buckets, sorted_batches
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode

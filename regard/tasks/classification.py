@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.datasets.glue import read_glue, read_sentiment_trees
-from regard.data.encoder_inputs import Texts
 from regard.data.readers import Record
 from regard.data.splits import stratified_folds, stratified_split
 from regard.errors import ConfigError, DataError
@@ -374,7 +373,7 @@ class TextClassifier(EncoderTask):
         model, tokenizer = encoder_training.transformed(model, tokenizer, source)
         task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = [*remarks, *remark_on_single_labels(counts)]
-        text_tasks.add_data(task, recipe, task.target)
+        text_tasks.add_data(task, recipe)
         objective, targets = recipe.objective, task._parts().train.targets
         task.label_smoothing = objective.label_smoothing
         task.class_weights = class_weights(objective.class_weights, task.labels, targets)
@@ -434,10 +433,6 @@ class TextClassifier(EncoderTask):
                 LabelPrediction(max(probabilities, key=probabilities.__getitem__), probabilities)
             )
         return predictions
-
-    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
-        """The texts of rows of one text or two and their target, and the targets (N,)."""
-        return text_tasks.texts_and_targets(self, rows, self.target)
 
     def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their label.
@@ -538,15 +533,6 @@ class NumberPrediction(Prediction):
         return f"{self.value:.7g}"
 
 
-def number_of(rows: RowReader, row: Record, line: int) -> float:
-    """The target of a row.
-
-    Raises:
-        DataError: it is no number, or not finite in float32.
-    """
-    return text_tasks.number_in(row["label"], rows.name, line)
-
-
 class RegressionRecipe(OneTargetRecipe):
     """A recipe's sections besides [model] and [training]."""
 
@@ -611,7 +597,7 @@ class TextRegressor(EncoderTask):
             source.with_head(cls.head, 1), tokenizer, source
         )
         task = cls(model, tokenizer, **cls.options_in(recipe))
-        text_tasks.add_data(task, recipe, number_of)
+        text_tasks.add_data(task, recipe)
         if recipe.teacher is not None:
             task.teacher = soft_targets(recipe.teacher, task)
         return task
@@ -620,6 +606,14 @@ class TextRegressor(EncoderTask):
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         return one_target_problems(recipe, NUMBER_METRICS)
+
+    def target(self, rows: RowReader, row: Record, line: int) -> float:
+        """The number of a row.
+
+        Raises:
+            DataError: it is none, or not finite in float32.
+        """
+        return text_tasks.number_in(row["label"], rows.name, line)
 
     def loss(self, scores: Tensor, batch: Any, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the squared errors, and the number of examples; in training, mixed with the
@@ -650,10 +644,6 @@ class TextRegressor(EncoderTask):
         """The numbers that the head's scores (N, 1) stand for."""
         numbers = scores[:, 0].sigmoid() if self.activation == "sigmoid" else scores[:, 0]
         return numbers.tolist()
-
-    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
-        """The texts of rows of one text or two and their target, and the targets (N,)."""
-        return text_tasks.texts_and_targets(self, rows, number_of)
 
     def evaluate(self, rows: Any, *, columns: Sequence[int | str] = ()) -> Scores:
         """The metrics of the predictions for rows of one text or two and their number.

@@ -78,6 +78,7 @@ class EncoderTask(EmbedsTexts):
     loss: from the head's scores, a batch and the targets of all examples, the sum of the batch's
         losses, and the number of its items.
     measured: the metrics on the validation data; raises NonFiniteScores.  metric_names: its keys.
+    target: of a row, given its reader and its line; raises DataError.
     """
 
     module: EncoderWithHeads
@@ -91,6 +92,7 @@ class EncoderTask(EmbedsTexts):
     loss: Callable[[Tensor, Any, Any], tuple[Tensor, int]]
     measured: Callable[[Part], dict[str, float]]
     metric_names: tuple[str, ...]
+    target: Callable[[RowReader, Record, int], Any]
 
     def __init__(
         self,
@@ -444,12 +446,17 @@ class EncoderTask(EmbedsTexts):
             self.read_to_evaluate(recipe.data.records("test"))
 
     def read_to_evaluate(self, rows: Any) -> Any:
-        """What `evaluate` scores of a reader's examples.
+        """What `evaluate` scores of a reader's examples: records, or the texts of rows and their
+        targets (N, ...).
 
         Raises:
             DataError: an example cannot be read, or its target is not valid.
         """
-        return list(rows)
+        if not isinstance(rows, RowReader):
+            return list(rows)
+        numbered = list(rows.numbered())
+        texts = [self.texts_of(rows, row, line) for line, row in numbered]
+        return texts, torch.tensor([self.target(rows, row, line) for line, row in numbered])
 
     def test(self, recipe: Any) -> Sequence[NamedScore]:
         return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named

@@ -6,16 +6,14 @@ give the number of the text.
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from itertools import chain
 from os import PathLike
 from typing import Any
 
 from regard.data import in_memory
 from regard.data.encoder_inputs import Texts
 from regard.data.files import ENDINGS, ending, is_file_name
-from regard.data.readers import Field, Record, RowReader, open_table
+from regard.data.readers import Column, Record, RowReader, columns_in_header, open_table
 from regard.errors import ConfigError, DataError, RegardError, TextError, TextTooLong, shown, warn
-from regard.habit_names import SOURCES, TARGETS, TEXTS
 from regard.text.tokenizer import text_problem
 
 TEXT_NAMES, LABEL = ("text", "text_pair"), "label"  # the columns of rows
@@ -223,15 +221,12 @@ def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str,
     """
     if not in_memory.is_path(source):
         return in_memory.infer_columns(source)
-    names = {*TARGETS, *chain(*TEXTS, *SOURCES)}
-    first = first_record(source, delimiter)
-    with suppress(ConfigError, DataError):
-        if names.intersection(in_memory.plain_names(first)):
-            return in_memory.infer_columns([first])
+    with suppress(ConfigError):
+        return columns_in_header(source, None, delimiter, True)
     return ()
 
 
-def named_columns(columns: Sequence[Field], names: Sequence[str] = TEXT_NAMES) -> dict[str, Field]:
+def named_columns(columns: Sequence[Column], names: Sequence[str] = TEXT_NAMES) -> dict[str, Column]:
     """The columns of an input and of the target, under their names in rows.
 
     names: of the first columns; an input may have fewer.
@@ -258,7 +253,7 @@ def texts_in(rows: RowReader, row: Record, line: int) -> Texts:
 
 def labelled_rows(
     source: Any,
-    columns: Sequence[Field],
+    columns: Sequence[Column],
     delimiter: str | None = None,
     names: Sequence[str] = TEXT_NAMES,
 ) -> RowReader:

@@ -23,10 +23,8 @@ from torch.nn import functional as F
 
 from regard.data import RowReader, open_table
 from regard.data.batches import moved
-from regard.data.encoder_inputs import Texts
 from regard.data.in_memory import column_names, infer_text_columns, is_path
-from regard.data.readers import Field as Column
-from regard.data.readers import Numbered, Record
+from regard.data.readers import Column, Numbered, Record
 from regard.errors import ConfigError, DataError
 from regard.metrics import Scores
 from regard.metrics.score import MultiLabelReport, best_threshold
@@ -214,7 +212,7 @@ class MultiLabelClassifier(EncoderTask):
         task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = remarks
         task.goal = (recipe.evaluation.goal, "max")
-        text_tasks.add_data(task, recipe, task.target)
+        text_tasks.add_data(task, recipe)
         targets = task._parts().train.targets
         task.pos_weight = pos_weight(recipe.objective.pos_weight, task.labels, targets)
         if recipe.labels.threshold == "fitted":
@@ -305,10 +303,6 @@ class MultiLabelClassifier(EncoderTask):
         return Scores(report.scores())
 
     classification_report = report_by_label
-
-    def read_to_evaluate(self, rows: Any) -> tuple[list[Texts], Tensor]:
-        """The texts of rows, and for each label 0 or 1, (N, O)."""
-        return text_tasks.texts_and_targets(self, rows, self.target)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None

@@ -22,8 +22,7 @@ from pydantic import (
 
 from regard import decoding
 from regard.call_options import DecodingFields, with_fields
-from regard.data.readers import Field as Column
-from regard.data.readers import RowReader, columns_in_header, open_table
+from regard.data.readers import Column, RowReader, columns_in_header, open_table
 from regard.data.splits import Fold, consecutive_folds, last_split, random_folds, random_split
 from regard.errors import ConfigError
 from regard.recipe import Options, Recipe, RecipePath

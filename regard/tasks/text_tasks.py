@@ -5,7 +5,7 @@ Tables become encoded examples; pairs are read in one order or in both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 import numpy as np
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.encoder_inputs import GroupBatch, InputBatch, Texts, Truncation
-from regard.data.readers import Field as Column
-from regard.data.readers import Record
+from regard.data.encoder_inputs import GroupBatch, InputBatch, Truncation
+from regard.data.readers import Column
 from regard.data.splits import group_folds, group_split
 from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError, TextError, warn
@@ -36,7 +35,6 @@ from regard.tasks.sections import (
 )
 
 Target = int | float | list[float]
-ReadTarget = Callable[[RowReader, Record, int], Target]  # of a row, its reader and its line
 
 
 # ------------------------------------------------------------------------------------- recipes
@@ -124,7 +122,7 @@ OF_A_SHARE = "is of `valid` as a share or a fold of the training data"
 # -------------------------------------------------------------------------------- examples
 
 
-def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
+def add_data(task: EncoderTask, recipe: TextRecipe) -> None:
     """Give a task the encoded data of a recipe with their targets, and its second objective.
 
     Raises:
@@ -133,12 +131,12 @@ def add_data(task: EncoderTask, recipe: TextRecipe, target: ReadTarget) -> None:
     """
     data, task.pairs = recipe.data, recipe.data.pairs
     task.aux_lm = AuxiliaryLM.of(task.module, recipe.objective.aux_lm_weight)
-    train = encoded_rows(task, data.records("train"), data, target)
-    valid = None if data.valid is None else encoded_rows(task, data.records("valid"), data, target)
+    train = encoded_rows(task, data.records("train"), data)
+    valid = None if data.valid is None else encoded_rows(task, data.records("valid"), data)
     task.parts = Parts(train, valid, data, recipe.seed)
 
 
-def encoded_rows(task: EncoderTask, rows: RowReader, data: TextsData, target: ReadTarget) -> Part:
+def encoded_rows(task: EncoderTask, rows: RowReader, data: TextsData) -> Part:
     """The encoded examples of rows with their targets.
 
     Raises:
@@ -152,7 +150,7 @@ def encoded_rows(task: EncoderTask, rows: RowReader, data: TextsData, target: Re
             report.note("empty, example left out", line)
             continue
         texts.append(row_texts)
-        targets.append(target(rows, row, line))
+        targets.append(task.target(rows, row, line))
         lines.append(line)
     try:
         encoded = task.input_format.encode(texts)
@@ -209,19 +207,6 @@ def weights_by_label(option: str, chosen: Mapping[str, float], labels: Sequence[
 def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]:
     """The fields of config.json in which other libraries look for labels and the kind of head."""
     return {**label_fields(labels), "problem_type": problem_type}
-
-
-def texts_and_targets(
-    task: EncoderTask, rows: RowReader, target: ReadTarget
-) -> tuple[list[Texts], Tensor]:
-    """The texts of rows of what the task reads and a target, and their targets (N, ...).
-
-    Raises:
-        DataError: a text or a target is not valid.
-    """
-    numbered = list(rows.numbered())
-    texts = [task.texts_of(rows, row, line) for line, row in numbered]
-    return texts, torch.tensor([target(rows, row, line) for line, row in numbered])
 
 
 LARGEST_TARGET = torch.finfo(torch.float32).max

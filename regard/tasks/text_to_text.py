@@ -25,8 +25,7 @@ from regard import decoding
 from regard.attention.capture import label, muted
 from regard.data.batches import IGNORE, PairBatch, Sequences
 from regard.data.encoder_inputs import InputFormat
-from regard.data.readers import Field as Column
-from regard.data.readers import RowReader, columns_in_header, open_table, read_parallel
+from regard.data.readers import Column, RowReader, columns_in_header, open_table, read_parallel
 from regard.data.sampler import Buckets, EpochSampler, sorted_batches
 from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
 from regard.decoding.filters import ForcedFirst

@@ -229,7 +229,7 @@ def test_files_without_texts_or_labels_raise_an_error_that_names_them(tmp_path):
     for path, labels, most, said in (
         (empty, None, 9, "is empty"),
         (blank, None, 9, "every row is blank"),
-        (blank, "kind", 9, "no column 'kind'"),
+        (blank, "kind", 9, "which has no columns"),
         (table, "sort", 9, "no field 'sort'"),
         (two, None, 9, "do not say which is a text"),
         (table, "kind", 2, "has 3 texts; at most 2"),
