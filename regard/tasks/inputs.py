@@ -226,7 +226,9 @@ def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str,
     return ()
 
 
-def named_columns(columns: Sequence[Column], names: Sequence[str] = TEXT_NAMES) -> dict[str, Column]:
+def named_columns(
+    columns: Sequence[Column], names: Sequence[str] = TEXT_NAMES
+) -> dict[str, Column]:
     """The columns of an input and of the target, under their names in rows.
 
     names: of the first columns; an input may have fewer.
