@@ -71,10 +71,9 @@ def plain_name(name: str) -> str:
     Raises:
         ValueError: it has separators or control characters, is "." or "..", or is too long.
     """
-    if len(name.encode(errors="surrogatepass")) > 255:
-        raise ValueError(f"must have at most 255 bytes, but is {name[:40]!r}...")
-    if name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
-        raise ValueError(f"must be a plain name, without slashes, but is {name!r}. Or give `out`")
+    too_long = len(name.encode(errors="surrogatepass")) > 255
+    if too_long or name in (".", "..") or re.search(r"[/\\\x00-\x1f\x7f\ud800-\udfff]", name):
+        raise ValueError(f"must be a plain, short name, but is {name!r:.60}. Or give `out` (--out)")
     return name
 
 
@@ -343,9 +342,7 @@ def parse(text: str, overrides: Sequence[str] = (), path: Path | None = None) ->
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         place = path or "recipe"
         raise DataError(place, int(line[1]) if line else None, f"is not TOML: {reason}.") from None
-    run = tables.pop("run", {})
-    if not isinstance(run, dict):
-        raise ConfigError(f"{path or 'recipe'}:{_line_of(text, 'run')}: `run` must be a section.")
+    run = tables.pop("run") if isinstance(tables.get("run"), dict) else {}
     return RawRecipe(path, text, tables, dict(map(_split, overrides)), run)
 
 

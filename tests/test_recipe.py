@@ -378,7 +378,7 @@ def test_an_impossible_value_is_an_error_with_file_and_line(path, tmp_path):
         ("seed=99999999999999999999", "must fit into 64 bits"),
         ("data.max_tokens_per_batch=1979-05-27", "must not be a date"),
         ("training.threads=1000000000", "must be at most 1,024"),
-        ("name=../evil", "must be a plain name"),
+        ("name=../evil", "must be a plain, short name"),
     ],
 )
 def test_an_impossible_override_is_an_error(override, told):
@@ -436,7 +436,6 @@ def test_an_error_while_the_model_is_built_names_file_and_line(tmp_path, monkeyp
         ("a = " + "[" * 100_000, "nested too deeply"),
         ("a" + ".a" * 5000 + " = 1", "nested too deeply"),
         ("a = " + "9" * 6000, "is not TOML"),
-        ("run = 3\n", "r.toml:1: `run` must be a section"),
         ("#" * (4 * 2**20 + 1), "at most 4,194,304 bytes"),
         ("\n".join(f"a{i} = {i}" for i in range(3000)), "has no `a17`"),
     ],

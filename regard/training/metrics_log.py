@@ -50,10 +50,7 @@ def _event(raw: bytes, where: str) -> dict[str, Any]:
     Raises:
         CheckpointError: the line is damaged.
     """
-    try:
-        event = parse_json(raw.decode(), where)
-    except UnicodeDecodeError:
-        raise CheckpointError(f"{where}: is not UTF-8.") from None
+    event: dict[str, Any] = parse_json(raw.decode(errors="replace").strip(), where)
     checked(event, Event, where)
     return event
 
