@@ -427,9 +427,9 @@ def index_of(rows: list[Rows]) -> dict[str, object]:
     """
     cut: dict[str, dict[str, list[int]]] = {}
     for table, names in rows[0].items():
-        held = [one.get(table, {}) for one in rows]
-        shared = [name for name in names if any(name in one for one in held[1:])]
-        cut[table] = {name: [one.get(name, 0) for one in held] for name in shared}
+        held = [of_process.get(table, {}) for of_process in rows]
+        shared = [name for name in names if any(name in counts for counts in held[1:])]
+        cut[table] = {name: [counts.get(name, 0) for counts in held] for name in shared}
     return {"processes": len(rows), "rows": cut}
 
 

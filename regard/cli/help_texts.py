@@ -106,7 +106,7 @@ def with_values(command: Callable[..., Any]) -> Callable[..., Any]:
     parameters = parameters_of(command)
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     # As objects: from texts, typer would make others.
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     for name, annotation in command.__annotations__.items():
         if get_origin(annotation) is not Annotated:
             continue

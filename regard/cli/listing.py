@@ -131,12 +131,12 @@ def kernels(context: typer.Context, as_json: options.AsJson = False) -> None:
         "the package of compiled kernels is not installed" if package is None else package.status()
     )
     operations = {
-        name: {one.name: "off" if ops.is_disabled(one.name) else "on" for one in op.implementations}
+        name: {i.name: "off" if ops.is_disabled(i.name) else "on" for i in op.implementations}
         for name, op in sorted(ops.OPERATIONS.items())
     }
     lines = [f"compiled kernels: {status}", ""]
     for name, states in operations.items():
-        tried = [one if state == "on" else f"{one} ({state})" for one, state in states.items()]
+        tried = [key if state == "on" else f"{key} ({state})" for key, state in states.items()]
         lines.append(f"{name:<24} {', '.join([*tried, 'definition'])}")
     console.show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 

@@ -118,7 +118,7 @@ def with_flags(
 
         del run.__wrapped__  # type: ignore[attr-defined]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
     return add

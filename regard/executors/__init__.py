@@ -177,5 +177,7 @@ def make_executor(chosen: str | ExecutorOptions, workers: int, log: Log = print_
     """
     check_at_least(1, workers=workers)
     options = ExecutorOptions(chosen) if isinstance(chosen, str) else chosen
-    made: Executor = entry(EXECUTORS, options.executor, "executor", __name__)(workers, options, log)
-    return made
+    executor: Executor = entry(EXECUTORS, options.executor, "executor", __name__)(
+        workers, options, log
+    )
+    return executor

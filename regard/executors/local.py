@@ -213,8 +213,8 @@ def _environment(job: Job, slot: int, workers: int) -> dict[str, str]:
                 f"{workers} workers with {job.gpus} GPUs each need {workers * job.gpus} GPUs, but "
                 f"CUDA_VISIBLE_DEVICES names {len(gpus)}: {named!r}. Use fewer workers."
             )
-        own = gpus[slot * job.gpus : (slot + 1) * job.gpus]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        of_job = gpus[slot * job.gpus : (slot + 1) * job.gpus]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(of_job)
     return environment
 
 

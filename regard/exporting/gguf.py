@@ -194,13 +194,13 @@ class GGUF:
         batch, model = Sequences(source.batch.ids, source.batch.lengths), source.body
         rows = [row[:count].tolist() for row, count in zip(batch.ids, batch.lengths, strict=True)]
         is_encoder = isinstance(model, Bert)
-        what, width = "logits", model.config.vocab_size
+        output, width = "logits", model.config.vocab_size
         if is_encoder:
-            what, width = "hidden states", model.config.d_model
+            output, width = "hidden states", model.config.d_model
         with opened(out, max(map(len, rows)) + 8, embeds=is_encoder) as context, torch.no_grad():
             theirs = np.concatenate([context.read(row, width) for row in rows])
             ours = model.encode(batch) if is_encoder else model.head.logits(model(batch.ids).hidden)
-            difference = Difference.between(what, ours[batch.keep], theirs)
+            difference = Difference.between(output, ours[batch.keep], theirs)
             return (difference,), (_compare_texts(source, context),)
 
 

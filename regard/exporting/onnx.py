@@ -259,8 +259,8 @@ def _graphs(source: ExportSource) -> list[Graph]:
         return [_encoder_side(model), _decoder_side(model, state)]
     if isinstance(model, Encoder | EncoderWithHeads) and not isinstance(model, LanguageModel):
         return [_encoder_graph(source)]
-    what = "Encoders, and decoders whose state is a cache of keys and values, can be exported."
-    raise source.unsupported(f"is given no graph of {type(source.body).__name__}", what)
+    hint = "Encoders, and decoders whose state is a cache of keys and values, can be exported."
+    raise source.unsupported(f"is given no graph of {type(source.body).__name__}", hint)
 
 
 class HiddenStates(nn.Module):

@@ -29,10 +29,10 @@ class Retrieval:
             MRR@10 = 1 / the rank of the first relevant one, 0 beyond 10
             recall@k = the share of the relevant ones among the first k
         """
-        found = [gains.get(item, 0.0) for item in ranked]
-        first = next((rank for rank, gain in enumerate(found[:CUTOFF], 1) if gain > 0), math.inf)
-        values = [_dcg(found) / _dcg(sorted(gains.values(), reverse=True)), 1 / first]
-        values += [sum(gain > 0 for gain in found[:k]) / len(gains) for k in RECALLS]
+        ranking = [gains.get(item, 0.0) for item in ranked]
+        first = next((rank for rank, gain in enumerate(ranking[:CUTOFF], 1) if gain > 0), math.inf)
+        values = [_dcg(ranking) / _dcg(sorted(gains.values(), reverse=True)), 1 / first]
+        values += [sum(gain > 0 for gain in ranking[:k]) / len(gains) for k in RECALLS]
         for name, value in zip(self._sums, values, strict=True):
             self._sums[name] += value
         self._count += 1

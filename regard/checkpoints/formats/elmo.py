@@ -245,8 +245,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         CheckpointError: there are several vocabularies.
     """
-    found = any(folder.glob(VOCABULARY))
-    vocab = read_vocab_txt(_only(folder, VOCABULARY)) if found else {}
+    has_words = any(folder.glob(VOCABULARY))
+    vocab = read_vocab_txt(_only(folder, VOCABULARY)) if has_words else {}
     for token in ROLES.values():
         vocab.setdefault(token, len(vocab))
     fast = assemble(models.WordLevel(vocab, ROLES["unk"]), Preprocessing())

@@ -93,7 +93,7 @@ def roles(words: list[str]) -> dict[str, str]:
     present = {
         role: [word for word in names if word in vocabulary] for role, names in ROLES.items()
     }
-    return {role: some[0] for role, some in present.items() if some}
+    return {role: known_words[0] for role, known_words in present.items() if known_words}
 
 
 _INSIDE = [f"0.rnns.{{layer}}.module.{name}_l0" for name in ("weight_ih", "bias_ih", "bias_hh")]
@@ -104,9 +104,11 @@ def names(config: AwdLstmConfig) -> Names:
     rows: list[tuple] = [("embedding.weight", EMBEDDING), ("head.bias", "1.decoder.bias")]
     for layer in range(config.layers):
         ours = "last" if layer == config.layers - 1 else f"layers.{layer}"
-        here = ("recurrent.weight", "input.weight", "input.bias", "recurrent.bias")
-        there = [name.format(layer=layer) for name in (RECURRENT, *_INSIDE)]
-        rows += [(f"{ours}.{one}", other) for one, other in zip(here, there, strict=True)]
+        parameters = ("recurrent.weight", "input.weight", "input.bias", "recurrent.bias")
+        published = [name.format(layer=layer) for name in (RECURRENT, *_INSIDE)]
+        rows += [
+            (f"{ours}.{name}", other) for name, other in zip(parameters, published, strict=True)
+        ]
     duplicates = {COPY: EMBEDDING}
     if config.tied:
         return Names(
