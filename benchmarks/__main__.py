@@ -6,6 +6,7 @@ Works by name; all of them without one:
     marian       beam search and greedy search with an OPUS-MT of the base shape
     t5           the same with a T5 of the small shape
     training     masked words with a BERT base; fine-tuning MiniLM
+    sentence_pairs  sentence vectors from pairs, beside sentence-transformers' trainer
     encoding     sentences to vectors with MiniLM
     recurrent    an LSTM language model: training and decoding
     awd_lstm     AWD-LSTM: training, beside fastai's
@@ -44,6 +45,7 @@ NAMES = (
     "marian",
     "t5",
     "training",
+    "sentence_pairs",
     "encoding",
     "recurrent",
     "awd_lstm",

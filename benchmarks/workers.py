@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 CAN_STOP = hasattr(signal, "SIGSTOP")
 INSTALL = {
     "ctranslate2": "pip install ctranslate2",
+    "datasets": "pip install datasets",
     "gguf": "pip install gguf",
     "llama_cpp": "pip install llama-cpp-python (it compiles for a few minutes)",
     "onnx": "pip install onnx",
