@@ -190,6 +190,12 @@ def infer_columns(data: Any, excluded: Sequence[str | int] = ()) -> tuple[str | 
     raise _unclear(data, names, f"{remedy}order: columns=[text column, label column].")
 
 
+def columns_of_part(columns: Sequence[int | str], part: str) -> tuple[int | str, ...]:
+    """The columns that a part of the data must have: negatives are of "train" alone."""
+    used = [c for c in columns if part == "train" or not NEGATIVES.fullmatch(str(c))]
+    return tuple(used)
+
+
 def plain_names(names: Iterable[str]) -> list[str]:
     """Names of columns in lower case, with underscores."""
     return [name.strip().lower().replace(" ", "_").replace("-", "_") for name in names]

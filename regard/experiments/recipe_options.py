@@ -29,6 +29,7 @@ from regard.data.in_memory import (
     DOCUMENT,
     Items,
     column_names,
+    columns_of_part,
     infer_columns,
     infer_text_columns,
     is_path,
@@ -469,7 +470,7 @@ def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
     The column of groups is needed only where `valid` is a part of the training data.
     """
     group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
-    columns = data.get("columns", [])
+    columns = columns_of_part(data.get("columns", []), part)
     besides = [*data.get("target_columns", []), *([] if group is None else [group])]
     return [*columns, *(besides if columns else [])]
 

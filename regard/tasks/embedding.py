@@ -33,7 +33,7 @@ from regard.checkpoints.sentence_transformers import read_pooling
 from regard.data import RowReader, Sequences
 from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, GroupedInputs
-from regard.data.in_memory import is_path, plain_names
+from regard.data.in_memory import columns_of_part, is_path, plain_names
 from regard.data.sampler import cut
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
@@ -70,7 +70,6 @@ from regard.text import Tokenizer
 
 CORRELATIONS = ("pearson", "spearman")
 SEARCH_SCORES = ("ndcg@10", "mrr@10")
-FEWEST = {"triplet": 3}  # texts of an example; 2 of other losses
 
 
 class VectorsData(TableOptions, EncoderData):
@@ -86,8 +85,8 @@ class VectorsData(TableOptions, EncoderData):
     holds texts of its own."""
 
     def read(self, source: Any, part: str) -> RowReader:
-        """The texts of each row of a file."""
-        return self.table(source, self.columns)
+        """The texts of each row of a file; of validation and test data without negatives."""
+        return self.table(source, columns_of_part(self.columns, part))
 
     def with_named_columns(self) -> Self:
         with suppress(ConfigError):  # is raised again where the rows are read
@@ -110,7 +109,7 @@ class VectorsRecipe(EncoderRecipe):
 
 @dataclass(frozen=True)
 class ExamplesPart(Part):
-    """Examples of pairs. targets: (N,), their numbers.  rows: what is scored in validation."""
+    """Examples of pairs. targets: (N,), their numbers.  rows: (anchor, positive, number)."""
 
     rows: Sequence[Sequence[Any]]
 
@@ -225,31 +224,30 @@ class Embedder(EncoderTask):
         self.budget = data.max_tokens_per_batch
         self.metric_names = CORRELATIONS if loss in SCORED else SEARCH_SCORES
         self.goal = self.metric_names[-1] if loss in SCORED else "ndcg@10", "max"
-        train, *valid = (
-            self._examples(data.records(part), data, loss)
-            for part in ("train", *(["valid"] if data.valid is not None else []))
-        )
+        valid = None if data.valid is None else self._examples(data, "valid")
         whole = data.model_copy(update={"max_tokens_per_batch": sys.maxsize})
-        self.parts = Parts(train, next(iter(valid), None), whole, recipe.seed)
+        self.parts = Parts(self._examples(data, "train"), valid, whole, recipe.seed)
 
-    def _examples(self, rows: RowReader, data: VectorsData, loss: str) -> ExamplesPart:
-        """The examples of rows with the numbers of scored pairs, (N,), otherwise zeros.
+    def _examples(self, data: VectorsData, part: str) -> ExamplesPart:
+        """The examples of a part with the numbers of scored pairs, (N,), otherwise zeros.
 
         Raises:
             DataError: a row is not what the loss learns from, or none is left.
         """
+        rows, limits = data.records(part), SCORED.get(str(self.objective.loss))
+        fewest = 3 if part == "train" and self.objective.loss == "triplet" else 2
         file, report = rows.name, ReadReport((rows.name,))
         texts, numbers, lines = list[list[str]](), list[float](), []
         for line, row in fields_of_rows(rows):
             report.read += 1
             number = 0.0
-            if loss in SCORED:
-                *row, number = scored_pair(row, file, line, SCORED[loss])
+            if limits is not None:
+                *row, number = scored_pair(row, file, line, limits)
             of_row = [text for text in texts_in(row) if text.strip()]
             if len(row) < 2:
                 hint = "Give pairs of texts, or a [teacher], which learns from single ones."
                 raise DataError(file, line, "has 1 field, but a pair has two.", hint)
-            if len(of_row) < FEWEST.get(loss, 2) or not (row[0].strip() and row[1].strip()):
+            if len(of_row) < fewest or not (row[0].strip() and row[1].strip()):
                 report.note("text missing, example left out", line)
                 continue
             texts.append(of_row)
@@ -262,8 +260,8 @@ class Embedder(EncoderTask):
         inputs = GroupedInputs.of(
             [[self.input_format.truncate(item) for item in encoded[i]] for i in indices]
         )
-        kept_rows = [(*texts[i], numbers[i]) if loss in SCORED else texts[i] for i in indices]
-        return ExamplesPart(inputs, torch.tensor([numbers[i] for i in indices]), report, kept_rows)
+        targets = torch.tensor([numbers[i] for i in indices])
+        return ExamplesPart(inputs, targets, report, [(*texts[i][:2], numbers[i]) for i in indices])
 
     def _part(self, rows: RowReader, data: VectorsData) -> Part:
         """The texts of rows, and the teacher's vectors of them, (N, D).

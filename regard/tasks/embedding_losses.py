@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.checkpoints.sentence_transformers import Kind
+from regard.data.batches import moved
 from regard.models.config import Size
 from regard.recipe import Options
 
@@ -51,26 +52,20 @@ class ExampleVectors:
 
         sizes: (B,), texts of each example.  numbers: (N,), equal ones for equal texts.
         """
-        device = vectors.device
-        first = (sizes.cumsum(0) - sizes).to(device)  # (B,)
-        rest = torch.ones(len(vectors), dtype=torch.bool)
-        rest[first.cpu()] = rest[first.cpu() + 1] = False
-        others = rest.nonzero()[:, 0].to(device)  # (M,)
-        owners = torch.arange(len(sizes)).repeat_interleave(sizes)[rest]
-        numbers = numbers.to(device)
-        anchors, positives = numbers[first], numbers[first + 1]
-        candidates = torch.cat([positives, numbers[others]])
+        owners = torch.arange(len(sizes)).repeat_interleave(sizes)  # (N,)
+        places = torch.arange(len(owners)) - (sizes.cumsum(0) - sizes)[owners]
+        indices = [
+            where.nonzero()[:, 0] for where in (places == 0, places == 1, places > 1)
+        ]  # of anchors, positives and negatives
+        anchors, positives, negatives = (numbers[index] for index in indices)
+        candidates = torch.cat([positives, negatives])
         same_anchor = (anchors[:, None] == anchors).float()  # (B, B)
         is_positive = (positives[:, None] == candidates).float()  # (B, B + M)
         known = (same_anchor @ is_positive > 0) | (anchors[:, None] == candidates)
-        known.fill_diagonal_(False)
+        rest = owners[indices[2]], known.fill_diagonal_(False), scores
         return cls(
-            vectors[first],
-            vectors[first + 1],
-            vectors[others],
-            owners.to(device),
-            known,
-            scores.to(device),
+            *(vectors[moved(index, vectors.device)] for index in indices),
+            *(moved(tensor, vectors.device) for tensor in rest),
         )
 
     def truncated(self, size: int) -> Self:

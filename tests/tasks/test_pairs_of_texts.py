@@ -192,10 +192,13 @@ def train(bert: Path, out: Path, **options):
     ids=["csv", "jsonl", "dataframe", "triplets", "tuples", "scored tuples"],
 )
 def test_pairs_are_read_by_the_usual_names(bert, tmp_path, data, columns, goal):
+    valid = {"valid": JSONL} if "query" in columns else {"valid": 0.25}
     if isinstance(data, str):
         (tmp_path / "pairs.csv").write_text(data)
         data = tmp_path / "pairs.csv"
-    run = train(bert, tmp_path / "run", train=data)
+    if "negatives" in columns:  # which validation does without
+        valid = {"valid": [dict(zip(columns, pair, strict=False)) for pair in PAIRS]}
+    run = train(bert, tmp_path / "run", train=data, **valid)
     assert run.model.module.training is False and goal in run.scores
     assert runs.read_recipe(run.folder / "recipe.toml").data.columns == tuple(columns)
 
