@@ -6,6 +6,7 @@ An annotation of a TypedDict has the type of an option with its bounds, and says
 is an option that is not given.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
@@ -136,3 +137,34 @@ def with_fields(base: type[BaseModel], *options: Any) -> Any:
         for name, hint in get_type_hints(each, include_extras=True).items()
     }
     return create_model(base.__name__, __base__=base, **fields)  # type: ignore[call-overload]
+
+
+class DecodingOptions(DecodingFields, LanguageFields, total=False):
+    """Options of the methods that generate texts, where not as the model's own method.
+
+    too_long: what happens to an input that is longer than the model reads.
+    stop: stop sequences, of language models.  window: whether these go on beyond their context,
+        of which they read the last tokens; else a text ends there.
+    renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
+        sampling always scales them, so that it has no effect there.
+    forced_bos_token_id: of models that answer a source.
+    num_beams and so on: the names of transformers (`regard.habit_names`).
+    The others: docs/concepts/decoding.md.
+    """
+
+    eos: Any
+    repetition_penalty: float | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    suppress_tokens: Sequence[int] | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | Sequence[int] | None
+    renormalize_logits: bool | None
+    too_long: Literal["error", "truncate"]
+    stop: Sequence[str] | str | None
+    window: bool
+    num_beams: int
+    max_new_tokens: int
+    min_new_tokens: int
+    no_repeat_ngram_size: int
+    do_sample: bool
+    num_return_sequences: int

@@ -8,11 +8,11 @@ import pytest
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from regard.call_options import DecodingFields, LanguageFields, VectorFields
+from regard.call_options import DecodingFields, DecodingOptions, LanguageFields, VectorFields
 from regard.cli import app
 from regard.serving.requests import Embed, Translate
 from regard.tasks.sections import DecodingSection
-from regard.tasks.task import DecodingOptions, EmbedOptions
+from regard.tasks.task import EmbedOptions
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 # declaration -> the keywords, the models with the fields and the command with the flags

@@ -8,6 +8,7 @@ import pytest
 
 import regard
 from regard import decoding, habit_names
+from regard.call_options import DecodingOptions
 from regard.data.in_memory import infer_columns
 from regard.errors import ConfigError
 from regard.experiments.recipe_options import (
@@ -20,7 +21,7 @@ from regard.models import MODELS, model_class
 from regard.recipe import names_in, parse, read, sections_of, with_section
 from regard.suggest import nearest
 from regard.tasks import TASKS, task_class
-from regard.tasks.task import DecodingOptions, EmbedOptions
+from regard.tasks.task import EmbedOptions
 from regard.training import TrainingOptions
 
 LANGUAGE = dict(task="language-modeling", train="a.txt", valid="b.txt", epochs=1)

@@ -35,7 +35,7 @@ from regard.tasks.batching import TooLong, device_of
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import named_columns
 from regard.tasks.sections import TABLE_OPTIONS, differing
-from regard.tasks.task import PAIR, Prediction
+from regard.tasks.task import PAIR, Prediction, Predicts, TextOrPair
 from regard.text import Tokenizer
 
 SINGLE_TEXT = ("cola", "sst2")  # the other tasks of GLUE have pairs
@@ -329,6 +329,7 @@ class TextClassifier(EncoderTask):
     problem_type = "single_label_classification"
     pipeline = "text-classification"
     prediction_type = LabelPrediction
+    predict: Predicts[TextOrPair, str, LabelPrediction]
     input_columns = PAIR
     Recipe: ClassVar[type[OneTargetRecipe]] = ClassificationRecipe
     scoring = CLASS_METRICS
@@ -551,6 +552,7 @@ class TextRegressor(EncoderTask):
     problem_type = "regression"
     pipeline = "text-classification"
     prediction_type = NumberPrediction
+    predict: Predicts[TextOrPair, float, NumberPrediction]
     input_columns = PAIR
     Recipe = RegressionRecipe
 

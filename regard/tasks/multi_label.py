@@ -42,7 +42,7 @@ from regard.tasks.encoder_training import (
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import LABEL, TEXT_NAMES, labelled_rows, named_columns
 from regard.tasks.sections import differing
-from regard.tasks.task import PAIR, Prediction
+from regard.tasks.task import PAIR, Prediction, Predicts, TextOrPair
 from regard.text import Tokenizer
 
 THRESHOLD = 0.5
@@ -174,6 +174,7 @@ class MultiLabelClassifier(EncoderTask):
     problem_type = "multi_label_classification"
     pipeline = "text-classification"
     prediction_type = MultiLabelPrediction
+    predict: Predicts[TextOrPair, list[str], MultiLabelPrediction]
     input_columns = PAIR
     Recipe = MultiLabelRecipe
     metric_names = ("micro-f1", "macro-f1", "subset-accuracy", "loss")

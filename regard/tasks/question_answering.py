@@ -42,7 +42,7 @@ from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_training import FittedThreshold, headed
 from regard.tasks.inputs import as_list, as_strings, checked_text, pairs_of, warn_of_truncation
 from regard.tasks.sections import EncoderRecipe, RowsData
-from regard.tasks.task import PAIR, Prediction
+from regard.tasks.task import PAIR, Prediction, Predicts
 from regard.text import Tokenizer
 
 ALWAYS = 1.0  # the threshold with which every question is answered
@@ -356,6 +356,7 @@ class QuestionAnswerer(encoding.EncoderTask):
     pipeline = "question-answering"
     file_ending = "json"
     prediction_type = SpanPrediction
+    predict: Predicts[tuple[str, str], str, SpanPrediction]
     read_records = staticmethod(read_squad)
     input_columns = PAIR
     Recipe = QuestionsRecipe

@@ -34,7 +34,7 @@ from regard.tasks.batching import TooLong, check_too_long
 from regard.tasks.encoder_training import headed, label_fields, labelled
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import EncoderRecipe, RowsData, differing
-from regard.tasks.task import Prediction
+from regard.tasks.task import Prediction, Predicts
 from regard.text import Tokenizer
 from regard.text.word_spans import Splitter, WordSpans, word_spans
 
@@ -132,6 +132,7 @@ class Tagger(encoding.EncoderTask):
 
     name = "tagging"
     prediction_type = TagsPrediction
+    predict: Predicts[str, list[str], TagsPrediction]
     head = "tags"
     names_outputs = True
     pipeline = "token-classification"

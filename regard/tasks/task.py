@@ -27,15 +27,17 @@ from typing import (
     ClassVar,
     Literal,
     NoReturn,
+    Protocol,
     Self,
     TypeVar,
     Unpack,
     get_args,
     get_type_hints,
+    overload,
 )
 
 from regard import habit_names
-from regard.call_options import DecodingFields, LanguageFields, VectorFields
+from regard.call_options import DecodingOptions, VectorFields
 from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.lazy import imported
 from regard.models import described
@@ -82,37 +84,6 @@ class Prediction:
         return dict.fromkeys(field.name for field in fields(cls))
 
 
-class DecodingOptions(DecodingFields, LanguageFields, total=False):
-    """Options of the methods that generate texts, where not as the model's own method.
-
-    too_long: what happens to an input that is longer than the model reads.
-    stop: stop sequences, of language models.  window: whether these go on beyond their context,
-        of which they read the last tokens; else a text ends there.
-    renormalize_logits: in beam search, which ranks by the probabilities that filters leave;
-        sampling always scales them, so that it has no effect there.
-    forced_bos_token_id: of models that answer a source.
-    num_beams and so on: the names of transformers (`regard.habit_names`).
-    The others: docs/concepts/decoding.md.
-    """
-
-    eos: Any
-    repetition_penalty: float | None
-    bad_words_ids: Sequence[Sequence[int]] | None
-    suppress_tokens: Sequence[int] | None
-    forced_bos_token_id: int | None
-    forced_eos_token_id: int | Sequence[int] | None
-    renormalize_logits: bool | None
-    too_long: TooLong
-    stop: Sequence[str] | str | None
-    window: bool
-    num_beams: int
-    max_new_tokens: int
-    min_new_tokens: int
-    no_repeat_ngram_size: int
-    do_sample: bool
-    num_return_sequences: int
-
-
 class EmbedOptions(VectorFields, total=False):
     """The options of `embed`.
 
@@ -138,6 +109,30 @@ class EmbedOptions(VectorFields, total=False):
     batch_size: int
     show_progress_bar: bool
     convert_to_numpy: bool
+
+
+Item = TypeVar("Item", contravariant=True)
+Result = TypeVar("Result")
+Predicted = TypeVar("Predicted")
+TextOrPair = str | tuple[str, ...]
+Proba = Literal[True]
+
+
+class Predicts(Protocol[Item, Result, Predicted]):
+    """The types of `predict`: of an input its result, of several a list; or their predictions."""
+
+    @overload
+    def __call__(self, texts: Item, *, return_proba: Proba, **options: Any) -> Predicted: ...
+    @overload
+    def __call__(
+        self, texts: Sequence[Item], *, return_proba: Proba, **options: Any
+    ) -> list[Predicted]: ...
+    @overload
+    def __call__(self, texts: Item, **options: Any) -> Result: ...
+    @overload
+    def __call__(self, texts: Sequence[Item], **options: Any) -> list[Result]: ...
+    @overload
+    def __call__(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any: ...
 
 
 class Methods:

@@ -17,11 +17,12 @@ import torch
 
 import regard
 from regard import habit_names
+from regard.call_options import DecodingOptions
 from regard.decoding.option_types import NAMES, OPTION_TYPES
 from regard.errors import ConfigError, NotSupportedError, RegardError
 from regard.tasks import TASKS, task_class
 from regard.tasks.embedding import Embedder
-from regard.tasks.task import METHODS, DecodingOptions, EmbedOptions, Methods
+from regard.tasks.task import METHODS, EmbedOptions, Methods
 
 TEXT, IMAGE = "the cat sat", str(Path(__file__).parents[1] / "stripes.png")
 PAIR, QUESTION = ("who sat", "the old cat sat"), {"question": "who", "choices": ["a cat", "a mat"]}
