@@ -521,8 +521,8 @@ class SweepResults(StudyResults):
         rows = []
         for trial in self.trials:
             row = [trial.name, *map(_shown, trial.values.values())]
-            row += [_spread(trial.scores)]
-            row += [_spread(trial.test)] if tests else []
+            row += [spread(trial.scores)]
+            row += [spread(trial.test)] if tests else []
             row += [
                 "the end" if trial.until == 1 else str(Fraction(trial.until)),
                 short(trial.tokens),
@@ -580,13 +580,6 @@ class SweepResults(StudyResults):
         score = "" if best.score is None else f", valid {self.goal[0]} {best.score:.4g}"
         trials = f"{len(self.trials)} trials, the best {best.values}{score}"
         return f"SweepResults({str(self.folder)!r}: {trials})"
-
-
-def _spread(scores: Sequence[float]) -> str:
-    """`spread`, with four significant digits for a single score."""
-    if len(scores) > 1:
-        return spread(scores)
-    return f"{scores[0]:.4g}" if scores else ""
 
 
 def _shown(value: Json) -> str:

@@ -18,10 +18,10 @@ from regard.visual.picture import Picture, PictureColumn, Table, fragment, page,
 
 
 def spread(scores: Sequence[float]) -> str:
-    """mean ± standard deviation (of a sample), or the number alone."""
-    if len(scores) == 1:
-        return f"{scores[0]:.2f}"
-    return f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+    """mean ± standard deviation (of a sample), or the number alone; "" where there is none."""
+    if len(scores) > 1:
+        return f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+    return f"{scores[0]:.4g}" if scores else ""
 
 
 def duration(seconds: float) -> str:
