@@ -66,8 +66,7 @@ class LlamaContext:
         options.flash_attn_type = 0
         options.embeddings, options.pooling_type = embeds, NO_POOLING
         self.context = llama.llama_init_from_model(model, options)
-        if not self.context:
-            raise CheckpointError("llama.cpp makes no context for this model.")
+        assert self.context, "llama.cpp makes no context for this model"
         self.batch = llama.llama_batch_init(longest, 0, 1)
         self.vocab = llama.llama_model_get_vocab(model)
 
@@ -81,8 +80,8 @@ class LlamaContext:
             self.batch.token[n], self.batch.pos[n] = token, n
             self.batch.n_seq_id[n], self.batch.seq_id[n][0] = 1, 0
             self.batch.logits[n] = True
-        if code := self.llama.llama_decode(self.context, self.batch):
-            raise CheckpointError(f"llama.cpp could not compute a sequence: its code is {code}.")
+        code = self.llama.llama_decode(self.context, self.batch)
+        assert not code, f"llama.cpp could not compute a sequence: its code is {code}"
         get = self.llama.llama_get_logits_ith
         get = self.llama.llama_get_embeddings_ith if self.embeds else get
         rows = [np.ctypeslib.as_array(get(self.context, n), (width,)) for n in range(len(ids))]

@@ -282,7 +282,7 @@ def test_tokens_that_were_chosen_must_fit(server):
     answered = ask(server, "/ui/next", {**body, "chosen": [10**6]})
     assert answered.status_code == 400 and "must be tokens of the model" in message_of(answered)
     answered = ask(server, "/ui/next", {**body, "chosen": [5] * 100})
-    assert answered.status_code == 400 and "context is 24 tokens" in message_of(answered)
+    assert answered.status_code == 400 and "102 tokens are to be read" in message_of(answered)
     answered = ask(server, "/ui/next", {**body, "top_p": 2.0})
     assert answered.status_code == 400 and "top_p" in message_of(answered)
 

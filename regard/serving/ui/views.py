@@ -367,16 +367,11 @@ def _check_chosen(task: Task, chosen: Sequence[int], read: int) -> None:
         ConfigError: the vocabulary or the context of the model has no room for them.
     """
     config = task.module.config
-    if wrong := [token for token in chosen if token >= config.vocab_size]:
-        raise ConfigError(
-            f"`chosen` must be tokens of the model, 0 to {config.vocab_size - 1:,}, but one is "
-            f"{wrong[0]:,}."
-        )
     used = len(chosen) + (read if task.module.continues else 1)
-    if config.max_length is not None and used > config.max_length:
+    if used > (config.max_length or used) or max(chosen, default=0) >= config.vocab_size:
         raise ConfigError(
-            f"The model's context is {config.max_length:,} tokens, but {used:,} are to be read. "
-            "Take fewer steps, or shorten the text."
+            f"`chosen` must be tokens of the model, below {config.vocab_size:,}, that fit into its "
+            f"context, but {used:,} tokens are to be read."
         )
 
 

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import Field, create_model
+
 from regard.errors import ConfigError
+from regard.schema import checked
 from regard.serving.problems import named
+from regard.serving.requests import RequestFields
 from regard.serving.ui.lessons import functions
 from regard.serving.ui.views import plain_picture
-from regard.suggest import nearest
 from regard.visual.picture import Picture
 
 ORDER = (
@@ -73,21 +76,17 @@ class Lesson:
         """The values of all controls; those that are not given are the defaults.
 
         Raises:
-            ConfigError: there is no such control, or a value is out of range.
+            Problem: there is no such control.
+            ConfigError: a value is out of range.
         """
-        names = [control.name for control in self.controls]
-        if unknown := next((name for name in numbers if name not in names), None):
-            raise ConfigError(f"`numbers`: there is no {unknown!r}. {nearest(unknown, names)}")
-        values: dict[str, float | int] = {}
-        for name, _, default, low, high, step in self.controls:
-            value, whole = numbers.get(name, default), step % 1 == 0
-            if not low <= value <= high or (whole and value % 1):
-                kind = "a whole number" if whole else "a number"
-                raise ConfigError(
-                    f"`{name}` must be {kind} from {low:g} to {high:g}, but is {value}."
-                )
-            values[name] = int(value) if whole else float(value)
-        return values
+        whole = {n: int(v) if float(v).is_integer() else v for n, v in numbers.items()}
+        kinds: dict[str, Any] = {
+            name: (float if step % 1 else int, Field(default, ge=low, le=high))
+            for name, _, default, low, high, step in self.controls
+        }
+        schema = create_model("Numbers", __base__=RequestFields, **kinds)
+        values: RequestFields = checked(whole, schema, "`numbers`", ConfigError)
+        return values.model_dump()
 
     def page(self, numbers: Mapping[str, float]) -> dict[str, Any]:
         """What its page shows, for values of its controls."""
