@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regard.experiments.runs import read_recipe
+from regard.experiments.study import RunOptions
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "examples/tatoeba"
@@ -93,6 +94,8 @@ def test_the_recipes_of_the_demo_have_equal_conditions():
 
 
 def test_the_demo_in_miniature_prints_and_draws(tmp_path, monkeypatch, capfd):
+    here = lambda workers, progress: RunOptions(executor="here", progress=progress)  # noqa: E731
+    monkeypatch.setattr(demo, "RunOptions", here)
     monkeypatch.setattr(demo, "UNSEEN", demo.UNSEEN[:2])
     monkeypatch.setattr(demo, "LOOKED_AT", demo.LOOKED_AT[:1])
     for part, count in (("train", 300), ("valid", 20), ("test", 20)):
