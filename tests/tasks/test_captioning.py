@@ -58,10 +58,9 @@ def workdir(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("attention", ["soft", "hard"])
-def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(workdir, attention):
+def test_colours_are_learned_and_a_stopped_training_goes_on_to_the_same_bits(workdir):
     every = dict(checkpoints={"save_steps": 20}, validation={"eval_steps": 20}, betas=[0.9, 0.98])
-    options = dict(max_steps=60, attention=attention, progress=False, **every)
+    options = dict(max_steps=60, attention="hard", progress=False, **every)  # which draws
     task = regard.load(assert_resumes(33, recipe="small.toml", **options))
     names = [f"{number}.png" for number in range(4)]
     found = task.caption(names)
