@@ -40,7 +40,7 @@ from typing import IO, Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from regard.data.files import ENDINGS, LONGEST_TEXT, ending, hash_of, is_file_name, split_member
-from regard.data.readers import TEXT, Numbered, RowReader, open_table, read_lines
+from regard.data.readers import TEXT, Numbered, RowReader, open_table
 from regard.data.token_arrays import TextTokenizer, TokenArray, ahead, chunks_of
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.file_writing import locked, not_written, write_text
@@ -139,7 +139,7 @@ def read_documents(
     if separator == "rows":
         readers = [open_table(path, columns if path in tables else ()) for path in paths]
     elif separator == "blank-lines":
-        readers = [read_lines(path, LONGEST_TEXT) for path in paths]
+        readers = [open_table(path, format="lines", longest=LONGEST_TEXT) for path in paths]
     else:
         readers = [open_table(path, format="text") for path in paths]
     return Documents(tuple(readers), separator, tuple(paths), field)

@@ -124,7 +124,7 @@ def line_blocks(
             parts.append(rest)
             size += len(rest)
             if size > longest:
-                raise _too_long(name, number + 1, longest)
+                _decoded(b"".join(parts), name, number, longest)  # raises the error
     except (*_DAMAGED, OSError) as error:
         raise _damaged(name, error, number) from error
 
@@ -134,7 +134,9 @@ def _decoded(raw: bytes, name: str | Path, before: int, longest: int) -> list[An
     if len(raw) > longest:
         for number, line in enumerate(io.BytesIO(raw), before + 1):
             if len(line) > longest:
-                raise _too_long(name, number, longest)
+                problem = f"the line has more than {longest:,} bytes."
+                hint = "Is this the right file? A long text is read with format = 'text'."
+                raise DataError(name, number, problem, hint)
     try:
         text_lines: list[Any] = [*io.StringIO(raw.decode())]
     except UnicodeDecodeError:
@@ -154,12 +156,6 @@ def _line_or_error(raw: bytes, name: str | Path, number: int) -> str | DataError
         return raw.decode()
     except UnicodeDecodeError as error:
         return _not_utf8(name, number, error)
-
-
-def _too_long(name: str | Path, number: int, longest: int) -> DataError:
-    problem = f"the line has more than {longest:,} bytes."
-    hint = "Is this the right file? A long text is read with format = 'text'."
-    return DataError(name, number, problem, hint)
 
 
 def hash_of(path: str | Path) -> str:

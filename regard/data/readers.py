@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain, compress, islice
 from operator import itemgetter
 from os import PathLike
@@ -161,6 +162,7 @@ def open_table(
     header: bool | None = None,
     delimiter: str | None = None,
     keep_errors: bool = False,
+    longest: int = LONGEST_LINE,
 ) -> RowReader:
     """The rows of a file, or of data in memory.
 
@@ -175,6 +177,7 @@ def open_table(
         column is given by name or none is. Without, the names are "0", "1", ...
     delimiter: the character between the fields of CSV, a comma without it.
     keep_errors: whether a row that cannot be read is its `DataError`, and is not raised.
+    longest: the most bytes of a line of plain text.
 
     Raises:
         ConfigError: the format is unknown, or is not CSV and has a delimiter.
@@ -200,8 +203,9 @@ def open_table(
         if columns or header:
             problem = "is read as plain text, which has no columns and no header."
             raise DataError(path, None, problem, "If it is a table: format = 'tsv' or 'csv'.")
-        of_text = _verbatim if kind == "text" else _of_lines
-        return RowReader(path, lambda: of_text(path, keep_errors))
+        if kind == "text":
+            return RowReader(path, partial(_verbatim, path))
+        return RowReader(path, partial(_of_lines, path, keep_errors, longest))
     fields = [*columns.values()]
     named = kind == "csv" or not fields or any(isinstance(field, str) for field in fields)
     undecided = header is None and not named and kind == "tsv"
@@ -253,18 +257,13 @@ def _side_by_side(files: Mapping[str, str]) -> Numbered:
 # ------------------------------------------------------------------------------------- plain text
 
 
-def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> RowReader:
-    """Plain text, a row a line of at most `longest` bytes."""
-    return RowReader(str(path), lambda: _of_lines(path, longest=longest))
-
-
-def _of_lines(path: str | Path, keep_errors: bool = False, longest: int = LONGEST_LINE) -> Numbered:
+def _of_lines(path: str, keep_errors: bool, longest: int) -> Numbered:
     blocks = blocks_of_file(path, longest, keep_errors)
     for number, line in enumerate(chain.from_iterable(map(without_ends, blocks)), 1):
         yield number, line if isinstance(line, DataError) else {TEXT: line}
 
 
-def _verbatim(path: str | Path, keep_errors: bool) -> Numbered:
+def _verbatim(path: str) -> Numbered:
     """Plain text with its line breaks: the rows, joined, are the file (less a byte order mark).
 
     A row begins at a line break after a line that is not blank. Tokenizers begin a token there,

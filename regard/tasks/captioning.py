@@ -44,7 +44,7 @@ from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
 from regard.recipe import RecipePath
 from regard.tasks import batching, text_to_text
-from regard.tasks.inputs import as_list, checked_texts, rows_of
+from regard.tasks.inputs import as_list, checked_texts, named_columns, rows_of
 from regard.tasks.reinforce import Reinforce
 from regard.tasks.sections import DataSection, DecodingRecipe, FoldOption, Share, TokenizerSection
 from regard.tasks.task import Task, of_training
@@ -199,10 +199,7 @@ def image_rows(
         ConfigError: there are not two columns.
         DataError: when it is read, for a row that names no image.
     """
-    if len(columns) != 2:
-        names = ", ".join(map(str, columns))
-        raise ConfigError(f"A row must have two columns, an image and its caption: {names}.")
-    rows = open_table(source, {"image": columns[0], "caption": columns[1]}, **options)
+    rows = open_table(source, named_columns(columns, ("image",), "caption"), **options)
     inside = folder or (Path(str(source)).parent if is_path(source) else Path())
 
     def change(numbered: Numbered) -> Numbered:

@@ -227,7 +227,7 @@ def usual_columns(source: Any, delimiter: str | None = None) -> tuple[int | str,
 
 
 def named_columns(
-    columns: Sequence[Column], names: Sequence[str] = TEXT_NAMES
+    columns: Sequence[Column], names: Sequence[str] = TEXT_NAMES, target: str = LABEL
 ) -> dict[str, Column]:
     """The columns of an input and of the target, under their names in rows.
 
@@ -238,10 +238,10 @@ def named_columns(
     """
     if not 2 <= len(columns) <= len(names) + 1:
         raise ConfigError(
-            f"A row must have {' and perhaps '.join(names)}, and the target, but the columns are "
+            f"A row must have {' and perhaps '.join(names)}, then {target}, but the columns are "
             f"{', '.join(map(str, columns))}."
         )
-    return dict(zip((*names[: len(columns) - 1], LABEL), columns, strict=True))
+    return dict(zip((*names[: len(columns) - 1], target), columns, strict=True))
 
 
 def texts_in(rows: RowReader, row: Record, line: int) -> Texts:

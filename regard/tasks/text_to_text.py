@@ -631,12 +631,7 @@ def pairs_of(
             "A task from text to text reads two files of lines (source, target) or one table, but "
             f"is given {len(files)} files."
         )
-    if len(columns) != 2:
-        raise ConfigError(
-            f"A row must have two columns, a source and its target, but has {len(columns)}: "
-            f"{', '.join(map(str, columns))}."
-        )
-    return open_(files[0], {"source": columns[0], "target": columns[1]})
+    return open_(files[0], inputs.named_columns(columns, ("source",), "target"))
 
 
 def only_file(files: Sequence[Any], part: str) -> Any:
