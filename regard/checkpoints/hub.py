@@ -23,7 +23,7 @@ DESCRIPTION = (
     *("chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
     *("vocab.json", "merges.txt", "encoder.json", "vocab.bpe"),
     *("target_vocab.json", "source.spm", "target.spm"),
-    *("spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+    *("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model"),
     *("modules.json", "sentence_*_config.json", "config_sentence_transformers.json"),
     *("1_Pooling/*", "2_Normalize/*"),
     *("adapter_config.json", "adapter_model.safetensors", "regard.json"),

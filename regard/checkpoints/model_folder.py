@@ -448,7 +448,7 @@ OF_MODELS = (  # files that the model of a folder may have
     *("*.safetensors", "*.index.json", "pytorch_model*.bin", "generation_config.json"),
     *("modules.json", "sentence_bert_config.json", "adapter_config.json"),
     *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
-    *("*.spm", "spiece.model", "sentencepiece*.model"),
+    *("*.spm", "spiece.model", "spm.model", "sentencepiece*.model"),
 )
 
 

@@ -73,6 +73,7 @@ def test_resolve_downloads_only_supported_files(hosted):
     [
         ["source.spm", "target.spm", "vocab.json", "target_vocab.json", "tokenizer_config.json"],
         ["sentencepiece.bpe.model", "spiece.model", "special_tokens_map.json", "tokenizer.model"],
+        ["spm.model", "tokenizer_config.json", "added_tokens.json"],
         ["vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "added_tokens.json"],
         ["vocab.txt", "modules.json", "sentence_bert_config.json", *OLD],
     ],
