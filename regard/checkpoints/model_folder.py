@@ -323,11 +323,8 @@ def open_folder(
             kind of adapter.
     """
     folder = folder_of(path)
-    if adapters.holds_adapter(folder):
-        if not holds_weights(folder):
-            return _open_adapter(folder)
-        hint = "Remove the adapter if it is merged into the weights, and else the weights."
-        raise CheckpointError(f"{folder} holds a whole model and an adapter. {hint}")
+    if adapters.holds_adapter(folder) and not holds_weights(folder):
+        return _open_adapter(folder)
     if not (folder / CONFIG).exists() and (loaded := _without_config(folder)) is not None:
         return loaded
     config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})
@@ -356,8 +353,6 @@ def _open_adapter(folder: Path) -> AdapterFolder:
     about, where = adapters.read_adapter_config(folder), folder / "adapter_config.json"
     try:
         whole = folder_of(about.base)
-        if adapters.holds_adapter(whole) and not holds_weights(whole):
-            raise CheckpointError(f"{whole} holds an adapter itself, and no whole model.")
         base = open_folder(whole)
         model = read_model(whole)
     except (CheckpointError, ConfigError) as error:

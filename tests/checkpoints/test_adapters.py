@@ -16,7 +16,6 @@ import pytest
 import their_gpts
 import torch
 from drawn_configs import DRAWN_ENCODER_DECODERS, DRAWN_ENCODERS, XLNET
-from safetensors.torch import load_file, save_file
 from their_encoders import transformers
 from torch import Tensor, nn
 
@@ -381,13 +380,3 @@ def test_an_adapter_generates_as_its_base_says(own_tokenizer, tmp_path):
     whole, made = load(tmp_path / "base"), load(tmp_path / "adapter")
     assert made.method == whole.method and whole.method.size == 3
     assert made.source_prefix == whole.source_prefix == "summarize: "
-
-
-def test_a_folder_with_a_whole_model_and_an_adapter_is_refused(tmp_path):
-    base = saved_base("bert", "Model", 0, tmp_path / "base")
-    adapted(base, tmp_path / "adapter", target_modules=["query"])
-    save_file(
-        load_file(tmp_path / "base/model.safetensors"), tmp_path / "adapter/model.safetensors"
-    )
-    with pytest.raises(CheckpointError, match=r"a whole model and an adapter.*Remove"):
-        open_folder(tmp_path / "adapter")

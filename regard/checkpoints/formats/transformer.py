@@ -340,11 +340,9 @@ class MarianFields(EncoderDecoderFields):
 
     def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
-        source, size = values["vocab_size"], config.get(TARGET_SIZE)
         if self.shared.read(config):
-            if size not in (None, source):
-                raise unsupported(TARGET_SIZE, repr(source), size)
             return values
+        source, size = values["vocab_size"], config.get(TARGET_SIZE)
         target = source if size is None else Field(TARGET_SIZE, None, Size).read(config)
         if values["pad"] >= source:
             raise unsupported("pad_token_id", f"an id below `vocab_size` ({source})", values["pad"])
