@@ -33,7 +33,7 @@ from regard.suggest import nearest
 from regard.tasks import encoder_training, text_tasks
 from regard.tasks.batching import TooLong, device_of
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
-from regard.tasks.inputs import named_columns
+from regard.tasks.inputs import TEXT_NAMES, named_columns
 from regard.tasks.sections import TABLE_OPTIONS, differing
 from regard.tasks.task import PAIR, Prediction, Predicts, TextOrPair
 from regard.text import Tokenizer
@@ -45,7 +45,12 @@ GLUE_FILES = {"train": "train", "valid": "dev"}
 
 
 class LabelledData(text_tasks.TextsData):
-    """[data]: tables of inputs and their label."""
+    """[data]: tables of inputs and their label.
+
+    input_names: of the columns that make an input, in rows.
+    """
+
+    input_names: ClassVar[tuple[str, ...]] = TEXT_NAMES
 
     stratified: bool = False
     """Where `valid` is a share or a fold: every label has this share of its rows in the validation
@@ -53,7 +58,7 @@ class LabelledData(text_tasks.TextsData):
 
     def read(self, source: Any, part: str) -> RowReader:
         """The rows of a file: what makes an input, then the target."""
-        return self.rows(source, part, named_columns(self.columns))
+        return self.rows(source, part, named_columns(self.columns, self.input_names))
 
     @property
     def label_place(self) -> str:
@@ -385,7 +390,8 @@ class TextClassifier(EncoderTask):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        return one_target_problems(recipe, cls.scoring)
+        of_texts = isinstance(recipe.data, OneTargetData)
+        return (one_target_problems if of_texts else scored_problems)(recipe, cls.scoring)
 
     def target(self, rows: RowReader, row: Record, line: int) -> int:
         """The index of the label of a row.

@@ -26,7 +26,7 @@ from regard.data.readers import Record
 from regard.data.sampler import BucketSampler
 from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, DataError, RegardError, warn
+from regard.errors import ConfigError, DataError, RegardError, TextError, warn
 from regard.metrics.score import NamedScore, ScoreReport
 from regard.models import is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -129,8 +129,16 @@ class EncoderTask(EmbedsTexts):
     # ---- predictions
 
     def is_one(self, texts: Any) -> bool:
-        """Whether this is one text, or one pair where the task reads pairs."""
-        return inputs.is_single(texts) if len(self.input_columns) > 1 else isinstance(texts, str)
+        """Whether this is one text, one pair where the task reads pairs, or one row or object."""
+        if self._reads_texts:
+            several = len(self.input_columns) > 1
+            return inputs.is_single(texts) if several else isinstance(texts, str)
+        row = isinstance(texts, tuple) and isinstance(texts[0], str)
+        return isinstance(texts, str | Mapping) or (row and not isinstance(texts[-1], str))
+
+    @property
+    def _reads_texts(self) -> bool:
+        return {*self.input_columns} <= {*inputs.TEXT_NAMES}
 
     def checked(self, texts: Any) -> list[Any]:
         """The texts in the form in which this task encodes them.
@@ -149,7 +157,13 @@ class EncoderTask(EmbedsTexts):
         Raises:
             DataError: it is not an input for this task.
         """
-        return inputs.texts_in(rows, row, line)
+        if self._reads_texts:
+            return inputs.texts_in(rows, row, line)
+        try:
+            (texts,) = self.checked([row])
+        except TextError as error:
+            raise error.of_row(rows.name, line) from None
+        return texts
 
     def text_encoder(self) -> TextEncoder:
         """The encoder under the head, for vectors of texts."""
@@ -439,6 +453,8 @@ class EncoderTask(EmbedsTexts):
     def attention_inputs(self, recipe: Any) -> Iterable[Any]:
         """Texts, or pairs of them."""
         rows = recipe.data.samples()
+        if not self._reads_texts:
+            return self.checked(rows)
         return [tuple(str(row[n]) for n in inputs.TEXT_NAMES if n in row) for row in rows]
 
     def check_test(self, recipe: Any) -> None:

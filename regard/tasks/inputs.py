@@ -4,7 +4,7 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any
@@ -23,6 +23,13 @@ def is_single(item: Any) -> bool:
     """Whether this is one text, or one tuple of texts, and not a list of them."""
     pair = isinstance(item, tuple) and all(isinstance(text, str) for text in item)
     return isinstance(item, str) or (pair and bool(item))
+
+
+def fields_in(item: Any, names: Iterable[str]) -> list[Any]:
+    """The fields of an input: of a row or an object those of these names, of a tuple all."""
+    if isinstance(item, Mapping):
+        return [item[name] for name in names if name in item]
+    return list(item) if isinstance(item, list | tuple) else [item]
 
 
 def as_list(texts: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from regard.data import RowReader, Sequences
 from regard.data.encoder_inputs import InputFormat, Texts
 from regard.data.files import ending, lines
-from regard.data.readers import Numbered, Record
+from regard.data.readers import Numbered
 from regard.errors import TextError
 from regard.layers.task_heads import HEAD_INIT, ClassificationHead, every_token, init_weights
 from regard.models.conversions import with_vocabulary
@@ -64,14 +64,15 @@ class RelationData(classification.LabelledData):
     around them, and the relation.
     """
 
+    input_names = ("text", "head", "tail")
+
     @property
     def pairs(self) -> None:
         """Spans are no second text."""
 
-    def read(self, source: Any, part: str) -> RowReader:
+    def rows(self, path: Any, part: str, columns: Mapping[str, int | str]) -> RowReader:
         """The rows of a table, or the examples of a file."""
-        columns = inputs.named_columns(self.columns, [*RelationExtraction.input_columns])
-        return _examples(source) or self.rows(source, part, columns)
+        return _examples(path) or super().rows(path, part, columns)
 
     def texts(self) -> Iterator[str]:
         """The training texts without their markers, from which a tokenizer learns."""
@@ -164,7 +165,7 @@ class RelationExtraction(classification.TextClassifier):
     @classmethod
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
-        yield from classification.scored_problems(recipe, cls.scoring)
+        yield from super().problems(recipe)
         why = "is of pairs of texts"
         yield from differing(recipe.objective, "objective", ("both_orders",), why)
         if dict(recipe.model).get("lora") is not None:
@@ -175,26 +176,6 @@ class RelationExtraction(classification.TextClassifier):
     ) -> Any:
         """The rows of a table, or the examples of a file."""
         return _examples(files[0]) or super().rows_to_evaluate(files, columns, delimiter)
-
-    def texts_of(self, rows: RowReader, row: Record, line: int) -> Texts:
-        """The text of a row with its markers.
-
-        Raises:
-            DataError: it has none, or a span is not inside its text.
-        """
-        try:
-            return (_marked(row, 0),)
-        except TextError as error:
-            raise error.of_row(rows.name, line) from None
-
-    def attention_inputs(self, recipe: Any) -> list[Any]:
-        """Texts with their markers."""
-        return self.checked(recipe.data.samples())
-
-    def is_one(self, texts: Any) -> bool:
-        """Whether this is one text."""
-        row = isinstance(texts, tuple) and not isinstance(texts[-1], str)
-        return isinstance(texts, str | Mapping) or (row and isinstance(texts[0], str))
 
     def read(self, texts: Sequences) -> Tensor:
         """What the head reads of a batch."""
@@ -217,9 +198,7 @@ class RelationExtraction(classification.TextClassifier):
 
 
 def _marked(item: Any, index: int) -> str:
-    if isinstance(item, Mapping):
-        item = [item[name] for name in ("text", "head", "tail") if name in item]
-    first, *spans = item if isinstance(item, list | tuple) else [item]
+    first, *spans = inputs.fields_in(item, RelationExtraction.input_columns)
     text = inputs.checked_text(first, index)
     places = []
     for span, number in zip(spans, "12", strict=False):
