@@ -356,8 +356,11 @@ class Embedder(EncoderTask):
         squared distance from its vectors, and the mean cosine with them.
         """
         if isinstance(valid, ExamplesPart):
-            scored = self.objective.loss in SCORED
-            scores = self._correlations(valid.rows) if scored else self._searches(valid.rows)
+            scores = (
+                self._correlations(valid.rows)
+                if self.objective.loss in SCORED
+                else SearchData.of_pairs(valid.rows).scores(self)
+            )
             values = [score.value for score in scores.named]
             return dict(zip(self.metric_names, values, strict=False))
         inputs, targets, predicted = valid.inputs, valid.targets, torch.zeros_like(valid.targets)
@@ -426,7 +429,7 @@ class Embedder(EncoderTask):
             return self._correlations(
                 [scored_pair(row, file, line) for line, row in numbered], too_long
             )
-        return self._searches([row for _, row in numbered], too_long)
+        return SearchData.of_pairs(row for _, row in numbered).scores(self, too_long)
 
     def _correlations(
         self, rows: Sequence[Sequence[Any]], too_long: TooLong = "truncate"
@@ -439,10 +442,6 @@ class Embedder(EncoderTask):
         for metric in metrics:
             metric.add(cosines, numbers)
         return Scores(metric.result() for metric in metrics)
-
-    def _searches(self, rows: Sequence[Sequence[Any]], too_long: TooLong = "truncate") -> Scores:
-        """The scores of searching the positive of each anchor among all."""
-        return SearchData.of_pairs(rows).scores(self, too_long)
 
 
 def _pooling_of(recipe: Any) -> Pooling:
