@@ -135,7 +135,7 @@ class Embedder(EncoderTask):
     commands = ("embed", "predict", "evaluate", "look")
     library = "sentence-transformers"
     pipeline = "feature-extraction"
-    file_ending = "txt"
+    file_ending = "csv"
     Recipe: ClassVar[type[Recipe] | None] = VectorsRecipe
     goal = ("loss", "min")
     score_options = ("teacher.path",)

@@ -41,8 +41,7 @@ def model(tmp_path_factory) -> Path:
 
 def overrides(task: str, model: Path) -> list[str]:
     with_new_weights = (*ENCODER_DECODERS, *LANGUAGE_MODELS, "captioning")
-    teacher = [f"teacher.path={model}"] if task == "embedding" else []
-    return [] if task in with_new_weights else [f"model.path={model}", *teacher]
+    return [] if task in with_new_weights else [f"model.path={model}"]
 
 
 @pytest.mark.parametrize("task", trained_tasks())
