@@ -51,8 +51,8 @@ def _few_shot(task: Task, files: Sequence[Path], prompts: dict[str, Any]) -> lis
     """
     from regard.tasks.few_shot import PromptTemplate, few_shot_scores
 
-    if missing := [name for name in ("template", "answer") if name not in prompts]:
-        raise ConfigError(f"Questions as prompts need --{missing[0]}.")
+    if "answer" not in prompts:
+        raise ConfigError("--template needs --answer, the field with the right answer.")
     if not prompts.get("shots"):
         names = ("examples", "examples_seed")
         check_none("without --shots", {name: prompts.get(name) for name in names})
@@ -122,6 +122,8 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 
+    if "template" not in few_shot:
+        check_none("without --template", few_shot)
     if minimal_pairs or few_shot:
         if not files:
             raise ConfigError("The test needs --data: the file of its rows.")
