@@ -43,16 +43,27 @@ class FewShotFields(TypedDict, total=False):
     ]
 
 
+def _checked(prompts: dict[str, Any]) -> dict[str, Any]:
+    """The options of questions as prompts.
+
+    Raises:
+        ConfigError: the field with the answer is missing, or what turns a row into a prompt.
+    """
+    if "template" not in prompts:
+        check_none("without --template", prompts)
+    elif "answer" not in prompts:
+        raise ConfigError("--template needs --answer, the field with the right answer.")
+    return prompts
+
+
 def _few_shot(task: Task, files: Sequence[Path], prompts: dict[str, Any]) -> list[Score]:
     """The scores of a language model on questions as prompts.
 
     Raises:
-        ConfigError: an option is missing, or would have no effect.
+        ConfigError: an option would have no effect.
     """
     from regard.tasks.few_shot import PromptTemplate, few_shot_scores
 
-    if "answer" not in prompts:
-        raise ConfigError("--template needs --answer, the field with the right answer.")
     if not prompts.get("shots"):
         names = ("examples", "examples_seed")
         check_none("without --shots", {name: prompts.get(name) for name in names})
@@ -91,7 +102,7 @@ def _language_model(task: Task, flag: str) -> TextGenerator:
 
 @options.with_opening
 @options.with_decoding
-@options.with_flags("few_shot", FewShotFields)
+@options.with_flags("few_shot", FewShotFields, _checked)
 @options.with_flags("perplexity", PerplexityFields)
 def evaluate(
     model: options.ModelFolder,
@@ -122,13 +133,11 @@ def evaluate(
     from regard.tasks.batching import watching
     from regard.tasks.language_modeling import TextGenerator
 
-    if "template" not in few_shot:
-        check_none("without --template", few_shot)
     if minimal_pairs or few_shot:
         if not files:
             raise ConfigError("The test needs --data: the file of its rows.")
-        others = {"valid": valid, "last_word": last_word, "columns": columns}
-        others |= {"delimiter": delimiter, **decoding, **perplexity}
+        others: dict[str, Any] = {"columns": columns, "delimiter": delimiter}
+        others |= {"last_word": last_word, **decoding, **perplexity}
         check_none("with --minimal-pairs or --template", others)
     if files:
         check_none("with --data: it is for the recipe's data", {"valid": valid})
