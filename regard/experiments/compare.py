@@ -312,6 +312,7 @@ def cross_validate(
     folder = folder_of_study(recipe, options, out, "folds")
     path = None if recipe is None else Path(recipe)
     if path is None or options:
+        check_at_least(MIN_FOLDS, folds=folds)
         with_fold: Any = {**options, "valid": {"fold": 1, "of": folds}}
         path = recipe_in_file(path, with_fold, folder)
     return cross_validate_file(path, (), folds, run_options, folder)
