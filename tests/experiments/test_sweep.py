@@ -380,6 +380,3 @@ def test_the_command_line_says_the_plan_before_it_starts_and_prints_json(folder,
         app, ["sweep", str(folder / "lm.toml"), "--param-space", "model.d_model"]
     )
     assert wrong.exit_code == 2 and "must be of the form" in wrong.stderr
-    twice = ["--param-space", "model.d_model=4,8", "--param-space", "model.d_model=16"]
-    wrong = CliRunner().invoke(app, ["sweep", str(folder / "lm.toml"), *twice])
-    assert wrong.exit_code == 2 and "--param-space model.d_model=4,8,16" in wrong.stderr
