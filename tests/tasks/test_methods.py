@@ -260,6 +260,8 @@ DRAWN_OF_VECTORS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"normalize": True}),
     ({}, {"normalize_embeddings": True}),
     ({"granularity": "token"}, {"normalize": True}),
+    ({}, {"truncate_dim": 2}),
+    ({"granularity": "token"}, {"truncate_dim": 2}),
     ({}, {"precision": "bfloat16"}),
     ({}, {"max_tokens_per_batch": 0}),
     ({}, {"convert_to_numpy": False}),
