@@ -54,7 +54,7 @@ from regard.tasks.inputs import as_list, checked_text, checked_texts, pairs_of
 from regard.tasks.log_likelihoods import check_lengths, pseudo_log_likelihoods
 from regard.tasks.running_text import DocumentData
 from regard.tasks.sections import NewTokenizerRecipe, TokenizerSection
-from regard.tasks.task import PAIR, Prediction, Task, of_training
+from regard.tasks.task import PAIR, Prediction, Predicts, Task, of_training
 from regard.text import Tokenizer
 
 FOLLOWS = 0  # the index of "follows" in the head's two scores, in all published files
@@ -76,6 +76,7 @@ class NextSentencePredictor(EncoderTask):
 
     name = "next-sentence"
     prediction_type: ClassVar[type[NextSentencePrediction]] = NextSentencePrediction
+    predict: Predicts[tuple[str, str], bool, NextSentencePrediction]
     commands = ("predict", "embed", "look")
     input_columns = PAIR
     head = "next_sentence"

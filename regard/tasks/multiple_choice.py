@@ -31,7 +31,7 @@ from regard.tasks.encoder_training import AuxiliaryLM, headed, transformed
 from regard.tasks.encoding import kept_examples
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.sections import EncoderData, EncoderRecipe
-from regard.tasks.task import Prediction
+from regard.tasks.task import Prediction, Predicts
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -99,6 +99,7 @@ class MultipleChoice(encoding.EncoderTask):
 
     name = "multiple-choice"
     prediction_type = ChoicePrediction
+    predict: Predicts[str | Mapping[str, Any], str, ChoicePrediction]
     head = "multiple_choice"
     pipeline = "multiple-choice"
     file_ending = "json"

@@ -30,6 +30,7 @@ from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.tasks import classification, inputs
 from regard.tasks.sections import differing
+from regard.tasks.task import Predicts
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
@@ -147,6 +148,9 @@ class RelationExtraction(classification.TextClassifier):
     new_head = staticmethod(relation_head)
     file_ending = "jsonl"
     input_columns = MappingProxyType({"text": str, "head": list, "tail": list})
+    predict: Predicts[
+        str | tuple[Any, ...] | Mapping[str, Any], str, classification.LabelPrediction
+    ]
     example_input = EXAMPLE
     format_type = MarkedFormat
     scoring = classification.TextMetrics(

@@ -38,5 +38,7 @@ def check(
     assert_type(answerer.predict(("a", "b")), str)
     assert_type(answerer.predict([("a", "b")], return_proba=True), list[SpanPrediction])
     assert_type(relations.predict("a"), str)
+    assert_type(relations.predict({"text": "a b", "head": [0, 1], "tail": [2, 3]}), str)
+    assert_type(relations.predict(("a b", [0, 1], [2, 3])), str)
     assert_type(relations.predict(["a"], return_proba=True), list[LabelPrediction])
     assert_type(classifier.predict(3), Any)  # an array, a table
