@@ -130,11 +130,6 @@ def negative_log_likelihood(logits: Tensor, targets: Tensor) -> Tensor:
         RegardError: there is not one target, int64, for each row.
     """
     rows, vocab_size = checked_shape("logits", logits)
-    if targets.shape != (rows,) or targets.dtype != torch.int64:
-        raise RegardError(
-            f"`targets` must be int64 of shape ({rows},), but is {targets.dtype} of shape "
-            f"{tuple(targets.shape)}."
-        )
     logits, targets = contiguous(logits), contiguous(targets)
     losses = torch.empty(rows, dtype=torch.float64)
     missing = build.library().regard_nll(
@@ -237,9 +232,6 @@ def lstm_backward(
 
 def _call_lstm(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None) -> None:
     """`like` is (B, T, 4D); there are gates if `keep`."""
-    library = build.kernels()
-    if library is None or not library.regard_lstm_available():
-        raise RegardError("There are no compiled kernels for LSTMs on this processor.")
     absent = {"d_hidden"} if keep else {"gates"}  # these may be
     prepared = {
         key: x if x is None else contiguous(x)
@@ -253,7 +245,7 @@ def _call_lstm(name: str, like: Tensor, keep: bool, /, **tensors: Tensor | None)
     }
     rows, steps, gate_rows = like.shape
     arguments = LstmLayerStruct(rows, steps, gate_rows // 4, **addresses)
-    getattr(library, name)(ctypes.byref(arguments), torch.get_num_threads())
+    getattr(build.library(), name)(ctypes.byref(arguments), torch.get_num_threads())
 
 
 def _lstm_shapes(like: Tensor, keep: bool) -> dict[str, tuple[int, ...]]:
