@@ -30,7 +30,6 @@ kind = "words"
 name = "bert"
 size = "tiny"
 d_model = 16
-layers = 1
 d_ff = 16
 [training]
 epochs = 40
@@ -109,9 +108,8 @@ def test_a_row_without_spans_is_named(run, tmp_path, row, message):
     with pytest.raises(TextError, match=f"Text 2 {message}"):
         run.model.predict([MARKED, row])
     texts = [row] if isinstance(row, str) else [*row]
-    names = ["text", "head", "tail"][: len(texts)]
-    rows = [dict(zip(names, texts, strict=True)) | {"label": "Other"}]
-    (tmp_path / "rows.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    fields = dict(zip(("text", "head", "tail"), texts, strict=False)) | {"label": "Other"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(fields) + "\n")
     with pytest.raises(DataError, match=rf"rows.jsonl:1: {message}"):
         run.model.evaluate(tmp_path / "rows.jsonl")
 
