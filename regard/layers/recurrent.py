@@ -200,17 +200,6 @@ class LSTMStep(nn.Module):
 CELLS: dict[str, type[RecurrentLayer]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
 
 
-def cell_class(name: str) -> type[RecurrentLayer]:
-    """The layer class of this name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if name not in CELLS:
-        raise ValueError(f"`cell` must be one of {', '.join(CELLS)}, but is {name!r}.")
-    return CELLS[name]
-
-
 class Stack(nn.Module):
     """A stack of layers, with dropout between layers and not between steps (Zaremba et al. 2014,
     section 3.1: noise on recurrent connections would be amplified at every step).

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from regard.errors import ConfigError
 from regard.layers.convolution import BatchNormDense
 from regard.layers.dropout import Dropout, EmbeddingDropout, VariationalDropout
 from regard.layers.recurrent import (
+    CELLS,
     BPTTWindows,
     RecurrentLayer,
     Stack,
     WeightDropLSTM,
-    cell_class,
     read_to,
     reorder,
     reverse_order,
@@ -56,7 +56,7 @@ class RecurrentConfig:
     """The defaults are the small LSTM of the paper's section 4.1."""
 
     vocab_size: Size
-    cell: str = "lstm"  # rnn, gru or lstm
+    cell: Literal["rnn", "gru", "lstm"] = "lstm"
     d_model: Size = 200  # of embedding and layers
     layers: Size = 2
     dropout: Probability = 0.0
@@ -101,7 +101,7 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         self.config = config
         width, vocab_size = config.d_model, config.vocab_size
         self.embedding = nn.Embedding(vocab_size, width)
-        kind = cell_class(config.cell)
+        kind = CELLS[config.cell]
         self.stack = Stack(kind, width, width, config.layers, dropout=config.dropout)
         self.dropout = Dropout(config.dropout)
         tied = self.embedding if config.tied else None
