@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument
 
 from regard.cli import console, options
-from regard.cli.embed import load_index
+from regard.cli.embed import load_index, of_model
 from regard.cli.options import check_none, flag
 from regard.errors import ConfigError
 from regard.schema import read_text
@@ -56,6 +56,8 @@ def serve(
     """
     if not ui:
         check_none("without --ui", {"texts": texts})
+    if not models:
+        check_none("without a MODEL: an index has a model of its own", of_model(opening))
     if texts is None:
         check_none("without --texts FILE", {"labels": labels})
     check_packages()

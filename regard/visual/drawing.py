@@ -17,7 +17,7 @@ from typing import Self
 
 from rich.cells import cell_len, set_cell_size
 
-from regard.errors import MissingExtra
+from regard.errors import ConfigError, MissingExtra
 
 # Role -> colour on white paper. `assets/page.css` holds the same roles for both themes.
 LIGHT = {
@@ -343,11 +343,22 @@ def png_bytes(width: int, height: int, rgba: bytes) -> bytes:
 
 
 def save_png(drawing: Drawing, path: str | Path, scale: float = 2.0) -> None:
-    """Write `drawing` at `scale` pixels per unit, in the fonts of the system."""
+    """Write `drawing` at `scale` pixels per unit, in the fonts of the system.
+
+    Raises:
+        MissingExtra: resvg-py is not installed.
+        ConfigError: the system has none of the fonts, and all texts would be missing.
+    """
     try:
         import resvg_py
     except ImportError:
         raise MissingExtra("resvg-py", "plot", "A PNG picture") from None
+    empty, letter = Drawing(20, 20, ()), Drawing(20, 20, (Label(0, 10, "x"),))
+    if resvg_py.svg_to_bytes(empty.svg()) == resvg_py.svg_to_bytes(letter.svg()):
+        raise ConfigError(
+            f"A PNG picture needs one of these fonts: {FONT}. Install one (such as the package "
+            "fonts-dejavu-core), or save the picture as .svg or .html."
+        )
     image = resvg_py.svg_to_bytes(
         svg_string=drawing.svg(), zoom=scale, image_rendering="optimize_speed"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
@@ -100,6 +101,16 @@ def test_without_resvg_the_install_line_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     with pytest.raises(MissingExtra, match=r"pip install 'regard\[plot\]'"):
         Heatmap.of(WEIGHTS).save(tmp_path / "a.png")
+
+
+def test_a_picture_without_its_texts_is_an_error(tmp_path, monkeypatch):
+    import resvg_py
+
+    without_fonts = partial(resvg_py.svg_to_bytes, skip_system_fonts=True)
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", without_fonts)
+    with pytest.raises(ConfigError, match="needs one of these fonts"):
+        Heatmap.of(WEIGHTS).save(tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
 
 
 def test_the_suffix_chooses_the_format(tmp_path):
