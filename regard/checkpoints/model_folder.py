@@ -352,6 +352,8 @@ def _open_adapter(folder: Path) -> AdapterFolder:
     about, where = adapters.read_adapter_config(folder), folder / "adapter_config.json"
     try:
         whole = folder_of(about.base)
+        if adapters.holds_adapter(whole) and not holds_weights(whole):
+            raise CheckpointError(f"{whole} holds an adapter itself, and no whole model.")
         base = open_folder(whole)
         model = read_model(whole)
     except (CheckpointError, ConfigError) as error:
