@@ -22,10 +22,8 @@ from regard.data.batches import moved
 from regard.models.config import Size
 from regard.recipe import Options
 
-Loss = Literal[
-    "multiple-negatives-ranking", "triplet", "cosine-similarity", "contrastive", "cosent", "angle"
-]
-Distance = Literal["cosine", "euclidean", "manhattan"]
+Loss = Literal["multiple-negatives-ranking", "triplet", "cosine-similarity", "cosent", "angle"]
+Distance = Literal["cosine", "euclidean"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def distances(first: Tensor, second: Tensor, kind: Distance) -> Tensor:
     """The distances of two rows of vectors, (B, D) and (B, D) -> (B,)."""
     if kind == "cosine":
         return 1 - F.cosine_similarity(first, second)
-    return F.pairwise_distance(first, second, p=2.0 if kind == "euclidean" else 1.0)
+    return F.pairwise_distance(first, second)
 
 
 def multiple_negatives_ranking(examples: ExampleVectors, scale: float = 20.0) -> Tensor:
@@ -112,16 +110,6 @@ def triplet(
 def cosine_similarity(examples: ExampleVectors) -> Tensor:
     """1/B sum (cos(a, p) - y)^2 (Reimers and Gurevych 2019, section 3)."""
     return F.mse_loss(examples.cosines(), examples.scores)
-
-
-def contrastive(
-    examples: ExampleVectors, margin: float = 0.5, distance: Distance = "cosine"
-) -> Tensor:
-    """1/B sum of y d^2 / 2 + (1 - y) max(0, m - d)^2 / 2 (Hadsell et al. 2006, equation 4, whose Y
-    is 1 - y).
-    """
-    d, y = distances(examples.anchors, examples.positives, distance), examples.scores
-    return (y * d.square() + (1 - y) * F.relu(margin - d).square()).mean() / 2
 
 
 def cosent(examples: ExampleVectors, scale: float = 20.0) -> Tensor:
@@ -152,14 +140,11 @@ def _order_loss(similarities: Tensor, scores: Tensor) -> Tensor:
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     function.__name__.replace("_", "-"): function
-    for function in (
-        *(multiple_negatives_ranking, triplet, cosine_similarity, contrastive, cosent, angle),
-    )
+    for function in (multiple_negatives_ranking, triplet, cosine_similarity, cosent, angle)
 }
 # Losses of scored pairs -> the least and the largest number that they take.
 SCORED = {
     "cosine-similarity": (-1.0, 1.0),
-    "contrastive": (0.0, 1.0),
     "cosent": (-torch.inf, torch.inf),
     "angle": (-torch.inf, torch.inf),
 }
@@ -174,9 +159,9 @@ class EmbeddingObjective(Options):
     scale: float | None = Field(default=None, gt=0)
     """What cosines are multiplied by, the inverse of a temperature; without it 20."""
     margin: float | None = Field(default=None, ge=0)
-    """That of triplet (without it 5) and contrastive (0.5)."""
+    """That of triplet; without it 5."""
     distance: Distance | None = None
-    """That of triplet (without it euclidean) and contrastive (cosine)."""
+    """That of triplet; without it euclidean."""
     matryoshka: tuple[Size, ...] = ()
     """The loss is the sum of those of the first so many dimensions, such as [384, 128, 32], so that
     vectors can be truncated (Kusupati et al. 2022)."""
