@@ -322,8 +322,11 @@ def open_folder(
             kind of adapter.
     """
     folder = folder_of(path)
-    if adapters.holds_adapter(folder) and not holds_weights(folder):
-        return _open_adapter(folder)
+    if adapters.holds_adapter(folder):
+        if not holds_weights(folder):
+            return _open_adapter(folder)
+        hint = "Remove the adapter if it is merged into the weights, and else the weights."
+        raise CheckpointError(f"{folder} holds a whole model and an adapter. {hint}")
     if not (folder / CONFIG).exists() and (loaded := _without_config(folder)) is not None:
         return loaded
     config = _read_config(folder) | ({} if model_type is None else {"model_type": model_type})

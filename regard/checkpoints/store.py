@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
-from regard.errors import CheckpointError
+from regard.errors import CheckpointError, warn
 from regard.file_writing import not_written, replacing, sync
 from regard.schema import Fields, read_json
 
@@ -189,13 +189,33 @@ def read_weights(folder: str | Path) -> Tensors:
     folder = Path(folder)
     for name, read in READERS.items():
         if (folder / name).exists():
-            return _read(folder / name, read)
+            return _unwrapped(_read(folder / name, read), folder / name)
         if (index := folder / f"{name}{SHARDS}").exists():
-            return _read_shards(index, read)
+            return _unwrapped(_read_shards(index, read), index)
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     must = f"must be {WHOLE} or {PICKLED}, whole or in shards"
     listed = _some(names, 12) or "nothing"
     raise CheckpointError(f"{folder} holds no weights: there {must}, but there is {listed}.")
+
+
+def _unwrapped(tensors: Tensors, path: Path) -> Tensors:
+    """The tensors of a module that was saved inside a wrapper, without the wrapper's name.
+
+    `torch.compile` puts `_orig_mod.` before the names of the module that it compiles, which may be
+    a part; DataParallel puts `module.` before all.
+    """
+    names = {name: name.replace("_orig_mod.", "") for name in tensors}
+    if all(name.startswith("module.") for name in names.values()):
+        names = {name: inner.removeprefix("module.") for name, inner in names.items()}
+    if all(name == inner for name, inner in names.items()):
+        return tensors
+    if len(set(names.values())) < len(names):
+        raise CheckpointError(f"{path} holds tensors with and without the prefix of a wrapper.")
+    warn(
+        f"{path}: `_orig_mod.` or `module.` before the names of tensors, left by torch.compile or "
+        "DataParallel, is ignored."
+    )
+    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def holds_weights(folder: Path) -> bool:
@@ -224,7 +244,10 @@ def _read_shards(index: Path, read: Read) -> Tensors:
         raise CheckpointError(f"{index} names shards that are not there: {_some(missing)}.")
     merged: Tensors = {}
     for shard in shards:
-        merged |= _read(index.parent / shard, read)
+        tensors = _read(index.parent / shard, read)
+        if twice := sorted(merged.keys() & tensors.keys()):
+            raise CheckpointError(f"{index.parent / shard}: {twice[0]} is in another shard, too.")
+        merged |= tensors
     if absent := [f"{name} ({shard})" for name, shard in listed.items() if name not in merged]:
         raise CheckpointError(f"{index} lists tensors that no shard holds: {_some(absent)}.")
     return merged

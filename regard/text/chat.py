@@ -4,10 +4,22 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from regard.errors import ConfigError
+
+
+class _Replies(Extension):
+    """`{% generation %}` marks what a model is trained on; a prompt has it as it is."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def prompt_of(
@@ -21,7 +33,7 @@ def prompt_of(
         ConfigError: the template is malformed, or refuses the messages.
     """
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Replies, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": datetime.now().strftime}

@@ -10,6 +10,7 @@ import random
 import shutil
 import warnings
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -380,3 +381,11 @@ def test_an_adapter_generates_as_its_base_says(own_tokenizer, tmp_path):
     whole, made = load(tmp_path / "base"), load(tmp_path / "adapter")
     assert made.method == whole.method and whole.method.size == 3
     assert made.source_prefix == whole.source_prefix == "summarize: "
+
+
+def test_a_folder_with_a_whole_model_and_an_adapter_is_refused(tmp_path):
+    base = saved_base("bert", "Model", 0, tmp_path / "base")
+    adapted(base, tmp_path / "adapter", target_modules=["query"])
+    copyfile(tmp_path / "base/model.safetensors", tmp_path / "adapter/model.safetensors")
+    with pytest.raises(CheckpointError, match=r"a whole model and an adapter.*Remove"):
+        open_folder(tmp_path / "adapter")

@@ -131,7 +131,6 @@ CONFIG = TransformerConfig(23, d_model=12, d_ff=20, heads=3, encoder_layers=2, d
         ("share_encoder_decoder_embeddings", "no"),
         ("decoder_vocab_size", 24),
         ("activation_function", "gelu_newer"),
-        ("decoder_ffn_dim", 2100),
         ("eos_token_id", "2"),
         ("num_hidden_layers", 9),
         ("quantization_config", {"bits": 4}),
@@ -141,3 +140,15 @@ def test_unsupported_config_values_raise_an_error_that_names_the_field(name, val
     config, tensors = to_published(Transformer(CONFIG))
     with pytest.raises(ConfigError, match=rf"config.json: `{name}` (must be .*but )?is "):
         from_published(config | {name: value}, tensors)
+
+
+def test_positions_in_a_file_must_be_those_that_the_model_computes():
+    config, tensors = to_published(Transformer(CONFIG))
+    theirs = transformers.MarianConfig(**{k: v for k, v in config.items() if k != "regard"})
+    model = transformers.MarianMTModel(theirs)
+    name = "model.encoder.embed_positions.weight"
+    table = model.state_dict()[name]
+    for dtype in (torch.float32, torch.bfloat16):
+        from_published(config, tensors | {name: table.to(dtype)})
+    with pytest.raises(CheckpointError, match=f"{name} must be the sines and cosines"):
+        from_published(config, tensors | {name: table + 0.1})

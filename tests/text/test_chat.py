@@ -23,7 +23,7 @@ TEMPLATES = {
     "instructions": """{{ bos_token }}{% for message in messages %}
 {% if message.role == 'system' %}{{ raise_exception('No system message is known.') }}{% endif %}
 {% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% continue %}{% endif %}
- {{ message.content }}{{ eos_token }}{% endfor %}""",
+{% generation %} {{ message.content }}{{ eos_token }}{% endgeneration %}{% endfor %}""",
     "json": """{% set ns = namespace(n=0) %}{% for message in messages %}{% set ns.n = ns.n + 1 %}
 {{ ns.n }}:{{ message | tojson }}{{ sep_token }}{% endfor %}{{ tools or 'no tools' }}""",
 }

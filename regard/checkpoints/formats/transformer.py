@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from regard.checkpoints.filling import Weights, assign
@@ -33,7 +34,7 @@ from regard.checkpoints.formats.encoder_layout import (
     prefixed,
 )
 from regard.checkpoints.names import Names, Transform, interleave, keep, split
-from regard.errors import ConfigError
+from regard.errors import CheckpointError, ConfigError
 from regard.models.bart import Bart, BartAsEncoder, MBart, MBartAsEncoder
 from regard.models.check_config import check_consistent
 from regard.models.config import Size, TokenId
@@ -329,7 +330,27 @@ class EncoderDecoderLayout:
 
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 TARGET_SIZE = "decoder_vocab_size"
+ROUNDING = 0.02  # of sines in half precision
 HALVES = Order(reads=interleave(1), writes=interleave(0))  # of a matrix (out, in)
+
+
+@dataclass(frozen=True)
+class SinusoidalLayout(EncoderDecoderLayout):
+    """A layout whose files may hold the tables of sines and cosines."""
+
+    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
+        """The model of a file.
+
+        Raises:
+            CheckpointError: a table of positions is another one, such as one that was trained.
+        """
+        for name in tensors.keys() & {*POSITIONS}:
+            positions, width = torch.arange(tensors[name].size(0)), tensors[name].size(1)
+            angles = positions[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
+            sinusoids = torch.cat([angles.sin(), angles.cos()], 1)  # (N, D / 2) twice -> (N, D)
+            if not torch.allclose(tensors[name].float(), sinusoids, atol=ROUNDING):
+                raise CheckpointError(f"{name} must be the sines and cosines of the positions.")
+        return super().read(config, tensors)
 
 
 class MarianFields(EncoderDecoderFields):
@@ -339,9 +360,11 @@ class MarianFields(EncoderDecoderFields):
 
     def read(self, config: ConfigJson) -> Values:
         values = super().read(config)
-        if self.shared.read(config):
-            return values
         source, size = values["vocab_size"], config.get(TARGET_SIZE)
+        if self.shared.read(config):
+            if size not in (None, source):
+                raise unsupported(TARGET_SIZE, repr(source), size)
+            return values
         target = source if size is None else Field(TARGET_SIZE, None, Size).read(config)
         if values["pad"] >= source:
             raise unsupported("pad_token_id", f"an id below `vocab_size` ({source})", values["pad"])
@@ -357,7 +380,7 @@ class MarianFields(EncoderDecoderFields):
         return {**table, "vocab_size": config.source_vocab_size, TARGET_SIZE: config.vocab_size}
 
 
-MARIAN = EncoderDecoderLayout(
+MARIAN = SinusoidalLayout(
     Transformer,
     "marian",
     "Marian",
@@ -367,7 +390,7 @@ MARIAN = EncoderDecoderLayout(
     order=HALVES,
     computed=POSITIONS,
 )
-PEGASUS = EncoderDecoderLayout(
+PEGASUS = SinusoidalLayout(
     PreNormTransformer,
     "pegasus",
     "Pegasus",
