@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import AfterValidator, Field
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 from torch import Tensor
 
 from regard.checkpoints.filling import Weights, unique_tensors
@@ -57,7 +57,9 @@ def read_tensors(path: Path) -> Tensors:
         CheckpointError: it cannot be read.
     """
     try:
-        return load_file(path)
+        # The library opens no path that is not UTF-8; Python has a surrogate for each such byte.
+        is_utf8 = not any("\udc80" <= character <= "\udcff" for character in str(path))
+        return load_file(path) if is_utf8 else load(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file of weights.") from None
     except (OSError, SafetensorError) as error:
