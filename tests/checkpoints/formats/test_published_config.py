@@ -39,6 +39,7 @@ def test_every_activation_equals_that_of_transformers_or_raises_an_error(name):
     ("field", "value", "said"),
     [
         ("hidden_size", 12.0, "`hidden_size` must be a whole number, but is 12.0"),
+        ("hidden_size", 12 * 10**6, "`hidden_size` must be at most 31, the largest dimension"),
         ("hidden_size", 0, "`hidden_size` must be at least 1, but is 0"),
         ("num_attention_heads", 5, "`num_attention_heads` must divide `hidden_size` (12)"),
         ("num_hidden_layers", -1, "`num_hidden_layers` must be at least 0"),
