@@ -33,7 +33,7 @@ from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import WeightType
 from regard.models import MODELS, is_encoder, model_class, name_of
-from regard.models.check_config import config_of
+from regard.models.check_config import check_sizes, config_of
 from regard.models.config import Size
 from regard.models.conversions import merged
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled, deployed, with_options
@@ -243,6 +243,7 @@ class ModelFolder:
         kind = model_class(name)
         options = {k: v for k, v in self.config.items() if k not in NOT_OPTIONS}
         model_config = config_of(kind.Config, options, where)
+        check_sizes(model_config, weights, where)
         try:
             with filling.SkipInit(weights):
                 model = kind(model_config)

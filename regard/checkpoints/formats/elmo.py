@@ -20,6 +20,7 @@ from regard.checkpoints.filling import SkipInit, assign
 from regard.checkpoints.names import Names, Tensors, only_read, transpose
 from regard.errors import CheckpointError, ConfigError, MissingExtra
 from regard.layers.pooling import ScalarMix
+from regard.models.check_config import check_sizes
 from regard.models.config import Count, Filters, Limit, Size
 from regard.models.elmo import Elmo, ElmoConfig
 from regard.schema import Fields, read_json
@@ -29,6 +30,7 @@ from regard.text.preprocessing import Preprocessing
 from regard.text.vocab_files import read_vocab_txt
 
 OPTIONS, WEIGHTS, VOCABULARY = "*options.json", "*weights.hdf5", "*vocab*.txt"
+_NAMES_OF_SIZES = {"layers": "lstm.n_layers", "d_model": "lstm.projection_dim, twice"}
 ROLES = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
 # ----------------------------------------------------------------------------------- options
 
@@ -226,6 +228,7 @@ def read(folder: str | Path) -> Elmo:
     ids = {role: getattr(vocabulary, f"{role}_id") for role in ("bos", "eos")}
     config = ElmoConfig(**{**vars(config), **ids})
     tensors = read_hdf5(_only(folder, WEIGHTS))
+    check_sizes(config, tensors, options, names=_NAMES_OF_SIZES)
     with SkipInit(tensors, str(options)):
         model = Elmo(config)
     model.mix = ScalarMix(config.layers)

@@ -21,7 +21,7 @@ from regard.checkpoints.formats.config_table import (
 )
 from regard.checkpoints.names import Column, Names, Transform, split
 from regard.errors import CheckpointError, ConfigError, warn
-from regard.models.check_config import check_consistent
+from regard.models.check_config import check_consistent, check_sizes
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.suggest import nearest
@@ -374,9 +374,10 @@ class EncoderLayout:
         return encoder.new_head(kind, outputs)
 
     def _configuration(self, config: ConfigJson, tensors: Weights) -> Any:
-        """Our configuration of the encoder."""
+        """Our configuration of the encoder, checked against the weights."""
         ours = self._adjusted(self.model.Config(**self.config.read(config)), config, tensors)
         check_consistent(ours, "config.json", ConfigError, self.config.theirs)
+        check_sizes(ours, tensors, "config.json", ConfigError, self.config.theirs)
         return ours
 
     def _adjusted(self, ours: Any, config: ConfigJson, tensors: Weights) -> Any:

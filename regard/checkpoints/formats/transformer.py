@@ -36,7 +36,7 @@ from regard.checkpoints.formats.encoder_layout import (
 from regard.checkpoints.names import Names, Transform, interleave, keep, split
 from regard.errors import CheckpointError, ConfigError
 from regard.models.bart import Bart, BartAsEncoder, MBart, MBartAsEncoder
-from regard.models.check_config import check_consistent
+from regard.models.check_config import check_consistent, check_sizes
 from regard.models.config import Size, TokenId
 from regard.models.transformer import M2M100, PreNormTransformer, Transformer
 
@@ -275,6 +275,7 @@ class EncoderDecoderLayout:
     def _filled(self, config: Any, tensors: Weights) -> nn.Module:
         """The whole model of a configuration of ours, with these weights."""
         check_consistent(config, "config.json", ConfigError, self.config.theirs)
+        check_sizes(config, tensors, "config.json", ConfigError, self.config.theirs)
         model = self.model(config)
         assign(model, self.names_of(model).read(tensors, model.state_dict()))
         return model

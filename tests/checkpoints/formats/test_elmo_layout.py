@@ -116,9 +116,9 @@ def test_the_character_layers_equal_the_published_equations(tmp_path):
         ([("lstm.projection_dim", 12)], "CNN_proj/W_proj"),
         ([("lstm.n_layers", 1)], "RNN_0/RNN/MultiRNNCell/Cell1/LSTMCell/W_0"),
         ([("char_cnn.embedding.dim", 5)], "char_embed"),
-        ([("lstm.n_layers", 10**7)], "asks for a tensor of shape"),
+        ([("lstm.n_layers", 10**7)], "`lstm.n_layers` is 10,000,000"),
         ([("lstm.dim", 10**7)], "asks for a tensor of shape"),
-        ([("lstm.projection_dim", 10**7)], "asks for a tensor of shape"),
+        ([("lstm.projection_dim", 10**7)], "`lstm.projection_dim, twice` must be at most 261"),
     ],
 )  # fmt: skip
 def test_sizes_that_the_weights_do_not_have_name_the_options_file(changes, field, tmp_path):
