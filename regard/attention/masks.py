@@ -45,7 +45,7 @@ class Coordinates:
         if isinstance(queries, int):
             queries = torch.arange(queries, device=device)
         if queries.dim() == 2:
-            sequences = queries.size(0)
+            sequences = _agreed(sequences, queries.size(0))
         else:
             queries = queries[None]
         return cls(
@@ -294,13 +294,26 @@ def window(before: int, after: int | None = None, *, step: int = 1) -> Mask:
     """Position t sees t - before … t + after; one number means the same on both sides.
 
     step: of these only every `step`-th, counted from t: a dilated window.
+
+    Raises:
+        ValueError: `before` or `after` is negative, or `step` is below 1.
     """
     after = before if after is None else after
+    if before < 0 or after < 0:
+        raise ValueError(f"`before` and `after` must not be negative, but are {before}, {after}.")
+    if step < 1:
+        raise ValueError(f"`step` must be at least 1, but is {step}.")
     return Window(before, after, step)
 
 
 def global_(first: int) -> Mask:
-    """The first `first` positions see every key, and every query sees them (BigBird, section 2)."""
+    """The first `first` positions see every key, and every query sees them (BigBird, section 2).
+
+    Raises:
+        ValueError: `first` is negative.
+    """
+    if first < 0:
+        raise ValueError(f"`first` must not be negative, but is {first}.")
     return Global(first)
 
 
@@ -308,11 +321,19 @@ def given(grid: Tensor) -> Mask:
     """The mask of a boolean grid, (T, S), (B, T, S) or (B, H, T, S), such as a permutation's.
 
     Raises:
-        ValueError: the grid is not boolean.
+        ValueError: the grid is not boolean, or has another number of dimensions.
     """
     if grid.dtype != torch.bool:
         raise ValueError(
             f"`grid` must be boolean (True = may attend), but is {grid.dtype}. "
             "Numbers that are added to the scores are a bias: pass them as `bias`."
         )
+    if not 2 <= grid.dim() <= 4:
+        raise ValueError(f"`grid` must have 2 to 4 dimensions, but has {grid.dim()}.")
     return Given(grid)
+
+
+def _agreed(sequences: int, rows: int) -> int:
+    if sequences not in (1, rows):
+        raise ValueError(f"`sequences` must be {rows}, as `queries` has, but is {sequences}.")
+    return rows

@@ -326,6 +326,8 @@ def _without_scales(tensors: Weights) -> tuple[dict[str, Tensor], dict[str, Tens
     """
     scales: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
+        if tensor.dtype in QUANTIZED and tensor.dim() != 2:
+            raise CheckpointError(f"{name} is {tensor.dtype}, but only matrices are.")
         if tensor.dtype != torch.int8:
             continue
         scale = tensors.get(name + SCALE)

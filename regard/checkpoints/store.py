@@ -234,6 +234,8 @@ def _some(names: list[str], limit: int = 8) -> str:
 
 def _read(path: Path, read: Read) -> Tensors:
     """One file, unless it is a placeholder."""
+    if not path.is_file():  # opening a named pipe would block
+        raise CheckpointError(f"{path}: must be a file, but is a folder, a pipe or a device.")
     if begins_with(path, b"version https://git-lfs"):
         raise CheckpointError(f"{path} holds a pointer to weights. Fetch them: git lfs pull")
     return read(path)
@@ -351,6 +353,8 @@ def verify_folder(folder: Path) -> None:
     if unnamed := sorted(files - checksums.keys()):
         raise CheckpointError(f"{folder / MANIFEST} has no checksum of {unnamed[0]}.")
     for name, expected in checksums.items():
+        if name != Path(name).name:
+            raise CheckpointError(f"{folder / MANIFEST}: {name!r} is not the name of a file in it.")
         actual = _readable(folder / name, _sha256)
         if actual != expected:
             must = f"its sha256 must be {expected[:12]}…, but is {actual[:12]}…"

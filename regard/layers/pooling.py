@@ -104,6 +104,8 @@ class Pooling:
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ConfigError(f"There is no pooling {kind!r}. {nearest(kind, KINDS)}")
+        if not self.kinds:
+            raise ConfigError(f"A pooling needs at least one kind of {', '.join(KINDS)}.")
 
     def __call__(self, hidden: Tensor, texts: Sequences) -> Tensor:
         """(B, T, D) -> (B, D), or (B, n * D) of n kinds."""
@@ -169,9 +171,10 @@ class CombinedLayers:
         layers = _numbered(states, self.numbers)
         if self.combine == "concat":
             return torch.cat(layers, -1)
-        if len({layer.size(-1) for layer in layers}) > 1:
+        if len(widths := {layer.size(-1) for layer in layers}) > 1:
             raise ConfigError(
-                'Layers of different widths cannot be added up. Use combine="concat".'
+                "These layers cannot be added up: they are "
+                f'{" and ".join(map(str, sorted(widths)))} wide. Use combine="concat".'
             )
         weights = [1.0] * len(layers) if isinstance(self.combine, str) else self.combine
         total = layers[0] * weights[0]
@@ -207,6 +210,11 @@ class ScalarMix(nn.Module):
         weights = self.scalars.softmax(0) * self.gamma
         total, count = weights.new_zeros(()), 0
         for state in states:
+            if total.dim() and state.size(-1) != total.size(-1):
+                raise ConfigError(
+                    f"The layers of this model cannot be mixed: they are {total.size(-1)} and "
+                    f"{state.size(-1)} wide. Choose one of them, such as layers=-1."
+                )
             if count < len(weights):
                 total = total + weights[count].to(state.device) * state
             count += 1

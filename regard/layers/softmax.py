@@ -43,6 +43,11 @@ class Softmax(nn.Module):
 
     def __init__(self, d_model: int, vocab_size: int, *, tied: nn.Embedding | None, bias: bool):
         super().__init__()
+        if tied is not None and tied.weight.shape != (vocab_size, d_model):
+            raise ValueError(
+                f"A tied output needs an embedding of shape {(vocab_size, d_model)}, "
+                f"but it is {tuple(tied.weight.shape)}."
+            )
         weight = torch.empty(vocab_size, d_model) if tied is None else tied.weight
         self.weight = nn.Parameter(weight) if tied is None else tied.weight
         if tied is None:

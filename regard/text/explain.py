@@ -12,10 +12,10 @@ from functools import singledispatch
 from itertools import islice
 from math import exp
 
-from regard.errors import check_at_least
+from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
 from regard.text.bpe import Pair, join
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, text_problem
 from regard.text.unigram import Edge, UnigramModel, model_of, unknown_joined
 
 
@@ -128,9 +128,9 @@ def training(
     symbols_of: how a word becomes symbols, see `regard.text.bpe`
 
     Raises:
-        ConfigError: `merges` is below 1.
+        ConfigError: there are no words, or `merges` is below 1.
     """
-    check_at_least(1, merges=merges)
+    _check(words, merges)
     state = [(list(symbols_of(word)), count) for word, count in words.items()]
     rows = _alphabet(state)
     iterations = [Iteration(None, _written(state), tuple(rows.values()))]
@@ -149,7 +149,7 @@ def training(
 
 def likelihood(words: Mapping[str, int], merges: int) -> Likelihood:
     """The first merges by count(ab) / (count(a) * count(b)); arguments as for `training`."""
-    check_at_least(1, merges=merges)
+    _check(words, merges)
     return Likelihood(tuple(islice(wordpiece.learn_by_likelihood(words), merges)))
 
 
@@ -161,6 +161,7 @@ def encoding(
     Special tokens written in the text are shown as plain text.
 
     Raises:
+        ConfigError: the kind is not supported.
         RegardError: the text cannot be encoded.
     """
     model = tokenizer.to_json()["model"]
@@ -174,11 +175,22 @@ def encoding(
     if model["type"] == "Unigram":
         unigram = model_of(tokenizer.to_json())
         return [_segmented(word, unigram) for word in words]
-    vocab, unknown = model["vocab"], model["unk_token"]  # of the type WordLevel
-    return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
+    if model["type"] == "WordLevel":
+        vocab, unknown = model["vocab"], model["unk_token"]
+        return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
+    raise ConfigError(f"a model of type {model['type']} has no steps to show.")
 
 
 # ---- the merge table
+
+
+def _check(words: Mapping[str, int], merges: int) -> None:
+    if not words:
+        raise ConfigError("`words` must hold at least one word, but is empty.")
+    check_at_least(1, merges=merges)
+    for word in words:
+        if problem := text_problem(word):
+            raise RegardError(f"the word {word!r} cannot be used: {problem}")
 
 
 def _alphabet(state: list[tuple[list[str], int]]) -> dict[str, TokenCounts]:

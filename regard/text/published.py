@@ -211,6 +211,17 @@ TWO_FILES = {  # what a folder holds -> the class of its tokenizer
     sentencepiece.is_marian: "MarianTokenizer",
     sentencepiece.is_m2m_100: "M2M100Tokenizer",
 }
+MODELS = {  # the type of model of each kind that `regard_kind` may name
+    "bpe": "BPE",
+    "byte-bpe": "BPE",
+    "unigram": "Unigram",
+    "sentencepiece": "Unigram",
+    "sentencepiece-bpe": "BPE",
+    "wordpiece": "WordPiece",
+    "wordpiece-likelihood": "WordPiece",
+    "words": "WordLevel",
+    "characters": "WordLevel",
+}
 
 
 def load(path: str | PathLike[str]) -> Tokenizer:
@@ -293,7 +304,7 @@ def _tokenizer_json(path: Path, text: str, content: dict[str, Any]) -> Tokenizer
         if _check_template(path, fast) != template_in(processor):
             fast.post_processor = processor
     _check_template(path, fast)
-    return _loaded(fast, _kind_of(fast), roles or _known_roles(fast), settings)
+    return _loaded(path, fast, _kind_of(fast), roles or _known_roles(fast), settings)
 
 
 def _class_processor(
@@ -315,16 +326,22 @@ def _check_template(path: Path, fast: tokenizers.Tokenizer) -> Template | None:
     """The template of a tokenizer.json.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: it cannot be read, or has an id that is not in the vocabulary.
     """
     try:
         template = template_in(fast.post_processor)
     except RegardError as error:
         raise DataError(path, None, str(error)) from None
+    parts = (*template.single, *template.pair) if template else ()
+    for number in (number for part in parts for number, _ in part):
+        if fast.id_to_token(number) is None:
+            problem = f"its `post_processor` adds the id {number} to texts, which no token has."
+            raise DataError(path, None, problem)
     return template
 
 
 def _loaded(
+    path: Path,
     fast: tokenizers.Tokenizer,
     kind: str,
     roles: Mapping[str, str],
@@ -344,14 +361,18 @@ def _loaded(
     roles = {role: name for role, name in roles.items() if fast.token_to_id(name) is not None}
     if roles.get("unk") in (roles.get("bos", ""), roles.get("eos", "")) and not config.regard_kind:
         del roles["unk"]  # GPT-2 names the end of a text there, but no text is unknown to it
+    asked = config.regard_kind or kind
+    model = type(fast.model).__name__
+    if MODELS.get(asked) != model:
+        problem = f"`regard_kind` is {asked!r}, which the model of {path.name}, {model}, is not."
+        raise DataError(settings.path, None, problem)
     return Tokenizer(
         fast,
-        config.regard_kind or kind,
+        asked,
         roles,
         reads_special_tokens=not config.split_special_tokens,
         sides=config.model_dump(include={"padding_side", "truncation_side"}, exclude_none=True),
-        clean_up_spaces=bool(config.clean_up_tokenization_spaces)
-        and not isinstance(fast.model, models.BPE),
+        clean_up_spaces=bool(config.clean_up_tokenization_spaces) and model != "BPE",
         max_length=settings.max_length,
         chat_template=settings.chat_template,
     )
@@ -544,7 +565,7 @@ def _finish(
     roles = present | settings.roles
     if fast.post_processor is None:
         _put_ends(fast, roles, settings)
-    return _loaded(fast, kind, roles, settings)
+    return _loaded(path, fast, kind, roles, settings)
 
 
 def _put_ends(

@@ -139,6 +139,10 @@ def _check(path: Path, model: SentencePieceModel, *, escaped: bool, suffix: int)
         name = "treat_whitespace_as_suffix" if suffix else "escape_whitespaces"
         problem = f"has {name} = {str(bool(suffix)).lower()}, which is not supported."
         raise DataError(path, None, problem)
+    texts = [piece.text for piece in model.pieces]
+    if len(set(texts)) < len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise DataError(path, None, f"has the piece {twice!r} twice.")
 
 
 def _piece(message: _Message) -> Piece:
@@ -559,8 +563,11 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
     """The family of the class beside a model file; None: no file names a class.
 
     Raises:
-        DataError: the class is not supported.
+        DataError: the class is not supported, or needs a file that is missing.
     """
+    if settings.class_name == "M2M100Tokenizer":
+        hint = "Copy it from where the folder comes from."
+        raise DataError(path.parent, None, "vocab.json is missing, which has the ids.", hint)
     if settings.class_name is not None:
         family = FAMILIES.get(settings.class_name.removesuffix("Tokenizer"))
     elif settings.model_type is not None:
@@ -580,8 +587,17 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
 
 
 def find_model(folder: Path) -> Path | None:
-    """The SentencePiece model in a folder."""
+    """The SentencePiece model in a folder.
+
+    Raises:
+        DataError: it has those of Marian, but no vocab.json.
+    """
     names = sorted(path.name for path in folder.iterdir() if is_model(path.name))
+    if any(name in names for name in MARIAN):
+        missing = [name for name in (*MARIAN, "vocab.json") if not (folder / name).is_file()]
+        hint = "Copy it from where the folder comes from."
+        problem = f"{missing[0]} is missing, beside which Marian's other files stand."
+        raise DataError(folder, None, problem, hint)
     return folder / names[0] if names else None
 
 

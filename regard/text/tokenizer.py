@@ -240,6 +240,9 @@ class Tokenizer:
             return self.targets.decode_many(sequences)
         drop, size = self.special_ids - {self.unk_id}, self.vocab_size
         rows = [[i for i in ids if i not in drop and i < size] for ids in id_lists(sequences)]
+        for ids in rows:
+            if wrong := [i for i in ids if i < 0]:
+                raise RegardError(f"ids must lie in [0, {size}), but one is {wrong[0]}.")
         try:
             texts = self._fast.decode_batch(rows, skip_special_tokens=False)
         except BaseException as error:

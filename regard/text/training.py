@@ -101,7 +101,10 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     """The texts; raises an error for the first that is not a text."""
     if isinstance(texts, str):
         raise ConfigError("`texts` must be an iterable of texts, but is one str. Wrap it: [text].")
+    index = -1
     for index, text in enumerate(texts):
         if problem := text_problem(text):
             raise RegardError(f"text {index} cannot be used: {problem}")
         yield text
+    if index < 0:
+        raise RegardError("`texts` must hold at least one text, but is empty.")

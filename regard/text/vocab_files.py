@@ -375,6 +375,11 @@ def add_from_settings(
     """
     tokens = _tokens_to_add(fast, settings, defaults)
     new = [token.content for token in tokens if fast.token_to_id(token.content) is None]
+    listed = {token.content for token, _ in settings.added.values()}
+    for role, name in settings.roles.items():
+        if name in new and name not in listed and settings.config.regard_kind is not None:
+            problem = f"the {role} token {name!r} is not in the vocabulary."
+            raise DataError(settings.path, None, problem, "Was the file changed?")
     beyond = list[str]()
     if settings.vocab_size is not None:
         left = max(0, settings.vocab_size - fast.get_vocab_size(with_added_tokens=True))

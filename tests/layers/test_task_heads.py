@@ -165,5 +165,5 @@ def test_an_invalid_layer_choice_raises_an_error(options, message):
 def test_layers_of_different_widths_are_concatenated_and_not_added_up():
     states = [torch.ones(1, 2, 3), torch.ones(1, 2, 5)]
     assert choice_of([0, 1])(iter(states)).shape == (1, 2, 8)
-    with pytest.raises(ConfigError, match='cannot be added. Use combine="concat"'):
+    with pytest.raises(ConfigError, match='they are 3 and 5 wide. Use combine="concat"'):
         choice_of([0, 1], "sum")(iter(states))

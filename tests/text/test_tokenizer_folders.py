@@ -133,7 +133,7 @@ def test_files_of_marian_that_do_not_fit_are_an_error_unless_there_is_a_tokenize
     with pytest.raises(DataError, match=r"vocab.json: the unk token '<unk>' is missing"):
         Tokenizer.load(tmp_path)
     vocab = (tmp_path / "vocab.json").rename(tmp_path / "other.json")
-    with pytest.raises(DataError, match="is the SentencePiece model of a marian model"):
+    with pytest.raises(DataError, match="vocab.json is missing"):
         Tokenizer.load(tmp_path)
     vocab.rename(tmp_path / "vocab.json")
     content = json.dumps(tokenizer_json("marian", Random(1)))
@@ -206,6 +206,9 @@ AT_LOAD = {
     "a template of the second text": {"post_processor": template(["B"])},
     "a template of a text twice": {"post_processor": template(["A", "A"])},
     "a template without a text": {"post_processor": template([])},
+    "a template with an absent id": {"post_processor": template(
+        ["x", "A"], {"x": {"id": "x", "ids": [77], "tokens": ["x"]}}
+    )},
 }  # fmt: skip
 AT_USE = {
     "a regular expression that gives up": {"pre_tokenizer": split("(x+x+)+y")},
@@ -283,6 +286,11 @@ def test_lone_surrogates_raise_errors_in_every_function_that_takes_text(kind):
     ):
         with pytest.raises(RegardError, match=f"{where}.*{surrogate}"):
             work()
+    for work in (explain.training, explain.likelihood):
+        with pytest.raises(RegardError, match=f"the word .*{surrogate}"):
+            work({"ab": 2, HALF: 3}, 2)
+    with pytest.raises(RegardError, match="is not in the vocabulary"):
+        tokenizer.id(HALF)
 
 
 @pytest.mark.parametrize("given", [None, 3, b"ab", ["a"], ("a", "b"), 1.5])

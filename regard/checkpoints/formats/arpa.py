@@ -49,6 +49,8 @@ def write_arpa(model: KneserNey, tokenizer: Tokenizer, path: str | Path) -> None
 
 def _words(tokenizer: Tokenizer, config: KneserNeyConfig) -> list[str]:
     """The tokens by id, as they stand in the file."""
+    if tokenizer.vocab_size != config.vocab_size:
+        raise ConfigError("The tokenizer is not the one with which the model was counted.")
     tokens = [tokenizer.token(i) for i in range(config.vocab_size)]
     if tokenizer.unk_id is not None:
         tokens[tokenizer.unk_id] = UNKNOWN

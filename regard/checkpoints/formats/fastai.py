@@ -53,7 +53,7 @@ def read_words(path: Path) -> list[str]:
     """The words by their ids, of a JSON or a pickle; no program in it is executed.
 
     Raises:
-        CheckpointError: it is no list of words.
+        CheckpointError: it is no list of different words.
     """
     if path.suffix == ".json":
         text = read_text(path, error=CheckpointError)
@@ -62,6 +62,9 @@ def read_words(path: Path) -> list[str]:
         words = read_pickled_strings(path)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise CheckpointError(f"{path} must hold a list of words.")
+    twice = len(words) - len({*words})
+    if twice:
+        raise CheckpointError(f"{path}: {twice} words occur twice; each must have one id.")
     return words
 
 
@@ -138,6 +141,9 @@ def _config(tensors: Weights, words: list[str], files: tuple[Path, Path]) -> Awd
     first, embedding = tensors.get(RECURRENT.format(layer=0)), tensors.get(EMBEDDING)
     if first is None or embedding is None or layers < 2:
         raise CheckpointError(f"{files[0]} must hold an AWD-LSTM of at least two layers.")
+    if len(words) != embedding.size(0):
+        must = f"{embedding.size(0):,} words, as many as the embedding has rows"
+        raise CheckpointError(f"{files[1]} must have {must}, but has {len(words):,}.")
     special_words = roles(words)
     if "unk" not in special_words:
         must = f"a word for unknown ones, {' or '.join(ROLES['unk'])}"

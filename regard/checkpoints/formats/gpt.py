@@ -262,6 +262,8 @@ class AttentionTypes(Field):
         """
         types = config.get(TYPES)
         kinds = _expanded(self.absent if types is None else types)
+        if config.get(LAYERS) not in (None, kinds):
+            raise unsupported(LAYERS, f"what `{TYPES}` says", config[LAYERS])
         layers = config.get("num_layers", 24)
         if len(kinds) != layers:
             raise unsupported(TYPES, f"those of {layers} layers (`num_layers`)", types)

@@ -157,6 +157,12 @@ class T5Fields(ConfigTable):
     def read(self, config: ConfigJson) -> Values:
         options = super().read(config)
         gated, feed_activation = _feed(config, self.feed)
+        buckets, distance = options["buckets"], options["max_distance"]
+        if buckets < 4:
+            raise unsupported("relative_attention_num_buckets", "at least 4", buckets)
+        if distance <= buckets // 2:
+            must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
+            raise unsupported("relative_attention_max_distance", must, distance)
         return options | {"gated": gated, "activation": feed_activation}
 
     def write(self, config: Any) -> Values:

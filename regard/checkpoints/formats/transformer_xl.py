@@ -137,6 +137,8 @@ class TransfoXLFields(ConfigTable):
             raise unsupported("tie_projs", f"a list of at most {clusters}, one a cluster,", ties)
         options["cutoffs"], options["tied_projections"] = tuple(options["cutoffs"]), tuple(ties)
         options["max_distance"] = options["max_distance"] if options["max_distance"] > 0 else None
+        if options["same_length"] and not options["memory_length"]:
+            raise unsupported("mem_len", "at least 1 where `same_length` is true", 0)
         return options | {"memory_start": "zeros"}
 
     def can_write(self, config: Any) -> bool:
