@@ -127,7 +127,9 @@ def drawn_options(draw: random.Random, model: nn.Module) -> dict[str, Any]:
     if draw.random() < 0.5:
         options["rank_pattern"] = {draw.choice(targets): draw.choice([1, 4, 5])}
     if draw.random() < 0.3:
-        options["layers_to_transform"] = draw.choice([1, [0], [1, 0]])
+        names = [part for name, _ in model.named_modules() for part in name.split(".")]
+        last = min(1, max(int(part) for part in names if part.isdigit()))
+        options["layers_to_transform"] = draw.choice([last, [0], [last, 0]])
     if len(targets) > 1 and draw.random() < 0.3:
         options["exclude_modules"] = targets[1:]
     return options

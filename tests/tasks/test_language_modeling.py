@@ -188,7 +188,7 @@ def test_a_window_goes_on_beyond_the_context_as_a_loop_over_its_last_tokens(task
     with pytest.raises(ConfigError, match="or go on beyond the context: `window=True`"):
         task.generate(prompts, max_tokens=30)
     recurrent = every_task.language()
-    with pytest.raises(ConfigError, match="`window` is without effect: this model has no limit"):
+    with pytest.raises(ConfigError, match="without effect: this model has no limit"):
         recurrent.generate("the cat", window=True)
 
 
@@ -227,7 +227,7 @@ def test_prompts_with_a_common_beginning_compute_it_once(tokenizer):
     task.prefix_cache = None
     assert task.generator is task.module
     model = RecurrentLanguageModel(RecurrentConfig(tokenizer.vocab_size, d_model=8)).eval()
-    with pytest.raises(ConfigError, match="not for RecurrentLanguageModel"):
+    with pytest.raises(ConfigError, match="unlike RecurrentLanguageModel"):
         TextGenerator(model, tokenizer).cache_prefixes()
 
 

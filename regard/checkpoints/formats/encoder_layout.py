@@ -335,8 +335,11 @@ class EncoderLayout:
         there; of taggers and classifiers the one that the labels are of.
         """
         whole = [kind for kind in kinds if self.heads[kind].is_whole(tensors)]
-        labels = label_names(config).values()
-        tags = all(re.fullmatch("O|[BIESLU]-.+", name) for name in labels)
+        labels = label_names(config)
+        one_output = tensors[self.heads[kinds[0]].sign].shape[:1] == (1,)
+        if one_output and "multiple_choice" in whole and len(labels) != 1:
+            return "multiple_choice"
+        tags = all(re.fullmatch("O|[BIESLU]-.+", str(name)) for name in labels.values())
         wanted = ("tags", "classes") if labels and tags else ("classes", "tags")
         return next((kind for kind in (*wanted, *whole) if kind in whole), kinds[0])
 

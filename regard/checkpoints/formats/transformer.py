@@ -346,10 +346,13 @@ class SinusoidalLayout(EncoderDecoderLayout):
             CheckpointError: a table of positions is another one, such as one that was trained.
         """
         for name in tensors.keys() & {*POSITIONS}:
-            positions, width = torch.arange(tensors[name].size(0)), tensors[name].size(1)
+            table = tensors[name].float()
+            if table.dim() != 2:
+                continue
+            positions, width = torch.arange(table.size(0)), table.size(1)
             angles = positions[:, None] * 10000.0 ** (-torch.arange(0, width, 2) / width)
             sinusoids = torch.cat([angles.sin(), angles.cos()], 1)  # (N, D / 2) twice -> (N, D)
-            if not torch.allclose(tensors[name].float(), sinusoids, atol=ROUNDING):
+            if width % 2 or not torch.allclose(table, sinusoids, atol=ROUNDING):
                 raise CheckpointError(f"{name} must be the sines and cosines of the positions.")
         return super().read(config, tensors)
 
