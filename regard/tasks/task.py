@@ -417,7 +417,7 @@ class Task(Methods):
     new_head: makes this head, of an encoder and a number of outputs; None: encoders have it.
     names_outputs: whether config.json names the outputs of the head.
     problem_type: in config.json, where it tells several tasks with one head apart.
-    published_as: the `model_type`s whose published models are for this task.
+    published_as: each `model_type` whose published models are for this task.
     library: what else opens its folders.
     pipeline: its name on the hub; "": it has none.
     new_model: the model that its template trains from random weights; "": it fine-tunes one.
