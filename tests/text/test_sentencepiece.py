@@ -253,7 +253,7 @@ def test_deberta_folders_give_the_ids_of_their_class(trained, tmp_path, settings
     """Of the released models [MASK] alone is not in the file."""
     from transformers import AutoTokenizer
 
-    model = trained("default", **pieces) if pieces else trained("default")
+    model = trained("bracketed" if pieces else "default", **pieces)
     shutil.copy(model, tmp_path / "spm.model")
     (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
     stated = json.dumps(settings | {"tokenizer_class": "DebertaV2Tokenizer"})
