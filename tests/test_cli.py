@@ -542,3 +542,10 @@ def test_generate_imports_nothing_that_it_does_not_need(model):
     needless = {"regard.training", "regard.visual", "regard.experiments.runs", "rich"}
     assert run.returncode == 0, run.stderr
     assert not set(run.stdout.split()) & (heavy | needless)
+
+
+def test_torchrun_starts_no_command_that_writes_one_folder(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    called = regard("compare", "a.toml", "b.toml")
+    assert called.exit_code == 2 and "`regard compare` needs one process" in called.output
+    assert "needs one process" not in regard("train", "a.toml").output

@@ -27,6 +27,10 @@ from regard.progress import Lines, clock
 
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
+ONE_PROCESS = (  # commands that torchrun must not start several times
+    *("find-lr", "cross-validate", "compare", "sweep"),
+    *("quantize", "export", "corpus", "init", "serve"),
+)
 WORDS = "regard.words"  # of the command line, in the context of a command
 
 _results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
@@ -36,7 +40,16 @@ class Commands(Group):
     """The commands. Each ends with an exit code, and with one message where it fails."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called."""
+        """The command that is called.
+
+        Raises:
+            ConfigError: torchrun started it in several processes, and it needs one.
+        """
+        if args[0] in ONE_PROCESS and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                f"`regard {args[0]}` needs one process: start it without torchrun, which is for "
+                "`regard train` and `regard resume`."
+            )
         ctx.meta[WORDS] = args
         return super().resolve_command(ctx, args)
 
