@@ -35,7 +35,7 @@ REGISTERING = (
         "layers.recurrent",
         "layers.projected_lstm",
     ),
-    *("layers.quantized", "models.wrappers", "decoding.cuda_graphs", "training.optimizers"),
+    *("layers.quantized", "models.wrappers", "decoding.cuda_graphs"),
 )
 
 

@@ -267,17 +267,6 @@ def a_quantized_recurrence(draw: Draw) -> tuple:
     return below, matrix, bias, numbers(draw, rows, width), cell
 
 
-def an_adam(draw: Draw) -> tuple:
-    updates = []
-    for _ in range(draw.randint(1, 3)):
-        shape = draw.choice([(size(draw),), (size(draw), size(draw)), (40_000,)])
-        values, gradient, mean = (torch.randn(shape) for _ in range(3))
-        step = torch.tensor(float(draw.randint(0, 4)))
-        rates = *draw.choice([(1.0, 0.0), (0.9, 0.0), (1.0, 0.01)]), 0.1
-        updates.append(ops.AdamUpdate(values, gradient, mean, torch.rand(shape), step, *rates))
-    return updates, draw.choice([1.0, 0.5]), (0.9, 0.99), 1e-8
-
-
 CALLS: dict[str, Callable[[Draw], tuple]] = {
     "linear": a_linear,
     "linear_no_grad": a_linear,
@@ -298,7 +287,6 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "quantized_linear": a_quantized_linear,
     "quantized_rows": quantized_rows,
     "quantized_recurrence": a_quantized_recurrence,
-    "adam": an_adam,
     "large_empty": lambda draw: ((size(draw), size(draw)), dtype_of(draw)),
 }
 # These have no gradient: they compute one, rank, or change their arguments.

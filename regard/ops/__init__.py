@@ -514,47 +514,6 @@ def lstm(
 # --------------------------------------------------------------------------------- updates
 
 
-class AdamUpdate(NamedTuple):
-    """A parameter, and what its update by Adam reads and writes.
-
-    exp_avg, exp_avg_sq: m and v, the running means of the gradient and of its square.
-    step: (), how many updates there have been; the next one adds 1.
-    decay_factor: 1 - learning rate * weight decay where the decay is decoupled, else 1.
-    l2: the weight decay where it is added to the gradient, else 0.
-    """
-
-    parameter: Tensor
-    gradient: Tensor
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
-    step: Tensor
-    decay_factor: float
-    l2: float
-    learning_rate: float
-
-
-@operation
-def adam(
-    updates: Sequence[AdamUpdate], scale: float, betas: tuple[float, float], eps: float
-) -> None:
-    """The next update of Adam or AdamW, in place, by gradients times `scale`.
-
-        g = scale * gradient + l2 * x,  m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,
-        x = decay_factor * x - learning_rate * m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
-
-    (Kingma & Ba 2015, algorithm 1; Loshchilov & Hutter 2019)
-    """
-    first, second = betas
-    for update in updates:
-        gradient = update.gradient * scale + update.l2 * update.parameter
-        update.exp_avg.lerp_(gradient, 1 - first)
-        update.exp_avg_sq.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        update.step.add_(1)
-        root = (update.exp_avg_sq / (1 - second**update.step)).sqrt() + eps
-        change = update.learning_rate * update.exp_avg / (1 - first**update.step) / root
-        update.parameter.mul_(update.decay_factor).sub_(change)
-
-
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all gradients together: (), on their device."""
     return torch.nn.utils.get_total_norm(list(gradients))

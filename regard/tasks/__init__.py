@@ -16,6 +16,7 @@ from regard.models import MODELS, model_class
 
 # name -> module:Class
 TASKS: dict[str, Any] = {
+    "embedding": "regard.tasks.embedding:Embedder",
     "translation": "regard.tasks.pair_tasks:Translator",
     "summarization": "regard.tasks.pair_tasks:Summarizer",
     "text-to-text": "regard.tasks.text_to_text:TextToText",
@@ -29,7 +30,6 @@ TASKS: dict[str, Any] = {
     "bidirectional-language-modeling": (
         "regard.tasks.bidirectional_language_modeling:BidirectionalLanguageModel"
     ),
-    "embedding": "regard.tasks.embedding:Embedder",
     "classification": "regard.tasks.classification:TextClassifier",
     "multi-label-classification": "regard.tasks.multi_label:MultiLabelClassifier",
     "regression": "regard.tasks.classification:TextRegressor",

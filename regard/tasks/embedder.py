@@ -466,15 +466,19 @@ class VectorBatches:
         if self.input_format.too_long(encoded.inputs):
             encoded = self.unit.truncated(encoded, self.input_format)
         count = len(encoded.inputs)
+        if isinstance(self.unit, TextVectors):
+            vectors = np.empty((count, self.width), np.float32)
+            for numbers, pooled in self._computed(encoded):
+                vectors[numbers] = pooled.cpu().numpy()
+            finite = torch.from_numpy(np.isfinite(vectors).all(1))
+            batching.check_finite(finite, range(before, before + count), "vectors")
+            return vectors
         arrays = [np.empty(0, np.float32)] * count
         for numbers, pooled in self._computed(encoded):
-            of_texts = pooled.cpu() if isinstance(pooled, Tensor) else pooled
-            for number, of_text in zip(numbers, of_texts, strict=True):
+            for number, of_text in zip(numbers, pooled, strict=True):
                 arrays[number] = of_text.cpu().numpy()
         finite = torch.tensor([bool(np.isfinite(of_text).all()) for of_text in arrays])
         batching.check_finite(finite, range(before, before + count), "vectors")
-        if isinstance(self.unit, TextVectors):
-            return np.stack(arrays)
         token = self.input_format.tokenizer.token
         labels = encoded.words or [list(map(token, item.ids)) for item in encoded.inputs]
         return [Vectors.of(*both) for both in zip(arrays, labels, strict=True)]
