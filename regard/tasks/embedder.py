@@ -307,7 +307,7 @@ def as_words(item: Any, index: int) -> list[str]:
 
 def as_text(item: Any, index: int) -> str:
     """A text that a user gives, checked to be a string."""
-    return inputs.checked_text(item, index, f"Give texts as strings, but this is {shown(item)}.")
+    return inputs.checked_text(item, index, "Give texts as strings.")
 
 
 def _with_template(ids: list[int], input_format: InputFormat) -> EncoderInput:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 Special = tuple[int, int]  # the id of a special token, and its segment
 Specials = tuple[Special, ...]
@@ -69,16 +70,24 @@ class Template:
 
     def apply(self, texts: Sequence[Sequence[int]]) -> EncoderInput:
         """The encoder input of one text, given as ids, or of two."""
-        around = self.single if len(texts) == 1 else self.pair
+        (first_ids, first_segments), *after = self._around[len(texts)]
         of_text = self.segments[:1] if len(texts) == 1 else self.segments[1:]
-        ids, segments, starts = [i for i, _ in around[0]], [s for _, s in around[0]], []
-        for text, segment, after in zip(texts, of_text, around[1:], strict=True):
+        ids, segments, starts = [*first_ids], [*first_segments], []
+        for text, segment, (after_ids, after_segments) in zip(texts, of_text, after, strict=True):
             starts.append(len(ids))
             ids += text
-            ids += [i for i, _ in after]
+            ids += after_ids
             segments += [segment] * len(text)
-            segments += [s for _, s in after]
+            segments += after_segments
         return EncoderInput(ids, segments, tuple(starts), tuple(map(len, texts)))
+
+    @cached_property
+    def _around(self) -> dict[int, list[tuple[list[int], list[int]]]]:
+        """By the number of texts: the ids and the segments of each part around them."""
+        return {
+            len(parts) - 1: [([i for i, _ in part], [s for _, s in part]) for part in parts]
+            for parts in (self.single, self.pair)
+        }
 
     @classmethod
     def around(
