@@ -27,7 +27,7 @@ from regard.attention.capture import listening
 from regard.call_options import Granularity, Precision
 from regard.data.encoder_inputs import EncodedInputs, InputBatch, InputFormat
 from regard.decoding.steps import evaluating
-from regard.errors import ConfigError, TextError, check_at_least, shown
+from regard.errors import ConfigError, TextError, check_at_least
 from regard.layers.pooling import KINDS, LayerChoice, Pooling, choice_of
 from regard.models.protocols import Encoder, Model
 from regard.suggest import nearest
