@@ -1,4 +1,4 @@
-"""Readers of line files: rows, errors with their line, headers."""
+"""Readers of line files: rows, archives, headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import csv
 import gzip
 import hashlib
 import io
-import json
 import lzma
 import tracemalloc
 import zipfile
@@ -40,25 +39,6 @@ def write(path, data):
 
 
 # --- lines -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"one\ntwo\n", ["one", "two"]),
-        (b"one\ntwo", ["one", "two"]),
-        (b"one\r\ntwo\r\n", ["one", "two"]),
-        (b"\xef\xbb\xbfone\ntwo\n", ["one", "two"]),
-        (b"one\n\ntwo\n\n", ["one", "", "two", ""]),
-        (b"\n", [""]),
-        (ODD.encode() + b"\nnext", [ODD, "next"]),
-        ("Ça va\u202f!\n".encode(), ["Ça va\u202f!"]),
-    ],
-)
-def test_only_newlines_end_a_line(tmp_path, data, expected):
-    path = write(tmp_path / "x.txt", data)
-    assert list(lines(path)) == expected
-    assert tuples(path) == [(line,) for line in expected]
 
 
 @pytest.mark.parametrize("text", ["a\nb\n", "a\nb", "a \n\n b\r\n\r\n", "\n\nx", ODD + "\n\n"])
@@ -106,103 +86,7 @@ def test_hashes_are_those_of_sha256sum(tmp_path):
     assert hash_of(tmp_path / "x.zip") == whole
 
 
-# --- faults of files ---------------------------------------------------------------------------
-
-
-def test_a_byte_that_is_not_utf8_is_located(tmp_path):
-    path = write(tmp_path / "x.txt", b"one\ntwo\nth\xe9ree\n")
-    message = r"x\.txt:3: byte 0xE9 at position 3 of the line is not UTF-8"
-    with pytest.raises(DataError, match=message) as caught:
-        list(lines(path))
-    assert (caught.value.path, caught.value.line) == (str(path), 3)
-
-
-@pytest.mark.parametrize(
-    ("data", "hint"),
-    [
-        ("text".encode("utf-16"), "UTF-16"),
-        (gzip.compress(b"text", mtime=0), "ending .gz"),
-        (lzma.compress(b"text"), "ending .xz"),
-    ],
-)
-def test_binary_formats_are_recognized_in_the_error(tmp_path, data, hint):
-    with pytest.raises(DataError, match=hint):
-        list(lines(write(tmp_path / "x.txt", data)))
-
-
-def test_a_missing_file_offers_the_nearest_name(tmp_path):
-    write(tmp_path / "train.en", "a\n")
-    with pytest.raises(DataError, match=r"train\.fr: does not exist\. Did you mean 'train\.en'"):
-        list(lines(tmp_path / "train.fr"))
-    with pytest.raises(DataError, match=r"does not exist\. .* holds: train\.en\."):
-        list(lines(tmp_path / "nowhere" / "train.en"))
-    with pytest.raises(DataError, match="does not exist"):
-        hash_of(tmp_path / "nothing")
-
-
-def test_an_empty_file_raises_an_error(tmp_path):
-    for name, fields in (("x.txt", ()), ("x.tsv", (0,)), ("x.jsonl", ("a",)), ("x.csv", ("a",))):
-        with pytest.raises(DataError, match="is empty"):
-            tuples(write(tmp_path / name, b""), fields)
-    with pytest.raises(DataError, match="is empty: it has not one row"):
-        tuples(write(tmp_path / "header.csv", b"a,b\n"), ("a",))
-
-
-# --- parallel files ----------------------------------------------------------------------------
-
-
-def test_parallel_files_pair_their_lines(tmp_path):
-    de, en = write(tmp_path / "t.de", "eins\n\nzwei\n"), tmp_path / "t.en.gz"
-    en.write_bytes(gzip.compress(b"one\n\ntwo"))
-    rows = read_parallel(de=de, en=en)
-    assert [*rows] == [
-        {"de": "eins", "en": "one"},
-        {"de": "", "en": ""},
-        {"de": "zwei", "en": "two"},
-    ]
-    assert list(rows.texts()) == ["eins", "one", "", "", "zwei", "two"]
-    assert rows.file_of("en") == str(en)
-
-
-@pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (1, 2)])
-def test_unequal_parallel_files_name_both_counts(tmp_path, left, right):
-    de, en = write(tmp_path / "t.de", "x\n" * left), write(tmp_path / "t.en", "x\n" * right)
-    with pytest.raises(DataError, match=rf"t\.de has {left} lines and \S*t\.en has {right} lines"):
-        list(read_parallel(de=de, en=en))
-
-
 # --- tables ------------------------------------------------------------------------------------
-
-
-def test_tsv_keeps_quotes_and_odd_characters(tmp_path):
-    path = write(tmp_path / "x.tsv", f'say "hi\t{ODD}\tcredit\r\n\nb\tc\td\n')
-    assert tuples(path, (1, 0)) == [(ODD, 'say "hi'), ("c", "b")]
-    assert [number for number, _ in open_table(path, (0,)).numbered()] == [1, 3]
-
-
-def test_columns_are_chosen_by_name_or_by_number_under_a_header(tmp_path):
-    path = write(tmp_path / "x.tsv", "id\tde\ten\n1\teins\tone\n")
-    assert tuples(path, ("en", "de")) == [("one", "eins")]
-    assert tuples(path, (2,), header=True) == [("one",)]
-    assert tuples(path, (2,)) == [("en",), ("one",)]
-
-
-def test_a_wrong_column_lists_the_columns(tmp_path):
-    path = write(tmp_path / "x.csv", "id,german,english\n1,eins,one\n")
-    message = r"has no field 'germn'. It has: id, german, english. Did you mean 'german'\?"
-    with pytest.raises(DataError, match=message):
-        tuples(path, ("germn",))
-    with pytest.raises(DataError, match=r"x.csv:2: has no field 7. It has: id, german, english"):
-        tuples(path, (7,))
-    with pytest.raises(DataError, match=r"has no field '7'. It has: 0, 1, 2"):
-        tuples(path, (7,), header=False)
-    assert tuples(path) == [("1", "eins", "one")]
-    with pytest.raises(DataError, match=r"has no field 'german'"):
-        tuples(path, ("german",), header=False)
-    with pytest.raises(DataError, match=r"plain text, which has no columns"):
-        open_table(write(tmp_path / "x.txt", "a\tb\n"), (0, 1))
-    with pytest.raises(ConfigError, match=r"`format` must be one of .*tsv.*, but is 'tvs'"):
-        open_table(path, (0,), format="tvs")
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
@@ -235,40 +119,7 @@ def test_csv_gives_back_what_python_wrote(tmp_path_factory, table):
     assert tuples(path, ("a", "b")) == table
 
 
-def test_csv_rows_keep_quotes_and_newlines_and_have_line_numbers(tmp_path):
-    path = write(tmp_path / "x.csv", '"two\nlines","say ""hi"""\r\nb,c\r\n\n"broken,d\n')
-    rows = open_table(path, (0, 1), header=False).numbered()
-    assert next(rows) == (1, {"0": "two\nlines", "1": 'say "hi"'})
-    assert next(rows) == (3, {"0": "b", "1": "c"})
-    with pytest.raises(DataError, match=r"x\.csv:5: the row that begins here is not CSV.*quote"):
-        next(rows)
-
-
 # --- records -----------------------------------------------------------------------------------
-
-
-def test_jsonl_fields_nest_by_dots(tmp_path):
-    record = {"translation": {"de": f"eins {ODD}", "en": "one"}, "a.b": "dotted", "n": 3}
-    path = write(tmp_path / "x.jsonl", json.dumps(record, ensure_ascii=False) + "\n\n")
-    fields = ("translation.de", "translation.en", "a.b", "n")
-    assert tuples(path, fields) == [(f"eins {ODD}", "one", "dotted", 3)]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('{"de": "x"', r"x\.jsonl:2: is not JSON"),
-        ('["x"]', r"x\.jsonl:2: must be a JSON object, but is a list"),
-        ('{"d": "x"}', r"x\.jsonl:2: has no field 'de'. It has: d. Did you mean 'd'"),
-        ('{"de": null}', r"x\.jsonl:2: field 'de' must be text, but is missing \(null\)"),
-        ('{"de": ["x"]}', r"x\.jsonl:2: field 'de' must be text, but is a list"),
-        (r'{"de": "x\ud800"}', r"x\.jsonl:2: is not JSON: unexpected end of hex"),
-    ],
-)
-def test_malformed_records_raise_located_errors(tmp_path, line, message):
-    path = write(tmp_path / "x.jsonl", '{"de": "ok"}\n' + line + "\n")
-    with pytest.raises(DataError, match=message):
-        list(open_table(path, ("de",)).texts())
 
 
 def test_parquet_reads_nested_columns(tmp_path):
@@ -288,78 +139,7 @@ def test_parquet_reads_nested_columns(tmp_path):
         tuples(write(tmp_path / "y.parquet", b"no parquet"), ("a",))
 
 
-def test_a_text_may_begin_with_a_space_and_a_quote(tmp_path):
-    rows = [(' "Well," he said\n', "a"), (' "b"', ' "'), ("x", ' ""c"')]
-    with (tmp_path / "x.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    assert tuples(tmp_path / "x.csv", ("text", "label")) == rows
-
-
-# Rows that are not what the file seems to say, by one rule for all tables.
-@pytest.mark.parametrize(
-    ("name", "text", "options", "message"),
-    [
-        ("x.tsv", "a\tb\nI like\tit\tb\n", {}, "x.tsv:2: has 3 fields, but line 1 has 2"),
-        ("x.tsv", "a\tb\n\na\n", {}, "x.tsv:3: has 1 fields, but line 1 has 2"),
-        ("x.csv", 'a,b\n"x, y",b\nx, y,b\n', {}, "x.csv:3: has 3 fields, but line 1 has 2"),
-        ("x.csv", "a;b\n1;2\n", {}, "x.csv:2: may have .*: has no field 1. It has: a;b"),
-        ("x.csv", "a;b\n1,2;3\n", {}, "x.csv:2: may have .* --delimiter ';'.*: has 2 fields"),
-        ("x.csv", "a\tb\n1,2\t3\n", {}, r"--delimiter \$'\\t'\): has 2 fields"),
-        ("x.csv", 'a,b\n"a";"b"\n', {}, "x.csv:2: .* is not CSV: .* `delimiter`"),
-        ("x.csv", 'a,b\n"a", "b"\n', {}, "x.csv:2: .* a space stands before a quote"),
-        ("x.tsv", "a\tb\rc\td\r", {}, "x.tsv:1: lines end in carriage returns alone"),
-        ("x.csv", "a;b\n1;2;3\n", {"delimiter": ";"}, "x.csv:2: has 3 fields, but line 1 has 2"),
-    ],
-)
-def test_rows_that_are_uneven_or_read_by_the_wrong_signs_are_errors(
-    tmp_path, name, text, options, message
-):
-    path = write(tmp_path / name, text.encode())
-    with pytest.raises(DataError, match=message):
-        tuples(path, (0, 1), **options)
-
-
-def test_a_delimiter_and_a_reader_of_records_as_data(tmp_path):
-    path = write(tmp_path / "x.csv", b'Type;Example\nc#;"hi;\n""why"""\n')
-    table = open_table(path, delimiter=";")
-    assert tuples(table) == [("c#", 'hi;\n"why"')]
-    assert tuples(path, (1,), delimiter=";", header=True) == [('hi;\n"why"',)]
-    for wrong in ({"format": "tsv", "delimiter": ";"}, {"delimiter": ";;"}):
-        with pytest.raises(ConfigError, match="`delimiter` must be a character of CSV"):
-            open_table(path, (0,), **wrong)
-
-
 # --- anything one can loop over ----------------------------------------------------------------
-
-
-def test_iterables_of_strings_tuples_and_mappings_give_rows():
-    assert tuples(["a", "b"]) == [("a",), ("b",)]
-    assert tuples([("a", "b"), ["c", "d"]]) == [("a", "b"), ("c", "d")]
-    assert tuples([("a", "b")], (1,)) == [("b",)]
-    assert tuples([{"t": {"de": "a"}}], ("t.de",)) == [("a",)]
-
-
-def test_a_second_pass_over_a_generator_raises_an_error():
-    rows = open_table(text for text in ("a", "b"))
-    assert list(rows) == [{"text": "a"}, {"text": "b"}]
-    with pytest.raises(DataError, match="can be read only once"):
-        list(rows)
-
-
-@pytest.mark.parametrize(
-    ("item", "fields", "message"),
-    [
-        (3, (), "<list>:1: must be a tuple or a mapping, but is a int"),
-        (b"x", (), "but is a bytes"),
-        ("x", ("de",), "has no field 'de'. It has: text"),
-        (("x", None), (), "field '1' must be text, but is missing"),
-        (("x",), (1,), "has no field 1. It has: 0"),
-        ({"a": "x"}, ("b",), "has no field 'b'. It has: a"),
-    ],
-)
-def test_malformed_items_raise_numbered_errors(item, fields, message):
-    with pytest.raises(DataError, match=message):
-        list(open_table([item], fields).texts())
 
 
 def test_tatoeba_is_read_from_its_archive(shared):
