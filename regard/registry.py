@@ -33,7 +33,6 @@ REGISTERING = (
         "layers.dropout",
         "layers.softmax",
         "layers.recurrent",
-        "layers.projected_lstm",
     ),
     *("layers.quantized", "models.wrappers", "decoding.cuda_graphs"),
 )

@@ -23,7 +23,6 @@ from regard import ops
 from regard.attention.block_sparse import block_window, by_blocks, global_blocks
 from regard.attention.masks import padding
 from regard.errors import ConfigError
-from regard.layers.projected_lstm import ProjectedWeights
 from regard.layers.quantized import Panels, pack, quantize_matrix
 from regard.ops import (
     Drop,
@@ -228,19 +227,6 @@ def a_recurrence(gates: int, has_cell: bool) -> Callable[[Draw], tuple]:
     return drawn
 
 
-def a_projected_recurrence(draw: Draw) -> tuple:
-    rows, steps, width, cells, inner = (draw.randint(1, n) for n in (4, 6, 10, 20, 20))
-    weights = ProjectedWeights(
-        numbers(draw, 4 * cells, inner),
-        numbers(draw, 4 * cells, width),
-        numbers(draw, 4 * cells),
-        numbers(draw, width, cells),
-    )
-    clips = [draw.choice([None, 0.05, 0.5, 3.0]) for _ in range(2)]
-    state = numbers(draw, rows, width), numbers(draw, rows, cells)
-    return numbers(draw, rows, steps, inner), *state, weights, *clips
-
-
 def a_matrix(draw: Draw, rows: int, columns: int) -> Panels:
     wide = torch.randn(rows, columns) / math.sqrt(max(1, columns))
     quantized, scale = quantize_matrix(wide, draw.choice(["int8", "bfloat16"]))
@@ -283,7 +269,6 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
     "rnn": a_recurrence(1, has_cell=False),
     "gru": a_recurrence(3, has_cell=False),
     "lstm": a_recurrence(4, has_cell=True),
-    "projected_lstm": a_projected_recurrence,
     "quantized_linear": a_quantized_linear,
     "quantized_rows": quantized_rows,
     "quantized_recurrence": a_quantized_recurrence,
@@ -292,7 +277,7 @@ CALLS: dict[str, Callable[[Draw], tuple]] = {
 # These have no gradient: they compute one, rank, or change their arguments.
 GRADIENTS = {
     *("linear", "gelu", "dropout", "add_norm", "attention", "cross_entropy"),
-    *("lstm_step", "rnn", "gru", "lstm", "projected_lstm"),
+    *("lstm_step", "rnn", "gru", "lstm"),
 }
 AUTOCAST = {"linear", "lstm", "add_norm"}  # some of their implementations are for autocast alone
 implementation_names()  # imports all that registers some

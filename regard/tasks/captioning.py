@@ -27,7 +27,11 @@ from torch import Tensor, nn
 
 from regard import decoding
 from regard.attention.capture import label, muted
-from regard.checkpoints.efficientnet_lite import load_efficientnet_lite
+from regard.checkpoints.efficientnet_lite import (
+    REGION_FEATURES,
+    load_efficientnet_lite,
+    region_features,
+)
 from regard.data.batches import PairBatch, Sequences
 from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.in_memory import column_names, is_path
@@ -38,7 +42,6 @@ from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
 from regard.decoding.beam import Beam
 from regard.decoding.steps import Hypothesis, evaluating, labels_of
 from regard.errors import ConfigError, DataError, TextError
-from regard.layers.convolution import REGION_FEATURES, region_features
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output
 from regard.models.show_attend_tell import ATTENTION_WEIGHTS
