@@ -27,7 +27,7 @@ def numbers_of(case: Case) -> dict[str, float]:
     if not hasattr(model, "new_head") or case[1] > 0:
         return numbers
     batch = registry.read_by(model, registry.source(7))
-    for kind in sorted(HEADS.keys() - {"span_search"}):
+    for kind in sorted(HEADS):
         torch.manual_seed(3)
         with suppress(ConfigError):
             head = model.new_head(kind, 3)

@@ -30,7 +30,6 @@ HEADS = {
     "chart": "the scores of the labels of each span of words",
     "crf": "the same, and the transitions from tag to tag",
     "span": "for each token its logits as the first and as the last of an answer",
-    "span_search": "for each token its logit as the first of an answer; its last one is searched",
     "multiple_choice": "one score for each candidate answer",
 }
 

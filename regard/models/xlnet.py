@@ -37,9 +37,7 @@ from regard.layers.feedforward import FeedForward
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
-    TASK_HEADS,
     PoolingFunction,
-    SpanSearchHead,
     dense_head,
     first_token,
     init_weights,
@@ -81,8 +79,6 @@ class XlnetConfig:
     max_distance: distances above this one are set to it, on both sides; None: no limit.
     same_length: with "uni", every token sees its own and the M positions before, no more.
         Transformer-XL's option of this name counts M with its own.
-    start_n_top, end_n_top: how many first tokens of an answer the head "span_search" keeps, and
-        how many last tokens of each.
     summary, summary_activation, summary_dropout: what the heads "classes" and "multiple_choice"
         read, the activation of their inner layer, and the dropout after it.
     output: as in `GPTConfig`.
@@ -103,8 +99,6 @@ class XlnetConfig:
     bi_data: bool = False
     max_distance: Size | None = None
     same_length: bool = False
-    start_n_top: Size = 5
-    end_n_top: Size = 5
     summary: SummaryKind = "last"
     summary_activation: Activation = "tanh"
     summary_dropout: Probability = 0.1
@@ -357,12 +351,8 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
                 pooling, dropout = SUMMARIES[config.summary], config.summary_dropout
                 activation = config.summary_activation
                 head = dense_head(width, outputs, activation, pooling=pooling, dropout=dropout)
-            case "span_search":
-                counts = {"starts": config.start_n_top, "ends": config.end_n_top}
-                head = SpanSearchHead(width, **counts, norm_eps=config.norm_eps)
             case _:
-                kinds = (*TASK_HEADS, "span_search")
-                head = token_head(self, kind, outputs, dropout=0.0, known=kinds)
+                head = token_head(self, kind, outputs, dropout=0.0)
         return init_weights(head, config.init_range)
 
     @staticmethod

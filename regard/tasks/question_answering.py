@@ -1,10 +1,8 @@
 """The answer to a question as a span of its context, or that the context has no answer.
 
 The head scores each token as the first and as the last of the answer; "no answer" is the span at
-the first token, [CLS] (Devlin et al. 2019, sections 4.2 and 4.3). XLNet's own head searches for
-last tokens from the most probable first ones, and "no answer" has a logit of its own
-(`regard.layers.task_heads`). Long contexts are read in overlapping windows, whose spans are
-compared by their scores.
+the first token, [CLS] (Devlin et al. 2019, sections 4.2 and 4.3). Long contexts are read in
+overlapping windows, whose spans are compared by their scores.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,9 +31,8 @@ from regard.data.encoder_inputs import (
 )
 from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
-from regard.layers.task_heads import SpanSearchHead
 from regard.metrics import Scores, SQuAD, SQuAD2
-from regard.models.encoder_with_heads import EncoderWithHeads, with_options
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
@@ -129,14 +126,9 @@ class SpanCandidates:
         ranked = sorted((-score, first, last) for (first, last), score in self.spans.items())
         return [(-score, first, last) for score, first, last in ranked[: self.most]]
 
-    @property
-    def answer_logit(self) -> float:
-        """Of an answer, where there is a span: its best one is compared with no answer."""
-        return max(self.spans.values()) - self.nothing
-
     def no_answer(self) -> float:
         """The probability of no answer; 1 where there is no span at all."""
-        odds = self.answer_logit if self.spans else -math.inf
+        odds = max(self.spans.values(), default=-math.inf) - self.nothing
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
     def answer(self, context: EncodedContext, threshold: float) -> SpanPrediction:
@@ -149,16 +141,6 @@ class SpanCandidates:
         no_answer = self.no_answer()
         answered = passages and no_answer <= threshold
         return SpanPrediction(passages[0].text if answered else "", no_answer, tuple(passages))
-
-
-@dataclass
-class SearchedCandidates(SpanCandidates):
-    """The same where no answer has a logit of its own, `nothing`: the least of all windows."""
-
-    @property
-    def answer_logit(self) -> float:
-        """Spans are not compared with no answer."""
-        return -self.nothing
 
 
 def score_of(
@@ -180,117 +162,6 @@ def best_threshold(predictions: Sequence[SpanPrediction], questions: Sequence[Qu
     """The largest probability of no answer with which a question is answered, for the best F1."""
     score = score_of(predictions, questions, ALWAYS)
     return score.details.get("best_f1_thresh", ALWAYS)
-
-
-@dataclass(frozen=True)
-class AnswerHead:
-    """A classifier of the first and of the last token; no answer is the span at the first token.
-
-    `contexts` (B, 2): the position of the first token of each context, and its number of tokens.
-
-    kind: the name of the head in `EncoderWithHeads.heads`.
-    candidates: the class that collects the spans of all windows.
-    """
-
-    model: EncoderWithHeads
-    kind: ClassVar[str] = "span"
-    candidates: ClassVar[type[SpanCandidates]] = SpanCandidates
-
-    def loss(
-        self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
-    ) -> tuple[Tensor, int]:
-        """The sum of the losses of windows, in nats, and their number: of a window the mean of both
-        cross-entropies over all of its tokens.
-
-        hidden: (B, T, D) hidden states.  spans: (B, 2) the first and the last token of the answer,
-        both 0 where the window has none.
-        """
-        scores = self.scores(hidden, batch, contexts).float()
-        inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
-        return F.cross_entropy(inside, spans, reduction="sum") / 2, len(batch)
-
-    def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
-        """The scores that `best` needs, (B, T, 2)."""
-        return batch.texts.pad(self.model.scores_from(self.kind, hidden))
-
-    def best(
-        self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
-    ) -> tuple[list[list[ScoredSpan]], list[float]]:
-        """The `most` best spans of each window, of at most `longest` tokens of the context, and its
-        score of no answer.
-        """
-        spans = best_spans(scores, *contexts.unbind(-1), longest=longest, most=most)
-        return spans, scores[:, 0].sum(-1).tolist()
-
-    def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        """(B,) bool: whether the scores of a window are finite."""
-        return (scores.isfinite().all(-1) | ~batch.texts.keep).all(1)
-
-
-class SpanSearch(AnswerHead):
-    """A search for last tokens from the most probable first ones; <cls>, the last token of a
-    window, stands for no answer, which has a logit of its own.
-    """
-
-    kind: ClassVar[str] = "span_search"
-    candidates: ClassVar[type[SpanCandidates]] = SearchedCandidates
-
-    @property
-    def head(self) -> SpanSearchHead:
-        """That of the model."""
-        head = self.model.heads[self.kind]
-        assert isinstance(head, SpanSearchHead)
-        return head
-
-    def loss(
-        self, hidden: Tensor, batch: InputBatch, contexts: Tensor, spans: Tensor
-    ) -> tuple[Tensor, int]:
-        """That of `SpanSearchHead.loss`."""
-        last = batch.texts.lengths - 1
-        spans = torch.where(spans[:, 1:] > 0, spans, last[:, None])
-        return self.head.loss(batch.texts.pad(hidden), spans, _allowed(batch, contexts), last)
-
-    def scores(self, hidden: Tensor, batch: InputBatch, contexts: Tensor) -> Tensor:
-        """Spans as (score, first, last) in (B, 1 + S * E, 3), the logit of no
-        answer as the first of them.
-        """
-        padded, last = batch.texts.pad(hidden), batch.texts.lengths - 1
-        beams = self.head.search(padded, _allowed(batch, contexts), last)
-        scores = beams.start_scores[..., None] + beams.end_scores  # (B, S, E)
-        firsts = beams.starts[..., None].expand_as(scores).to(scores)
-        spans = torch.stack([scores, firsts, beams.ends.to(scores)], -1).flatten(1, 2)
-        return torch.cat([F.pad(beams.no_answer[:, None, None], (0, 2)), spans], 1)
-
-    def best(
-        self, scores: Tensor, contexts: Tensor, *, longest: int, most: int
-    ) -> tuple[list[list[ScoredSpan]], list[float]]:
-        """Log p(a) + log p(b | a) of the spans that lie in the context."""
-        ranked = []
-        for (begin, count), row in zip(contexts.tolist(), scores[:, 1:].tolist(), strict=True):
-            spans = [
-                (score, int(a), int(b))
-                for score, a, b in row
-                if begin <= a <= b < min(a + longest, begin + count)
-            ]
-            ranked.append(sorted(spans, key=lambda span: (-span[0], span[1], span[2]))[:most])
-        return ranked, scores[:, 0, 0].tolist()
-
-    def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        """Of the first token and its best last one; others may be impossible."""
-        return scores[:, :2, 0].isfinite().all(1)
-
-
-def answer_head(model: EncoderWithHeads) -> AnswerHead:
-    """What finds answers with the head of a model."""
-    return (SpanSearch if SpanSearch.kind in model.heads else AnswerHead)(model)
-
-
-def _allowed(batch: InputBatch, contexts: Tensor) -> Tensor:
-    """(B, T) the tokens of which answers consist, and the last token of each window."""
-    positions = torch.arange(batch.texts.width, device=batch.texts.ids.device)
-    begin, count = contexts[:, :1], contexts[:, 1:]
-    inside = (positions >= begin) & (positions < begin + count)
-    return inside | (positions == batch.texts.lengths[:, None] - 1)
 
 
 CHUNK = 128  # questions whose windows are held at once
@@ -328,9 +199,6 @@ class AnswersSection(Options):
 
     max_tokens: int = Field(default=30, ge=1)
     """Tokens of an answer."""
-    start_n_top: int | None = Field(default=None, ge=1)
-    """XLNet's head: the last token of an answer is searched from each of this number of most
-    probable first tokens. A model of a folder that has this head keeps it."""
     threshold: float | None = Field(default=None, ge=0, le=1)
     """A question gets no answer where the probability of no answer is larger. None: every question
     is answered if all of the training data have answers; otherwise the threshold is the best for
@@ -377,7 +245,6 @@ class QuestionAnswerer(encoding.EncoderTask):
         threshold: float = ALWAYS,
     ):
         super().__init__(module, tokenizer, max_length=max_length or 384)
-        self.head = self.answers.kind
         assert self.input_format.max_length is not None
         capacity = self.input_format.max_length - self.input_format.template.special_count(2)
         self.doc_stride = doc_stride
@@ -385,18 +252,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         self.answer_tokens, self.threshold = answer_tokens, threshold
         self._fitted = FittedThreshold()
 
-    @property
-    def answers(self) -> AnswerHead:
-        """The head of the model."""
-        return answer_head(self.module)
-
     # ---- from a recipe
-
-    @classmethod
-    def fits(cls, model: nn.Module) -> bool:
-        """Whether the model has a head for the ends of answers, or XLNet's, which searches them."""
-        kinds = {"span", "span_search"}
-        return isinstance(model, EncoderWithHeads) and not kinds.isdisjoint(model.heads)
 
     @classmethod
     def from_recipe(
@@ -409,14 +265,8 @@ class QuestionAnswerer(encoding.EncoderTask):
             DataError: no answer has a token.
         """
         data, answers, encoder = recipe.data, recipe.answers, headed(model)
-        searches = answers.start_n_top is not None
-        kind = SpanSearch.kind if searches else answer_head(encoder).kind
-        module = encoder.with_head(kind, 2)
-        if searches:
-            options = {"start_n_top": answers.start_n_top}
-            module = cast(EncoderWithHeads, with_options(module, options))
         task = cls(
-            module,
+            encoder.with_head(cls.head, 2),
             tokenizer,
             answer_tokens=answers.max_tokens,
             **cls.options_in(recipe),
@@ -433,7 +283,7 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     def _train_part(self, records: RecordReader[Question]) -> encoding.Part:
         """All windows of all questions, each with the positions of the first and the last token of
-        its answer, and where its context begins and how long it is.
+        its answer.
 
         Of several answers the first is learned. The targets of no answer are at the first token.
 
@@ -464,8 +314,7 @@ class QuestionAnswerer(encoding.EncoderTask):
                 [questions[i] for i in answerable], [contexts[i] for i in answerable]
             )
             windows.append(chunk_windows)
-            spans = chunk_windows.span_positions([answer_spans[i] for i in answerable])
-            positions.append(np.concatenate([spans, chunk_windows.contexts], 1))
+            positions.append(chunk_windows.span_positions([answer_spans[i] for i in answerable]))
         if not records.report.kept:
             raise DataError(records.name, None, f"no question is left. {records.report}.")
         targets = torch.from_numpy(np.concatenate(positions))
@@ -491,13 +340,16 @@ class QuestionAnswerer(encoding.EncoderTask):
     # ---- training
 
     def loss_of(self, pooled: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
-        """The sum over windows of the loss of the head, in nats; see `AnswerHead`.
+        """The sum of the losses of windows, in nats, and their number: of a window the mean of both
+        cross-entropies over all of its tokens.
 
-        targets: (N, 4), of all windows.
+        targets: (N, 2), of all windows: the first and the last token of the answer, both 0 where
+            the window has none.
         """
-        batch_targets = moved(targets[batch.numbers.cpu()], pooled.device)  # (B, 4)
-        spans, contexts = batch_targets.split(2, 1)
-        return self.answers.loss(pooled, batch, contexts, spans)
+        spans = moved(targets[batch.numbers.cpu()], pooled.device)  # (B, 2)
+        scores = batch.texts.pad(self.module.scores_from(self.head, pooled)).float()
+        inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
+        return F.cross_entropy(inside, spans, reduction="sum") / 2, len(batch)
 
     def measured(self, valid: encoding.Part) -> dict[str, float]:
         """F1 and exact match in percent on the validation data."""
@@ -573,7 +425,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         for start in range(0, len(questions), CHUNK):
             chunk = questions[start : start + CHUNK]
             contexts = [encode(question.context) for question in chunk]
-            candidates = [self.answers.candidates(n_best) for _ in chunk]
+            candidates = [SpanCandidates(n_best) for _ in chunk]
             self._search(self._windows(chunk, contexts), candidates, start)
             for context, spans in zip(contexts, candidates, strict=True):
                 yield spans.answer(context, self.threshold)
@@ -587,24 +439,16 @@ class QuestionAnswerer(encoding.EncoderTask):
     ) -> None:
         """Add the best spans of all windows to their questions; `before` questions came first."""
         contexts = torch.from_numpy(windows.contexts)
-
-        def scores_of(pooled: Tensor, batch: InputBatch) -> Tensor:
-            batch_contexts = moved(contexts[batch.numbers.cpu()], pooled.device)
-            return self.answers.scores(pooled, batch, batch_contexts)
-
         owners, most = (windows.questions + before).tolist(), candidates[0].most
-        for batch, scores in self.passes(windows.inputs, owners, scores_of):
-            spans, no_answer_scores = self.answers.best(
-                scores, contexts[batch.numbers], longest=self.answer_tokens, most=most
-            )
+        for batch, scores in self.passes(windows.inputs, owners):
+            starts, counts = contexts[batch.numbers].unbind(-1)
+            spans = best_spans(scores, starts, counts, longest=self.answer_tokens, most=most)
+            no_answer_scores = scores[:, 0].sum(-1).tolist()
             rows = batch.numbers.tolist()
             for row, ranked, no_answer in zip(rows, spans, no_answer_scores, strict=True):
                 shift = int(windows.context_starts[row] - windows.input_starts[row])
                 in_context = [(score, a + shift, b + shift) for score, a, b in ranked]
                 candidates[windows.questions[row]].add(in_context, no_answer)
-
-    def are_finite(self, scores: Tensor, batch: InputBatch) -> Tensor:
-        return self.answers.are_finite(scores, batch)
 
     def _windows(
         self, questions: Sequence[Question], contexts: Sequence[EncodedContext]

@@ -147,7 +147,7 @@ def test_sinusoidal_positions_start_as_in_transformers_and_are_read_from_files()
 
 def test_distilbert_has_only_heads_without_pooler():
     encoder = DistilBert(DistilBertConfig(20, **TINY))
-    missing = {"pooler", "next_sentence", "replaced", "sentence_order", "span_search"}
+    missing = {"pooler", "next_sentence", "replaced", "sentence_order"}
     for kind in HEADS.keys() - missing - {"chart", "crf"}:  # which `new_head` makes for any encoder
         assert encoder.new_head(kind) is not None
     for kind in sorted(missing):

@@ -31,7 +31,6 @@ ENDINGS = {
     "ForSequenceClassification": "classes",
     "ForTokenClassification": "tags",
     "ForQuestionAnsweringSimple": "span",
-    "ForQuestionAnswering": "span_search",
     "ForMultipleChoice": "multiple_choice",
 }
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -253,7 +252,7 @@ def answers(output: Any, kind: str) -> Tensor:
     return output.logits.flatten()[:, None] if kind == "multiple_choice" else output.logits
 
 
-HEADS = {ending: kind for ending, kind in ENDINGS.items() if kind and kind != "span_search"}
+HEADS = {ending: kind for ending, kind in ENDINGS.items() if kind}
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])

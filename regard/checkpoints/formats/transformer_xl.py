@@ -259,7 +259,6 @@ class XlnetLayout(GPTLayout):
         ("classes",): "ForSequenceClassification",
         ("tags",): "ForTokenClassification",
         ("span",): "ForQuestionAnsweringSimple",
-        ("span_search",): "ForQuestionAnswering",
         ("multiple_choice",): "ForMultipleChoice",
     }
 
@@ -323,15 +322,6 @@ XLNET_BODY = [
 ]
 INNER = affine("inner.dense", "sequence_summary.summary")
 CLASSIFIER = HeadLayout([*INNER, *affine("output", "logits_proj")])
-ANSWERS = [
-    *affine("start", "start_logits.dense"),
-    *affine("end_inner", "end_logits.dense_0"),
-    *affine("end_norm", "end_logits.LayerNorm"),
-    *affine("end", "end_logits.dense_1"),
-    *affine("no_answer_inner", "answer_class.dense_0"),
-    ("no_answer.weight", "answer_class.dense_1.weight"),
-]
-
 XLNET = XlnetLayout(
     model=Xlnet,
     family="XLNet",
@@ -343,8 +333,6 @@ XLNET = XlnetLayout(
             d_model=("d_model", 1024),
             d_ff=("d_inner", 4096),
             heads=("n_head", 16),
-            start_n_top=("start_n_top", 5),
-            end_n_top=("end_n_top", 5),
         )
         | of_kind(
             bool,
@@ -387,6 +375,8 @@ XLNET = XlnetLayout(
             "untie_r",
             # of the program that trained the first models
             *("dropatt", "init", "init_std", "use_mems"),
+            # of a head that searches for answers
+            *("start_n_top", "end_n_top"),
         ],
         ALIASES,
         only={"max_length": None},
@@ -398,6 +388,5 @@ XLNET = XlnetLayout(
         "classes": CLASSIFIER,
         "multiple_choice": CLASSIFIER,
         **TOKEN_HEADS,
-        "span_search": HeadLayout(ANSWERS),
     },
 )

@@ -368,8 +368,6 @@ XLNET = DrawnFamily(
         "summary_activation": ("tanh", "gelu", "relu", ""),
         "summary_last_dropout": DROPOUTS,
         "chunk_size_feed_forward": (0, 1),  # which must divide the length of every segment
-        "start_n_top": (1, 5),
-        "end_n_top": (1, 5),
         "pad_token_id": (0, 5, None),
         "bos_token_id": (1, 2),
         "eos_token_id": (2, 7),
@@ -377,7 +375,7 @@ XLNET = DrawnFamily(
     },
     (
         *("Model", "LMHeadModel", "ForSequenceClassification", "ForTokenClassification"),
-        *("ForQuestionAnsweringSimple", "ForMultipleChoice", "ForQuestionAnswering"),
+        *("ForQuestionAnsweringSimple", "ForMultipleChoice"),
     ),
     {"d_head": 5, "attn_type": "tri", "summary_use_proj": False, "summary_type": "attn"},
 )
