@@ -43,9 +43,6 @@ class DecodingFields(TypedDict, total=False):
     seed: Annotated[of.Seed | None, "Draw the samples with this seed."]
     no_repeat_ngram: Annotated[of.Count | None, "Write no sequence of this many tokens twice."]
     min_tokens: Annotated[of.CountOrZero | None, "Write at least this many tokens."]
-    prompt_lookup_num_tokens: Annotated[
-        of.Count | None, "Decode speculatively: propose this many tokens that followed before."
-    ]
     max_tokens: Annotated[of.Count | None, "End an output after this many tokens."]
     max_length_a: Annotated[
         of.Ratio | None, "End an output after A times the tokens of its source, plus B."

@@ -87,19 +87,6 @@ class State:
         self.check_unused()
         return self._map(lambda tensor: tensor.index_select(0, rows), lambda s: s.select(rows))
 
-    def rewind(self, count: int | Tensor) -> Self:
-        """The state before the last `count` tokens: one number, or (B,) of each sequence its own.
-
-        Raises:
-            TypeError: a state of this kind has no record of the earlier tokens.
-        """
-        self.check_unused()
-
-        def stuck(tensor: Tensor) -> Tensor:
-            raise TypeError(f"{type(self).__name__} cannot be rewound: it has no earlier states.")
-
-        return self._map(stuck, lambda state: state.rewind(count))
-
     def expect_tokens(self, count: int) -> Self:
         """The same state with capacity for `count` more tokens, allocated at once."""
         return self._map(lambda tensor: tensor, lambda state: state.expect_tokens(count))

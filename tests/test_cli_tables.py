@@ -284,7 +284,7 @@ VALUES = dict(
 )
 # Flags that may change nothing: where a computation runs and how fast it is, what becomes of texts
 # that are longer than those here, have subwords, or end early, and a layer of a model with one.
-UNSEEN = {"--device", "--too-long", "--prompt-lookup-num-tokens"}
+UNSEEN = {"--device", "--too-long"}
 UNSEEN |= {"--tokens", "--min-tokens", "--layer"}
 UNSEEN |= {"--no-normalize"}  # of a folder that does not normalize
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""States under selection, growth and rewinding, against naive memories that keep lists."""
+"""States under selection, growth and shortening, against naive memories that keep lists."""
 
 from __future__ import annotations
 
@@ -96,8 +96,6 @@ STEPS = st.lists(
         st.tuples(st.just("select"), st.lists(st.integers(0, 99), min_size=1, max_size=4)),
         st.tuples(st.just("reorder"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
         st.tuples(st.just("cut"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
-        st.tuples(st.just("rewind"), st.integers(0, 99)),
-        st.tuples(st.just("rewind each"), st.lists(st.integers(0, 99), min_size=4, max_size=4)),
     ),
     max_size=12,
 )
@@ -125,7 +123,6 @@ def test_the_cache_equals_lists_of_keys_and_values(steps, room):
     cache = KeyValueCache.empty(3, layers, 2, 3, capacity=room, like=torch.zeros(1))
     for verb, argument in steps:
         rows = len(naive.keys)
-        shortest = min(map(len, naive.keys))
         if verb.startswith("write"):
             new = torch.randn(rows, 2, argument, 3)
             write = KeyValueCache.write if verb == "write" else write_through
@@ -143,18 +140,10 @@ def test_the_cache_equals_lists_of_keys_and_values(steps, room):
             index = index[:rows] if verb == "reorder" else index
             cache = cache.select(index)
             naive.keys = [list(naive.keys[i]) for i in index.tolist()]
-        elif verb == "cut":
+        else:
             lengths = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
             cache = cache.truncate(torch.tensor(lengths))
             naive.keys = [row[:n] for n, row in zip(lengths, naive.keys, strict=True)]
-        elif verb == "rewind each":
-            counts = [n % (len(row) + 1) for n, row in zip(argument, naive.keys, strict=False)]
-            cache = cache.rewind(torch.tensor(counts))
-            naive.keys = [row[: len(row) - n] for n, row in zip(counts, naive.keys, strict=True)]
-        else:
-            count = argument % (shortest + 1)
-            cache = cache.rewind(count)
-            naive.keys = [row[: len(row) - count] for row in naive.keys]
         assert cache.lengths.tolist() == [len(row) for row in naive.keys]
         assert cache.longest >= max(map(len, naive.keys)) and cache.rows == len(naive.keys)
         assert not cache.equal_lengths or len(set(map(len, naive.keys))) == 1
@@ -202,23 +191,6 @@ def test_select_copies_no_keys_until_most_of_them_are_unused():
     assert fewest.keys.size(0) == 4 and fewest.origin is None
     wider = fewer.select(torch.arange(9) % 5)
     assert wider.keys.size(0) == 9 and wider.origin is None
-
-
-@pytest.mark.parametrize("count", [3, -1])
-def test_rewinding_beyond_the_shortest_sequence_raises_an_error(count):
-    cache = KeyValueCache.empty(2, 1, 1, 1, like=torch.zeros(1)).advance(5)
-    cache = cache.truncate(torch.tensor([4, 2]))
-    message = f"from 0 to 2, the positions of the shortest sequence, but is {count}"
-    with pytest.raises(ValueError, match=message):
-        cache.rewind(count)
-    assert cache.rewind(2).lengths.tolist() == [2, 0]
-
-
-def test_rewinding_a_recurrent_state_raises_an_error():
-    with pytest.raises(TypeError, match="Cells cannot be rewound"):
-        nested().rewind(torch.tensor([1, 0, 2]))
-    memory = SourceMemory(torch.zeros(2, 1, 1, 3, 1), torch.zeros(2, 1, 1, 3, 1), torch.ones(2))
-    assert memory.rewind(3) is memory
 
 
 def test_the_cache_has_the_type_of_its_example():

@@ -189,24 +189,6 @@ class KeyValueCache(State):
         )
         return shorter._with_origin(cache.origin)
 
-    def rewind(self, count: int | Tensor) -> KeyValueCache:
-        """Drop the last `count` positions of every sequence; (B,): of each its own number.
-
-        Raises:
-            ValueError: a sequence has fewer positions.
-        """
-        self.check_unused()
-        if isinstance(count, Tensor):
-            return self.truncate(self.lengths - count.to(self.lengths))
-        shortest = self.longest if self.equal_lengths else extremes(self.lengths)[0]
-        if not 0 <= count <= shortest:
-            raise ValueError(
-                f"`count` must be from 0 to {shortest}, the positions of the shortest sequence, "
-                f"but is {count}."
-            )
-        shorter = replace(self, lengths=self.lengths - count, longest=self.longest - count)
-        return shorter._with_origin(self.origin)
-
     def _with_origin(self, origin: Tensor | None) -> KeyValueCache:
         """With the table (B, C) or (B, 1) for the stored positions; new ones go to row b."""
         if origin is None:
@@ -321,10 +303,6 @@ class SourceMemory(State):
             self.keys = self.keys.index_select(0, self.origin)
             self.values = self.values.index_select(0, self.origin)
             self.origin = None
-
-    def rewind(self, count: int | Tensor) -> SourceMemory:
-        """Itself: all of the source was read before the first target token."""
-        return self
 
 
 def _with_capacity(parts: Sequence[tuple[Tensor, int]], capacity: int) -> Tensor:

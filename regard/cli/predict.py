@@ -324,7 +324,7 @@ def _generate(
     decoding: dict[str, Any],
 ) -> None:
     """Print what the model generates after each prompt."""
-    from regard.decoding import IncrementalMethod, with_options
+    from regard.decoding import TokenMethod, with_options
     from regard.decoding.steps import values_of
 
     task = console.load_task(model, **vars(opening))
@@ -332,7 +332,7 @@ def _generate(
     streams = task.module.continues and not as_json and decoding.get("samples", 1) == 1
     of_method = {name: value for name, value in decoding.items() if name not in ("stop", "window")}
     for prompt in prompts:
-        if streams and isinstance(with_options(task.method, **of_method), IncrementalMethod):
+        if streams and isinstance(with_options(task.method, **of_method), TokenMethod):
             tokens = task.stream(prompt, too_long=too_long, **decoding)
             console.emit(prompt + next(tokens, ""))  # after an error nothing is printed
             for token in tokens:

@@ -24,7 +24,6 @@ METHODS = {
     "greedy": "loop:Greedy",
     "beam": "beam:Beam",
     "sampling": "loop:Sampling",
-    "speculative": "loop:Speculative",
 }
 
 _names, __getattr__ = names_of(
@@ -35,7 +34,7 @@ _names, __getattr__ = names_of(
         "RepetitionPenalty Suppress Temperature TopK TopP",
         "generation_config": "load load_from_model_config save with_options",
         "length_penalty": "GNMT Power RelativeLimit TotalLimit",
-        "loop": "Greedy IncrementalMethod Sampling Speculative",
+        "loop": "Greedy Sampling TokenMethod",
         "prefix_cache": "PrefixCache",
         "settings": "options",
         "steps": "Hypothesis unfinished",
@@ -53,7 +52,7 @@ def generate(
     Args:
         model: see `regard.models.protocols.Generator`; or a `PrefixCache` around it.
         source: the sources to answer or prompts to continue; None: one empty prompt.
-        method: `Greedy()`, `Beam(…)`, `Sampling(…)` or `Speculative(…)`.
+        method: `Greedy()`, `Beam(…)` or `Sampling(…)`.
         named: the options of the method by name, where none is given; see `options`.
 
     Returns:

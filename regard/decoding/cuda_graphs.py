@@ -32,7 +32,6 @@ from regard.models.wrappers import GeneratorWrapper, generator
 from regard.state import State, TokensRead
 
 DEVICES = ("cuda",)  # where steps are replayed
-FEW = 8  # tokens of a row: what speculative decoding reads at once; more are read as ever
 ROOM = 32  # positions of the smallest buffer
 BUFFERS = 12  # that a model has at most
 OWN = 4  # steps of a shape that the model makes itself: to record one takes longer than these
@@ -288,26 +287,26 @@ class GraphBuffer:
         self._lent = weakref.ref(keys)
         return replace(cache, keys=keys, values=values)
 
-    def fixed(self, parts: Parts, count: int) -> Parts:
-        """Parts in fixed memory, for a recording of steps of `count` tokens."""
+    def fixed(self, parts: Parts) -> Parts:
+        """Parts in fixed memory, for a recording."""
         fixed: Parts = {}
         for name, part in parts.items():
             if isinstance(part, KeyValueCache):
-                fixed[name] = self._fixed_cache(part.origin is not None, count)
+                fixed[name] = self._fixed_cache(part.origin is not None)
             elif isinstance(part, SourceMemory):
                 fixed[name] = self._source(part).memory
             elif isinstance(part, TokensRead):  # as of a cache: all rows might have read any
                 none = part.counts.new_zeros(self.lines)
-                fixed[name] = TokensRead(none, self.room - count, equal_lengths=False)
+                fixed[name] = TokensRead(none, self.room - 1, equal_lengths=False)
             else:
                 fixed[name] = part.new_zeros(self.lines, *part.shape[1:])
         return fixed
 
-    def _fixed_cache(self, table: bool, count: int) -> KeyValueCache:
+    def _fixed_cache(self, table: bool) -> KeyValueCache:
         # All rows might be of any length: so says a cache whose rows end where its room does.
         assert self.cache is not None
         keys, values = self.cache.keys, self.cache.values
-        lengths, longest = torch.zeros_like(self.cache.lengths), self.room - count
+        lengths, longest = torch.zeros_like(self.cache.lengths), self.room - 1
         if not table:
             return KeyValueCache(keys, values, lengths, longest, equal_lengths=False)
         origin = lengths.new_zeros(self.lines, self.room)
@@ -379,7 +378,7 @@ class CapturedSteps:
             moved = buffer.lend(cache)
             parts = {n: moved if part is cache else part for n, part in parts.items()}
             cache = moved
-        key = _step_key(tokens, cache, source)
+        key = _step_key(cache, source)
         replay = buffer.replays.get(key)
         if replay is None:
             replay = self._record(model, buffer, tokens, with_parts(state, parts), parts)
@@ -388,11 +387,11 @@ class CapturedSteps:
             buffer.fill(replay.tokens, replay.parts, tokens, parts)
             replay.start()
         state.consume()
-        rows, count = tokens.shape
+        rows = tokens.size(0)
         after: Parts = {name: tensor[:rows].clone() for name, tensor in replay.left.items()}
         for name, part in parts.items():
             if isinstance(part, KeyValueCache | TokensRead):
-                after[name] = part.advance(count)
+                after[name] = part.advance(1)
             elif isinstance(part, SourceMemory):
                 after[name] = part
         return replay.scores[:rows].clone(), with_parts(state, after)
@@ -410,10 +409,10 @@ class CapturedSteps:
         """Where the state lies or may be put; None where nothing is recorded of its shape yet."""
         sharing = 1 if source is None else source.sharing
         counted = _only(parts, TokensRead) if cache is None else cache
-        room = _room(model.config.max_length, counted, tokens.size(1))
+        room = _room(model.config.max_length, counted)
         if room is None or tokens.size(0) % sharing:
             return None
-        key = _step_key(tokens, cache, source)
+        key = _step_key(cache, source)
         current = next((buffer for buffer in self.buffers if buffer.holds(cache)), None)
         if current is not None and (current.room < room or current.lines % sharing):
             current = None  # it has to move
@@ -472,10 +471,10 @@ class CapturedSteps:
         Raises:
             CannotReplay: it does not give what the model's own step gives.
         """
-        rows, count = tokens.shape
+        rows = tokens.size(0)
         expected, _ = model.step(tokens, with_parts(state, _unused(parts)))
-        fixed = buffer.fixed(parts, count)
-        fixed_tokens = tokens.new_zeros(buffer.lines, count)
+        fixed = buffer.fixed(parts)
+        fixed_tokens = tokens.new_zeros(buffer.lines, 1)
         buffer.fill(fixed_tokens, fixed, tokens, parts)
 
         def run() -> tuple[Tensor, Tensors]:
@@ -505,7 +504,7 @@ def _plain(model: Any, tokens: Tensor) -> bool:
     return (
         tokens.dtype == torch.int64
         and tokens.numel() > 0
-        and tokens.size(1) <= FEW
+        and tokens.size(1) == 1  # several are read as ever
         and not model.training
         and not torch.is_grad_enabled()
         and not captured_or_gated()
@@ -513,7 +512,7 @@ def _plain(model: Any, tokens: Tensor) -> bool:
     )
 
 
-def _room(most: int | None, counted: KeyValueCache | TokensRead | None, count: int) -> int | None:
+def _room(most: int | None, counted: KeyValueCache | TokensRead | None) -> int | None:
     """Positions that a state needs, those of a cache rounded up; None where the model has not so
     many.
 
@@ -522,12 +521,10 @@ def _room(most: int | None, counted: KeyValueCache | TokensRead | None, count: i
     if counted is None:
         return 0
     room = (
-        _rounded(counted.longest + count, ROOM)
-        if isinstance(counted, KeyValueCache)
-        else sys.maxsize
+        _rounded(counted.longest + 1, ROOM) if isinstance(counted, KeyValueCache) else sys.maxsize
     )
     room = room if most is None else min(room, most)
-    return room if count < room and counted.longest + count <= room else None
+    return room if max(1, counted.longest) < room else None
 
 
 def _kind(parts: Parts, tokens: Tensor) -> Any:
@@ -543,10 +540,10 @@ def _kind(parts: Parts, tokens: Tensor) -> Any:
     return tuple(kind)
 
 
-def _step_key(tokens: Tensor, cache: KeyValueCache | None, source: SourceMemory | None) -> Any:
+def _step_key(cache: KeyValueCache | None, source: SourceMemory | None) -> Any:
     """What steps have in common that have one recording."""
     source_key = None if source is None else (_rounded(source.keys.size(3), ROOM), source.sharing)
-    return tokens.size(1), cache is not None and cache.origin is not None, source_key
+    return cache is not None and cache.origin is not None, source_key
 
 
 def _left(fixed: Parts, after: Parts, room: int) -> Tensors:

@@ -8,8 +8,8 @@ from typing import Any
 
 from regard import habit_names
 from regard.decoding.beam import Beam
-from regard.decoding.loop import Speculative, TokenMethod
-from regard.decoding.option_types import LOOKUP, NAMES, OPTION_TYPES, check, schema
+from regard.decoding.loop import TokenMethod
+from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema
 from regard.decoding.settings import (
     FORMULA,
     METHOD_OPTIONS,
@@ -58,14 +58,15 @@ WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("stop_strings", "begin_suppress_tokens"), ([],)),
     "watermarking_config": (),
 }
-# Fields that do not change tokens: how they are computed, what is returned beside them, and how far
-# a draft looks, which changes the speed alone.
+# Fields that do not change tokens: how they are computed, what is returned beside them, and drafts,
+# which change the speed alone.
 IGNORED = {
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size"),
     *("transformers_version", "compile_config", "disable_compile", "low_memory"),
     *("continuous_batching_config", "assistant_confidence_threshold"),
     *("num_assistant_tokens", "num_assistant_tokens_schedule"),
-    *("max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size"),
+    *("assistant_lookbehind", "target_lookbehind"),
     *("pad_token_id", "transformers.js_config"),
 }
 IGNORED_PREFIXES = ("output_", "return_", "_")
@@ -180,8 +181,6 @@ def _of_one_method(values: Any) -> Any:
 
 def _with_own_eos(method: Any, model: Generator) -> Any:
     """The method with `eos` None, if it equals the model's own."""
-    if isinstance(method, Speculative):
-        return replace(method, method=_with_own_eos(method.method, model))
     same = method.eos is not None and method.eos == eos_tokens(None, model)
     return replace(method, eos=None) if same else method
 
@@ -232,8 +231,6 @@ def from_config(values: Mapping[str, Any]) -> Any:
     if method == "greedy" and (count := fields.get("num_return_sequences", 1)) != 1:
         names = "`num_return_sequences` (`n_best`, `samples`)"
         raise ConfigError(f"{names} must be 1 for greedy search, but is {shown(count)}.")
-    if method == "beam" and fields.pop(LOOKUP, None) is not None:
-        _warn({LOOKUP}, "beam search has no draft")
     for other, ours in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
         if other in fields and ours in fields:
             if fields[other] not in NEUTRAL.get(other, ()):
@@ -246,10 +243,7 @@ def from_config(values: Mapping[str, Any]) -> Any:
     supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
     unknown = fields.keys() - OPTION_TYPES.keys() - WITHOUT_EFFECT.keys() - IGNORED
     _warn({name for name in unknown - {*MODEL_FIELDS} if not name.startswith(IGNORED_PREFIXES)})
-    relevant = _relevant(supported, method)
-    if LOOKUP in fields:
-        return build("speculative", relevant | {"do_sample": sample})
-    return build(method, relevant)
+    return build(method, _relevant(supported, method))
 
 
 def with_options(method: Method, /, **named: Any) -> Any:
@@ -269,18 +263,14 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])
     named_alone = method_of(**named)  # raises the errors of the names and values themselves
-    sampling, beam, draft = (
-        any(name in named for name in names) for names in METHOD_OPTIONS.values()
-    )
+    sampling, beam = (any(name in named for name in names) for names in METHOD_OPTIONS.values())
     if sampling:
         dropped |= {*ONLY_BEAMS}
         values["do_sample"] = True
     elif beam:
-        dropped |= {*ONLY_SAMPLING, LOOKUP}
+        dropped |= {*ONLY_SAMPLING}
         size = method.size if isinstance(method, Beam) else named_alone.size
         values |= {"do_sample": False, "num_beams": size}
-    elif draft and values.get("num_beams", 1) > 1:
-        dropped |= {*ONLY_BEAMS, "num_return_sequences"}
     if "max_tokens" in named:
         dropped |= {*RELATIVE, "max_length"}
     if "max_length_a" in named:

@@ -19,8 +19,6 @@ MAX_SEQUENCES = 10_000  # in parallel for one source: beams, samples
 MIN_TEMPERATURE = 1e-30  # a log-probability divided by it is a finite float32
 MAX_EXPONENT = 30.0  # length^30 is a finite float64 for every possible length
 
-LOOKUP = "prompt_lookup_num_tokens"  # speculative decoding
-
 # our name -> the name in generation_config.json
 NAMES = {
     "beams": "num_beams",
@@ -37,7 +35,6 @@ NAMES = {
     "seed": "seed",
     "max_length_a": "max_length_a",
     "max_length_b": "max_length_b",
-    LOOKUP: LOOKUP,
     "eos": "eos_token_id",
 }
 OUR_NAMES = {theirs: ours for ours, theirs in NAMES.items()}
@@ -75,7 +72,6 @@ OPTION_TYPES: dict[str, Any] = {
     "top_k": Count,
     "top_p": Probability,
     "seed": Seed,
-    LOOKUP: Count,
     "eos_token_id": Token | Tokens,
     "bad_words_ids": list[Annotated[Tokens, Field(min_length=1)]],
     "suppress_tokens": Tokens,

@@ -239,15 +239,14 @@ class Draw:
         self.limit = int(limits.max()) if seeds else 0
         self.uniform = torch.zeros(len(seeds), 0, dtype=torch.float64)
 
-    def numbers(self, rows: Tensor, count: int | Tensor) -> Tensor:
+    def numbers(self, rows: Tensor, count: int) -> Tensor:
         """The uniform numbers (B,) float64, in [0, 1), for the next tokens.
 
         Args:
             rows: (B,) the sequences' indices in the batch.
-            count: how many tokens were generated before: one number, or (B,) of each sequence its
-                own.
+            count: how many tokens were generated before.
         """
-        self._draw(1 + (int(count.max()) if isinstance(count, Tensor) else count))
+        self._draw(1 + count)
         self.uniform = self.uniform.to(rows.device)
         return self.uniform[rows, count]
 
@@ -260,7 +259,7 @@ class Draw:
         new = [torch.rand(more, generator=g, dtype=torch.float64) for g in self.generators]
         self.uniform = torch.cat([self.uniform, torch.stack(new).to(self.uniform.device)], 1)
 
-    def __call__(self, scores: Tensor, rows: Tensor, count: int | Tensor) -> Tensor:
+    def __call__(self, scores: Tensor, rows: Tensor, count: int) -> Tensor:
         """Tokens (B,) for scores (B, V); rows, count: see `numbers`.
 
         A sequence for which no token is allowed gets any token.

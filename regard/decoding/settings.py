@@ -37,7 +37,7 @@ from regard.decoding.length_penalty import (
     RelativeLimit,
     TotalLimit,
 )
-from regard.decoding.option_types import LOOKUP, MAX_TOKENS, NAMES, OUR_NAMES, check
+from regard.decoding.option_types import MAX_TOKENS, NAMES, OUR_NAMES, check
 from regard.errors import ConfigError
 from regard.lazy import entry
 from regard.suggest import nearest
@@ -46,7 +46,6 @@ Stored = dict[str, Any]  # options under the names of generation_config.json
 METHOD_OPTIONS = {
     "sampling": ("temperature", "top_k", "top_p", "samples", "seed"),
     "beam": ("beams", "n_best", "early_stopping"),
-    "speculative": (LOOKUP,),
 }
 OWNERS = {name: method for method, names in METHOD_OPTIONS.items() for name in names}
 
@@ -109,8 +108,6 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
         ConfigError: a name is for another method, or two limits are given.
     """
     allowed = {"greedy": (), **METHOD_OPTIONS}.get(method, tuple(OWNERS))
-    if method == "speculative":  # greedy search or sampling
-        allowed = (*allowed, *METHOD_OPTIONS["sampling"])
     for name in named:
         if name in OWNERS and name not in allowed:
             chosen_by = (f"`{n}` to {method}" for n in named if OWNERS.get(n) == method)
@@ -124,7 +121,7 @@ def _check_names(named: Mapping[str, Any], method: str) -> None:
 def _method_of(named: Mapping[str, Any]) -> str:
     """The first method to which one of these names belongs."""
     owners = {OWNERS[name] for name in named if name in OWNERS}
-    return next((m for m in ("speculative", "sampling", "beam") if m in owners), "greedy")
+    return next((m for m in METHOD_OPTIONS if m in owners), "greedy")
 
 
 class Settings:
@@ -136,10 +133,6 @@ class Settings:
     def take(self, name: str, default: Any) -> Any:
         """The value, or `default`; the method checks it."""
         return self._values.pop(name, default)
-
-    def has(self, *names: str) -> bool:
-        """Whether one of them is given."""
-        return any(name in self._values for name in names)
 
     def common(self) -> Stored:
         """The fields that greedy search, beam search and sampling share."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard.data.batches import Sequences
-from regard.decoding.loop import IncrementalMethod, TokenMethod, Watcher
+from regard.decoding.loop import TokenMethod, Watcher
 from regard.decoding.steps import Hypotheses, Hypothesis, Method
 from regard.errors import ConfigError, shown
 from regard.models.protocols import Generator
@@ -29,14 +29,14 @@ class Streaming:
     Args:
         model: what decodes.
         source: sources to answer or prompts to continue; None: one empty prompt.
-        method: greedy search or sampling, speculative or not.
+        method: greedy search or sampling.
 
     Raises:
         ConfigError: the method may replace tokens until the end, as beam search does.
     """
 
     def __init__(self, model: Generator, source: Sequences | None, method: Method):
-        if not isinstance(method, IncrementalMethod):
+        if not isinstance(method, TokenMethod):
             raise ConfigError(
                 f"{type(method).__name__} is not streamed: decode greedily or sample."
             )
@@ -290,7 +290,7 @@ def stopped_hypothesis(
 def method_with_stops(method: Any, tokenizer: Tokenizer, stops: tuple[str, ...]) -> Any:
     """A method whose sequences end with a stop sequence, so that nothing is generated after it.
 
-    Beam search and a draft generate the whole text, which `text_until_stop` cuts.
+    Beam search generates the whole text, which `text_until_stop` cuts.
     """
     if not stops or not isinstance(method, TokenMethod):
         return method

@@ -21,7 +21,6 @@ from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_
 from regard.data.readers import Numbered
 from regard.decoding import RelativeLimit
 from regard.decoding.filters import TreeVocabulary, WellFormedTree
-from regard.decoding.loop import Speculative
 from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError, TextError
 from regard.metrics import Score, Scores
@@ -333,11 +332,6 @@ class SequenceParser(text_to_text.TextToText):
 
     def _constrained(self, method: Any, words: int) -> Any:
         """The method for trees of so many words; its limit allows at least the shortest one."""
-        if isinstance(method, Speculative):
-            raise ConfigError(
-                "`prompt_lookup_num_tokens` does not apply to trees: a draft does not know which "
-                "brackets are open. Leave it out."
-            )
         constraint = WellFormedTree(self.trees.vocabulary, words, self.most_open)
         token_limit = method.max_tokens
         if isinstance(token_limit, int):

@@ -13,15 +13,10 @@ from regard.decoding import (
     Beam,
     ForcedEnd,
     Greedy,
-    MinLength,
-    MinTokens,
-    NoRepeatNGram,
     Power,
     RelativeLimit,
     Renormalize,
-    RepetitionPenalty,
     Sampling,
-    Speculative,
     Streaming,
     Suppress,
     TopK,
@@ -82,27 +77,6 @@ def test_greedy_and_sampling_stop_at_any_of_the_ends(gpt2, seed):
             flat = [tokens for several in wanted for tokens, _ in several]
             assert [written.get(row, []) for row in range(len(flat))] == flat
             assert streaming.results == found
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_draft_changes_neither_ends_nor_constraints(gpt2, seed):
-    draw = random.Random(seed)
-    prompts = batch(sources(4, 24, seed=seed))
-    for _ in range(2):
-        ends = tuple(draw.sample(range(24), 4))
-        filters = (
-            (),
-            (MinTokens(3), NoRepeatNGram(2), RepetitionPenalty(1.4)),
-            (MinLength(7), BadWords(((5,), (6, 7)))),
-            (Suppress((3, 9)), ForcedEnd((ends[0],)), Renormalize()),
-        )
-        for some in filters:
-            for plain in (
-                Greedy(filters=some, max_tokens=draw.choice([1, 9, TotalLimit(11)]), eos=ends),
-                Sampling(some, 2, seed, max_tokens=9, eos=ends),
-            ):
-                found = generate(gpt2, prompts, Speculative(plain, 3))
-                assert pairs(found) == pairs(generate(gpt2, prompts, plain)), (plain, ends)
 
 
 # --------------------------------------------------------------------- compiled searches

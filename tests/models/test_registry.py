@@ -430,7 +430,6 @@ def test_a_state_that_was_used_raises_an_error(model):
     for use in (
         lambda: model.step(target[:, :1], state),
         lambda: state.select(torch.arange(3)),
-        lambda: state.rewind(1),
         state.copy,
     ):
         with pytest.raises(RegardError, match="was consumed by an earlier step"):

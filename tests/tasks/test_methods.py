@@ -240,7 +240,6 @@ DRAWN: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"forced_bos_token_id": 9}),
     ({"max_tokens": 3, "min_tokens": 3}, {"forced_eos_token_id": 9}),
     ({"beams": 2, "suppress_tokens": ["T"]}, {"renormalize_logits": True}),
-    (BEAMS, {"prompt_lookup_num_tokens": 2}),
     ({}, {"too_long": "skip"}),
     ({}, {"stop": ""}),
     ({}, {"window": True}),

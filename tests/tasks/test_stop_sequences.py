@@ -21,7 +21,6 @@ METHODS = [
     {},
     {"temperature": 1.0, "samples": 3},
     {"beams": 3, "n_best": 2},
-    {"prompt_lookup_num_tokens": 4},
 ]
 
 
