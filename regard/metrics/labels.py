@@ -162,13 +162,18 @@ class MacroF1(_Confusion):
         return self._score("macro-F1", value / len(labels), f"labels:{len(labels)}")
 
 
+NO_RELATION = {"Other", "no_relation"}  # labels of pairs without one of the relations
+
+
 class RelationF1(_Confusion):
     """The mean of the F1 of relations but `Other`: the official score of SemEval-2010 task 8.
 
     Both directions of a relation, such as Cause-Effect(e1,e2) and Cause-Effect(e2,e1), count
     together; a prediction with the wrong one is wrong. The mean is over the relations that occur
-    among the targets (Hendrickx et al. 2010, section 4).
+    among the targets (Hendrickx et al. 2010, section 4). `no_relation` is `Other`.
     """
+
+    score_name = "relation-f1"
 
     def result(self) -> Score:
         """Between 0 and 1; 0 where every target is `Other`.
@@ -177,11 +182,29 @@ class RelationF1(_Confusion):
             RegardError: nothing was added.
         """
         check_any(self.count, "Relation F1")
-        right, predicted, targets = map(_without_direction, self._sums())
-        relations = sorted(targets.keys() - {"Other"})
-        total = math.fsum(_f1(right[name], predicted[name], targets[name]) for name in relations)
-        value = total / max(1, len(relations))
-        return self._score("relation-f1", value, f"relations:{len(relations)}")
+        counts = [_without_direction(sums) for sums in self._sums()]
+        relations = sorted(counts[2].keys() - NO_RELATION)
+        return self._score(
+            self.score_name, self._f1_of(relations, counts), f"relations:{len(relations)}"
+        )
+
+    def _f1_of(self, relations: list[str], counts: list[Counter[str]]) -> float:
+        """The mean over the relations; counts: of right predictions, predictions and targets."""
+        each = (_f1(*(sums[name] for sums in counts)) for name in relations)
+        return math.fsum(each) / max(1, len(relations))
+
+
+class MicroRelationF1(RelationF1):
+    """The F1 of all relations but `no_relation` together: the official score of TACRED (Zhang et
+    al. 2017, "Position-aware Attention and Supervised Data Improve Slot Filling").
+    """
+
+    score_name = "relation-micro-f1"
+
+    def _f1_of(self, relations: list[str], counts: list[Counter[str]]) -> float:
+        return _f1(
+            *(sum(n for name, n in sums.items() if name not in NO_RELATION) for sums in counts)
+        )
 
 
 def _without_direction(counts: Counter[Hashable]) -> Counter[str]:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from regard.data import RowReader, Sequences
 from regard.data.encoder_inputs import InputFormat, Texts
-from regard.data.files import ending, lines
-from regard.data.readers import Numbered
-from regard.errors import TextError
+from regard.data.files import LONGEST_TEXT, ending, lines
+from regard.data.readers import Numbered, json_value
+from regard.errors import DataError, TextError
 from regard.layers.task_heads import HEAD_INIT, ClassificationHead, every_token, init_weights
 from regard.models.conversions import with_vocabulary
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -33,13 +33,15 @@ from regard.tasks.sections import differing
 from regard.tasks.task import Predicts
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
+from regard.text.trees import UNESCAPED
 
 # how a text has its spans, and the tokens that the model reads
 TOKENS = {"<e1>": "[E1]", "</e1>": "[/E1]", "<e2>": "[E2]", "</e2>": "[/E2]"}
-MARK = re.compile("</?e[12]>")
 OPENING = ("[E1]", "[E2]")
+MARK = re.compile("</?e[12]>")
+METRICS = ("relation-f1", "relation-micro-f1", "accuracy")
+Item = str | tuple[Any, ...] | Mapping[str, Any]  # a text with its spans
 EXAMPLE = "<e1>Rain</e1> caused the <e2>flood</e2>"
-DROPOUT = 0.1
 
 
 def _semeval(path: str) -> Numbered:
@@ -53,16 +55,33 @@ def _semeval(path: str) -> Numbered:
             text = ""
 
 
+def _tacred(path: str) -> Numbered:
+    """The examples of TACRED, a list of objects: words, and the first and last of both spans."""
+    content = "".join(lines(path, LONGEST_TEXT))
+    for number, example in enumerate(json_value(content, path), 1):
+        try:
+            words = [UNESCAPED.get(word, word) for word in example["token"]]
+            for part, mark in (("subj", "e1"), ("obj", "e2")):
+                first, last = example[f"{part}_start"], example[f"{part}_end"]
+                words[first] = f"<{mark}>{words[first]}"
+                words[last] += f"</{mark}>"
+            yield number, {"text": " ".join(words), "label": example["relation"]}
+        except (KeyError, IndexError, TypeError) as error:
+            raise DataError(path, None, f"example {number} is none of TACRED: {error!r}") from None
+
+
 def _examples(source: Any) -> RowReader | None:
-    """The examples of a file of SemEval, whose name ends in .txt; None: it is another source."""
+    """The examples of a file of SemEval (.txt) or of TACRED (.json); None: it is another source."""
     path = str(source) if isinstance(source, str | Path) else ""
+    if ending(path) == ".json" and next(lines(path, LONGEST_TEXT), "").startswith("["):
+        return RowReader(path, partial(_tacred, path))
     return RowReader(path, partial(_semeval, path)) if ending(path) == ".txt" else None
 
 
 class RelationData(classification.LabelledData):
-    """[data]: the files of SemEval-2010 task 8 (.txt), or tables: a text, the spans [start, end] of
-    its head and its tail in characters, and the relation; or a text with <e1></e1> and <e2></e2>
-    around them, and the relation.
+    """[data]: the files of SemEval-2010 task 8 (.txt) or of TACRED (.json), or tables: a text, the
+    spans [start, end] of its head and its tail in characters, and the relation; or a text with
+    <e1></e1> and <e2></e2> around them, and the relation.
     """
 
     input_names = ("text", "head", "tail")
@@ -89,8 +108,7 @@ class RelationRecipe(classification.OneTargetRecipe):
 
 def relation_head(encoder: Encoder, outputs: int) -> nn.Module:
     """A new head over the states of both opening markers."""
-    width = 2 * encoder.config.d_model
-    head = ClassificationHead(width, outputs, pooling=every_token, dropout=DROPOUT)
+    head = ClassificationHead(2 * encoder.config.d_model, outputs, pooling=every_token, dropout=0.1)
     return init_weights(head, HEAD_INIT)
 
 
@@ -148,20 +166,14 @@ class RelationExtraction(classification.TextClassifier):
     new_head = staticmethod(relation_head)
     file_ending = "jsonl"
     input_columns = MappingProxyType({"text": str, "head": list, "tail": list})
-    predict: Predicts[
-        str | tuple[Any, ...] | Mapping[str, Any], str, classification.LabelPrediction
-    ]
+    predict: Predicts[Item, str, classification.LabelPrediction]
     example_input = EXAMPLE
     format_type = MarkedFormat
-    scoring = classification.TextMetrics(
-        name, ("relation-f1", "accuracy", "macro-f1", "matthews"), ("relation-f1", "accuracy")
-    )
+    scoring = classification.TextMetrics(name, METRICS, METRICS)
     Recipe = RelationRecipe
 
     @classmethod
-    def prepared(
-        cls, model: EncoderWithHeads, tokenizer: Tokenizer
-    ) -> tuple[EncoderWithHeads, Tokenizer]:
+    def prepared(cls, model: EncoderWithHeads, tokenizer: Tokenizer) -> tuple[Any, Tokenizer]:
         """The tokenizer with tokens for the markers, and the model with embeddings for them."""
         tokenizer = tokenizer.with_special_tokens([*TOKENS.values()])
         return with_vocabulary(model, tokenizer.vocab_size), tokenizer
@@ -170,8 +182,7 @@ class RelationExtraction(classification.TextClassifier):
     def problems(cls, recipe: Any) -> Iterator[tuple[str, str]]:
         """Options without effect, or without what they need."""
         yield from super().problems(recipe)
-        why = "is of pairs of texts"
-        yield from differing(recipe.objective, "objective", ("both_orders",), why)
+        yield from differing(recipe.objective, "objective", ("both_orders",), "is of two texts")
         if dict(recipe.model).get("lora") is not None:
             yield "model.lora", "would freeze the new tokens of the markers. Leave it out."
 
@@ -216,7 +227,5 @@ def _marked(item: Any, index: int) -> str:
     at = [text.find(mark) for mark in TOKENS]
     if sorted(MARK.findall(text)) != sorted(TOKENS) or at[0] > at[1] or at[2] > at[3]:
         problem = "must have one <e1></e1> and one <e2></e2>, around its two spans."
-        raise TextError(
-            index, problem, f"Write for example {EXAMPLE!r}, or give text, head and tail."
-        )
+        raise TextError(index, problem, f"Write {EXAMPLE!r}, or give text, head and tail.")
     return text

@@ -14,13 +14,14 @@ TEXTS = (
     ["the cat sat", "", "a mat of the cat"],
     ["a cat sat", "the dog ran", "a mat of the cat"],
 )
+RELATIONS = (["R(e1,e2)", "Other", "R(e2,e1)"], ["R(e1,e2)", "R(e1,e2)", "Other"])
 TREES = ["(S (NP (D a) (N b)) (V c))", "(S (NP (D a)) (VP (N b) (V c)))"]
 ROWS = {
     "bracket-f1": (read_trees(" ".join(TREES)), read_trees(" ".join(TREES[::-1]))),
     "entity-f1": ([["B-X", "O"], ["O"], ["I-X"]], [["B-X", "I-X"], ["B-Y"], ["I-X"]]),
     "squad": (["x y", "x", "z"], [["x"], ["x", "y"], ["y z", "w"]]),
     "squad2": (["x y", "", "z"], [["x"], [], ["y z", "w"]]),
-    "relation-f1": (["R(e1,e2)", "Other", "R(e2,e1)"], ["R(e1,e2)", "R(e1,e2)", "Other"]),
+    **dict.fromkeys(("relation-f1", "relation-micro-f1"), RELATIONS),
     **dict.fromkeys(("accuracy", "f1", "macro-f1", "matthews"), LABELS),
     **dict.fromkeys(("pearson", "spearman"), NUMBERS),
     **dict.fromkeys(("bleu", "chrf", "rouge"), TEXTS),

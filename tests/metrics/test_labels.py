@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
-from regard.metrics import F1, Accuracy, MacroF1, Matthews, RelationF1
+from regard.metrics import F1, Accuracy, MacroF1, Matthews, MicroRelationF1, RelationF1
 
 pairs = st.lists(st.tuples(*[st.sampled_from(["no", "yes", "maybe"])] * 2), min_size=1)
 
@@ -65,3 +65,10 @@ def test_relation_f1_is_the_official_score_of_semeval_2010_task_8(rows):
             scores.append(2 * precision * recall / (precision + recall) if correct else 0)
     expected = sum(scores) / len(scores) if scores else 0
     assert fed(RelationF1(), found, wanted).value == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([*RELATIONS, "no_relation"])] * 2), min_size=1))
+def test_relation_micro_f1_is_the_official_score_of_tacred(rows):
+    found, wanted = map(list, zip(*rows, strict=True))
+    expected = f1_score(wanted, found, labels=RELATIONS, average="micro", zero_division=0)
+    assert fed(MicroRelationF1(), found, wanted).value == pytest.approx(expected, abs=1e-12)

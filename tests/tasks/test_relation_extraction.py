@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import regard
 from regard.errors import DataError, TextError
@@ -16,12 +15,14 @@ from regard.tasks.relation_extraction import RelationData
 MARKED = "The <e1>storm</e1> caused the <e2>flood</e2>."
 SPANS = {"text": "The storm caused the flood.", "head": [4, 9], "tail": [21, 26]}
 CAUSE = "Cause-Effect(e1,e2)"
+TACRED = {"token": ["The", "storm", "caused", "the", "flood", "-RRB-"], "relation": CAUSE}
+TACRED |= {"subj_start": 0, "subj_end": 1, "obj_start": 4, "obj_end": 4}
 RECIPE = """
 task = "relation-extraction"
 [data]
 train = "train.TXT"
 valid = "rows.jsonl"
-test = "test.txt"
+test = "test.json"
 columns = ["text", "head", "tail", "label"]
 max_length = 24
 [tokenizer]
@@ -39,7 +40,7 @@ optimizer.learning_rate = 0.01
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Trained on SemEval's form, validated on spans in characters."""
+    """Trained on SemEval's form, validated on spans in characters, tested on TACRED's form."""
     folder = tmp_path_factory.mktemp("relation")
     pairs = [("storm", "flood"), ("plant", "seed"), ("car", "engine")]
     verbs = {"caused": "Cause-Effect(e1,e2)", "came from": "Cause-Effect(e2,e1)", "saw": "Other"}
@@ -49,19 +50,18 @@ def run(tmp_path_factory):
     ]
     (folder / "train.TXT").write_text("".join(examples))
     (folder / "rows.jsonl").write_text(json.dumps(SPANS | {"label": CAUSE}) + "\n")
-    (folder / "test.txt").write_text(examples[0])
+    (folder / "test.json").write_text(json.dumps([TACRED]))
     (folder / "recipe.toml").write_text(RECIPE)
     return regard.train(folder / "recipe.toml", out=folder / "run", progress=False)
 
 
 def test_all_forms_of_a_text_are_one_input_and_a_folder_gives_the_same(run, tmp_path):
-    scores = regard.evaluate(run.folder, run.folder.parent / "test.txt")
+    scores = regard.evaluate(run.folder, run.folder.parent / "test.json")
     assert scores["relation-f1"] == run.scores["relation-f1"] == 1
-    task = run.model
-    task.save(tmp_path / "saved")
+    run.model.save(tmp_path / "saved")
     row = (SPANS["text"], SPANS["head"], SPANS["tail"])
     body = Predict.model_validate({"texts": [MARKED, [*row], SPANS]})
-    for model in (task, regard.load(tmp_path / "saved")):
+    for model in (run.model, regard.load(tmp_path / "saved")):
         expected = model.predict(MARKED, return_proba=True)
         assert expected.label == model.predict(row) == CAUSE
         for found in model.predict(body.items(), return_proba=True):
@@ -73,12 +73,10 @@ def test_scores_are_those_of_the_states_at_both_opening_markers(run):
     (item,) = task.input_format.encode(task.checked([MARKED]))
     names = [task.tokenizer.token(number) for number in item.ids]
     assert names[1:5] == ["The", "[E1]", "storm", "[/E1]"]
-    task.module.eval()
     with torch.no_grad():
         hidden = task.module.encoder.encode(task.input_format.batch([item]))[0]
         joined = torch.cat([hidden[names.index("[E1]")], hidden[names.index("[E2]")]])
-        head = task.module.heads["relation"].output
-        expected = F.linear(joined, head.weight, head.bias)
+        expected = task.module.heads["relation"].output(joined)
         torch.testing.assert_close(task.text_scores(task.encoded([MARKED], "error"))[0], expected)
 
 
@@ -115,5 +113,7 @@ def test_a_row_without_spans_is_named(run, tmp_path, row, message):
 
 
 def test_a_tokenizer_learns_from_texts_without_their_markers(run):
-    data = RelationData(train=run.folder.parent / "train.TXT")
+    data = RelationData(train=run.folder.parent / "train.TXT", test=run.folder.parent / "test.json")
     assert next(data.texts()) == "The storm caused the flood."
+    marked = [row["text"] for row in data.records("test")]
+    assert marked == ["<e1>The storm</e1> caused the <e2>flood</e2> )"]
