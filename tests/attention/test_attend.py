@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
-from regard.attention.attend import PLAIN, attend
+from regard.attention.attend import PLAIN, Dot, attend
 from regard.attention.capture import CapturePoint, listening
 from regard.attention.masks import padding
 from regard.ops import KeyMask
@@ -140,6 +140,27 @@ def test_the_fused_kernel_runs_unless_the_weights_are_needed(monkeypatch):
     assert len(fused) == 2
 
 
+@pytest.mark.parametrize("score, scale", [(Dot(), 0.5), (PLAIN, 1.0), (Dot(0.1), 0.1)])
+def test_the_scale_of_a_score_acts_with_and_without_capture(score, scale):
+    q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    expected = formula(q, k, k, scale=scale).float()
+    torch.testing.assert_close(attend(q, k, k, score=score), expected)
+    torch.testing.assert_close(with_capture(attend, q, k, k, score=score), expected)
+
+
+def test_the_gradients_of_attend_pass_gradcheck():
+    query, key, value, bias = (
+        torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 1, 3, 3), (2, 1, 4, 3), (2, 1, 4, 2), (2, 1, 3, 4))
+    )
+    allowed = KeyMask(torch.rand(2, 1, 3, 4) < 0.6)
+    explicit = lambda q, k, v, b: with_capture(attend, q, k, v, mask=allowed, bias=b)  # noqa: E731
+    fused = lambda q, k, v, b: attend(q, k, v, mask=allowed, bias=b)  # noqa: E731
+    assert torch.autograd.gradcheck(explicit, (query, key, value, bias))
+    assert torch.autograd.gradcheck(fused, (query, key, value, bias))
+    assert torch.autograd.gradgradcheck(explicit, (query, key, value, bias))
+
+
 def test_a_seed_repeats_dropout_with_and_without_capture():
     x = torch.randn(2, 2, 6, 4, requires_grad=True)
     results = []
@@ -177,3 +198,14 @@ def test_the_softmax_of_16_bit_scores_is_computed_in_float32(dtype):
     judge = scores.double().softmax(-1)
     assert weights.dtype == dtype
     torch.testing.assert_close(weights.double(), judge.to(dtype).double(), rtol=0.01, atol=0)
+
+
+# ---- capture points ---------------------------------------------------------------------------
+
+
+def test_captured_weights_equal_the_formula(recorder):
+    x = torch.randn(2, 2, 5, 4)
+    grid = torch.ones(5, 5).tril().bool()
+    attend(x, x, x, mask=KeyMask(grid), capture=CapturePoint("decoder"))
+    scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
+    torch.testing.assert_close(recorder.taken[0], scores.softmax(-1))

@@ -1,10 +1,15 @@
-"""Scores of attention: padding has no weight, and gradients are exact."""
+"""Scores, windows and selections against their formulas and enumerations, in float64."""
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
+from drawn_numbers import TOP, key_of, number_of
 
+from regard import ops
 from regard.attention.attend import (
     COSINE,
     PLAIN,
@@ -15,7 +20,21 @@ from regard.attention.attend import (
     Location,
     attend,
 )
+from regard.attention.cache import SourceMemory
+from regard.attention.capture import CapturePoint
 from regard.attention.masks import padding
+from regard.attention.selection import (
+    AttentionFormStep,
+    FormProgress,
+    GlobalWindow,
+    Hard,
+    HardInEvaluation,
+    MonotonicWindow,
+    PredictiveWindow,
+    Soft,
+    normalized,
+)
+from regard.data.batches import Sequences
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -27,6 +46,31 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 # ---- scores -----------------------------------------------------------------------------------
 
 
+def formula(name: str, score, query, key, position):
+    """One score from one query and one key, number by number."""
+    pairs = zip(query.tolist(), key.tolist(), strict=True)
+    product = sum(q * k for q, k in pairs)
+    if name == "scaled-dot":
+        return product / math.sqrt(len(query))
+    if name == "general":
+        return float(query @ score.key.weight @ key)
+    if name == "additive":
+        inner = score.query.weight @ query + score.key.weight @ key + score.key.bias
+        return float(score.weigh.weight[0] @ inner.tanh())
+    if name == "plain":
+        return product
+    if name == "location":
+        row = score.weigh.weight[position].tolist()
+        return sum(w * q for w, q in zip(row, query.tolist(), strict=True))
+    cosine = product / math.sqrt(sum(q * q for q in query.tolist()))
+    cosine /= math.sqrt(sum(k * k for k in key.tolist()))
+    if name == "cosine":
+        return cosine
+    weights, (bias,) = score.strength.weight[0].tolist(), score.strength.bias.tolist()
+    inner = sum(w * q for w, q in zip(weights, query.tolist(), strict=True)) + bias
+    return math.log1p(math.exp(inner)) * cosine
+
+
 SCORES = {
     "plain": lambda: PLAIN,
     "scaled-dot": lambda: SCALED,
@@ -36,6 +80,17 @@ SCORES = {
     "cosine": lambda: COSINE,
     "content-based": lambda: ContentBased(4).double(),
 }
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_scores_equal_their_formulas(name):
+    torch.manual_seed(1)
+    score, query, memory = SCORES[name](), normal(2, 3, 4), normal(2, 5, 4, seed=1)
+    found = score(query, score.prepare(memory)).detach()
+    for b, t, s in itertools.product(range(2), range(3), range(5)):
+        assert float(found[b, t, s]) == pytest.approx(
+            formula(name, score, query[b, t], memory[b, s], s)
+        )
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -69,3 +124,171 @@ def test_the_cosine_of_a_zero_is_zero_and_has_finite_gradients():
     assert not scores.any()
     scores.sum().backward()
     assert query.grad.isfinite().all()
+
+
+# ---- windows ----------------------------------------------------------------------------------
+
+
+def seen(centre: float, half_width: int, length: int) -> list[int]:
+    return [s for s in range(length) if centre - half_width <= s <= centre + half_width]
+
+
+@pytest.mark.parametrize("half_width", [1, 2, 10])
+def test_monotonic_windows_equal_their_enumeration(half_width):
+    """Short sources, steps beyond the end, an empty source; padding is in no window."""
+    window = MonotonicWindow(half_width)
+    lengths = torch.tensor([7, 3, 1, 0])
+    for t in range(9):
+        query, steps = torch.zeros(4, 5), torch.full((4,), t)
+        view = window(query, steps, lengths, 8)
+        assert view.factor is None
+        for row, length in enumerate(lengths.tolist()):
+            centre = min(t, length - 1)
+            expected = seen(centre, half_width, length)
+            assert view.allowed[row].nonzero()[:, 0].tolist() == expected
+            assert expected or not length  # a source that has a word always has one in the window
+
+
+@pytest.mark.parametrize("half_width", [1, 2, 10])
+def test_predictive_windows_equal_their_formula(half_width):
+    torch.manual_seed(2)
+    window = PredictiveWindow(5, half_width).double()
+    torch.nn.init.normal_(window.outer.weight, std=3.0)
+    query, lengths = normal(6, 4, 5), torch.tensor([7, 3, 1, 0, 5, 8])[:, None]
+    with torch.no_grad():
+        view = window(query, torch.zeros(6, 4, dtype=torch.long), lengths, 8)
+    for row, t in itertools.product(range(6), range(4)):
+        length = int(lengths[row])
+        inner = torch.tanh(window.inner.weight @ query[row, t])
+        centre = length / (1 + math.exp(-(window.outer.weight[0] @ inner).item()))
+        assert float(view.centre[row, t]) == pytest.approx(centre)
+        assert view.allowed[row, t].nonzero()[:, 0].tolist() == seen(centre, half_width, length)
+        for s in range(8):
+            gaussian = math.exp(-((s - centre) ** 2) / (2 * (half_width / 2) ** 2))
+            assert float(view.factor[row, t, s]) == pytest.approx(gaussian)
+
+
+def looks(window, selection, hidden, memory, lengths, score=PLAIN, keys=None):
+    """Contexts of several steps (T, R, D), and the loop."""
+    form = AttentionFormStep(window, selection)
+    source = SourceMemory(score.prepare(memory)[:, None, None], memory[:, None, None], lengths)
+    keys = torch.arange(hidden.size(1)) if keys is None else keys
+    loop = form(source, FormProgress.start(keys), score, CapturePoint("cross"))
+    return torch.stack([loop(step) for step in hidden]), loop
+
+
+@pytest.mark.parametrize("kind", ["global", "local-m", "local-p"])
+def test_contexts_through_windows_equal_a_softmax_over_their_positions(kind):
+    torch.manual_seed(3)
+    windows = {
+        "global": GlobalWindow(),
+        "local-m": MonotonicWindow(1),
+        "local-p": PredictiveWindow(4, 2).double(),
+    }
+    window, lengths = windows[kind], torch.tensor([6, 2, 0])
+    hidden, memory = normal(5, 3, 4).detach(), normal(3, 7, 4, seed=1).detach()
+    found, loop = looks(window, Soft(), hidden, memory, lengths)
+    assert loop.progress.steps.tolist() == [5, 5, 5] and loop.extras() == {}
+    for t, row in itertools.product(range(5), range(3)):
+        length, factor, positions = int(lengths[row]), [1.0] * 7, range(int(lengths[row]))
+        if kind == "local-m":
+            positions = seen(min(t, length - 1), 1, length)
+        if kind == "local-p":
+            inner = torch.tanh(window.inner.weight @ hidden[t, row])
+            centre = length * torch.sigmoid(window.outer.weight[0] @ inner).item()
+            positions = seen(centre, 2, length)
+            factor = [math.exp(-((s - centre) ** 2) / 2) for s in range(7)]
+        expected = torch.zeros(4, dtype=torch.float64)
+        total = sum(math.exp(float(hidden[t, row] @ memory[row, s])) for s in positions)
+        for s in positions:
+            weight = math.exp(float(hidden[t, row] @ memory[row, s])) / total * factor[s]
+            expected = expected + weight * memory[row, s]
+        torch.testing.assert_close(found[t, row], expected)
+
+
+# ---- selections -------------------------------------------------------------------------------
+
+
+def test_draws_follow_the_weights_exactly():
+    """Numbers on a fine grid: each index is drawn as often as its share of the grid says."""
+    weights = torch.tensor([0.0, 0.125, 0.5, 0.0, 0.375, 0.0], dtype=torch.float64)
+    grid = (torch.arange(800, dtype=torch.float64) + 0.5) / 800
+    index = ops.weighted_index(weights.expand(800, -1), grid)
+    assert torch.bincount(index, minlength=6).tolist() == [0, 100, 400, 0, 300, 0]
+    ends = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
+    assert ops.weighted_index(weights.expand(2, -1), ends).tolist() == [1, 4]
+    wider = torch.nn.functional.pad(weights, (0, 5))
+    assert torch.equal(ops.weighted_index(wider.expand(800, -1), grid), index)
+    assert torch.equal(ops.weighted_index(weights.expand(800, -1) * 7, grid), index)
+
+
+def test_random_numbers_are_those_of_splitmix64():
+    seeds, numbers = torch.tensor([0, 5, -3]), torch.tensor([1, 2, 70000])
+    found = ops.uniform(seeds, numbers)
+    expected = [number_of(s % TOP, n) for s, n in zip([0, 5, -3], [1, 2, 70000], strict=True)]
+    assert found.tolist() == expected
+    many = ops.uniform(torch.arange(4000), torch.ones(4000, dtype=torch.long))
+    assert abs(float(many.mean()) - 0.5) < 0.02 and abs(float(many.var()) - 1 / 12) < 0.005
+    assert 0 <= float(many.min()) and float(many.max()) < 1
+
+
+@pytest.mark.parametrize("seed", [None, 0, 12])
+def test_keys_depend_on_the_tokens_of_a_sequence_alone(seed):
+    rows = [[5, 6, 7], [7, 6, 5], [5], []]
+    batch, selection = Sequences.of(rows, pad=0), Hard(seed).eval()
+    found = [int(key) % TOP for key in selection.keys(batch)]
+    assert found == [key_of(row, seed) for row in rows] and len(set(found)) == 4
+    noise = Sequences(torch.cat([batch.ids, torch.full((4, 2), 9)], 1), batch.lengths)
+    assert torch.equal(selection.keys(noise), selection.keys(batch))
+
+
+def test_hard_attention_in_use_takes_the_largest_weight_or_draws_by_the_seed():
+    weights = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    keys, steps = torch.tensor([11, 12, 13]), torch.tensor([0, 4, 2])
+    found = HardInEvaluation().eval()(weights, keys, steps).weights
+    assert found.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    drawn = []
+    for step in range(400):
+        chosen = HardInEvaluation(3).eval()(weights, keys, torch.full((3,), step)).weights
+        number = number_of(11, step + 1)
+        expected = 0 if number < 0.1 else 1 if number < 0.7 else 2
+        assert chosen.tolist() == [[float(n == expected) for n in range(3)], [1, 0, 0], [0, 0, 0]]
+        drawn.append(expected)
+    assert abs(drawn.count(1) / 400 - 0.6) < 0.08
+
+
+def test_hard_attention_in_training_gives_log_probabilities_and_entropies():
+    torch.manual_seed(5)
+    raw = torch.rand(300, 4, dtype=torch.float64)
+    raw[:, 3] = 0.0
+    raw[7] = 0.0
+    raw.requires_grad_()
+    keys = torch.arange(300)
+    found = Hard(expected_share=0.5).train()(raw, keys, torch.zeros_like(keys))
+    probs = (raw / raw.sum(1, keepdim=True)).detach()
+    drawn = torch.tensor([number_of(row, 0) >= 0.5 for row in range(300)])
+    drawn[7] = False
+    assert 100 < int(drawn.sum()) < 200
+    for row in range(300):
+        if row == 7:
+            assert not found.weights[row].any() and found.log_probs[row] == 0
+        elif drawn[row]:
+            (at,) = found.weights[row].nonzero()[:, 0].tolist()
+            torch.testing.assert_close(found.log_probs[row], probs[row, at].log())
+        else:
+            torch.testing.assert_close(found.weights[row], probs[row])
+            assert found.log_probs[row] == 0
+    entropy = -torch.where(probs > 0, probs * probs.log(), 0.0).sum(1).nan_to_num(0.0)
+    torch.testing.assert_close(found.entropy, entropy)
+    (found.log_probs.sum() + found.entropy.sum()).backward()
+    assert raw.grad.isfinite().all()
+
+
+def test_hard_expected_attention_is_soft_in_training_and_hard_in_use():
+    weights, keys = torch.tensor([[0.2, 0.4, 0.2]]), torch.tensor([1])
+    selection = HardInEvaluation().train()
+    torch.testing.assert_close(
+        selection(weights, keys, keys).weights, torch.tensor([[0.25, 0.5, 0.25]])
+    )
+    assert selection.eval()(weights, keys, keys).weights.tolist() == [[0, 1, 0]]
+    assert normalized(torch.zeros(1, 3)).tolist() == [[0, 0, 0]]

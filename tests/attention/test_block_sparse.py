@@ -111,6 +111,56 @@ def test_the_work_grows_with_the_length_and_not_with_its_square():
     assert pairs[1] < 2.1 * pairs[0] and pairs[2] < 2.1 * pairs[1]
 
 
+def test_random_blocks_are_of_their_kind_and_repeat_with_the_seed():
+    counts = torch.tensor([40, 12, 8])
+    plan = random_plan(counts, 4, 3, seed=2)
+    assert plan.shape == (3, 4, 40, 3)
+    assert torch.equal(plan, random_plan(counts, 4, 3, seed=2))
+    assert not torch.equal(plan, random_plan(counts, 4, 3, seed=3))
+    for row, count in enumerate(counts.tolist()):
+        alone = random_plan(counts[row : row + 1], 4, 3, seed=2)
+        assert torch.equal(alone[0], plan[row, :, :count])
+        for block in range(count):
+            for head in range(4):
+                chosen = [one for one in plan[row, head, block].tolist() if one >= 0]
+                free = {*range(1, count - 1)} - {block - 1, block, block + 1}
+                wanted = 0 if block in (0, count - 1) else min(3, len(free))
+                assert len(chosen) == len({*chosen} & free) == wanted
+    assert (plan[1, :, 12:] == -1).all()
+    # Uniform: every block that may be drawn is, about as often as another.
+    many = torch.cat([random_plan(torch.tensor([10]), 300, 2, seed=s)[0, :, 4] for s in range(9)])
+    often = torch.bincount(many.flatten(), minlength=10)
+    assert often[[0, 3, 4, 5, 9]].sum() == 0
+    chance = often[[1, 2, 6, 7, 8]] / often.sum()
+    assert (chance - 0.2).abs().max() < 0.03
+
+
+def test_a_dilated_window_is_the_one_written_by_hand():
+    grid = window(4, 2, step=2).grid(6, 6)[0, 0].int().tolist()
+    assert grid == [
+        [1, 0, 1, 0, 0, 0],
+        [0, 1, 0, 1, 0, 0],
+        [1, 0, 1, 0, 1, 0],
+        [0, 1, 0, 1, 0, 1],
+        [1, 0, 1, 0, 1, 0],
+        [0, 1, 0, 1, 0, 1],
+    ]
+    with pytest.raises(ValueError, match="`step` must be at least 1"):
+        window(4, step=0)
+
+
+def test_masks_of_blocks_are_those_written_by_hand():
+    lengths = torch.tensor([8, 4])
+    plan = torch.tensor([[-1], [2], [-1], [-1]])[None, None]
+    found = (global_blocks(2, lengths) | random_blocks(2, plan)).grid(8, 8, sequences=2)
+    every, ends = [[1] * 8] * 2, [[1, 1, 0, 0, 0, 0, 1, 1]] * 2
+    first = [*every, *[[1, 1, 0, 0, 1, 1, 1, 1]] * 2, *ends, *every]
+    second = [*every, *every, *[[1, 1, 1, 1, 0, 0, 0, 0]] * 4]
+    assert found[:, 0].int().tolist() == [first, second]
+    near = block_window(2, 0, 1).grid(6, 6)[0, 0].int().tolist()
+    assert near == [[1, 1, 1, 1, 0, 0]] * 2 + [[0, 0, 1, 1, 1, 1]] * 2 + [[0, 0, 0, 0, 1, 1]] * 2
+
+
 def test_other_scores_and_biases_take_the_dense_grid():
     length, size, lengths = 17, 4, torch.tensor([17, 9, 3])
     allowed = pattern("bigbird", length, size, lengths)
@@ -121,3 +171,10 @@ def test_other_scores_and_biases_take_the_dense_grid():
     for options in (dict(bias=bias), dict(score=lambda q, k: (q @ k.mT).tanh())):
         found = attend(query, key, value, mask=mask, **options)
         torch.testing.assert_close(found, attend(query, key, value, mask=grid, **options))
+
+
+def test_keep_at_gives_the_elements_of_the_dense_mask():
+    drop, shape = Drop(11, 20_000), torch.Size((6, 13))
+    rows, columns = torch.arange(6)[:, None], torch.tensor([0, 3, 4, 12, 7])
+    found = ops.keep_at(rows, columns, 13, drop)
+    assert torch.equal(found, ops.keep_mask(shape, drop)[:, columns])

@@ -1,4 +1,4 @@
-"""An encoder reads the dependency trees of its texts."""
+"""Positions in dependency trees, against walks through drawn trees."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import random
 import pytest
 import torch
 
+from regard.attention.relative import DependencyRelations
 from regard.data.batches import Sequences
-from regard.data.dependency_trees import with_trees
+from regard.data.dependency_trees import (
+    ancestors,
+    depths,
+    tree_distances,
+    trees_of,
+    with_trees,
+)
 from regard.errors import RegardError
+from regard.layers.positions import DependencyPositions, sinusoid
 from regard.models.bert import Bert, BertConfig
+
+K, CLIP = 4, 3
 
 
 def drawn(seed: int) -> tuple[Sequences, list[list[int | None]], list[list[int]]]:
@@ -26,6 +36,56 @@ def drawn(seed: int) -> tuple[Sequences, list[list[int | None]], list[list[int]]
         words.append([None, *(number for part in parts for number in part), None])
     batch = Sequences.of([[chance.randint(3, 19) for _ in one] for one in words], 0)
     return with_trees(batch, words, heads), words, heads
+
+
+def way_up(word: int, tree: list[int]) -> list[int]:
+    """A word and all that govern it, up to the root."""
+    way = [word]
+    while tree[way[-1]] != way[-1]:
+        way.append(tree[way[-1]])
+    return way
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_depths_and_distances_equal_those_of_walks(seed):
+    batch, words, heads = drawn(seed)
+    governed = ancestors(*trees_of(batch))
+    depth, distance = depths(governed), tree_distances(trees_of(batch)[0], governed)
+    for row, (numbers, tree) in enumerate(zip(words, heads, strict=True)):
+        # special tokens are further words that depend on the root
+        (root,) = [word for word, head in enumerate(tree) if word == head]
+        whole = [*tree, root, root]
+        named = [len(tree), *numbers[1:-1], len(tree) + 1]
+        for i, one in enumerate(named):
+            assert depth[row, i] == len(way_up(one, whole)) - 1
+            for j, other in enumerate(named):
+                ways = way_up(one, whole), way_up(other, whole)
+                if one in ways[1] or other in ways[0]:
+                    expected = len(ways[0]) - len(ways[1])
+                else:
+                    sign = 1 if i > j else -1
+                    expected = sign * (len(ways[0]) + len(ways[1]) - 2)
+                assert distance[row, i, j] == expected
+
+
+def test_absolute_positions_equal_their_formula():
+    batch, *_ = drawn(1)
+    table = DependencyPositions(8)
+    depth = depths(ancestors(*trees_of(batch)))
+    for row in range(3):
+        for t in range(int(batch.lengths[row])):
+            both = torch.cat([sinusoid(torch.tensor(t), 8), sinusoid(depth[row, t], 8)])
+            expected = torch.tanh(table.combined.weight @ both + table.combined.bias)
+            torch.testing.assert_close(table.of(batch)[row, t], expected)
+    found = batch.unpadded().pad(table.of(batch.unpadded()))
+    torch.testing.assert_close(found[batch.keep], table.of(batch)[batch.keep])
+
+
+def test_relations_are_those_of_shaw_at_distances_in_the_tree():
+    batch, *_ = drawn(2)
+    (relation,) = DependencyRelations(1, K, CLIP).of(batch)
+    distance = tree_distances(trees_of(batch)[0], ancestors(*trees_of(batch)))
+    assert torch.equal(relation.rows, distance.clamp(-CLIP, CLIP) + CLIP)
 
 
 @pytest.mark.parametrize("positions", ["dependency-absolute", "dependency-relative"])

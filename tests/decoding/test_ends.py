@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from decoding_mocks import Recurrent, batch, sources
+from decoding_mocks import MarkovLM, Recurrent, batch, sources
 
 from regard import ops
 from regard.decoding import (
@@ -77,6 +77,31 @@ def test_greedy_and_sampling_stop_at_any_of_the_ends(gpt2, seed):
             flat = [tokens for several in wanted for tokens, _ in several]
             assert [written.get(row, []) for row in range(len(flat))] == flat
             assert streaming.results == found
+
+
+def test_a_beam_of_all_ends_is_exact_on_a_chain():
+    """Every sequence up to the first of two ends, or to the limit, by enumeration."""
+    torch.manual_seed(0)
+    tables = torch.rand(1, 5, 5).softmax(-1)
+    model, ends = MarkovLM(tables, eos=None), (2, 4)
+    found = []
+
+    def walk(tokens, last, total):
+        for token in range(5):
+            log_prob = total + float(tables[0, last, token].double().log())
+            if token in ends:
+                found.append((log_prob, tokens, True))
+            elif len(tokens) == 3:
+                found.append((log_prob, [*tokens, token], False))
+            else:
+                walk([*tokens, token], token, log_prob)
+
+    walk([], 1, 0.0)
+    wanted = sorted(found, key=lambda one: -one[0])[:6]
+    beam = Beam(100, 6, Power(0.0), "never", max_tokens=4, eos=ends)
+    (best,) = beam.run(model, None)
+    assert [(one.tokens, one.finished) for one in best] == [one[1:] for one in wanted]
+    assert [one.log_prob for one in best] == pytest.approx([one[0] for one in wanted])
 
 
 # --------------------------------------------------------------------- compiled searches
@@ -152,6 +177,9 @@ def test_the_compiled_search_equals_the_search_step_by_step(quantized, monkeypat
             greedy = Greedy(beam.length_penalty, beam.filters, beam.max_tokens, beam.eos)
             assert pairs(greedy.run(model, source)) == pairs(wanted)
     assert sum(one is not None for one in done) > 100
+
+
+# ------------------------------------------------------------------------------ options
 
 
 # ---------------------------------------------------------------------- the command line

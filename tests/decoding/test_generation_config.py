@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 
 import pytest
 import torch
@@ -9,9 +10,17 @@ import torch
 from regard.checkpoints.model_folder import read_model
 from regard.data.batches import Sequences
 from regard.decoding import (
+    Beam,
+    Greedy,
+    Sampling,
+    Speculative,
+    TopK,
+    TotalLimit,
     generate,
     load,
     load_from_model_config,
+    save,
+    with_options,
 )
 from regard.decoding.generation_config import (
     IGNORED,
@@ -52,6 +61,14 @@ def pair(request, tmp_path_factory):
     theirs, folder = request.param().eval(), tmp_path_factory.mktemp("model")
     theirs.save_pretrained(folder)
     return theirs, read_model(folder).eval(), folder
+
+
+@pytest.fixture(scope="module")
+def our_gpt2(tmp_path_factory):
+    torch.manual_seed(3)
+    folder = tmp_path_factory.mktemp("gpt2")
+    gpt2().save_pretrained(folder)
+    return read_model(folder).eval()
 
 
 def written(folder, values):
@@ -140,6 +157,32 @@ def test_random_files_give_the_tokens_of_transformers(pair):
     assert compared > 10
 
 
+def test_max_length_counts_the_prompt(pair, tmp_path):
+    """`max_length` counts the prompt of a decoder, and only the first token of an answer."""
+    theirs, ours, _ = pair
+    answers = theirs.config.is_encoder_decoder
+    source = Sequences.of([[5, 6, 7, 8]], 0)
+    method = load(written(tmp_path, {"max_length": 6, "eos_token_id": []}), ours)
+    assert method == Greedy(max_tokens=TotalLimit(6), eos=())
+    assert len(generate(ours, source, method)[0][0].tokens) == (5 if answers else 2)
+    assert len(generate(ours, source, with_options(method, max_tokens=4))[0][0].tokens) == 4
+    with pytest.warns(UserWarning, match="max_length.*`max_new_tokens` is there too, and wins"):
+        method = load(written(tmp_path, {"max_length": 6, "max_new_tokens": 3}), ours)
+    assert method.max_tokens == 3
+    short = load(written(tmp_path, {"max_length": 4}), ours)
+    if answers:
+        generate(ours, source, short)
+    else:
+        with pytest.raises(ConfigError, match=r"has 4 tokens, which `max_length` 4 counts"):
+            generate(ours, source, short)
+
+
+def test_sampling_without_top_k_takes_the_best_50_as_transformers_does(tmp_path):
+    assert load(written(tmp_path, {"do_sample": True})) == Sampling((TopK(50),))
+    assert load(written(tmp_path, {"do_sample": True, "top_k": 0})) == Sampling()
+    assert with_options(Greedy(), samples=1) == Sampling()  # a user's own word
+
+
 # ------------------------------------------------------------------------------ all fields
 
 
@@ -148,6 +191,34 @@ def test_every_field_of_transformers_is_supported_or_warned_about_or_ignored():
     known = {*OPTION_TYPES, *WITHOUT_EFFECT, *IGNORED, *MODEL_FIELDS}
     assert {name for name in fields - known if not name.startswith(IGNORED_PREFIXES)} == set()
     assert not {*OPTION_TYPES} & {*WITHOUT_EFFECT} and not {*OPTION_TYPES} & IGNORED
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT)
+def test_an_unsupported_field_is_an_error_unless_it_has_no_effect(name, tmp_path):
+    with pytest.raises(ConfigError, match=rf"{FILE}: `{name}` is 0.37: there is no such option"):
+        load(written(tmp_path, {name: 0.37, "do_sample": True}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in (None, *WITHOUT_EFFECT[name]):
+            assert load(written(tmp_path, {name: value})) == Greedy()
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "method"),
+    [
+        ({"temperature": 0.7, "top_p": 0.9}, "temperature, top_p", Greedy()),
+        ({"do_sample": False, "temperature": 0.0, "top_k": 4}, "temperature, top_k", Greedy()),
+        ({"num_beams": 4, "top_k": 4, "min_p": 0.1}, "min_p, top_k", Beam(4)),
+        ({"a_field_of_tomorrow": 3}, "a_field_of_tomorrow", Greedy()),
+    ],
+)
+def test_fields_that_transformers_does_not_read_are_named(values, names, method, tmp_path):
+    with pytest.warns(UserWarning, match=f"{FILE} asks for under {names}: "):
+        assert load(written(tmp_path, values)) == method
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        neutral = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "num_return_sequences": 1}
+        assert load(written(tmp_path, neutral | {"repetition_penalty": 1.0})) == Greedy()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -233,3 +304,27 @@ def test_drawn_fields_give_the_tokens_of_transformers_or_an_error_that_names_the
             assert [*row[: len(one.tokens)]] == one.tokens, values
             assert not any(row[len(one.tokens) :]), values
     assert min(outcomes.values()) > 20
+
+
+# ------------------------------------------------------------------------------------ ends
+
+
+def test_eos_of_a_file_overrides_that_of_the_model(our_gpt2, tmp_path):
+    source = Sequences.of([[5, 6, 7], [9]], 0)
+    free = generate(our_gpt2, source, max_tokens=8, eos=[])
+    ends = [free[0][0].tokens[3], free[1][0].tokens[2]]
+    method = load(written(tmp_path, {"eos_token_id": ends, "max_new_tokens": 8}), our_gpt2)
+    for one, all_of_it in zip(generate(our_gpt2, source, method), free, strict=True):
+        tokens = all_of_it[0].tokens
+        assert one[0].tokens == tokens[: min(tokens.index(e) for e in ends if e in tokens)]
+        assert one[0].finished
+    save(method, tmp_path, ids={"eos_token_id": 2, "pad_token_id": 0})
+    assert json.loads((tmp_path / FILE).read_text())["eos_token_id"] == ends
+    assert load(tmp_path, our_gpt2) == method
+    assert load(written(tmp_path, {"eos_token_id": 2}), our_gpt2) == Greedy()  # its own
+    assert load(written(tmp_path, {"eos_token_id": 2})) == Greedy(eos=(2,))
+    for other in (Beam(3, eos=(5, 6)), Sampling(eos=()), Speculative(Greedy(eos=(7,)))):
+        save(other, tmp_path)
+        assert load(tmp_path, our_gpt2) == other
+    assert with_options(Beam(3, eos=(5, 6)), max_tokens=3) == Beam(3, eos=(5, 6), max_tokens=3)
+    assert with_options(Greedy(eos=(5, 6)), beams=3) == Beam(3, eos=(5, 6))

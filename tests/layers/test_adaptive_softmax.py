@@ -1,11 +1,13 @@
-"""Adaptive softmax and input against torch's own."""
+"""Adaptive softmax and input against torch's own, and against the formula in float64."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from regard import ops
 from regard.layers.softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 
 V, D = 23, 8
@@ -34,6 +36,56 @@ def made(clusters: Clusters, *, tied: bool = True) -> tuple[AdaptiveEmbedding, A
         for parameter in [*embedding.parameters(), *head.parameters()]:
             nn.init.normal_(parameter)
     return embedding.double(), head.double()
+
+
+def naive(head: AdaptiveSoftmax, hidden: Tensor) -> Tensor:
+    """log p(w) of one position, word by word."""
+    clusters = head.clusters
+    weights = torch.cat([w for w in head.weights]) if clusters.divisor == 1 else None
+
+    def scores(n: int, words: range, more: bool) -> Tensor:
+        read = head.projections[n].T @ hidden if clusters.projects else hidden
+        if weights is not None:
+            rows = [weights[w] @ read + head.biases[0][w] for w in words]
+        else:
+            start = clusters.bounds[n]
+            rows = [head.weights[n][w - start] @ read + head.biases[n][w - start] for w in words]
+        for cluster in range(len(clusters.cutoffs) if more else 0):
+            rows.append(head.cluster_weight[cluster] @ read + head.cluster_bias[cluster])
+        return torch.stack(rows).log_softmax(0)
+
+    first = clusters.bounds[1]
+    chosen = scores(0, range(first), more=True)
+    said = [*chosen[:first]]
+    for n in range(1, len(clusters.sizes)):
+        inside = scores(n, range(clusters.bounds[n], clusters.bounds[n + 1]), more=False)
+        said += [chosen[first + n - 1] + one for one in inside]
+    return torch.stack(said)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("clusters", CASES, ids=str)
+def test_log_probabilities_and_losses_equal_the_formula(clusters, tied):
+    _, head = made(clusters, tied=tied)
+    hidden = torch.randn(V + 2, D, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([*range(V), -100, 3])  # every word once
+    expected = torch.stack([naive(head, one) for one in hidden])
+    torch.testing.assert_close(expected.exp().sum(-1), torch.ones(V + 2, dtype=torch.float64))
+    torch.testing.assert_close(head.logits(hidden), expected)
+    parameters = [hidden, *head.parameters()]
+    for smoothing in (0.0, 0.1):
+        total, count = head.loss(hidden, targets, smoothing)
+        wanted = F.cross_entropy(expected, targets, reduction="sum", label_smoothing=smoothing)
+        assert count == V + 1
+        torch.testing.assert_close(total, wanted)
+        grads = torch.autograd.grad(total, parameters, allow_unused=True)
+        for grad, other in zip(
+            grads, torch.autograd.grad(wanted, parameters, retain_graph=True), strict=True
+        ):
+            torch.testing.assert_close(grad, other)
+    assert head.loss(hidden, targets, count=V + 1)[1] == V + 1
+    with ops.reference():
+        torch.testing.assert_close(head.loss(hidden, targets, 0.1)[0], wanted)
 
 
 def test_adaptive_softmax_equals_torchs():

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from regard.layers.chart import Spans, best_trees, k_best_trees, max_margin_loss
+from regard.layers.chart import ChartHead, Spans, best_trees, k_best_trees, max_margin_loss
 
 Tree = frozenset  # of spans (start, stop)
 
@@ -130,6 +130,48 @@ def test_the_margin_equals_the_maximum_over_all_trees():
         values = [score(t, own) + distance(t) for t in labelled(length, 2)]
         expected = max(values) - score(tree, own)
         assert float(loss[row]) == pytest.approx(expected, abs=1e-12) and expected >= 0
+
+
+def test_gradients_of_head_and_margin_equal_finite_differences():
+    torch.manual_seed(0)
+    head = ChartHead(6, 3, d_inner=5).double().eval()
+    torch.nn.init.normal_(head.ends)
+    words = torch.randn(2, 4, 6, dtype=torch.float64, requires_grad=True)
+    gold = gold_chart([{(0, 4): 1, (0, 2): 3}, {(0, 2): 2}], 4)
+    spans = Spans.of(torch.tensor([4, 2]), 4)
+
+    def loss(words, *weights):
+        named = dict(zip(dict(head.named_parameters()), weights, strict=True))
+        called = lambda *a: torch.func.functional_call(head, named, a)  # noqa: E731
+        head.forward = head.span_scores
+        return max_margin_loss(called(words, spans), gold, spans)
+
+    assert torch.autograd.gradcheck(loss, (words, *head.parameters()))
+
+
+def test_span_scores_equal_the_formula_and_ignore_padding():
+    torch.manual_seed(1)
+    head = ChartHead(6, 3, d_inner=4).double().eval()
+    torch.nn.init.normal_(head.ends)
+    words = torch.randn(2, 4, 6, dtype=torch.float64)
+    spans = Spans.of(torch.tensor([4, 2]), 4)
+    scores = spans.chart(head.span_scores(words, spans), 4)
+    changed = words.clone()
+    changed[1, 2:] = 1e3
+    again = spans.chart(head.span_scores(changed, spans), 4)
+    for row, length in enumerate([4, 2]):
+        ends = head.ends
+        hidden = [ends[0], *words[row, :length], ends[1]]
+        for start, stop in itertools.combinations(range(length + 1), 2):
+            forward = hidden[stop][:3] - hidden[start][:3]
+            backward = hidden[stop + 1][3:] - hidden[start + 1][3:]
+            inner = head.inner.weight @ torch.cat([forward, backward]) + head.bias
+            inner = (inner - inner.mean()) / (inner.var(correction=0) + 1e-5).sqrt()
+            inner = (inner * head.norm.weight + head.norm.bias).relu()
+            expected = head.output.weight @ inner + head.output.bias
+            here = row, start, stop - start - 1
+            assert torch.allclose(scores[here], expected, atol=1e-12)
+            assert torch.equal(scores[here], again[here])
 
 
 def test_a_sentence_alone_has_the_tree_that_it_has_in_a_batch():

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard import ops
 from regard.layers.recurrent import CELLS, LSTM, BidirectionalStack, Stack
 from regard.state import Cells
 
@@ -75,6 +76,64 @@ def test_a_stack_and_its_gradients_equal_torch(kind):
         if layer.recurrent.bias is not None:
             bias = getattr(theirs, f"bias_hh_l{n}").grad
             torch.testing.assert_close(layer.recurrent.bias.grad, bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_steps_equal_the_whole_sequence(kind):
+    """A single step takes a path of its own, forward and backward."""
+    ours, _ = twins(kind)
+    x = torch.randn(3, 5, 5, dtype=torch.float64)
+    whole, end = ours(x)
+    state, hiddens = None, []
+    for step in x.split(1, 1):
+        hidden, state = ours(step, state)
+        hiddens.append(hidden)
+    torch.testing.assert_close(torch.cat(hiddens, 1), whole)
+    torch.testing.assert_close(state.tensors(), end.tensors())
+    weights = list(ours.parameters())
+    found = torch.autograd.grad(torch.cat(hiddens, 1).square().sum(), weights)
+    torch.testing.assert_close(found, torch.autograd.grad(whole.square().sum(), weights))
+
+
+def one_step(kind, x, hidden, cell, layer):
+    """The equations at the head of the module."""
+    inner = x @ layer.input.weight.T + layer.input.bias
+    recurrent = hidden @ layer.recurrent.weight.T
+    if kind == "rnn":
+        return torch.tanh(inner + recurrent), cell
+    if kind == "gru":
+        recurrent = recurrent + layer.recurrent.bias
+        (r, z, n), (ur, uz, un) = inner.chunk(3, 1), recurrent.chunk(3, 1)
+        step = (z + uz).sigmoid()
+        return (1 - step) * torch.tanh(n + (r + ur).sigmoid() * un) + step * hidden, cell
+    i, f, g, o = (inner + recurrent).chunk(4, 1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    return o.sigmoid() * cell.tanh(), cell
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recurrent_layer_equals_its_equations(kind):
+    torch.manual_seed(0)
+    layer = CELLS[kind](2, 3).double()
+    x = torch.randn(2, 4, 2, dtype=torch.float64)
+    hidden, cell = (torch.randn_like(part) for part in layer.empty(2, x))
+    found, end = layer(x, hidden, cell)
+    for at in range(4):
+        hidden, cell = one_step(kind, x[:, at], hidden, cell, layer)
+        torch.testing.assert_close(found[:, at], hidden)
+    torch.testing.assert_close(end, (hidden, cell))
+
+
+def test_the_lstm_step_equals_its_equations_and_passes_gradcheck():
+    torch.manual_seed(0)
+    gates, more = (torch.randn(2, 12, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    cell = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+    i, f, g, o = (gates + more).chunk(4, 1)
+    after = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    torch.testing.assert_close(
+        ops.lstm_step(gates, more, cell), (o.sigmoid() * after.tanh(), after)
+    )
+    assert torch.autograd.gradcheck(ops.lstm_step, (gates, more, cell))
 
 
 @pytest.mark.parametrize("kind", KINDS)

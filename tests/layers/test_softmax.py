@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from itertools import permutations
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard.layers.softmax as output
-from regard.layers.softmax import SampledSoftmax, Softmax
+from regard.layers.softmax import SampledSoftmax, Softmax, expected_counts, zipfian
 
 D, V, N = 6, 12, 9
 
@@ -64,6 +68,16 @@ def test_the_loss_without_targets_is_zero_with_zero_gradients(n):
     assert total.item() == 0.0 and count == 0
     for grad in torch.autograd.grad(total, [hidden, *head.parameters()]):
         assert (grad == 0).all()
+
+
+def test_a_tied_embedding_sums_both_gradients():
+    head, embedding, _, targets = case(9, bias=False, tied=True)
+    assert head.weight is embedding.weight
+    words = torch.randint(V, (9,))
+    total, _ = head.loss(embedding(words), targets, 0.1)
+    (ours,) = torch.autograd.grad(total, embedding.weight)
+    expected = judge(head, embedding(words), targets, 0.1)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, embedding.weight)[0])
 
 
 def test_extreme_logits_give_a_finite_loss():
@@ -176,6 +190,12 @@ def sampled_data() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(N, D), torch.randint(0, V, (N,))
 
 
+def test_probabilities_are_those_of_a_zipfian_text():
+    found = zipfian(V)
+    assert math.isclose(found.sum(), 1.0) and (np.diff(found) < 0).all()
+    assert math.isclose(found[0], math.log(2) / math.log(V + 1))
+
+
 def test_a_sample_of_all_words_gives_the_full_softmax_and_its_gradients():
     head, (hidden, targets) = sampled_head(V), sampled_data()
     results = []
@@ -188,6 +208,35 @@ def test_a_sample_of_all_words_gives_the_full_softmax_and_its_gradients():
         assert count == N
         results.append([loss.detach(), read.grad, head.weight.grad.clone(), head.bias.grad.clone()])
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_equals_its_formula_in_float64():
+    head, (hidden, targets) = sampled_head(5), sampled_data()
+    sampled = torch.tensor([0, 3, 4, 7, 11])
+    q = expected_counts(zipfian(V), 5)
+    scores = (hidden.double() @ head.weight.double().T + head.bias.double()).detach().numpy()
+    expected = 0.0
+    for row, target in enumerate(targets.tolist()):
+        corrected = scores[row] - np.log(q)
+        others = [corrected[k] for k in sampled.tolist() if k != target]
+        expected -= corrected[target] - np.logaddexp.reduce([corrected[target], *others])
+    found = head.sampled_loss(hidden, targets, sampled)
+    assert math.isclose(float(found.detach()), expected, rel_tol=1e-5)
+
+
+def test_expected_counts_are_near_those_of_all_samples_in_every_order():
+    """Words are drawn one after the other, and those drawn before are left out."""
+    p, samples = zipfian(7), 3
+    exact = np.zeros(7)
+    for drawn in permutations(range(7), samples):
+        chance, left = 1.0, 1.0
+        for word in drawn:
+            chance, left = chance * p[word] / left, left - p[word]
+        exact[list(drawn)] += chance
+    assert math.isclose(exact.sum(), samples)
+    found = expected_counts(p, samples)
+    assert math.isclose(found.sum(), samples, rel_tol=1e-9)
+    np.testing.assert_allclose(found, exact, atol=0.03)
 
 
 def test_a_seed_repeats_the_sample_and_targets_may_be_ignored():

@@ -1,14 +1,20 @@
-"""Heads and poolings: where they read, and which layers they choose."""
+"""Heads written out in float64: where they read, what they compute, which layers they choose."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from regard.data.batches import Sequences
+from regard.data.batches import IGNORE, Sequences
 from regard.errors import ConfigError
 from regard.layers.pooling import ScalarMix, choice_of
+from regard.layers.softmax import Softmax
 from regard.layers.task_heads import (
+    ClassificationHead,
+    DenseActivation,
+    MaskedLMHead,
+    Pooler,
     every_token,
     first_token,
     last_token,
@@ -39,7 +45,92 @@ def test_poolings_read_tokens_and_no_padding():
         torch.testing.assert_close(pooling(changed, rows), pooling(states, rows))
 
 
+def test_the_classification_head_equals_its_formula():
+    torch.manual_seed(1)
+    states, rows = hidden(), texts()
+    head = ClassificationHead(D, 3, pooling=first_token, inner=DenseActivation(D, "tanh"))
+    inner, output = head.inner.dense, head.output
+    wide = states.double()[:, 0] @ inner.weight.double().T + inner.bias.double()
+    expected = wide.tanh() @ output.weight.double().T + output.bias.double()
+    found = head(states, rows)
+    assert head.outputs == 3 and found.shape == (3, 3)
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+    pooler = Pooler(D)
+    pooler.inner.dense.load_state_dict(inner.state_dict())
+    torch.testing.assert_close(pooler(states, rows).double(), wide.tanh(), atol=1e-6, rtol=1e-6)
+    assert ClassificationHead(D, 2, pooling=every_token, bias=False)(states, rows).shape == (
+        3,
+        4,
+        2,
+    )
+    assert ClassificationHead(D, 2, pooling=last_token, bias=False).output.bias is None
+
+
+def test_dropout_is_before_each_matrix_and_only_in_training():
+    torch.manual_seed(1)
+    states, rows = torch.ones(400, 1, D), Sequences.of([[1]] * 400, 0)
+    head = ClassificationHead(
+        D, 2, pooling=first_token, inner=DenseActivation(D, "linear", 0.5), dropout=0.25
+    )
+    with torch.no_grad():
+        for layer in (head.inner.dense, head.output):
+            layer.weight.copy_(torch.eye(D)[: layer.out_features])
+            layer.bias.zero_()
+    out = head.train()(states, rows)
+    kept = out != 0
+    assert kept.float().mean().item() == pytest.approx(0.5 * 0.75, abs=0.05)
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 2 / 0.75), atol=1e-3, rtol=0)
+    assert torch.equal(head.eval()(states, rows), torch.ones(400, 2))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_masked_lm_head_equals_the_formula_of_bert(tied):
+    torch.manual_seed(2)
+    embedding = nn.Embedding(9, D)
+    softmax = Softmax(D, 9, tied=embedding if tied else None, bias=True)
+    head = MaskedLMHead(D, "gelu", 1e-12, softmax)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    states = hidden()
+    assert (head.softmax.weight is embedding.weight) == tied
+    dense = head.inner.dense
+    x = nn.functional.gelu(states.double() @ dense.weight.double().T + dense.bias.double())
+    x = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True, unbiased=False)
+    x = x * head.norm.weight.double() + head.norm.bias.double()
+    expected = x @ softmax.weight.double().T + softmax.bias.double()
+    torch.testing.assert_close(head(states, texts()).double(), expected, atol=1e-5, rtol=1e-5)
+
+    targets = torch.full((12,), IGNORE)
+    targets[[2, 7]] = torch.tensor([3, 8])
+    total, count = head.loss(states.flatten(0, 1), targets)
+    logs = expected.flatten(0, 1).log_softmax(-1)
+    assert count == 2
+    torch.testing.assert_close(total.double(), -(logs[2, 3] + logs[7, 8]), atol=1e-5, rtol=1e-5)
+    total, count = head.loss(states.flatten(0, 1), torch.full((12,), IGNORE))
+    assert count == 0 and total.item() == 0.0
+    total.backward()
+
+
 STATES = torch.randn(7, 2, 3, 4, generator=torch.Generator().manual_seed(0))  # embeddings, 6 layers
+FORMULAS = {
+    (0, "concat"): STATES[0],
+    (4, "sum"): STATES[4],
+    (-1, "concat"): STATES[6],
+    ((-7,), "concat"): STATES[0],
+    ((-4, -3, -2, -1), "concat"): torch.cat(list(STATES[3:]), -1),
+    ((-4, -3, -2, -1), "sum"): STATES[3:].sum(0),
+    (tuple(range(7)), "mean"): STATES.mean(0),
+    ((5, -1, 0, 5), "concat"): torch.cat([STATES[5], STATES[6], STATES[0], STATES[5]], -1),
+    ((0, -2, 3), (1.0, -1.0, 0.5)): STATES[0] - STATES[5] + 0.5 * STATES[3],
+}
+
+
+@pytest.mark.parametrize(("layers", "combine"), FORMULAS, ids=str)
+def test_a_layer_choice_equals_its_formula(layers, combine):
+    choice = choice_of(layers, combine)
+    torch.testing.assert_close(choice(iter(STATES)), FORMULAS[layers, combine])
+    assert choice.width(4) == FORMULAS[layers, combine].size(-1)
 
 
 def test_choosing_a_layer_computes_no_later_ones():

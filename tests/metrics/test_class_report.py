@@ -1,4 +1,4 @@
-"""Scores of each class and of sets of labels, beside scikit-learn."""
+"""Scores of each class and of sets of labels, beside scikit-learn and the formulas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from regard.metrics.score import (
     ClassReport,
     MultiLabelReport,
+    best_threshold,
+    calibration_error,
 )
 
 LABELS = ["no", "maybe", "yes", "never seen"]
@@ -32,6 +34,20 @@ def test_scores_of_each_class_are_those_of_scikit_learn():
     rows = [report.confusion.get(label, {}) for label in LABELS]
     assert np.array_equal([[row.get(label, 0) for label in LABELS] for row in rows], matrix)
     assert sum(one.predicted for one in report.classes) == len(targets)
+
+
+def test_calibration_error_is_the_formula():
+    probabilities, targets = drawn(500, 1)
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == targets
+    expected = 0.0
+    for low in range(15):
+        inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+        if inside.any():
+            gap = abs(right[inside].mean() - confidence[inside].mean())
+            expected += inside.mean() * gap
+    assert calibration_error(confidence, right) == pytest.approx(expected, abs=1e-12)
+    assert calibration_error(np.ones(4), np.ones(4, bool)) == 0.0
+    assert calibration_error(np.zeros(0), np.zeros(0, bool)) == 0.0
 
 
 SETS = ["old", "warm", "never", "always", "rare"]
@@ -60,3 +76,42 @@ def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
         )
         assert one.precision_recall_f1() == pytest.approx(theirs[:3], abs=1e-12)
     assert report.subset_accuracy == sklearn.metrics.accuracy_score(targets, found)
+
+
+def test_the_calibration_error_of_each_label_is_the_formula():
+    probabilities, targets = drawn_sets(300, 2, 9)
+    report = MultiLabelReport.of(probabilities, targets, SETS, 0.5)
+    for label, error in enumerate(report.calibration_errors):
+        expected = 0.0
+        for low in range(15):
+            shares = probabilities[:, label]
+            inside = (shares > low / 15) & (shares <= (low + 1) / 15)
+            if inside.any():
+                gap = targets[inside, label].mean() - shares[inside].mean()
+                expected += inside.mean() * abs(gap)
+        assert error == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_best_threshold_has_the_largest_micro_f1_of_all(seed, dtype):
+    probabilities, targets = drawn_sets(8, seed, 1)
+    probabilities = probabilities.astype(dtype)
+    tries = [*np.unique(probabilities).tolist(), 1.1]
+    values = [
+        MultiLabelReport.of(probabilities, targets, SETS, one).values()["micro-f1"] for one in tries
+    ]
+    best = best_threshold(probabilities, targets)
+    found = MultiLabelReport.of(probabilities, targets, SETS, best).values()["micro-f1"]
+    assert found == max(values)
+
+
+def test_the_best_threshold_without_any_target_is_a_half():
+    probabilities, targets = drawn_sets()
+    assert best_threshold(probabilities, np.zeros_like(targets)) == 0.5
+    assert best_threshold(np.zeros((0, 3)), np.zeros((0, 3), bool)) == 0.5
+    neighbours = np.array([[0.5, np.nextafter(np.float32(0.5), np.float32(1))]], np.float32)
+    best = best_threshold(neighbours, np.array([[False, True]]))
+    assert MultiLabelReport.of(
+        neighbours, np.array([[False, True]]), ["a", "b"], best
+    ).subset_accuracy

@@ -1,5 +1,6 @@
 """Pearson's and Spearman's correlation, fed in any portions, against scipy."""
 
+import math
 import warnings
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
+from regard.errors import RegardError
 from regard.metrics import Pearson, Spearman
 
 JUDGES = [(Pearson, pearsonr), (Spearman, spearmanr)]
@@ -31,3 +33,25 @@ def test_correlations_equal_those_of_scipy(metric, judge, rows, portion):
         warnings.simplefilter("ignore")  # of constant input
         expected = judge(found, wanted).statistic
     assert score.value == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_constant_values_have_an_undefined_correlation(metric):
+    score = fed(metric(), [0.1] * 7, [1, 2, 3, 4, 5, 6, 7], 2)
+    assert math.isnan(score.value)
+    assert score.signature == "count:7|undefined:constant predictions"
+    score = fed(metric(), [1], [2], 1)
+    assert score.signature == "count:1|undefined:constant predictions and targets"
+    assert "= nan count:1" in str(score)
+
+
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_invalid_arguments_of_correlations_raise_errors(metric):
+    metric = metric()
+    metric.add([], [])
+    with pytest.raises(RegardError, match="correlation of nothing"):
+        metric.result()
+    with pytest.raises(RegardError, match="1 predictions and 2 references"):
+        metric.add([1.0], [1.0, 2.0])
+    with pytest.raises(RegardError, match="`predictions` must be finite"):
+        metric.add([1.0, math.nan], [1.0, 2.0])

@@ -1,4 +1,4 @@
-"""Entropies and distances against scipy; which scores are better."""
+"""Perplexity, entropies and distances against float64 formulas; which scores are better."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy as scipy_entropy
 
 from regard.metrics import (
+    PerplexityMeter,
     Protocol,
     cross_entropy,
     entropy,
@@ -46,6 +48,52 @@ def test_entropies_and_divergences_equal_those_of_scipy(distributions, bits):
         for x, y in zip(p, q, strict=True)
     ]
     close(cross_entropy(p, q, bits=bits), naive)
+
+
+def test_entropies_and_divergences_equal_values_worked_by_hand():
+    half, sure = [0.5, 0.5], [1.0, 0.0]
+    assert entropy(half, bits=True) == 1 and entropy(sure) == 0
+    assert entropy(half).item() == pytest.approx(math.log(2))
+    assert cross_entropy(sure, half, bits=True) == 1
+    assert cross_entropy(half, sure) == math.inf == kl_divergence(half, sure)
+    assert kl_divergence(sure, half, bits=True) == 1 and kl_divergence(half, half) == 0
+    assert jensen_shannon(sure, [0.0, 1.0], bits=True) == 1
+    assert jensen_shannon(sure, sure) == 0
+
+
+def test_entropies_take_tensors_of_any_shape_and_type():
+    p = torch.rand(2, 3, 7).softmax(-1)
+    assert entropy(p.half()).shape == (2, 3) and entropy(p).dtype == torch.float64
+    assert kl_divergence(p, p[0, 0]).shape == (2, 3)  # one against many
+    assert (kl_divergence(p, p) == 0).all()
+
+
+def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
+    # "to be or" as six tokens of probability 1/4: 3 words, 8 characters
+    nats = 6 * math.log(4)
+    parts = [(nats / 3, 2, 1, 3), (2 * nats / 3, 4, 2, 5)]
+    found = {}
+    for column, unit in enumerate(["token", "word", "character"], 1):
+        meter = PerplexityMeter(Protocol(unit, "bpe-8000", window=512, stride=256))
+        for part in parts:
+            meter.add(part[0], part[column])
+        found[unit] = meter.result()
+    assert found["token"].value == pytest.approx(4)
+    assert found["word"].value == pytest.approx(16)
+    assert found["character"].value == pytest.approx(12 / 8)  # bits
+    assert str(found["word"]) == (
+        "perplexity = 16.00 unit:word|tok:bpe-8000|window:512|stride:256|count:3"
+    )
+    assert str(found["character"]).startswith("bits per character = 1.5000 unit:character|")
+
+
+@pytest.mark.parametrize("nats", [0.0, 1.5, 2e3, 1e300, math.inf, math.nan])
+def test_perplexity_is_the_exponential_of_the_mean_whatever_it_is(nats):
+    """NaN, of weights that diverged, stays NaN."""
+    meter = PerplexityMeter(Protocol("token", "words"))
+    meter.add(nats, 2)
+    with np.errstate(over="ignore"):
+        assert meter.result().value == pytest.approx(np.exp(nats / 2), nan_ok=True)
 
 
 HIGHER = (

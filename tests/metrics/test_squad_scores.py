@@ -1,8 +1,13 @@
-"""EM and F1 of published systems are those that the official scripts print."""
+"""Answers' EM and F1 against a naive judge written from the papers, and published scores."""
 
 import json
+import random
+import re
+import string
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from regard.metrics import SQuAD, SQuAD2
 
@@ -44,6 +49,50 @@ SCORES_2 = {
 }
 
 
+def naive_words(text):
+    letters = [letter for letter in text.lower() if letter not in set(string.punctuation)]
+    words = re.split(r"\b(?:the|an|a)\b", "".join(letters))
+    return " ".join(words).split()
+
+
+def naive_f1(found, wanted):
+    rest, shared = list(wanted), 0
+    for word in found:
+        if word in rest:
+            rest.remove(word)
+            shared += 1
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(found), shared / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def naive(prediction, answers, version):
+    """(EM, F1) of one question."""
+    found, wanted = naive_words(prediction), [naive_words(answer) for answer in answers]
+    if version == 2:
+        wanted = [words for words in wanted if words] or [[]]
+        if not found:
+            return float([] in wanted), float([] in wanted)
+    return float(any(found == words for words in wanted)), max(
+        naive_f1(found, words) for words in wanted
+    )
+
+
+def naive_best(rows, column):
+    """The best mean over all ways to cut a list without equal scores, and its last score."""
+    rows = sorted(rows)
+    tried = []
+    for cut in range(len(rows) + 1):
+        kept = sum(
+            row[2][column] if row[1] else float(not row[3]) for row in rows[:cut]
+        )  # answered as predicted
+        left = sum(not row[1] for row in rows[cut:])  # not answered
+        tried.append((100 * (kept + left) / len(rows), -cut))
+    value, cut = max(tried)
+    return value, rows[-cut - 1][0] if cut else 0.0
+
+
 def questions(path):
     return {
         question["id"]: [answer["text"] for answer in question["answers"]]
@@ -64,6 +113,9 @@ def test_published_systems_have_their_scores_of_version_1(shared, system):
     assert (score.exact, score.value) == pytest.approx(SCORES_1[system], abs=1e-9)
     rounded = (round(score.exact, 1), round(score.value, 1))
     assert rounded == PAPERS.get(system.split()[0], rounded)
+    judged = [naive(predictions[n], answers[n], 1) for n in answers if n in predictions]
+    exact, f1 = (100 * sum(column) / 10570 for column in zip(*judged, strict=True))
+    assert (score.exact, score.value) == pytest.approx((exact, f1), abs=1e-9)
     assert score.signature == "version:1.1|count:10570"
 
 
@@ -77,3 +129,61 @@ def test_published_systems_have_their_scores_of_version_2(shared, system):
     assert score.details == pytest.approx(SCORES_2[system], abs=1e-9)
     assert (score.exact, score.value) == (score.details["exact"], score.details["f1"])
     assert score.signature == "version:2.0|count:11873|has:5928|none:5945"
+
+
+texts = st.lists(
+    st.sampled_from(["The", "a", "U.S.", "us", "cat", "Cat!", "an", "…", "theatre", "-", "½ "]),
+    max_size=4,
+).map(" ".join)
+rows_of = {
+    1: st.lists(st.tuples(texts, st.lists(texts, min_size=1, max_size=3)), min_size=1),
+    2: st.lists(st.tuples(texts, st.lists(texts, max_size=3)), min_size=1),
+}
+
+
+@pytest.mark.parametrize("version, metric", [(1, SQuAD), (2, SQuAD2)])
+@given(data=st.data())
+def test_scores_of_any_answers_equal_those_of_a_naive_judge(version, metric, data):
+    rows = data.draw(rows_of[version])
+    metric = metric()
+    for at in range(0, len(rows), 3):
+        metric.add(*map(list, zip(*rows[at : at + 3], strict=True)))
+    judged = [naive(*row, version) for row in rows]
+    exact, f1 = (100 * sum(column) / len(rows) for column in zip(*judged, strict=True))
+    assert (metric.result().exact, metric.result().value) == pytest.approx((exact, f1), abs=1e-9)
+
+
+@given(rows=rows_of[2], threshold=st.sampled_from([-1.0, 0.3, 1.0]), seed=st.integers(0, 99))
+def test_the_best_threshold_for_no_answer_equals_that_of_a_naive_search(rows, threshold, seed):
+    predictions, answers = map(list, zip(*rows, strict=True))
+    scores = random.Random(seed).sample([at / 100 for at in range(-200, 200)], len(rows))
+    threshold = scores[0] if seed % 2 else threshold
+    metric = SQuAD2(threshold)
+    for at in range(0, len(rows), 3):
+        part = slice(at, at + 3)
+        metric.add(predictions[part], answers[part], scores[part])
+    score = metric.result()
+    judged = [naive(*row, 2) for row in rows]
+    for column, name in enumerate(("exact", "f1")):
+        values = [
+            float(not given) if na > threshold else row[column]
+            for row, given, na in zip(judged, answers, scores, strict=True)
+        ]
+        assert score.details[name] == pytest.approx(100 * sum(values) / len(rows), abs=1e-9)
+        table = [
+            (na, bool(given), row, bool(text))
+            for na, given, row, text in zip(scores, answers, judged, predictions, strict=True)
+        ]
+        best = score.details[f"best_{name}"], score.details[f"best_{name}_thresh"]
+        assert best == pytest.approx(naive_best(table, column), abs=1e-9)
+    assert f"version:2.0|threshold:{threshold:g}|count:{len(rows)}" in score.signature
+
+
+def test_an_answer_of_articles_only_has_f1_0_in_version_1_and_100_in_version_2():
+    """Version 1.1 sees no word in common; version 2.0 takes such an answer for none."""
+    metric = SQuAD()
+    metric.add(["A"], [["a"]])
+    assert (metric.result().exact, metric.result().value) == (100, 0)
+    metric = SQuAD2()
+    metric.add(["A"], [["a"]])
+    assert (metric.result().exact, metric.result().value) == (100, 100)

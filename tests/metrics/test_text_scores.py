@@ -1,15 +1,17 @@
-"""BLEU, chrF and ROUGE against sacreBLEU and rouge-score."""
+"""BLEU, chrF, ROUGE and CIDEr-D against sacreBLEU, rouge-score and the formula."""
 
 from __future__ import annotations
 
+import math
 import random
+from functools import cache
 
 import pytest
 import sacrebleu
 
 from regard.errors import ConfigError
 from regard.metrics import BLEU, CHRF, METRICS, ROUGE, metric_class
-from regard.metrics.text import KINDS
+from regard.metrics.text import KINDS, longest_common
 
 WORDS = "the a cat dog sat on mat, saw? (run) über 猫 can't U.S. 3.14 -- & .".split()
 
@@ -46,6 +48,13 @@ def test_bleu_equals_corpus_bleu(options, portion):
     assert found.signature == str(judge.get_signature())
     assert str(found) == f"BLEU = {expected.score:.2f} {judge.get_signature()}"
     assert metric.result() == found  # asking changes nothing
+
+
+@pytest.mark.parametrize("smooth", ["exp", "floor", "none"])
+def test_bleu_smoothing_equals_that_of_sacrebleu(smooth):
+    hypotheses, references = ["a b c d e", "x y"], ["a b q d e", "x z"]
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], smooth_method=smooth)
+    assert fed(BLEU(smooth=smooth), hypotheses, references).value == expected.score
 
 
 @pytest.mark.parametrize("words, name", [(0, "chrF2"), (2, "chrF2++")])
@@ -118,3 +127,77 @@ def test_scores_are_those_of_rouge_score(number):
     found = whole.result()
     assert found.value == pytest.approx(100 * mean, abs=1e-3)
     assert found.name == ("ROUGE-1", "ROUGE-2", "ROUGE-L")[number]
+
+
+def test_the_longest_common_subsequence_is_that_of_the_recursion():
+    def recursive(first: str, second: str) -> int:
+        @cache
+        def of(i: int, j: int) -> int:
+            if not i or not j:
+                return 0
+            same = first[i - 1] == second[j - 1]
+            return of(i - 1, j - 1) + 1 if same else max(of(i - 1, j), of(i, j - 1))
+
+        return of(len(first), len(second))
+
+    draw = random.Random(1)
+    for _ in range(300):
+        first, second = ("".join(draw.choices("abcd", k=draw.randint(0, 12))) for _ in range(2))
+        assert longest_common(first, second) == recursive(first, second)
+
+
+CAPTIONS = ["a dog runs on the grass", "two men talk", "", "A man's well-known dog , a dog !"]
+REFERENCES = [
+    ["a dog runs through the grass", "the dog is running on grass ."],
+    ["two men talk", "men talk on a street", "two old men"],
+    ["a child sleeps", "a boy"],
+    ["a man and a dog", "a man's well-known dog", "a dog", "dog"],
+]
+
+
+def words_of(text):
+    kept = "".join(c if c.isalnum() or c in "'-" else " " for c in text.lower())
+    return kept.split()
+
+
+def grams(words, n):
+    return [tuple(words[i : i + n]) for i in range(len(words)) if i + n <= len(words)]
+
+
+def naive(captions, references):
+    """The formula, gram by gram over the whole set of n-grams."""
+    count = len(captions)
+    total = 0.0
+    for caption, several in zip(captions, references, strict=True):
+        for one in several:
+            h_words, r_words = words_of(caption), words_of(one)
+            for n in (1, 2, 3, 4):
+                every = sorted({*grams(h_words, n), *grams(r_words, n)})
+
+                def vector(words, every=every, n=n):
+                    found = []
+                    for gram in every:
+                        df = sum(
+                            any(gram in grams(words_of(text), n) for text in texts)
+                            for texts in references
+                        )
+                        found.append(grams(words, n).count(gram) * math.log(count / max(1, df)))
+                    return found
+
+                h, r = vector(h_words), vector(r_words)
+                norm = math.sqrt(sum(x * x for x in h)) * math.sqrt(sum(x * x for x in r))
+                if norm == 0:
+                    continue
+                cosine = sum(min(x, y) * y for x, y in zip(h, r, strict=True)) / norm
+                distance = len(grams(h_words, 2)) - len(grams(r_words, 2))
+                total += 10 / 4 * cosine * math.exp(-(distance**2) / 72) / len(several)
+    return 100 * total / count
+
+
+def test_the_score_is_the_formula():
+    metric = metric_class("cider")()
+    metric.add(CAPTIONS[:1], REFERENCES[:1])
+    metric.add(CAPTIONS[1:], REFERENCES[1:])
+    found = metric.result()
+    assert found.value == pytest.approx(naive(CAPTIONS, REFERENCES), rel=1e-12)
+    assert found.value > 10 and found.count == 4 and "sigma:6" in found.signature

@@ -1,10 +1,12 @@
-"""Sequence to sequence: gradients, names of scores, options without effect, the published size."""
+"""Sequence to sequence against plain formulas, one sentence and one word at a time, in float64."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from drawn_numbers import key_of, number_of
 
+from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.seq2seq import RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
@@ -20,6 +22,7 @@ FORMS = {
     "hard-expected": {"attention": "dot", "window": "local-p", "selection": "hard-expected"},
 }
 KINDS = list(FORMS)
+LOOKING = KINDS[1:]
 SMOOTH = [kind for kind in KINDS if not kind.startswith("hard")]
 WORDS = 17
 SOURCES = [[5, 6, 7, 2], [8, 2], [9, 10, 11, 12, 13, 2]]
@@ -45,6 +48,160 @@ def sources(rows=SOURCES):
 
 def assert_close(found, expected, tolerance=1e-5):
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+class Naive:
+    """The same model from its weights alone."""
+
+    def __init__(self, model):
+        self.weights = {k: v.double() for k, v in model.state_dict().items()}
+        self.config = model.config
+
+    def lstm(self, name, x, hidden, cell):
+        weights = self.weights
+        z = weights[f"{name}.input.weight"] @ x + weights[f"{name}.input.bias"]
+        return self.advance(z + weights[f"{name}.recurrent.weight"] @ hidden, cell)
+
+    def advance(self, z, cell):
+        i, f, g, o = z.chunk(4)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+    def fed_lstm(self, n, x, word, hidden, cell):
+        """Layer n of the decoder that is fed: `word` enters at the bottom."""
+        z = self.weights[f"decoder.gates.{n}.weight"] @ torch.cat([x, hidden])
+        if n == 0:
+            z = z + self.weights["decoder.words.weight"] @ word + self.weights["decoder.words.bias"]
+        else:
+            z = z + self.weights[f"decoder.gates.{n}.bias"]
+        return self.advance(z, cell)
+
+    def read(self, name, xs):
+        half = self.config.d_model // 2
+        hidden, cell, out = torch.zeros(half).double(), torch.zeros(half).double(), []
+        for x in xs:
+            hidden, cell = self.lstm(name, x, hidden, cell)
+            out.append(hidden)
+        return out, hidden
+
+    def encode(self, words):
+        xs, states = list(self.weights["embedding.weight"][words]), []
+        for n in range(self.config.layers):
+            ahead, h = self.read(f"encoder.ahead.{n}", xs)
+            back, hb = self.read(f"encoder.back.{n}", xs[::-1])
+            xs = [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)]
+            bridged = (
+                self.weights["bridge.weight"] @ torch.cat([h, hb]) + self.weights["bridge.bias"]
+            )
+            hidden, cell = bridged.chunk(2)
+            states.append((torch.tanh(hidden), cell))
+        return torch.stack(xs), states
+
+    def score(self, query, key, position):
+        weights, kind = self.weights, self.config.attention
+        if kind == "dot":
+            return query @ key
+        if kind == "scaled-dot":
+            return query @ key / len(query) ** 0.5
+        if kind == "general":
+            return query @ (weights["decoder.score.key.weight"] @ key)
+        if kind == "location":
+            return weights["decoder.score.weigh.weight"][position] @ query
+        if kind in ("cosine", "content-based"):
+            cosine = query @ key / (query.norm() * key.norm())
+            if kind == "cosine":
+                return cosine
+            inner = weights["decoder.score.strength.weight"][0] @ query
+            return (1 + (inner + weights["decoder.score.strength.bias"][0]).exp()).log() * cosine
+        inner = weights["decoder.score.query.weight"] @ query
+        inner = inner + weights["decoder.score.key.weight"] @ key
+        inner = inner + weights["decoder.score.key.bias"]
+        return weights["decoder.score.weigh.weight"][0] @ torch.tanh(inner)
+
+    def attention(self, query, memory, t, source):
+        """The weights of step t over all positions."""
+        config, count = self.config, len(memory)
+        scores = torch.stack([self.score(query, key, s) for s, key in enumerate(memory)])
+        centre, width = None, config.half_width or 10
+        if config.window == "local-m":
+            centre = torch.tensor(float(min(t, count - 1)))
+        if config.window == "local-p":
+            inner = torch.tanh(self.weights["decoder.form.window.inner.weight"] @ query)
+            share = torch.sigmoid(self.weights["decoder.form.window.outer.weight"][0] @ inner)
+            centre = count * share
+        positions = torch.arange(count)
+        if centre is not None:
+            scores = scores.masked_fill((positions - centre).abs() > width, -torch.inf)
+        weights = scores.softmax(0)
+        if config.window == "local-p":
+            weights = weights * torch.exp(-((positions - centre) ** 2) / (2 * (width / 2) ** 2))
+        if config.selection == "soft":
+            return weights
+        at = int(weights.argmax())
+        if config.choice_seed is not None:
+            number = number_of(key_of(source, config.choice_seed), t + 1)
+            at = int((weights / weights.sum()).cumsum(0).le(number).sum())
+        return torch.zeros_like(weights).index_fill_(0, torch.tensor([at]), 1.0)
+
+    def hidden(self, source, target):
+        memory, states = self.encode(source)
+        fed, out, looks = torch.zeros(self.config.d_model).double(), [], []
+        for t, word in enumerate(target):
+            word = self.weights["embedding.weight"][word]
+            plain = self.config.attention == "none"
+            x = word if plain else fed
+            for n in range(self.config.layers):
+                if plain:
+                    states[n] = self.lstm(f"decoder.stack.layers.{n}", x, *states[n])
+                else:
+                    states[n] = self.fed_lstm(n, x, word, *states[n])
+                x = states[n][0]
+            if self.config.attention != "none":
+                looks.append(self.attention(x, memory, t, source))
+                context = looks[-1] @ memory
+                x = fed = torch.tanh(
+                    self.weights["decoder.combine.weight"] @ torch.cat([context, x])
+                )
+            out.append(x)
+        return torch.stack(out), looks
+
+
+class Recorder:
+    def __init__(self):
+        self.seen = []
+
+    def wants(self, point: CapturePoint) -> bool:
+        return True
+
+    def take(self, point, weights):
+        self.seen.append((point.kind, weights.detach()))
+
+
+@pytest.mark.parametrize("attention", KINDS)
+def test_the_model_equals_its_formulas(attention):
+    model = tiny(attention)
+    naive, found = Naive(model), model(sources(), Sequences.full(TARGETS)).hidden
+    for row, source in enumerate(SOURCES):
+        expected, _ = naive.hidden(source, TARGETS[row].tolist())
+        assert_close(found[row].double(), expected)
+
+
+@pytest.mark.parametrize("attention", LOOKING)
+def test_captured_attention_equals_the_formulas(attention):
+    model, recorder = tiny(attention), Recorder()
+    token = listening.set(recorder)
+    try:
+        looked = model(sources(), Sequences.full(TARGETS)).hidden
+    finally:
+        listening.reset(token)
+    assert_close(looked, model(sources(), Sequences.full(TARGETS)).hidden)
+    assert all(kind == "cross" for kind, _ in recorder.seen)
+    weights = torch.cat([weights for _, weights in recorder.seen], 2)
+    assert weights.shape == (3, 1, 5, 6)  # (B, H, T, S)
+    for row, source in enumerate(SOURCES):
+        _, expected = Naive(model).hidden(source, TARGETS[row].tolist())
+        assert_close(weights[row, 0, :, : len(source)].double(), torch.stack(expected))
+        assert not weights[row, :, :, len(source) :].any()
 
 
 @pytest.mark.parametrize("attention", SMOOTH)
@@ -94,6 +251,101 @@ def test_other_names_of_a_score_give_the_same_model(name, alias):
     one, other = tiny(name), tiny(alias)
     assert other.load_state_dict(one.state_dict())
     assert_close(*(model(sources(), Sequences.full(TARGETS)).hidden for model in (one, other)), 0.0)
+
+
+# ---- rnnsearch
+
+SIZES = {"d_model": 6, "d_embedding": 5, "d_score": 4, "d_maxout": 3}
+RNN_TARGETS = torch.tensor([[1, 4, 5, 6], [1, 8, 9, 3], [1, 16, 15, 14]])
+
+
+def rnnsearch():
+    torch.manual_seed(0)
+    model = RNNSearch(RNNSearchConfig(WORDS, **SIZES)).double().eval()
+    with torch.no_grad():  # weights so large that every term counts
+        for parameter in model.parameters():
+            parameter.add_(0.5 * torch.randn_like(parameter))
+    return model
+
+
+def unit(weights, name, x, s):
+    """Section A.1.1 with biases: the reset multiplies s, and z is the share of what is new."""
+    into, own = weights[f"{name}.input.weight"], weights[f"{name}.recurrent.weight"]
+    bias = weights[f"{name}.input.bias"]
+    (w_r, w_z, w), (u_r, u_z, u), (b_r, b_z, b) = into.chunk(3), own.chunk(3), bias.chunk(3)
+    r = torch.sigmoid(w_r @ x + u_r @ s + b_r)
+    z = torch.sigmoid(w_z @ x + u_z @ s + b_z)
+    return (1 - z) * s + z * torch.tanh(w @ x + u @ (r * s) + b)
+
+
+def annotations(weights, source):
+    """h_j = [ahead_j; back_j], and back_1."""
+    words, zeros = weights["source_embedding.weight"][source], torch.zeros(6).double()
+    ahead, back, s = [], [], zeros
+    for word in words:
+        ahead.append(s := unit(weights, "encoder.ahead.0", word, s))
+    s = zeros
+    for word in words.flip(0):
+        back.append(s := unit(weights, "encoder.back.0", word, s))
+    return [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)], s
+
+
+def naive(weights, source, target):
+    """Of each word of the target the logits of the next one and the weights of the source."""
+    memory, back = annotations(weights, source)
+    s = torch.tanh(weights["first.weight"] @ back + weights["first.bias"])
+    found, alphas = [], []
+    for y in target:
+        word = weights["embedding.weight"][y]
+        scores = [
+            weights["score.weigh.weight"][0]
+            @ torch.tanh(
+                weights["score.query.weight"] @ s
+                + weights["score.key.weight"] @ h
+                + weights["score.key.bias"]
+            )
+            for h in memory
+        ]
+        alpha = torch.stack(scores).softmax(0)
+        c = sum(a * h for a, h in zip(alpha, memory, strict=True))
+        t = weights["readout.weight"] @ torch.cat([s, word, c]) + weights["readout.bias"]
+        t = torch.stack([torch.maximum(t[2 * j], t[2 * j + 1]) for j in range(3)])
+        found.append(weights["head.weight"] @ t + weights["head.bias"])
+        alphas.append(alpha)
+        s = unit(weights, "gru", torch.cat([word, c]), s)
+    return torch.stack(found), torch.stack(alphas)
+
+
+def test_logits_and_gradients_equal_the_equations():
+    model = rnnsearch()
+    weights = {
+        name: one.detach().clone().requires_grad_() for name, one in model.state_dict().items()
+    }
+    hidden = model(Sequences.of(SOURCES, pad=0), Sequences.full(RNN_TARGETS)).hidden
+    logits = model.head.logits(hidden)
+    expected = torch.stack(
+        [naive(weights, *pair)[0] for pair in zip(SOURCES, RNN_TARGETS.tolist(), strict=True)]
+    )
+    torch.testing.assert_close(logits, expected, atol=1e-12, rtol=1e-12)
+    weigh = torch.randn_like(logits)
+    (logits * weigh).sum().backward()
+    (expected * weigh).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, weights[name].grad, atol=1e-11, rtol=1e-11)
+
+
+def test_captured_attention_is_that_before_the_recurrent_step():
+    model, recorder = rnnsearch(), Recorder()
+    token = listening.set(recorder)
+    try:
+        model(Sequences.of(SOURCES, pad=0), Sequences.full(RNN_TARGETS))
+    finally:
+        listening.reset(token)
+    found = torch.cat([weights for _, weights in recorder.seen], 2)  # (B, H, T, S)
+    for row, source in enumerate(SOURCES):
+        _, expected = naive(model.state_dict(), source, RNN_TARGETS[row].tolist())
+        torch.testing.assert_close(found[row, 0, :, : len(source)], expected)
+        assert not found[row, :, :, len(source) :].any()
 
 
 def test_the_default_size_has_the_parameters_of_the_paper_s_matrices():

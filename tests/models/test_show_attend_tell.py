@@ -1,8 +1,9 @@
-"""Show, Attend and Tell: the weights of hard attention, and its draws."""
+"""Show, Attend and Tell against its equations, written word by word in float64."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from regard.attention.selection import CHOICE_LOG_PROBS
@@ -30,6 +31,66 @@ def made(**options):
 def images(count=3, regions=4):
     numbers = np.random.default_rng(2).normal(size=(count, regions, REGION))
     return RegionTable(numbers.astype(np.float32))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+class Naive:
+    """One image, one word at a time."""
+
+    def __init__(self, model):
+        state = model.double().state_dict().items()
+        self.weights = {name: value.numpy() for name, value in state}
+        self.attends = model.config.attention != "mean"
+
+    def linear(self, name, x):
+        found = self.weights[f"{name}.weight"] @ x
+        return found + self.weights.get(f"{name}.bias", 0)
+
+    def scores(self, regions, words):
+        mean = regions.mean(0)
+        h, c = np.tanh(self.linear("first_hidden", mean)), np.tanh(self.linear("first_cell", mean))
+        found, alphas = [], []
+        for word in words:
+            energies = np.zeros(len(regions))
+            for i, region in enumerate(regions):
+                if self.attends:
+                    inner = self.linear("score.query", h) + self.linear("score.key", region)
+                    energies[i] = self.weights["score.weigh.weight"][0] @ np.tanh(inner)
+            alpha = np.exp(energies - energies.max())
+            alpha /= alpha.sum()
+            context = sum(a * region for a, region in zip(alpha, regions, strict=True))
+            context = sigmoid(self.linear("gate", h)) * context
+            embedded = self.weights["embedding.weight"][word]
+            gates = self.linear("words", embedded)
+            gates = gates + self.linear("gates", np.concatenate([context, h]))
+            i, f, g, o = np.split(gates, 4)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            output = embedded + self.linear("hidden_output", h)
+            output = output + self.linear("context_output", context)
+            found.append(self.linear("head", output))
+            alphas.append(alpha)
+        return np.array(found), np.array(alphas)
+
+
+@pytest.mark.parametrize("attention", ["soft", "mean"])
+@pytest.mark.parametrize("regions", [1, 4])
+def test_scores_and_weights_are_those_of_the_equations(attention, regions):
+    model, table = made(attention=attention), images(regions=regions)
+    words = torch.tensor([[1, 4, 7, 4], [1, 9, 3, 2], [1, 5, 5, 5]])
+    naive = Naive(model)
+    source = table.select([2, 0, 1])
+    output = model.train()(source, Sequences.full(words))
+    scores = model.head.logits(output.hidden)
+    weights = output.extras[ATTENTION_WEIGHTS]
+    assert weights.shape == (3, 4, regions)
+    for row, image in enumerate((2, 0, 1)):
+        wanted, alphas = naive.scores(table.features[image].astype(np.float64), words[row])
+        torch.testing.assert_close(scores[row], torch.from_numpy(wanted))
+        torch.testing.assert_close(weights[row], torch.from_numpy(alphas))
 
 
 def test_the_weights_of_hard_attention_are_those_before_the_choice():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,14 @@ from regard.attention.carried_memory import CarriedMemory
 from regard.checkpoints.formats import from_published, layout_for, to_published
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers.positions import sinusoid
 from regard.models.transformer_xl import TransformerXL, TransformerXLConfig
 from regard.models.transformer_xl_variants import (
+    CompressiveTransformer,
+    CompressiveTransformerConfig,
     SegaTransformerXL,
     SegaTransformerXLConfig,
+    widths,
 )
 
 HERE = Path(__file__).with_name("transformer_xl")
@@ -208,6 +214,60 @@ def made(**options) -> SegaTransformerXL:
     return model.double().eval()
 
 
+def vector(token: int, sentence: int, paragraph: int, clamp: int | None) -> Tensor:
+    numbers = [n if clamp is None else min(n, clamp) for n in (token, sentence, paragraph)]
+    parts = [sinusoid(torch.tensor(n), w) for n, w in zip(numbers, widths(D), strict=True)]
+    return torch.cat(parts).double()
+
+
+def naive(model: SegaTransformerXL, ids: Tensor, segment_numbers: Tensor, count: int) -> Tensor:
+    """The last `count` tokens of one text through one layer, query by query and key by key."""
+    (block,), config = model.blocks, model.config
+    attention, total = block.attention, len(ids)
+    inputs = model.embedding(ids)
+    key, value = (
+        part.unflatten(-1, (HEADS, K)) for part in attention.key_value(inputs).chunk(2, -1)
+    )
+    contexts = []
+    for i in range(total - count, total):
+        query, heads = attention.query(inputs[i]).unflatten(-1, (HEADS, K)), []
+        for h in range(HEADS):
+            scores = []
+            for j in range(i + 1):
+                sentence, paragraph = (segment_numbers[i] - segment_numbers[j]).tolist()
+                r = attention.distance(vector(i - j, sentence, paragraph, config.max_distance))
+                content = (query[h] + attention.content_bias[h, 0]) @ key[j, h]
+                position = (query[h] + attention.position_bias[h, 0]) @ r.unflatten(-1, (HEADS, K))[
+                    h
+                ]
+                scores.append((content + position) / math.sqrt(K))
+            heads.append(torch.stack(scores).softmax(0) @ value[: i + 1, h])
+        contexts.append(attention.output(torch.cat(heads)))
+    hidden = block.attention_norm(inputs[total - count :], torch.stack(contexts))
+    return block.feed_norm(hidden, block.feed(hidden))
+
+
+@pytest.mark.parametrize(("before", "count"), [(0, 7), (5, 4), (8, 1)])
+@pytest.mark.parametrize("clamp", [None, 2])
+def test_the_relation_equals_its_formula(before, count, clamp):
+    model = made(max_distance=clamp)
+    ids = torch.randint(0, SEGA_V, (2, before + count))
+    steps = torch.randint(0, 2, (2, before + count, 2))
+    steps[..., 0] |= steps[..., 1]  # a new paragraph is a new sentence
+    segment_numbers = steps.cumsum(1) + 3
+    state = model(ids[:, :before], None, segment_numbers[:, :before]).state
+    found = model(ids[:, before:], state, segment_numbers[:, before:]).hidden
+    expected = torch.stack(
+        [naive(model, *row, count) for row in zip(ids, segment_numbers, strict=True)]
+    )
+    torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
+    parameters = list(model.blocks.parameters())
+    grads = torch.autograd.grad(found.square().sum(), parameters)
+    # the memory is taken as it is, and gradients reach the weights that read it
+    wanted = torch.autograd.grad(expected.square().sum(), parameters)
+    torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
+
+
 def test_numbers_are_counted_from_the_tokens_that_end_a_sentence_or_a_paragraph():
     model = made(sentence_ends=(3,), paragraph_ends=(4,), layers=2)
     ids = torch.tensor([[1, 3, 5, 4, 6, 3, 4, 7], [4, 4, 1, 2, 5, 6, 7, 8]])
@@ -222,3 +282,229 @@ def test_numbers_are_counted_from_the_tokens_that_end_a_sentence_or_a_paragraph(
     other = model(ids, None, segment_numbers + 9).hidden  # only differences count
     torch.testing.assert_close(other, expected)
     assert not torch.allclose(model(ids, None, segment_numbers * 2).hidden, expected)
+
+
+# ---- compressive transformer
+
+WIDTH, H, L = 8, 2, 2
+EXACT = dict(atol=1e-9, rtol=1e-9)
+COMPRESSIONS = [
+    dict(memory_length=6, compressed_length=4, compression_rate=2),
+    dict(memory_length=6, compressed_length=2, compression_rate=3, norm="pre", compression="max"),
+    dict(memory_length=5, compressed_length=3, compression_rate=2, compression="mean"),
+    dict(memory_length=0, compressed_length=3, compression_rate=1, max_distance=2),
+    dict(memory_length=3, compressed_length=2, compression_rate=4, norm="pre"),
+]
+
+
+def compressive(**options) -> CompressiveTransformer:
+    torch.manual_seed(3)
+    sizes = dict(vocab_size=V, d_model=WIDTH, d_ff=12, heads=H, layers=L, dropout=0.0)
+    made = CompressiveTransformer(CompressiveTransformerConfig(**{**sizes, **options}))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return made.eval().double()
+
+
+# ------------------------------------------------------------------------------ the reference
+
+
+@dataclass
+class Slots:
+    """What one layer remembers of one text: vectors (D,)."""
+
+    compressed: list[Tensor] = field(default_factory=list)
+    single: list[Tensor] = field(default_factory=list)
+
+
+def norm(part, x: Tensor) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    return (x - mean) / torch.sqrt(variance + part.eps) * part.weight + part.bias
+
+
+def encoded(distance: int) -> Tensor:
+    angles = [distance / 10000 ** (2 * i / WIDTH) for i in range(WIDTH // 2)]
+    made = [f(a) for a in angles for f in (math.sin, math.cos)]
+    return torch.tensor(made, dtype=torch.float32).double()  # the library keeps them in float32
+
+
+def of_head(vector: Tensor, head: int) -> Tensor:
+    return vector.view(H, -1)[head]
+
+
+def key_and_value(attention, x: Tensor) -> tuple[Tensor, Tensor]:
+    both = attention.key_value.weight @ x
+    return both[: len(both) // 2], both[len(both) // 2 :]
+
+
+def attend(attention, queries: list[Tensor], keys: list[Tensor], clamp: int | None) -> list[Tensor]:
+    """Each query, the inputs of the layer, sees all keys up to itself; it is the i-th but last."""
+    known = [key_and_value(attention, one) for one in keys]
+    vectors = [attention.distance.weight @ encoded(distance) for distance in range(len(keys))]
+    out = []
+    for i, x in enumerate(queries):
+        own = len(keys) - len(queries) + i
+        seen = known[: own + 1]
+        heads = []
+        for h in range(H):
+            q = of_head(attention.query.weight @ x, h)
+            u, v = attention.content_bias[h, 0], attention.position_bias[h, 0]
+            scores = []
+            for j, (k, _) in enumerate(seen):
+                distance = own - j if clamp is None else min(own - j, clamp)
+                r = of_head(vectors[distance], h)
+                scores.append(((q + u) @ of_head(k, h) + (q + v) @ r) / math.sqrt(len(q)))
+            weights = torch.stack(scores).softmax(0)
+            heads.append(sum(w * of_head(k[1], h) for w, k in zip(weights, seen, strict=True)))
+        out.append(attention.output.weight @ torch.cat(heads))
+    return out
+
+
+def content_attention(attention, queries: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
+    """A(h, m) of algorithm 2 for each query: all heads."""
+    read, out = [key_and_value(attention, one) for one in slots], []
+    for x in queries:
+        heads = []
+        for h in range(H):
+            q = of_head(attention.query.weight @ x, h) + attention.content_bias[h, 0]
+            scores = torch.stack([q @ of_head(k, h) / math.sqrt(len(q)) for k, _ in read])
+            weights = scores.softmax(0)
+            heads.append(sum(w * of_head(v, h) for w, (_, v) in zip(weights, read, strict=True)))
+        out.append(torch.cat(heads))
+    return out
+
+
+def compress(model, layer: int, group: list[Tensor]) -> Tensor:
+    match model.config.compression:
+        case "mean":
+            return sum(group) / len(group)
+        case "max":
+            return torch.stack([max(each) for each in zip(*group, strict=True)])
+    kernel = model.compressions[layer].kernel
+    parts = kernel.weight.split(WIDTH, 1)  # one matrix for each position of the group
+    return kernel.bias + sum(part @ x for part, x in zip(parts, group, strict=True))
+
+
+def segment(model, ids: list[int], memory: list[Slots]) -> tuple[list[Tensor], Tensor]:
+    """Hidden states of one segment, and its reconstruction loss; the memory is updated."""
+    c = model.config
+    hidden, loss = (
+        [model.embedding.weight[i] * math.sqrt(WIDTH) for i in ids],
+        torch.zeros(1).double(),
+    )
+    for n, (block, slots) in enumerate(zip(model.blocks, memory, strict=True)):
+        inputs, attention = hidden, block.attention
+        pre = c.norm == "pre"
+        read = (lambda x, b=block: norm(b.attention_norm, x)) if pre else (lambda x: x)
+        keys = [read(x) for x in [*slots.compressed, *slots.single, *inputs]]
+        attended = attend(attention, keys[len(keys) - len(ids) :], keys, c.max_distance)
+        hidden = []
+        for x, a in zip(inputs, attended, strict=True):
+            x = x + a if pre else norm(block.attention_norm, x + a)
+            fed = feed(block.feed, norm(block.feed_norm, x) if pre else x)
+            hidden.append(x + fed if pre else norm(block.feed_norm, x + fed))
+        # algorithm 1: what is remembered has no gradient
+        inputs = [x.detach() for x in inputs]
+        slots.single += inputs
+        old, new = [], []
+        while len(slots.single) - c.memory_length >= c.compression_rate:
+            group = slots.single[: c.compression_rate]
+            slots.single = slots.single[c.compression_rate :]
+            old, new = [*old, *group], [*new, compress(model, n, group)]
+        slots.compressed = [*slots.compressed, *(x.detach() for x in new)][-c.compressed_length :]
+        if new:  # algorithm 2
+            with_gradient = [p.requires_grad_(False) for p in block.parameters()]
+            asked = [read(x) for x in inputs]
+            wanted = content_attention(attention, asked, [read(one) for one in old])
+            found = content_attention(attention, asked, [read(one) for one in new])
+            for one, other in zip(wanted, found, strict=True):
+                loss = loss + ((one - other) ** 2).sum().sqrt()
+            for p in with_gradient:
+                p.requires_grad_(True)
+    return hidden, loss
+
+
+def feed(part, x: Tensor) -> Tensor:
+    inner = torch.relu(part.inner.weight @ x + part.inner.bias)
+    return part.outer.weight @ inner + part.outer.bias
+
+
+def by_algorithm(
+    model, ids: Tensor, pieces: list[int]
+) -> tuple[Tensor, list[Tensor], list[list[Slots]]]:
+    """Hidden states (B, T, D), the loss of each segment, and the memories."""
+    rows, memories = [], []
+    losses = [torch.zeros(1).double() for _ in pieces]
+    for row in ids:
+        memory, said = [Slots() for _ in model.blocks], []
+        for n, piece in enumerate(row.split(pieces)):
+            hidden, loss = segment(model, piece.tolist(), memory)
+            said += hidden
+            losses[n] = losses[n] + loss
+        rows.append(torch.stack(said))
+        memories.append(memory)
+    return torch.stack(rows), losses, memories
+
+
+# ---------------------------------------------------------------------------------- the tests
+
+PIECES = [[1] * 12, [5, 1, 7, 3, 4, 9]]
+
+
+@pytest.mark.parametrize("options", COMPRESSIONS, ids=str)
+@pytest.mark.parametrize("pieces", PIECES, ids=str)
+def test_segments_equal_the_algorithm(options, pieces):
+    """With gradients and without."""
+    model, ids = compressive(**options), drawn(2, sum(pieces))
+    with torch.no_grad():
+        expected, _, memories = by_algorithm(model, ids, pieces)
+    for learning in (False, True):
+        state, said = model.empty(2), []
+        with torch.set_grad_enabled(learning):
+            for piece in ids.split(pieces, 1):
+                out = model(piece, state)
+                said.append(out.hidden)
+                state = out.state
+        torch.testing.assert_close(torch.cat(said, 1), expected, **EXACT)
+        for row, memory in enumerate(memories):
+            for layer, slots in enumerate(memory):
+                wanted = [*slots.compressed, *slots.single]
+                assert state.newest.size(2) == len(wanted) == int(state.lengths[row])
+                if wanted:
+                    found = state.newest[row, layer]
+                    torch.testing.assert_close(found, torch.stack(wanted), **EXACT)
+
+
+@pytest.mark.parametrize("options", COMPRESSIONS, ids=str)
+@pytest.mark.parametrize("pieces", [[5, 1, 7, 4]], ids=str)
+def test_the_reconstruction_loss_and_all_gradients_equal_the_algorithm(options, pieces):
+    model, ids = compressive(**options).train(), drawn(2, sum(pieces))
+    mix = torch.randn(2, sum(pieces), WIDTH, dtype=torch.float64)
+
+    def gradients(hidden: Tensor, loss: Tensor) -> dict[str, Tensor | None]:
+        model.zero_grad()
+        ((hidden * mix).sum() + 0.7 * loss).backward()
+        return {name: p.grad for name, p in model.named_parameters()}
+
+    hidden, losses, _ = by_algorithm(model, ids, pieces)
+    expected = gradients(hidden, sum(losses))
+    state, said, found = None, [], []
+    for piece in ids.split(pieces, 1):
+        out = model(piece, state)
+        said.append(out.hidden)
+        found.append(out.extras.get("reconstruction", torch.zeros(())))
+        state = out.state.detach()
+    learns = options.get("compression", "convolution") == "convolution"
+    assert model.extras == (("reconstruction",) if learns else ())
+    if learns:
+        torch.testing.assert_close(
+            torch.stack(found).float(), torch.cat(losses).float().detach(), atol=1e-5, rtol=1e-5
+        )
+    ours = gradients(torch.cat(said, 1), sum(found))
+    for name, gradient in expected.items():
+        if gradient is None:
+            assert ours[name] is None, name
+        else:
+            torch.testing.assert_close(ours[name], gradient, atol=1e-6, rtol=1e-6, msg=name)

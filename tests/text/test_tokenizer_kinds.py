@@ -24,11 +24,23 @@ LINES = [
     "日本語の文 中文字符 👩\u200d👩\u200d👧",
     "low lower lowest new newer newest wide wider widest",
 ] * 4
+SUBWORDS = ["bpe", "byte-bpe", "wordpiece", "wordpiece-likelihood"]
 
 
 @cache
 def trained(kind, vocab_size=400, **options):
     return text.train(kind, LINES, vocab_size, **options)
+
+
+@pytest.mark.parametrize("kind", text.KINDS)
+def test_special_tokens_have_the_first_ids(kind):
+    tokenizer = trained(kind)
+    assert tokenizer.kind == kind and tokenizer.vocab_size <= 400
+    ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id
+    assert ids == (0, 1, 2, 3)
+    assert sorted(tokenizer.vocab().values()) == list(range(tokenizer.vocab_size))
+    assert [tokenizer.token(i) for i in range(4)] == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert all(tokenizer.id(tokenizer.token(i)) == i for i in range(tokenizer.vocab_size))
 
 
 @pytest.mark.parametrize("kind", text.KINDS)
@@ -99,6 +111,12 @@ def test_bpe_and_words_lose_only_white_space(line):
         assert tokenizer.decode(tokenizer.encode(line).ids) == " ".join(words), kind
 
 
+def test_decoding_keeps_the_unknown_token_and_drops_other_special_tokens():
+    tokenizer = trained("words")
+    ids = [1, *tokenizer.encode("the zebra sat").ids, 2, 0, 0]
+    assert tokenizer.decode(ids) == "the <unk> sat"
+
+
 def test_special_tokens_in_a_text_are_plain_unless_read_as_such():
     line = "x</s>y [MASK]"
     plain = text.train("byte-bpe", LINES, 300)
@@ -109,7 +127,30 @@ def test_special_tokens_in_a_text_are_plain_unless_read_as_such():
     assert text.train("wordpiece", LINES, 300, names).encode("[MASK]").tokens != ["[MASK]"]
 
 
+def test_unk_in_the_training_texts_leaves_no_gap_in_the_ids():
+    """The Penn Treebank writes <unk> in its text: it is the unknown word and nothing else."""
+    tokenizer = text.train("words", ["a <unk> <unk> <unk> b b"], 10)
+    assert tokenizer.encode("<unk> a b zebra").ids == [3, 5, 4, 3]
+    assert tokenizer.vocab_size == 6
+
+
 # ---- options
+
+
+@pytest.mark.parametrize("kind", [*SUBWORDS, "words", "characters"])
+def test_what_occurs_as_often_as_the_least_frequency_is_a_token(kind):
+    lines, whole = ["xyz"] * 3, {"words": "xyz", "characters": "x"}.get(kind, "xy")
+    usual = 1 if kind in ("words", "characters") else 2
+    for options, least in (({"min_frequency": 3}, 3), ({"min_frequency": 4}, 4), ({}, usual)):
+        for count in (least - 1, least):
+            tokens = text.train(kind, ["q", *lines[:1] * count], 300, **options).vocab()
+            known = any(whole in token.replace("##", "") for token in tokens)
+            assert known == (count == least)
+
+
+def test_words_are_ordered_by_frequency_then_alphabet():
+    tokenizer = text.train("words", ["b a c a", "c d"], 7)
+    assert list(tokenizer.vocab()) == ["<pad>", "<s>", "</s>", "<unk>", "a", "c", "b"]
 
 
 PROGRAM = """
@@ -163,3 +204,13 @@ def test_ids_of_a_model_that_has_more_than_its_tokenizer_give_no_text(tmp_path):
     tokenizer.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.decode(ids) == theirs.decode([known, other])
+
+
+def test_labels_show_subwords_without_end_of_word_symbols():
+    tokenizer = text.train("bpe", ["low lower lowest"] * 5, 18)
+    pieces = {tokenizer.token(i): tokenizer.label(i) for i in range(tokenizer.vocab_size)}
+    assert pieces["low</w>" if "low</w>" in pieces else "w</w>"] in ("low", "w")
+    assert pieces["l"] == "l@@"
+    assert pieces["</s>"] == "</s>"
+    words = text.train("words", ["a b"], 6)
+    assert words.label(words.id("a")) == "a"

@@ -1,0 +1,155 @@
+"""Attention over distances: T5's against `transformers`, Transformer-XL's against its formula."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.attention.attend import PLAIN
+from regard.attention.cache import KeyValueCache
+from regard.attention.masks import causal
+from regard.attention.multihead import SelfAttention
+from regard.attention.relative import BiasRelation, RelativeBias, causal_bucket, two_sided_bucket
+from regard.attention.relative_attention import (
+    ByDistance,
+    ProjectedDistances,
+    RelativeAttention,
+    distance_vectors,
+)
+from regard.layers.positions import sinusoid
+from regard.ops import KeyMask
+
+D, HEADS, K = 12, 3, 5  # the width of a head is not D / H
+
+
+def t5(bucket) -> tuple[SelfAttention, RelativeBias]:
+    torch.manual_seed(0)
+    attention = SelfAttention(
+        D, HEADS, kind="encoder", head_dim=K, score=PLAIN, projection_bias=False
+    )
+    return attention, RelativeBias(HEADS, bucket, 8)
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_t5_attention_equals_that_of_transformers(is_decoder):
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = transformers.T5Config(
+        d_model=D, d_kv=K, num_heads=HEADS, dropout_rate=0.0, is_decoder=is_decoder,
+        relative_attention_num_buckets=8, relative_attention_max_distance=128,
+    )  # fmt: skip
+    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
+    ours, bias = (part.double() for part in t5(causal_bucket if is_decoder else two_sided_bucket))
+    with torch.no_grad():
+        for name, part in zip("qkv", ours.query_key_value.weight.chunk(3), strict=True):
+            getattr(theirs, name).weight.copy_(part)
+        theirs.o.weight.copy_(ours.output.weight)
+        theirs.relative_attention_bias.weight.copy_(bias.values.weight)
+    x, count = torch.randn(2, 200, D, dtype=torch.float64), 200
+    x.requires_grad_()
+    mask = KeyMask.causal(count) if is_decoder else KeyMask()
+    positions = torch.arange(count)
+    found = ours(x, mask, relation=BiasRelation(bias(positions, positions)))
+    added = torch.zeros(1, 1, count, count, dtype=torch.float64)
+    if is_decoder:
+        added = added.masked_fill(~mask.grid, torch.finfo(torch.float64).min)
+    expected = theirs(x, mask=added, cache_position=positions)[0]
+    torch.testing.assert_close(found, expected)
+    weigh = torch.randn_like(found)
+    wanted = torch.autograd.grad(
+        (expected * weigh).sum(), [x, theirs.relative_attention_bias.weight]
+    )
+    grads = torch.autograd.grad((found * weigh).sum(), [x, bias.values.weight])
+    torch.testing.assert_close(grads, wanted)
+
+
+def test_t5_steps_with_a_cache_equal_the_full_pass():
+    attention, bias = t5(causal_bucket)
+    x, keys = torch.randn(2, 9, D), torch.arange(9)
+    full = attention(x, causal().resolve(9, 9), relation=BiasRelation(bias(keys, keys)))
+    cache, steps = KeyValueCache.empty(2, 1, HEADS, K, like=x), []
+    for first, count in ((0, 4), (4, 1), (5, 1), (6, 3)):
+        cache = cache.reserve(count)
+        queries, mask = cache.positions(count), cache.mask(count)
+        added = BiasRelation(bias(queries, torch.arange(first + count)))
+        part = x[:, first : first + count]
+        steps.append(attention(part, mask, relation=added, cache=cache.layer(0)))
+        cache = cache.advance(count)
+    torch.testing.assert_close(torch.cat(steps, 1), full)
+
+
+def test_relative_position_buckets_equal_known_values():
+    distances = torch.tensor([-3, 0, 1, 7, 8, 15, 16, 127, 128, 1000])
+    assert causal_bucket(distances, 16).tolist()[:5] == [0, 0, 1, 7, 8]
+    assert causal_bucket(distances, 16).tolist()[-3:] == [15, 15, 15]
+    found = two_sided_bucket(torch.tensor([-2, -1, 0, 1, 2]), 32)
+    assert found.tolist() == [18, 17, 0, 1, 2]
+
+
+CLAMP = 6
+
+
+def naive(layer: RelativeAttention, hidden: Tensor, memory: Tensor) -> Tensor:
+    """Section 3.3 of Dai et al. 2019, one query, key and head at a time."""
+    read, offset = torch.cat([memory, hidden], 1), memory.size(1)
+    queries = layer.query(hidden).unflatten(-1, (HEADS, -1))
+    keys, values = (part.unflatten(-1, (HEADS, -1)) for part in layer.key_value(read).chunk(2, -1))
+    rows = []
+    for b in range(hidden.size(0)):
+        for i in range(hidden.size(1)):
+            heads = []
+            for h in range(HEADS):
+                query, scores = queries[b, i, h], []
+                for j in range(offset + i + 1):
+                    distance = torch.tensor(min(offset + i - j, CLAMP))
+                    r = layer.distance(sinusoid(distance, D).double())
+                    r = r.unflatten(-1, (HEADS, -1))[h]
+                    content = (query + layer.content_bias[h, 0]) @ keys[b, j, h]
+                    position = (query + layer.position_bias[h, 0]) @ r
+                    scores.append((content + position) / math.sqrt(K))
+                weights = torch.stack(scores).softmax(0)
+                heads.append(weights @ values[b, : offset + i + 1, h])
+            rows.append(torch.cat(heads))
+    return layer.output(torch.stack(rows).unflatten(0, hidden.shape[:2]))
+
+
+def relative_attention() -> RelativeAttention:
+    layer = RelativeAttention(D, HEADS, head_dim=K).double()
+    for bias in (layer.content_bias, layer.position_bias):
+        torch.nn.init.normal_(bias)
+    return layer
+
+
+@pytest.mark.parametrize(("before", "count"), [(0, 5), (4, 5), (7, 1), (0, 1), (2, 4)])
+def test_transformer_xl_attention_equals_its_formula(before, count):
+    torch.manual_seed(1)
+    layer = relative_attention()
+    hidden = torch.randn(2, count, D, dtype=torch.float64, requires_grad=True)
+    memory = torch.randn(2, before, D, dtype=torch.float64)
+    mask = causal().resolve(torch.arange(before, before + count), before + count)
+    vectors = distance_vectors(before + count, D, max_distance=CLAMP, like=hidden)
+    expected = naive(layer, hidden, memory)
+    for relation in (ByDistance(vectors), ProjectedDistances(layer.project(vectors))):
+        found = layer(hidden, mask, relation, memory=memory)
+        torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)
+        weigh, learned = torch.randn_like(found), [hidden, *layer.parameters()]
+        grads = torch.autograd.grad((found * weigh).sum(), learned, retain_graph=True)
+        wanted = torch.autograd.grad((expected * weigh).sum(), learned, retain_graph=True)
+        torch.testing.assert_close(grads, wanted, atol=1e-6, rtol=1e-6)
+
+
+def test_keys_of_a_cache_equal_a_memory_of_hidden_states():
+    torch.manual_seed(2)
+    layer, x = relative_attention(), torch.randn(2, 9, D, dtype=torch.float64)
+    relation = ByDistance(distance_vectors(9, D, like=x))
+    mask = causal().resolve(torch.arange(4, 9), 9)
+    whole = layer(x, KeyMask.causal(9), relation)[:, 4:]
+    cache = KeyValueCache.empty(2, 1, HEADS, K, like=x)
+    cache.write(0, *layer.keys_and_values(x[:, :4]))
+    cached = layer(x[:, 4:], mask, relation, cache=cache.advance(4).layer(0))
+    for found in (layer(x[:, 4:], mask, relation, memory=x[:, :4]), cached):
+        torch.testing.assert_close(found, whole)
