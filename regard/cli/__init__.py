@@ -3,7 +3,7 @@
     console.py      streams, error messages, exit codes
     options.py      arguments and flags that several commands have
     help_texts.py   the layout of --help
-    train.py        train, resume, find-lr, cross-validate, compare, sweep
+    train.py        train, resume, cross-validate, compare, sweep
     predict.py      predict, translate, tag, generate
     listing.py      list, init, kernels
     embed.py        embed, search
@@ -63,7 +63,6 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
         "init": listing.init,
         "train": train.train,
         "resume": train.resume,
-        "find-lr": train.find_lr,
         "cross-validate": train.cross_validate,
         "compare": train.compare,
         "sweep": train.sweep,

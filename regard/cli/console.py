@@ -28,7 +28,7 @@ from regard.progress import Lines, clock
 UNEXPECTED, USER_ERROR, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 DEBUG = "REGARD_DEBUG"  # an environment variable: errors are shown with their traceback
 ONE_PROCESS = (  # commands that torchrun must not start several times
-    *("find-lr", "cross-validate", "compare", "sweep"),
+    *("cross-validate", "compare", "sweep"),
     *("quantize", "export", "corpus", "init", "serve"),
 )
 WORDS = "regard.words"  # of the command line, in the context of a command

@@ -1,4 +1,4 @@
-"""train, resume, find-lr, cross-validate, compare, sweep."""
+"""train, resume, cross-validate, compare, sweep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -102,46 +102,6 @@ def _show_result(folder: Path, result: Result, as_json: bool) -> None:
     end = f"ended at step {result.step:,} ({result.reason})"
     text = "  ".join([f"{folder}", *scores, result.weights, end])
     console.show({"run": folder, **asdict(result)}, text, as_json)
-
-
-def find_lr(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    device: Device = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
-    """Suggest a learning rate for a recipe.
-
-    It trains for at most 100 steps while the rate grows, and shows the rate and the smoothed loss.
-
-    Prints the lines of the recipe. No run is written or changed.
-    """
-    from regard.experiments.recipe_options import open_recipe
-    from regard.experiments.training_plan import plan
-    from regard.training.optimizers import noam
-    from regard.training.steps import range_test, smoothed, suggested_rate
-
-    raw, checked = open_recipe(recipe, overrides or ())
-    rates, losses = list[float](), list[float]()
-    with raw.locating(type(checked)):
-        task: Any = plan(checked, device=device).task
-        for rate, loss in range_test(task, checked.training, checked.seed):
-            rates.append(rate)
-            losses.append(loss)
-            if len(rates) % 5 == 1 and not quiet:
-                console.say(f"{rate:.1e}  loss {smoothed(losses)[-1]:.4g}")
-    schedule, suggested = checked.training.schedule, suggested_rate(rates, losses)
-    if suggested is None:
-        text = f"no learning rate is suggested: the loss did not fall in {len(rates)} steps"
-    else:
-        peak = 1.0
-        if schedule.name == "noam":  # its rate is a factor of the formula
-            warmup = schedule.warmup_or_default()
-            peak = noam(warmup, schedule.d_model, warmup)
-        suggested = float(f"{suggested / peak:.2g}")
-        text = f"[training.optimizer]\nlearning_rate = {suggested!r}"
-    console.show({"learning_rate": suggested, "rates": rates, "losses": losses}, text, as_json)
 
 
 @options.with_flags(
