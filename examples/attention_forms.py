@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.experiments.compare import compare_files
-from regard.experiments.results import Comparison
+from regard.experiments.results import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes/attention-forms.toml"
@@ -46,7 +46,7 @@ OTHERS = {name: f"tatoeba-{name}.toml" for name in ("rnnsearch", "transformer", 
 
 def main(
     forms: Sequence[str], overrides: Sequence[str], out: Path = Path("runs/attention-forms")
-) -> Comparison:
+) -> StudyResults:
     """Train a model with each form of attention, and compare them."""
     folder = out.with_name(f"{out.name}-recipes")
     folder.mkdir(parents=True, exist_ok=True)

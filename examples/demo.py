@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from regard.data import Sequences, open_table
 from regard.decoding.beam import Beam
 from regard.decoding.steps import start_decoding
 from regard.experiments.compare import compare_files
-from regard.experiments.results import Comparison
+from regard.experiments.results import StudyResults
 from regard.experiments.study import RunOptions
 from regard.tasks.batching import device_of
 from regard.training import Interrupted
@@ -86,16 +87,17 @@ def main(
         console.print(f"\n{source}", style="bold", markup=False)
         for name, answer in zip(words.head[1:], answers, strict=True):
             console.print(f"    {name:<16}{answer}", markup=False)
-    page = found.report("Three translators, one budget", pictures(models, words), {"data": DATA})
+    whole = replace(found, about={"data": DATA})
+    page = whole.report("Three translators, one budget", pictures(models, words))
     path = page.save(found.folder / "report.html")
     console.print(f"\n{path} shows it all", soft_wrap=True)
     return verdict(found, least_bleu)
 
 
-def verdict(found: Comparison, least_bleu: float) -> int:
+def verdict(found: StudyResults, least_bleu: float) -> int:
     """0, or 1 with a message where the best model translates worse than it reliably can."""
-    best = found.best()
-    bleu = found.outcomes[best][0].quality
+    assert found.best is not None  # all are measured by one protocol
+    best, bleu = found.best.name, found.best.outcomes[0].quality
     if bleu >= least_bleu:
         return 0
     print(

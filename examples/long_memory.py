@@ -21,7 +21,7 @@ from pathlib import Path
 import regard
 from regard.data import open_table
 from regard.experiments.compare import compare_files
-from regard.experiments.results import Comparison
+from regard.experiments.results import StudyResults
 from regard.experiments.study import RunOptions
 from regard.text import Tokenizer
 
@@ -52,7 +52,7 @@ def main(
     overrides: Sequence[str] = (),
     seeds: Sequence[int] = (1,),
     out: Path | None = None,
-) -> Comparison:
+) -> StudyResults:
     """Train the models, compare them, and test the LSTM with a neural cache."""
     out = out or Path(f"runs/long-memory-{text}")
     folder = (out.parent / f"{out.name}-data").resolve()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.experiments.compare import compare_files
-from regard.experiments.results import Comparison
+from regard.experiments.results import StudyResults
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = ROOT / "recipes/positions.toml"
@@ -23,7 +23,7 @@ KINDS = ("sinusoidal", "learned", "shaw", "t5", "transformer-xl", "none")
 
 def main(
     kinds: Sequence[str], overrides: Sequence[str], out: Path = Path("runs/positions")
-) -> Comparison:
+) -> StudyResults:
     """Train a model with each kind of positions, and compare them."""
     folder = out.with_name(f"{out.name}-recipes")
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,11 +15,9 @@ if TYPE_CHECKING:  # type checkers and editors read these; tests/test_public_nam
     from regard.errors import MissingExtra as MissingExtra
     from regard.errors import NotSupportedError as NotSupportedError
     from regard.errors import RegardError as RegardError
-    from regard.experiments.compare import CrossValidation as CrossValidation
     from regard.experiments.compare import compare as compare
     from regard.experiments.compare import cross_validate as cross_validate
-    from regard.experiments.results import Comparison as Comparison
-    from regard.experiments.results import SweepResults as SweepResults
+    from regard.experiments.results import StudyResults as StudyResults
     from regard.experiments.runs import Run as Run
     from regard.experiments.runs import resume as resume
     from regard.experiments.runs import train as train
@@ -49,8 +47,8 @@ else:  # a `__getattr__` that a type checker sees would hide misspelled names fr
         {
             "errors": "CheckpointError ConfigError DataError MissingExtra NotSupportedError "
             "RegardError",
-            "experiments.compare": "CrossValidation compare cross_validate",
-            "experiments.results": "Comparison SweepResults",
+            "experiments.compare": "compare cross_validate",
+            "experiments.results": "StudyResults",
             "experiments.runs": "Run resume train",
             "experiments.sweep": "sweep",
             "exporting": "Exported export",

@@ -19,9 +19,7 @@ FUNCTIONS = (
 ERRORS = (
     "RegardError ConfigError DataError CheckpointError MissingExtra NotSupportedError Interrupted"
 )
-RESULTS = (
-    "Run Comparison CrossValidation SweepResults FileResults AttentionRecord Exported ListedModel"
-)
+RESULTS = "Run StudyResults FileResults AttentionRecord Exported ListedModel"
 PROGRAM = """
 import regard
 
@@ -82,7 +80,7 @@ def test_mypy_finds_misspelled_names_and_wrong_types(tmp_path):
     assert types == [
         "regard.experiments.runs.Run",
         "regard.experiments.runs.Run",
-        "regard.experiments.results.Comparison",
+        "regard.experiments.results.StudyResults",
         "regard.tasks.task.Task",
     ]
 

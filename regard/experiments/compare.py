@@ -8,19 +8,17 @@ process is lost continues from its checkpoint, wherever the executor starts it a
 that of a study (study.py), with comparison.json and report.html.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from regard.errors import ConfigError, check_at_least
 from regard.executors import ExecutorOptions
 from regard.experiments.recipe_options import read_recipe
-from regard.experiments.results import COMPARISON, Comparison, Outcome, StudyResults, cv_results
-from regard.experiments.runs import Run, name_of_run, report_links
+from regard.experiments.results import StudyResults
+from regard.experiments.runs import name_of_run
 from regard.experiments.study import (
     HINT,
     RunOptions,
@@ -35,9 +33,6 @@ from regard.experiments.study import (
     with_tokenizer,
 )
 from regard.tasks.folders import device_for
-from regard.training.callbacks import read_result
-from regard.visual.picture import Table
-from regard.visual.report import RunReport
 
 DEFAULTS = RunOptions()
 Compared = str | PathLike[str] | Mapping[str, Any]
@@ -54,7 +49,7 @@ def compare(
     gpus: int = 0,
     progress: bool = True,
     **options: Any,
-) -> Comparison:
+) -> StudyResults:
     """Train each recipe with each seed, measure, and write comparison.json and report.html.
 
         compare(["lstm.toml", "transformer.toml"], seeds=(1, 2, 3))
@@ -103,7 +98,7 @@ def compare_files(
     overrides: Sequence[str] = (),
     options: RunOptions = DEFAULTS,
     out: str | PathLike[str] = "runs/compare",
-) -> Comparison:
+) -> StudyResults:
     """As `compare`, of recipes with the NAME=VALUE of a command line, and of run folders."""
     out = Path(out)
     entries = _entries(paths, overrides)
@@ -118,13 +113,10 @@ def compare_files(
             else:
                 texts = exchanged(entry.recipe, overrides)
                 by_model[name] = runs_by_seed(name, entry.path, texts, options.seeds, out)
-        rows = study.train([run for runs in by_model.values() for run in runs], strict=True)
-    outcomes = {
-        name: tuple(Outcome.of_row(rows[run.folder.name], out) for run in runs)
-        for name, runs in by_model.items()
-    }
-    comparison = Comparison(out, conditions, options.seeds, outcomes)
-    comparison.write(COMPARISON)
+        study.train([run for runs in by_model.values() for run in runs], strict=True)
+    trials = tuple(map(study.trial, by_model.values()))
+    comparison = StudyResults(out, trials, conditions, tested=True)
+    comparison.write("comparison.json")
     return comparison
 
 
@@ -193,86 +185,6 @@ def _shared_conditions(entries: Mapping[str, _Entry]) -> dict[str, Any]:
     return {**next(iter(conditions.values())), **next(iter((trained or tokenizers).values()))}
 
 
-@dataclass(frozen=True)
-class CrossValidation(StudyResults):
-    """The runs of all folds, and the mean and the standard deviation of their scores.
-
-    folder: that of the folders of the runs.  runs: in the order of the folds.
-    scores: the score of each fold by the name of the metric; NaN where it is not finite. They are
-        those of the weights in model/ of each run, on the rows of its fold. Where the training
-        validates several times, the fold itself has chosen those weights: the scores are
-        optimistic. Scores on the recipe's test data, called "test NAME", are not.
-    """
-
-    folder: Path
-    runs: tuple[Run, ...]
-    scores: dict[str, tuple[float, ...]]
-
-    @property
-    def mean(self) -> dict[str, float]:
-        """The mean of each score over the folds."""
-        return {name: fmean(values) for name, values in self.scores.items()}
-
-    @property
-    def sd(self) -> dict[str, float]:
-        """The sample standard deviation of each score over the folds: the divisor is folds - 1."""
-        return {
-            name: stdev(values) if all(map(math.isfinite, values)) else math.nan
-            for name, values in self.scores.items()
-        }
-
-    @property
-    def cv_results(self) -> dict[str, list[Any]]:
-        """Columns as of scikit-learn's `cv_results_`: a row for the recipe, a split for each fold.
-
-        pandas.DataFrame(found.cv_results)
-        """
-        scores = {
-            name.replace(" ", "_") if name.startswith("test ") else f"valid_{name}": values
-            for name, values in self.scores.items()
-        }
-        return cv_results([(self.folder.name, {}, scores)], len(self.runs), "max")
-
-    def picture(self) -> Table:
-        """A row for each score."""
-        mean, sd = self.mean, self.sd
-        head = ["score", "mean", "sd", *(f"fold {n}" for n in range(1, len(self.runs) + 1))]
-        rows = [
-            [name, *(f"{value:.4g}" for value in (mean[name], sd[name], *values))]
-            for name, values in self.scores.items()
-        ]
-        return Table.of(head, rows, f"{len(self.runs)} folds")
-
-    def facts(self) -> dict[str, Any]:
-        """The contents of cross-validation.json, in which a number that is not finite is null."""
-
-        def finite(value: float) -> float | None:
-            return value if math.isfinite(value) else None
-
-        scores = {
-            name: {
-                "mean": finite(self.mean[name]),
-                "sd": finite(self.sd[name]),
-                "folds": [finite(value) for value in values],
-            }
-            for name, values in self.scores.items()
-        }
-        folders = [str(run.folder) for run in self.runs]
-        return {"folds": len(self.runs), "scores": scores, "runs": folders}
-
-    def report(self) -> RunReport:
-        """A page, to be saved in the folder, since it links to the pages of the runs."""
-        facts = {"folds": str(len(self.runs)), "sd": "standard deviation of a sample (ddof 1)"}
-        links = report_links(self.folder, [run.folder.name for run in self.runs])
-        pictures = [("Scores", self.picture())]
-        return RunReport(self.folder.name, facts, pictures, links)
-
-    def __repr__(self) -> str:
-        mean, sd = self.mean, self.sd
-        scores = ", ".join(f"{name} {mean[name]:.4g} ± {sd[name]:.2g}" for name in mean)
-        return f"CrossValidation({str(self.folder)!r}: {scores})"
-
-
 def cross_validate(
     recipe: str | PathLike[str] | None = None,
     *,
@@ -284,14 +196,17 @@ def cross_validate(
     device: str | None = None,
     progress: bool = True,
     **options: Any,
-) -> CrossValidation:
+) -> StudyResults:
     """Train once for each fold of the training data, on the other folds, and score it on the fold.
 
         cross_validate(task="classification", model="a folder", train=dataframe, folds=5, epochs=3)
 
     Rows are drawn as for `valid` as a share: at random by `split_seed`, by class with `stratified`,
     by group with `group`; folds of running text are consecutive lines. The same call again goes on
-    where it was stopped, and repeats no finished run.
+    where it was stopped, and repeats no finished run. The results have one trial, with a run for
+    each fold: its scores are those of the weights in model/ of the run. Where the training
+    validates several times, the fold itself has chosen those weights: the scores are optimistic.
+    Scores on the recipe's test data, called "test NAME", are not.
 
     Args:
         recipe, device, options: as of `regard.train`; `valid` of the recipe is replaced.
@@ -330,7 +245,7 @@ def cross_validate_file(
     folds: int,
     options: RunOptions,
     out: str | PathLike[str] | None = None,
-) -> CrossValidation:
+) -> StudyResults:
     """As `cross_validate`, of a file with the NAME=VALUE of a command line."""
     check_at_least(MIN_FOLDS, folds=folds)
     device_for(options.device)  # raises an error before anything is written
@@ -346,17 +261,8 @@ def cross_validate_file(
     conditions = conditions_of(runs[0].recipe, {}) | {"folds": folds}
     del conditions["data"]["valid"]
     with opened(folder, conditions, options, "cross-validating in") as study:
-        rows = study.train(runs, strict=True)
-    outcomes = [Outcome.of_row(rows[run.folder.name], folder) for run in runs]
-    by_fold = [
-        outcome.valid | {f"test {score['name']}": score["value"] for score in outcome.scores}
-        for outcome in outcomes
-    ]
-    scores = {
-        name: tuple(math.nan if (value := of.get(name)) is None else value for of in by_fold)
-        for name in by_fold[0]
-    }
-    trained = tuple(Run(run.folder, read_result(run.folder)) for run in runs)
-    result = CrossValidation(folder, trained, scores)
+        study.train(runs, strict=True)
+    trial = study.trial(runs)
+    result = StudyResults(folder, (trial,), conditions)
     result.write("cross-validation.json")
     return result

@@ -1,19 +1,16 @@
-"""What the runs of a study and the trials of a sweep reached and cost, as tables, pictures and a
-page."""
+"""What the trials of a study reached and cost, as tables, pictures and a page."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Self
 
 import numpy as np
 
-from regard.errors import ConfigError
 from regard.executors import Json
 from regard.experiments.runs import report_links
 from regard.experiments.training_plan import REPORT
@@ -21,17 +18,21 @@ from regard.file_writing import write_json
 from regard.metrics.score import better_direction
 from regard.schema import checked
 from regard.visual.charts import Curves, Series, short
-from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table, fragment
-from regard.visual.report import RunReport, duration, score_table, spread
+from regard.visual.picture import Picture, PictureColumn, PictureRow, Table, fragment
+from regard.visual.report import RunReport, duration, spread
 
-COMPARISON, RESULTS = "comparison.json", "results.jsonl"
-# What a model costs, by its name in a row of the table: the title of its chart, and its unit.
+RESULTS = "results.jsonl"
+ERROR = "error"  # in a row of it, of a run that has failed
+Row = dict[str, Any]
+Values = dict[str, Json]  # of the swept options, by their dotted names
+# What a trial costs: the column of the table and how its numbers are written; {} is what the task
+# counts, such as tokens.
 COSTS = {
-    "parameters": ("parameters", "parameters"),
-    "flops": ("training FLOPs", "FLOPs"),
-    "tokens_per_second": ("speed", "{} a second"),
-    "memory": ("memory", "peak bytes"),
-    "seconds": ("time", "seconds"),
+    "parameters": ("parameters", short),
+    "speed": ("{}/s", short),
+    "flops": ("FLOPs", short),
+    "memory": ("memory", lambda number: short(number) + "B"),
+    "seconds": ("time", duration),
 }
 
 
@@ -105,25 +106,321 @@ def run_name(trial: str, seed: int) -> str:
     return f"{trial}-seed{seed}"
 
 
-class StudyResults(ABC):
-    """The results of a study, as a picture, a page and plain values.
+@dataclass(frozen=True)
+class Trial:
+    """A configuration, and what its runs reached: one for each seed or fold.
 
-    folder: that of the study.
+    rows: of results.jsonl, the newest of each run.  outcomes: of the runs that were trained to the
+    end.  values: of the swept options.
+    """
+
+    name: str
+    rows: Sequence[Row]
+    outcomes: tuple[Outcome, ...]
+    values: Values = field(default_factory=dict)
+
+    @property
+    def until(self) -> float:
+        """The part of the budget to which it was trained."""
+        return max(row["until"] for row in self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """What all runs have read: tokens, or what else the task counts."""
+        return sum(row.get("tokens", 0) for row in self.rows)
+
+    @property
+    def error(self) -> str:
+        """Why it has failed; "": it has not."""
+        errors = [str(row[ERROR]) for row in self.rows if ERROR in row]
+        if not errors and any(row.get("score") is None for row in self.rows):
+            return "no validation score is finite"
+        return errors[0] if errors else ""
+
+    @property
+    def score(self) -> float:
+        """The mean of the validation score that selects the weights, negative where lower is
+        better; NaN: a run has failed."""
+        if self.error:
+            return math.nan
+        return mean(row["score"] for row in self.rows) * (
+            1 if self.rows[0]["goal"][1] == "max" else -1
+        )
+
+    @cached_property
+    def scores(self) -> dict[str, tuple[float, ...]]:
+        """By name, such as "valid loss" and "test BLEU", the score of each run; NaN where it is not
+        finite. The first selects the weights: its best value so far. The others are those of the
+        weights that are kept. {}: a run has failed."""
+        if self.error:
+            return {}
+        goal, *_ = self.rows[0]["goal"]
+        columns = {f"valid {goal}": [row["score"] for row in self.rows]}
+        for outcome in self.outcomes:
+            scores = {f"valid {name}": value for name, value in outcome.valid.items()}
+            scores |= {f"test {score['name']}": score["value"] for score in outcome.scores}
+            for name, value in scores.items():
+                if name != f"valid {goal}":
+                    columns.setdefault(name, []).append(value)
+        return {
+            name: tuple(math.nan if value is None else value for value in column)
+            for name, column in columns.items()
+        }
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """By the names of `COSTS` means over the runs, and the largest of their peak memories."""
+        if not self.outcomes:
+            return {}
+        costs = {
+            "parameters": self.outcomes[0].parameters,
+            "speed": mean(run.tokens / run.seconds for run in self.outcomes),
+            "flops": mean(run.flops for run in self.outcomes),
+            "seconds": mean(run.seconds for run in self.outcomes),
+        }
+        memories = [run.memory for run in self.outcomes if run.memory is not None]
+        return costs | ({"memory": max(memories)} if memories else {})
+
+    @property
+    def protocol(self) -> str:
+        """How the first test score was measured: its signature."""
+        scores = self.outcomes[0].scores if self.outcomes else ()
+        return scores[0]["signature"] if scores else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Plain values; a number that is not finite is None."""
+
+        def finite(value: float) -> float | None:
+            return value if math.isfinite(value) else None
+
+        scores = {
+            name: {
+                "mean": finite(mean(values)),
+                "sd": finite(float(np.std(values, ddof=1))) if len(values) > 1 else None,
+                "runs": [finite(value) for value in values],
+            }
+            for name, values in self.scores.items()
+        }
+        facts = {"trial": self.name, "values": self.values, "until": self.until}
+        facts |= {"tokens": self.tokens, "scores": scores, **self.costs}
+        return facts | ({ERROR: self.error} if self.error else {})
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """The trials of a study: a comparison, a cross-validation or a sweep.
+
+    trials: those of a sweep from the best to the worst.  conditions: what all share.  tested: they
+    are ranked by test data, where there are some, and else by the score that selects the weights.
+    about: facts for the page.
     """
 
     folder: Path
+    trials: tuple[Trial, ...]
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    tested: bool = False
+    about: Mapping[str, str] = field(default_factory=dict)
 
-    @abstractmethod
+    @property
+    def outcomes(self) -> dict[str, tuple[Outcome, ...]]:
+        """What the runs of each trial reached that were trained to the end."""
+        return {trial.name: trial.outcomes for trial in self.trials if trial.outcomes}
+
+    @property
+    def goal(self) -> tuple[str, str]:
+        """The validation score that selects the weights, and "max" or "min"."""
+        name, better = next(row["goal"] for t in self.trials for row in t.rows if "goal" in row)
+        return name, better
+
+    @property
+    def ranked_by(self) -> str:
+        """The name of the score that ranks the trials: "test BLEU" or "valid loss"."""
+        first = next(iter(self.outcomes.values()), ())
+        return first[0].quality_name if self.tested and first else f"valid {self.goal[0]}"
+
+    @property
+    def better(self) -> str:
+        """Whether a higher ("max") or a lower ("min") score is better."""
+        part, _, name = self.ranked_by.partition(" ")
+        # A score of test data is not always the one that validation minimizes or maximizes.
+        return better_direction(name, self.goal) if part == "test" else self.goal[1]
+
+    @property
+    def protocols(self) -> dict[str, str]:
+        """How the first test score of each trial was measured."""
+        return {trial.name: trial.protocol for trial in self.trials if trial.outcomes}
+
+    @property
+    def ranked(self) -> bool:
+        """Whether trials can be ranked: their protocols agree in what matters."""
+        return not self.tested or len({*map(what_matters, self.protocols.values())}) < 2
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The trial with the best mean score of those trained to the end; None: there is none, or
+        the protocols of the scores differ in what matters."""
+        name = self.ranked_by
+        rivals = [t for t in self.trials if t.until == 1 and name in t.scores and self.ranked]
+        pick = max if self.better == "max" else min
+        return pick(rivals, key=lambda trial: mean(trial.scores[name]), default=None)
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the first run of the best trial."""
+        return self.folder / self.best.rows[0]["run"] if self.best else None
+
+    @property
+    def tokens(self) -> int:
+        """What all runs together have read: tokens, or what else the task counts."""
+        return sum(trial.tokens for trial in self.trials)
+
+    @property
+    def items(self) -> str:
+        """What the task counts, such as "tokens"."""
+        return next((runs[0].items for runs in self.outcomes.values()), "tokens")
+
+    @property
+    def cv_results(self) -> dict[str, list[Any]]:
+        """The columns of scikit-learn's `cv_results_`: `params`, `param_NAME`, and of each score
+        `splitN_NAME`, `mean_NAME`, `std_NAME` and `rank_NAME`; with `trial` before them. A row is a
+        trial, a split is a seed or a fold.
+
+        pandas.DataFrame(results.cv_results)
+        """
+        trials, splits = self.trials, max(len(trial.rows) for trial in self.trials)
+        columns: dict[str, list[Any]] = {
+            "trial": [trial.name for trial in trials],
+            "params": [dict(trial.values) for trial in trials],
+            **{f"param_{n}": [trial.values[n] for trial in trials] for n in trials[0].values},
+        }
+        for score in dict.fromkeys(name for trial in trials for name in trial.scores):
+            table, name = np.full((len(trials), splits), math.nan), score.replace(" ", "_", 1)
+            for row, trial in zip(table, trials, strict=True):
+                row[: len(trial.scores.get(score, ()))] = trial.scores.get(score, ())
+            means = table.mean(1)
+            columns |= {f"split{i}_{name}": table[:, i].tolist() for i in range(splits)}
+            columns |= {f"mean_{name}": means.tolist(), f"std_{name}": table.std(1).tolist()}
+            if score == f"valid {self.goal[0]}":
+                signed = -means if self.goal[1] == "max" else means
+                ordered = np.where(np.isnan(means), math.inf, signed)
+                columns[f"rank_{name}"] = [1 + int((ordered < mean).sum()) for mean in ordered]
+        return columns
+
+    def table(self) -> Table:
+        """A row for each trial: values, scores and costs, without columns that are empty."""
+        trials, valid = self.trials, f"valid {self.goal[0]}"
+        tests = (name for trial in trials for name in trial.scores if name.startswith("test "))
+        shown = dict.fromkeys([self.ranked_by, valid, next(tests, valid)])
+        columns = {"trial": [trial.name for trial in trials]}
+        columns |= {n: [_shown(trial.values[n]) for trial in trials] for n in trials[0].values}
+        columns |= {n: [spread(trial.scores.get(n, ())) for trial in trials] for n in shown}
+        costs = [trial.costs for trial in trials]
+        for name, (head, text) in COSTS.items():
+            cells = [text(cost[name]) if name in cost else "" for cost in costs]
+            columns[head.format(self.items)] = cells
+        precisions = [", ".join(dict.fromkeys(r.precision for r in t.outcomes)) for t in trials]
+        reached = ["the end" if t.until == 1 else str(Fraction(t.until)) for t in trials]
+        differing = {"precision": precisions, "trained to": reached}
+        differing["protocol"] = [trial.protocol for trial in trials]
+        columns |= {name: cells for name, cells in differing.items() if len({*cells} - {""}) > 1}
+        columns["failed"] = [trial.error.split("\n")[0][:80] for trial in trials]
+        columns = {name: cells for name, cells in columns.items() if any(cells)}
+        best = None if self.best is None else trials.index(self.best)
+        return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), "", best)
+
+    def runs(self) -> Table:
+        """A row for each run, with all of its scores."""
+        names = dict.fromkeys(name for trial in self.trials for name in trial.scores)
+        rows = []
+        for trial in self.trials:
+            for index, row in enumerate(trial.rows):
+                scores = (trial.scores.get(name, ())[index : index + 1] for name in names)
+                rows.append([row["run"], *map(spread, scores)])
+        return Table.of(["run", *names], rows)
+
     def picture(self) -> Picture:
-        """The tables and charts."""
+        """The table, the validation scores while training, and the best score against each cost."""
+        several = max(len(trial.rows) for trial in self.trials) > 1
+        parts: list[Picture] = [self.table(), *([self.runs()] if several else [])]
+        curves = [_mean_curve(name, runs) for name, runs in self.outcomes.items()]
+        title = f"valid {self.goal[0]} while training"
+        band = "band: the range over runs" if several else ""
+        charts = [Curves(tuple(curves), title, self.items, band)] if curves else []
+        for cost, (head, _) in COSTS.items():
+            series = [
+                Series(
+                    trial.name,
+                    tuple((trial.costs[cost], y) for y in trial.scores.get(self.ranked_by, ())),
+                    joined=False,
+                )
+                for trial in self.trials
+                if cost in trial.costs
+            ]
+            if len(series) > 1:
+                unit = head.format(self.items)
+                title = f"{self.ranked_by} and {unit}"
+                charts.append(Curves(tuple(series), title, unit, self.ranked_by))
+        return PictureColumn((*parts, PictureRow(tuple(charts))))
 
-    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Plain values, for JSON."""
+        return {
+            "ranked_by": self.ranked_by,
+            "better": self.better,
+            "best": self.best and self.best.name,
+            "run": self.run and str(self.run),
+            "items": self.items,
+            "tokens": self.tokens,
+            "protocols": self.protocols,
+            "conditions": self.conditions,
+            "trials": [trial.facts() for trial in self.trials],
+            "runs": [row for trial in self.trials for row in trial.rows],
+        }
 
-    @abstractmethod
-    def report(self) -> RunReport:
-        """A page, to be saved in the folder, since it links to the pages of the runs."""
+    def report(self, title: str = "", pictures: Sequence[tuple[str, Picture]] = ()) -> RunReport:
+        """A page, to be saved in the folder, since it links to the pages of the runs.
+
+        pictures: (heading, picture), at the end.
+        """
+        runs = [run for runs in self.outcomes.values() for run in runs]
+        budget = {"tokens": self.items, "epochs": "epochs", "max_steps": "steps"}
+        limits = self.conditions.get("budget", {}).items()
+        facts = {
+            **self.about,
+            "budget": ", ".join(f"{n:,} {budget[name]}" for name, n in limits if name in budget),
+            "read by all runs": f"{self.tokens:,} {self.items}",
+            "precision": ", ".join(dict.fromkeys(run.precision for run in runs)),
+            "threads": ", ".join(dict.fromkeys(str(run.threads) for run in runs)),
+        }
+        for name, of_trial in self.outcomes.items():
+            for score in of_trial[0].scores:
+                facts[f"{score['name']} of {name}"] = score["signature"]
+        if not self.ranked:
+            facts["ranking"] = "none: the protocols differ in what matters"
+        parts = [("Comparison", self.picture()), ("Losses while training", self.losses())]
+        if all(run.samples for run in runs):
+            parts.append(("The first rows of the test data", self.samples()))
+        links = report_links(self.folder, [row["run"] for t in self.trials for row in t.rows])
+        return RunReport(title or self.folder.name, facts, [*parts, *pictures], links)
+
+    def losses(self) -> Picture:
+        """The loss on the training and on the validation data, for the first run of each trial."""
+        charts = []
+        for key, data in (("train/loss", "training"), ("valid/loss", "validation")):
+            series = [
+                Series(name, tuple(runs[0].curves[key]))
+                for name, runs in self.outcomes.items()
+                if key in runs[0].curves
+            ]
+            unit = "nats" if self.items == "tokens" else ""
+            charts.append(Curves(tuple(series), f"Loss on the {data} data", self.items, unit))
+        return PictureRow(tuple(charts))
+
+    def samples(self) -> Picture:
+        """The first test examples, and the output of the first run of each trial."""
+        rows = zip(*(runs[0].samples for runs in self.outcomes.values()), strict=True)
+        cells = [[row[0][0], *(output for _, output, _ in row), row[0][2]] for row in rows]
+        return Table.of(["source", *self.outcomes, "reference"], cells)
 
     def write(self, file: str) -> None:
         """Write the plain values and the page into the folder."""
@@ -133,453 +430,25 @@ class StudyResults(ABC):
     def __str__(self) -> str:
         return self.picture().text(width=160).rstrip()
 
+    def __repr__(self) -> str:
+        best = f", the best {self.best.name}" if self.best else ""
+        scores = self.best.scores.items() if self.best else ()
+        text = "".join(f", {name} {spread(values)}" for name, values in scores)
+        return f"StudyResults({str(self.folder)!r}: {len(self.trials)} trials{best}{text})"
+
     def _repr_html_(self) -> str:
         return fragment(self.picture().body())
 
 
-def cv_results(
-    trials: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Sequence[float]]]],
-    splits: int,
-    better: str,
-) -> dict[str, list[Any]]:
-    """The columns of scikit-learn's `cv_results_`: `params`, `param_NAME`, and of each score
-    `splitN_NAME`, `mean_NAME`, `std_NAME` and `rank_NAME`; with `trial` before them.
-
-    trials: of each its name, its values, and its scores by name, one for each split (a seed or a
-        fold); NaN stands where there is none.
-    better: "max" or "min", of the first score.
-    """
-    params = dict.fromkeys(name for _, values, _ in trials for name in values)
-    columns: dict[str, list[Any]] = {
-        "trial": [name for name, _, _ in trials],
-        "params": [dict(values) for _, values, _ in trials],
-        **{f"param_{name}": [values.get(name) for _, values, _ in trials] for name in params},
-    }
-    for number, name in enumerate(dict.fromkeys(n for _, _, scores in trials for n in scores)):
-        table = np.full((len(trials), splits), math.nan)
-        for row, (_, _, scores) in zip(table, trials, strict=True):
-            row[: len(scores.get(name, ()))] = scores.get(name, ())
-        if np.isnan(table).all():
-            continue
-        means = table.mean(1)
-        columns |= {f"split{i}_{name}": table[:, i].tolist() for i in range(splits)}
-        columns |= {f"mean_{name}": means.tolist(), f"std_{name}": table.std(1).tolist()}
-        if number == 0:
-            ordered = np.where(np.isnan(means), math.inf, -means if better == "max" else means)
-            columns[f"rank_{name}"] = [1 + int((ordered < mean).sum()) for mean in ordered]
-    return columns
-
-
-@dataclass(frozen=True)
-class Comparison(StudyResults):
-    """The outcomes of all runs.
-
-    conditions: what all runs share.  outcomes: of each model by its name, one for each seed.
-    """
-
-    folder: Path
-    conditions: dict[str, Any]
-    seeds: tuple[int, ...]
-    outcomes: dict[str, tuple[Outcome, ...]]
-
-    def __repr__(self) -> str:
-        rows = (f"{row['model']} {row['quality']['mean']:.4g}" for row in self.table())
-        return f"Comparison({str(self.folder)!r}: {self.quality} {', '.join(rows)})"
-
-    @property
-    def better(self) -> str:
-        """Whether a higher ("max") or a lower ("min") quality is better."""
-        first = self._first
-        if not first.scores:
-            return first.goal[1]
-        # A score of test data is not always the one that validation minimizes or maximizes.
-        return better_direction(first.scores[0]["name"], first.goal[:2])
-
-    @property
-    def quality(self) -> str:
-        """The name of the quality: "test BLEU", or "valid loss" where there is no test data."""
-        return self._first.quality_name
-
-    @property
-    def _first(self) -> Outcome:
-        return next(iter(self.outcomes.values()))[0]
-
-    def table(self) -> list[dict[str, Any]]:
-        """A row of plain values for each model."""
-        return [{"model": name, **_summary(runs)} for name, runs in self.outcomes.items()]
-
-    @property
-    def protocols(self) -> dict[str, str]:
-        """How the quality of each model was measured: the signature of its score."""
-        scores = {name: runs[0].scores for name, runs in self.outcomes.items()}
-        return {
-            name: of_model[0]["signature"] if of_model else "" for name, of_model in scores.items()
-        }
-
-    @property
-    def ranked(self) -> bool:
-        """Whether the models can be ranked: their protocols agree in what matters."""
-        names = {runs[0].quality_name for runs in self.outcomes.values()}
-        return len(names) == len({what_matters(text) for text in self.protocols.values()}) == 1
-
-    def best(self) -> str:
-        """The name of the model with the best mean quality.
-
-        Raises:
-            ConfigError: the scores were measured by protocols that differ in what matters.
-        """
-        if not self.ranked:
-            protocols = "\n  ".join(f"{name}: {text}" for name, text in self.protocols.items())
-            raise ConfigError(f"models with different protocols cannot be ranked:\n  {protocols}")
-        pick = max if self.better == "max" else min
-        return pick(self.table(), key=lambda row: row["quality"]["mean"])["model"]
-
-    @property
-    def cv_results(self) -> dict[str, list[Any]]:
-        """Columns as of scikit-learn's `cv_results_`: a row for each model, a split for each seed.
-
-        pandas.DataFrame(found.cv_results)
-        """
-        rows: list[tuple[str, dict[str, Any], dict[str, list[float]]]] = []
-        for name, runs in self.outcomes.items():
-            scores = {f"valid_{runs[0].goal[0]}": [run.goal[2] for run in runs]}
-            for index, score in enumerate(runs[0].scores):
-                scores[f"test_{score['name']}"] = [run.scores[index]["value"] for run in runs]
-            rows.append((name, {}, scores))
-        return cv_results(rows, len(self.seeds), self._first.goal[1])
-
-    def picture(self) -> Picture:
-        """The table, the validation scores while training, and the quality against each cost."""
-        rows, items = self.table(), self._first.items
-        several = max(map(len, self.outcomes.values())) > 1
-        note = Note(("± is the standard deviation over seeds.",))
-        curves = tuple(_mean_curve(name, runs) for name, runs in self.outcomes.items())
-        title = f"valid {self._first.goal[0]} while training"
-        charts = [Curves(curves, title, items, "band: the range over seeds" if several else "")]
-        for cost, (name, unit) in COSTS.items():
-            series = [
-                Series(
-                    row["model"],
-                    tuple((float(row[cost]), run.quality) for run in self.outcomes[row["model"]]),
-                    joined=False,
-                )
-                for row in rows
-                if row[cost] is not None
-            ]
-            if series:
-                title = f"{self.quality} and {name}"
-                charts.append(Curves(tuple(series), title, unit.format(items), self.quality))
-        parts = (self._costs(rows), *([note] if several else []), PictureRow(tuple(charts)))
-        return PictureColumn(parts)
-
-    def _costs(self, rows: Sequence[Mapping[str, Any]]) -> Table:
-        """Of each model the quality and the costs, without columns that are empty."""
-        qualities = [[run.quality for run in runs] for runs in self.outcomes.values()]
-        columns = {
-            "model": [*self.outcomes],
-            self.quality: [*map(spread, qualities)],
-            "parameters": [short(row["parameters"]) for row in rows],
-            f"{self._first.items}/s": [short(row["tokens_per_second"]) for row in rows],
-            "FLOPs": [short(row["flops"]) for row in rows],
-            "memory": ["" if row["memory"] is None else short(row["memory"]) + "B" for row in rows],
-            "time": [duration(row["seconds"]) for row in rows],
-        }
-        if len(self._precisions()) > 1:
-            columns["precision"] = [row["precision"] for row in rows]
-        if len({*self.protocols.values()}) > 1:
-            columns["protocol"] = [*self.protocols.values()]
-        if max(map(len, qualities)) > 1:
-            columns["min to max"] = [f"{min(of):.2f} to {max(of):.2f}" for of in qualities]
-        columns = {name: cells for name, cells in columns.items() if any(cells)}
-        best = [*self.outcomes].index(self.best()) if self.ranked else None
-        return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), "", best)
-
-    def facts(self) -> dict[str, Any]:
-        """Plain values, for comparison.json."""
-        return {
-            "quality": self.quality,
-            "better": self.better,
-            "best": self.best() if self.ranked else None,
-            "protocols": self.protocols,
-            "items": self._first.items,
-            "conditions": self.conditions,
-            "models": self.table(),
-            "runs": [
-                {"model": name, "seed": seed, **asdict(outcome)}
-                for name, runs in self.outcomes.items()
-                for seed, outcome in zip(
-                    self.seeds, runs, strict=False
-                )  # of a run that there was: one
-            ],
-        }
-
-    def report(
-        self,
-        title: str = "",
-        pictures: Sequence[tuple[str, Picture]] = (),
-        about: Mapping[str, str] | None = None,
-    ) -> RunReport:
-        """A page, to be saved in the folder, since it links to the pages of the runs.
-
-        title: by default the names of the models.  about: facts before the others.  pictures:
-        (heading, picture), at the end.
-        """
-        title = title or f"Comparison of {', '.join(self.outcomes)}"
-        first = self._first
-        facts = {
-            **(about or {}),
-            "budget": ", ".join(
-                f"{limit:,} {first.items if name == 'tokens' else name.removeprefix('max_')}"
-                for name, limit in self.conditions.get("budget", {}).items()
-            ),
-            "seeds": ", ".join(map(str, self.seeds)),
-            "precision": ", ".join(self._precisions()),
-            "threads": str(first.threads),
-            **self._protocol_facts(),
-        }
-        scores = score_table({name: _scores(runs) for name, runs in self.outcomes.items()})
-        parts = [("Comparison", self.picture()), ("Scores", scores)]
-        parts.append(("Losses while training", self.losses()))
-        if first.samples:
-            parts.append(("The first rows of the test data", self.samples()))
-        links = report_links(self.folder, self._runs())
-        return RunReport(title, facts, [*parts, *pictures], links)
-
-    def _protocol_facts(self) -> dict[str, str]:
-        """How each score was measured: once where that is equal for all models."""
-        facts: dict[str, str] = {}
-        for name, runs in self.outcomes.items():
-            for score in runs[0].scores:
-                facts[f"{score['name']} of {name}"] = score["signature"]
-        if len({*self.protocols.values()}) == 1:
-            return {score["name"]: score["signature"] for score in self._first.scores}
-        if not self.ranked:
-            facts["ranking"] = "none: the protocols differ in what matters"
-        return facts
-
-    def _runs(self) -> list[str]:
-        """The names of the folders of all runs."""
-        return [run_name(name, seed) for name in self.outcomes for seed in self.seeds]
-
-    def losses(self) -> Picture:
-        """The loss on the training and on the validation data, for the first seed."""
-        charts = []
-        for key, data in (("train/loss", "training"), ("valid/loss", "validation")):
-            series = [
-                Series(name, tuple(runs[0].curves[key]))
-                for name, runs in self.outcomes.items()
-                if key in runs[0].curves
-            ]
-            unit = "nats" if self._first.items == "tokens" else ""
-            title = f"Loss on the {data} data"
-            charts.append(Curves(tuple(series), title, self._first.items, unit))
-        return PictureRow(tuple(charts))
-
-    def samples(self) -> Picture:
-        """The first test examples, and the output of each model (of the first seed)."""
-        rows = zip(*(runs[0].samples for runs in self.outcomes.values()), strict=True)
-        cells = [[row[0][0], *(output for _, output, _ in row), row[0][2]] for row in rows]
-        return Table.of(["source", *self.outcomes, "reference"], cells)
-
-    def _precisions(self) -> list[str]:
-        """The precisions of all runs."""
-        return sorted({outcome.precision for runs in self.outcomes.values() for outcome in runs})
-
-
-def _mean_curve(model: str, runs: Sequence[Outcome]) -> Series:
-    """The mean over seeds and their range, point by point, as far as all of them go."""
+def _mean_curve(name: str, runs: Sequence[Outcome]) -> Series:
+    """The mean over runs and their range, point by point, as far as all of them go."""
     points, ranges = [], []
     for together in zip(*(run.validation_curve() for run in runs), strict=False):
         ys = [y for _, y in together if math.isfinite(y)]
         if ys:
             points.append((together[0][0], mean(ys)))
             ranges.append((min(ys), max(ys)))
-    return Series(model, tuple(points), tuple(ranges) if len(runs) > 1 else ())
-
-
-def _summary(runs: Sequence[Outcome]) -> dict[str, Any]:
-    """The means over the runs of a model, and the largest of their peak memories."""
-    scores = [outcome.quality for outcome in runs]
-    spread = {"mean": mean(scores), "min": min(scores), "max": max(scores)}
-    if len(scores) > 1:
-        spread["sd"] = stdev(scores)
-    return {
-        "quality": spread,
-        "parameters": runs[0].parameters,
-        "tokens": mean(outcome.tokens for outcome in runs),
-        "tokens_per_second": mean(outcome.tokens / outcome.seconds for outcome in runs),
-        "flops": mean(outcome.flops for outcome in runs),
-        "memory": max(
-            (outcome.memory for outcome in runs if outcome.memory is not None), default=None
-        ),
-        "seconds": mean(outcome.seconds for outcome in runs),
-        "precision": ", ".join(sorted({outcome.precision for outcome in runs})),
-    }
-
-
-def _scores(runs: Sequence[Outcome]) -> dict[str, float]:
-    """Means over seeds: of each test score, and of the best validation score."""
-    scores = {
-        f"test {score['name']}": mean(outcome.scores[index]["value"] for outcome in runs)
-        for index, score in enumerate(runs[0].scores)
-    }
-    scores[f"valid {runs[0].goal[0]}"] = mean(outcome.goal[2] for outcome in runs)
-    return scores
-
-
-Values = dict[str, Json]  # of the swept options, by their dotted names
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A configuration and what its runs reached, one for each seed.
-
-    until: the part of the budget to which it was trained.  scores: the best validation score of
-    each seed so far; () where one has failed.  tokens: that all runs have read.  outcomes: of the
-    runs that were trained to the end.  error: why one has failed.
-    """
-
-    name: str
-    values: Values
-    until: float
-    scores: tuple[float, ...]
-    tokens: int
-    outcomes: tuple[Outcome, ...] = ()
-    error: str = ""
-
-    @property
-    def score(self) -> float | None:
-        """The mean over the seeds."""
-        return mean(self.scores) if self.scores else None
-
-    @property
-    def test(self) -> tuple[float, ...]:
-        """The first score on the test data of each seed, where there are some."""
-        return tuple(outcome.scores[0]["value"] for outcome in self.outcomes if outcome.scores)
-
-    def facts(self) -> dict[str, Json]:
-        """Plain values."""
-        facts: dict[str, Json] = {
-            "trial": self.name,
-            "values": self.values,
-            "until": self.until,
-            "tokens": self.tokens,
-        }
-        if self.error:
-            return facts | {"error": self.error}
-        facts["valid"] = _spread_facts(self.scores)
-        return facts | ({"test": _spread_facts(self.test)} if self.test else {})
-
-
-def _spread_facts(scores: Sequence[float]) -> dict[str, Json]:
-    facts: dict[str, Json] = {"mean": mean(scores), "seeds": [*scores]}
-    return facts | ({"sd": stdev(scores)} if len(scores) > 1 else {})
-
-
-@dataclass(frozen=True)
-class SweepResults(StudyResults):
-    """The trials of a sweep, the best first; those that have failed last.
-
-    goal: the validation score that selects, and "max" or "min".  about: facts for the page.
-    """
-
-    folder: Path
-    goal: tuple[str, str]
-    seeds: tuple[int, ...]
-    trials: tuple[Trial, ...]
-    about: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Trial | None:
-        """The trial with the best mean validation score of those trained to the end."""
-        first = self.trials[0]
-        return first if first.until == 1 and not first.error else None
-
-    @property
-    def run(self) -> Path | None:
-        """The folder of the best trial's run with the first seed."""
-        return self.folder / run_name(self.best.name, self.seeds[0]) if self.best else None
-
-    @property
-    def tokens(self) -> int:
-        """What all runs together have read: tokens, or what else the task counts."""
-        return sum(trial.tokens for trial in self.trials)
-
-    @cached_property
-    def items(self) -> str:
-        """What the task counts, such as "tokens"."""
-        outcomes = [outcome for trial in self.trials for outcome in trial.outcomes]
-        return outcomes[0].items if outcomes else "tokens"
-
-    def table(self) -> Table:
-        """A row for each trial."""
-        tests = next((trial.outcomes[0].scores for trial in self.trials if trial.test), [])
-        head = ["trial", *self.trials[0].values, f"valid {self.goal[0]}"]
-        head += [f"test {tests[0]['name']}"] if tests else []
-        head += ["trained to", self.items]
-        failed = any(trial.error for trial in self.trials)
-        rows = []
-        for trial in self.trials:
-            row = [trial.name, *map(_shown, trial.values.values())]
-            row += [spread(trial.scores)]
-            row += [spread(trial.test)] if tests else []
-            row += [
-                "the end" if trial.until == 1 else str(Fraction(trial.until)),
-                short(trial.tokens),
-            ]
-            rows.append(tuple([*row, trial.error.split("\n")[0][:80]] if failed else row))
-        head += ["failed"] if failed else []
-        return Table(tuple(head), tuple(rows), "", 0 if self.best else None)
-
-    @property
-    def cv_results(self) -> dict[str, list[Any]]:
-        """Columns as of scikit-learn's `cv_results_`: a row for each trial, a split for each seed.
-
-        pandas.DataFrame(found.cv_results)
-        """
-        name = f"valid_{self.goal[0]}"
-        rows = [
-            (trial.name, trial.values, {name: trial.scores, "test": trial.test})
-            for trial in self.trials
-        ]
-        return cv_results(rows, len(self.seeds), self.goal[1])
-
-    def picture(self) -> Picture:
-        """The table, and the validation scores while training."""
-        series = [
-            Series(trial.name, trial.outcomes[0].validation_curve())
-            for trial in self.trials
-            if trial.outcomes
-        ]
-        chart = Curves(tuple(series), f"valid {self.goal[0]} while training", self.items, "")
-        return PictureColumn((self.table(), chart) if series else (self.table(),), "")
-
-    def facts(self) -> dict[str, Any]:
-        """The contents of results.json."""
-        best = self.best
-        return {
-            "goal": self.goal[0],
-            "better": self.goal[1],
-            "best": None if best is None else best.name,
-            "values": None if best is None else best.values,
-            "run": None if self.run is None else str(self.run),
-            "seeds": [*self.seeds],
-            "tokens": self.tokens,
-            "trials": [trial.facts() for trial in self.trials],
-        }
-
-    def report(self) -> RunReport:
-        """A page, to be saved in the folder, since it links to the pages of the runs."""
-        runs = [run_name(trial.name, seed) for trial in self.trials for seed in self.seeds]
-        links = report_links(self.folder, runs)
-        title = f"Sweep over {', '.join(self.trials[0].values)}"
-        return RunReport(title, self.about, [("Comparison", self.picture())], links)
-
-    def __repr__(self) -> str:
-        best = self.trials[0]
-        score = "" if best.score is None else f", valid {self.goal[0]} {best.score:.4g}"
-        trials = f"{len(self.trials)} trials, the best {best.values}{score}"
-        return f"SweepResults({str(self.folder)!r}: {trials})"
+    return Series(name, tuple(points), tuple(ranges) if len(runs) > 1 else ())
 
 
 def _shown(value: Json) -> str:

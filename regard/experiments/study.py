@@ -33,7 +33,7 @@ from regard.executors.local import HereExecutor
 from regard.experiments import recipe_options
 from regard.experiments.estimate import estimate
 from regard.experiments.recipe_options import checked_recipe, read_recipe, schema_of
-from regard.experiments.results import RESULTS, Outcome, run_name
+from regard.experiments.results import ERROR, RESULTS, Outcome, Row, Trial, run_name
 from regard.experiments.runs import check_new, check_out, load, name_of_run, resume, train_recipe
 from regard.experiments.training_plan import check_start, holds_tokenizer
 from regard.file_writing import locked, write_json
@@ -149,10 +149,8 @@ def _by_content(value: Any, checksums: Mapping[str, str]) -> Any:
 CONDITIONS, RECIPES = "conditions.json", "recipes"
 # of a study that was killed before it wrote its conditions
 LEFTOVERS = {RECIPES, recipe_options.DATA_FOLDER, "tokenizer", RESULTS}
-ERROR = "error"
 CONTINUES = "Finished runs are kept: the same command continues from there."
 FUNCTION = "regard.experiments.study:trained_until"
-Row = dict[str, Any]
 Overrides = Sequence[str]
 
 
@@ -227,10 +225,8 @@ class Study:
         if self.options.progress:
             Lines().say(message)
 
-    def train(
-        self, runs: Sequence[StudyRun], until: float = 1.0, *, strict: bool = False
-    ) -> dict[str, Row]:
-        """Train runs to a part of their budget; the row of each by the name of its folder.
+    def train(self, runs: Sequence[StudyRun], until: float = 1.0, *, strict: bool = False) -> None:
+        """Train runs to a part of their budget, and add a row for each.
 
         Those that have ended before are not repeated, but those that have failed where `strict`,
         with which a failure is an error. Else the row of a run that has failed has `error`.
@@ -246,8 +242,7 @@ class Study:
             check_same_run(run.folder, run.recipe)
             model = run.recipe.model.model_dump().get("path")
             check_start(run.recipe.model, starts.get(model, {}), self.folder)
-        rows = {run.folder.name: self.newest(run.folder, until, strict) for run in runs}
-        left = {run.folder.name: run for run in runs if not rows[run.folder.name]}
+        left = {r.folder.name: r for r in runs if not self.newest(r.folder, until, strict)}
         jobs = [self._job(run, until) for run in left.values()]
         try:
             with closing(results_of(self.executor, jobs)) as results:
@@ -261,7 +256,6 @@ class Study:
                     except RegardError as error:
                         row[ERROR] = str(error)
                     self._append(row)
-                    rows[job.name] = row
                     if ERROR in row:
                         failure = f"the run in {run.folder} has failed: {row[ERROR]}"
                         if strict:
@@ -272,7 +266,6 @@ class Study:
             state = f"what was in progress is saved in {saved}" if saved else "no run was begun"
             message = f"stopped; {state}. The same command continues from there."
             raise Interrupted(message, stopped.code) from None
-        return {name: row for name, row in rows.items() if row}
 
     def newest(self, run: Path, until: float | None = None, strict: bool = True) -> Row | None:
         """The newest row of a run, at this part of its budget.
@@ -284,6 +277,17 @@ class Study:
                 counts = not strict or (ERROR not in row and run.exists())
                 return row if counts else None
         return None
+
+    def trial(self, runs: Sequence[StudyRun], until: float | None = None) -> Trial:
+        """What the runs of a trial have reached at this part of their budget, or last.
+
+        Raises:
+            CheckpointError: a row is damaged.
+        """
+        newest = [self.newest(run.folder, until, strict=False) for run in runs]
+        rows = [row for row in newest if row is not None]
+        outcomes = (Outcome.of_row(row, self.folder) for row in rows if "outcome" in row)
+        return Trial(runs[0].trial, rows, tuple(outcomes), dict(runs[0].params))
 
     def _job(self, run: StudyRun, until: float) -> Job:
         arguments: dict[str, Json] = {

@@ -33,7 +33,6 @@ from itertools import product
 from os import PathLike
 from pathlib import Path
 from random import Random
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -48,11 +47,9 @@ from regard.experiments.recipe_options import (
     read_recipe,
     schema_of,
 )
-from regard.experiments.results import Outcome, SweepResults, Trial, Values, run_name
+from regard.experiments.results import StudyResults, Trial, Values
 from regard.experiments.study import (
     BUDGET,
-    ERROR,
-    Row,
     RunOptions,
     Study,
     check_equal,
@@ -269,7 +266,7 @@ def sweep(
     gpus: int = 0,
     progress: bool = True,
     **options: Any,
-) -> SweepResults:
+) -> StudyResults:
     """Train a recipe with many values of its options, and rank them by their validation scores.
 
     After an interruption, the same call continues. A trial that fails (no memory, NaN) is
@@ -314,7 +311,7 @@ def sweep_file(
     drawn: tuple[str, int | None, int, int],
     options: RunOptions,
     out: str | PathLike[str] | None = None,
-) -> SweepResults:
+) -> StudyResults:
     """As `sweep`, of a file with the NAME=VALUE of a command line.
 
     drawn: `strategy`, `trials`, `num_rungs` and `draw_seed`.
@@ -340,10 +337,12 @@ def sweep_file(
         for line in [*(f"{name}: {axis}" for name, axis in axes.items()), *plan.lines(checked)]:
             study.say(line)
         trials = plan.train(study, path, texts)
-    about = {"strategy": plan.strategy, "seeds": ", ".join(map(str, options.seeds))}
-    about |= axes
-    about["budget of a run"] = _budget(checked, 1)
-    results = results_of_sweep(study, trials, about)
+    trials.sort(key=lambda trial: (trial.error != "", -trial.until, -trial.score))
+    if trials[0].error:
+        reasons = dict.fromkeys(trial.error for trial in trials)
+        raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
+    about = {"strategy": plan.strategy, "seeds": ", ".join(map(str, options.seeds)), **axes}
+    results = StudyResults(folder, tuple(trials), conditions, about=about)
     results.write("results.json")
     return results
 
@@ -471,62 +470,60 @@ class SweepPlan:
                     return
                 build_model(recipe.model, build_tokenizer(recipe))
 
-    def train(self, study: Study, path: Path, overrides: Sequence[str]) -> dict[str, Values]:
-        """Train all trials; the values of each by its name."""
+    def train(self, study: Study, path: Path, overrides: Sequence[str]) -> list[Trial]:
+        """Train all trials."""
         if self.strategy != "tpe":
-            trials = {_name(number): values for number, values in enumerate(self.points)}
-            self._train_together(study, path, overrides, trials)
-            return trials
+            values_of = {_name(number): values for number, values in enumerate(self.points)}
+            return self._train_together(study, path, overrides, values_of)
         try:
             import optuna
         except ImportError as error:
             raise MissingExtra("optuna", "sweep", "A sweep by tpe") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        suggestions, trials = optuna.create_study(direction="maximize"), {}
+        suggestions, trials = optuna.create_study(direction="maximize"), list[Trial]()
         while len(trials) < self.count:
-            batch: dict[str, tuple[Any, Values]] = {}
+            asked, values_of = [], dict[str, Values]()
             for number in range(len(trials), min(len(trials) + self.workers, self.count)):
                 # Each trial has a seed of its own, so that a resumed sweep suggests the same.
                 suggestions.sampler = optuna.samplers.TPESampler(
                     seed=self.draw_seed + number, constant_liar=self.workers > 1
                 )
-                asked = suggestions.ask()
+                asked.append(suggestions.ask())
                 axes = self.space.axes.items()
-                suggested = {name: axis.suggest(asked, name) for name, axis in axes}
-                batch[_name(number)] = asked, suggested
-            new = {name: values for name, (_, values) in batch.items()}
-            trials |= new
-            scores = self._train_together(study, path, overrides, new)
-            for name, (asked, _) in batch.items():
-                failed = optuna.trial.TrialState.FAIL if scores[name] is None else None
-                suggestions.tell(asked, scores[name], state=failed)
+                values_of[_name(number)] = {n: axis.suggest(asked[-1], n) for n, axis in axes}
+            new = self._train_together(study, path, overrides, values_of)
+            for suggestion, trial in zip(asked, new, strict=True):
+                failed = optuna.trial.TrialState.FAIL if trial.error else None
+                suggestions.tell(suggestion, trial.score, state=failed)
+            trials += new
         return trials
 
     def _train_together(
-        self, study: Study, path: Path, overrides: Sequence[str], trials: Mapping[str, Values]
-    ) -> dict[str, float | None]:
-        """Train trials from rung to rung; the last score of each, negative where lower is better,
-        and None where one has failed.
+        self, study: Study, path: Path, overrides: Sequence[str], values_of: Mapping[str, Values]
+    ) -> list[Trial]:
+        """Train trials from rung to rung.
 
         After each rung the worse half is stopped; a single trial is trained to the end at once.
         """
-        scores: dict[str, float | None] = {}
-        alive = [*trials]
+        trials: dict[str, Trial] = {}
+        alive = [*values_of]
         for until in self.rungs:
             if len(alive) == 1 and until < 1:
                 continue
-            seeds = study.options.seeds
-            runs = []
+            runs = {}
             for name in alive:
-                texts = [*overrides, *_texts(trials[name])]
-                runs += runs_by_seed(name, path, texts, seeds, study.folder, trials[name])
-            rows = study.train(runs, until)
+                texts, values = [*overrides, *_texts(values_of[name])], values_of[name]
+                runs[name] = runs_by_seed(
+                    name, path, texts, study.options.seeds, study.folder, values
+                )
+            study.train([run for of_trial in runs.values() for run in of_trial], until)
             for name in alive:
-                scores[name] = mean_score([rows[run_name(name, seed)] for seed in seeds])
-            reached = {name: scores[name] for name in alive if scores[name] is not None}
-            ranked = sorted(reached, key=lambda name: -(reached[name] or 0.0))
+                trials[name] = study.trial(runs[name], until)
+            ranked = sorted(
+                (n for n in alive if not trials[n].error), key=lambda n: -trials[n].score
+            )
             alive = ranked[: -(-len(ranked) // 2)]
-        return scores
+        return [trials[name] for name in values_of]
 
 
 def _name(number: int) -> str:
@@ -538,47 +535,3 @@ def _without_batching(conditions: Mapping[str, Any]) -> dict[str, Any]:
     """The conditions that all trials must share whose budget is not in steps."""
     data = {name: value for name, value in conditions["data"].items() if name not in BATCHING}
     return {**conditions, "data": data}
-
-
-def mean_score(rows: Sequence[Row]) -> float | None:
-    """The mean score of the runs of a trial, negative where lower is better; None where one has
-    failed."""
-    if any(row.get("score") is None for row in rows):
-        return None
-    return mean(row["score"] for row in rows) * (1 if rows[0]["goal"][1] == "max" else -1)
-
-
-def results_of_sweep(
-    study: Study, trials: Mapping[str, Values], about: Mapping[str, str]
-) -> SweepResults:
-    """The results of a sweep that has ended.
-
-    trials: of each its values.
-
-    Raises:
-        RegardError: every trial has failed.
-    """
-    folder, seeds, ranked, goals = study.folder, study.options.seeds, [], list[list[str]]()
-    for name, values in trials.items():
-        newest = [study.newest(folder / run_name(name, seed), strict=False) for seed in seeds]
-        rows = [row for row in newest if row is not None]
-        score = mean_score(rows)
-        until, tokens = max(row["until"] for row in rows), sum(row.get("tokens", 0) for row in rows)
-        if score is None:
-            errors = [str(row[ERROR]) for row in rows if ERROR in row]
-            error = next(iter(errors), "no validation score is finite")
-            trial = Trial(name, values, until, (), tokens, error=error)
-        else:
-            goals.append(rows[0]["goal"])
-            outcomes = tuple(Outcome.of_row(row, folder) for row in rows if "outcome" in row)
-            scores = tuple(row["score"] for row in rows)
-            trial = Trial(name, values, until, scores, tokens, outcomes)
-        ranked.append((score is None, -until, -(score or 0.0), trial))
-    if not goals:
-        reasons = dict.fromkeys(trial.error for *_, trial in ranked)
-        raise RegardError(f"every trial has failed: {'; '.join(reasons)}")
-    in_order = tuple(trial for *_, trial in sorted(ranked, key=lambda row: row[:3]))
-    name, better = goals[0]
-    results = SweepResults(folder, (name, better), seeds, in_order, about)
-    spent = f"{results.tokens:,} {results.items}"
-    return replace(results, about={**about, "read by all runs": spent})

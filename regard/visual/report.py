@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 from urllib.parse import quote
+
+import numpy as np
 
 from regard.file_writing import write_text
 from regard.training.callbacks import Callback, Status, Step
@@ -20,7 +21,7 @@ from regard.visual.picture import Picture, PictureColumn, Table, fragment, page,
 def spread(scores: Sequence[float]) -> str:
     """mean ± standard deviation (of a sample), or the number alone; "" where there is none."""
     if len(scores) > 1:
-        return f"{mean(scores):.2f} ± {stdev(scores):.2f}"
+        return f"{np.mean(scores):.4g} ± {np.std(scores, ddof=1):.2g}"
     return f"{scores[0]:.4g}" if scores else ""
 
 

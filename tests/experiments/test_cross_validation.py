@@ -12,6 +12,7 @@ import pytest
 import regard
 from regard.errors import ConfigError, RegardError
 from regard.experiments.runs import read_recipe
+from regard.training.callbacks import read_result
 from regard.training.loop import Loop
 
 pandas = pytest.importorskip("pandas")
@@ -40,65 +41,72 @@ def thirds(tmp_path_factory):
         return folder, regard.cross_validate(**OPTIONS, folds=3)
 
 
-def validated(run) -> list[str]:
+def runs_of(found) -> list[Path]:
+    """The folders of the runs."""
+    return [found.folder / row["run"] for row in found.trials[0].rows]
+
+
+def validated(run: Path) -> list[str]:
     """The texts of the validation data of a run."""
-    return [row["text"] for row in read_recipe(run.folder / "recipe.toml").data.records("valid")]
+    return [row["text"] for row in read_recipe(run / "recipe.toml").data.records("valid")]
 
 
-def trained(run) -> list[str]:
-    return [row["text"] for row in read_recipe(run.folder / "recipe.toml").data.records("train")]
+def trained(run: Path) -> list[str]:
+    return [row["text"] for row in read_recipe(run / "recipe.toml").data.records("train")]
 
 
 def test_every_row_is_validated_once_and_trained_on_in_all_other_folds(thirds, monkeypatch):
     folder, found = thirds
     monkeypatch.chdir(folder)
     assert found.folder == Path("runs/classification-folds")
-    assert [run.folder.name for run in found.runs] == ["fold-1", "fold-2", "fold-3"]
-    assert sorted(text for run in found.runs for text in validated(run)) == sorted(TEXTS)
-    assert sorted(len(validated(run)) for run in found.runs) == [6, 7, 7]
-    for run in found.runs:
+    assert [run.name for run in runs_of(found)] == ["fold-1", "fold-2", "fold-3"]
+    assert sorted(text for run in runs_of(found) for text in validated(run)) == sorted(TEXTS)
+    assert sorted(len(validated(run)) for run in runs_of(found)) == [6, 7, 7]
+    for run in runs_of(found):
         assert {*trained(run)} == {*TEXTS} - {*validated(run)}
 
 
 def test_scores_are_those_of_the_published_model_on_its_fold():
     found = regard.cross_validate(**OPTIONS, folds=2, validation={"eval_steps": 2})
     label_of = dict(zip(TEXTS, LABELS, strict=True))
-    for run, accuracy in zip(found.runs, found.scores["accuracy"], strict=True):
+    for run, accuracy in zip(runs_of(found), found.trials[0].scores["valid accuracy"], strict=True):
         texts = validated(run)
-        predicted = regard.load(run.folder).predict(texts)
+        predicted = regard.load(run).predict(texts)
         right = [label_of[text] == one for text, one in zip(texts, predicted, strict=True)]
         assert accuracy == pytest.approx(sum(right) / len(right))
 
 
 def test_mean_and_standard_deviation_equal_numpy_s():
     found = regard.cross_validate(**OPTIONS, folds=3, test=FRAME[:7])
-    assert {*found.scores} == {"accuracy", "loss", "test accuracy"}
-    for name, values in found.scores.items():
-        assert found.mean[name] == pytest.approx(np.mean(values))
-        assert found.sd[name] == pytest.approx(np.std(values, ddof=1))
-    assert found.scores["test accuracy"] == tuple(run.test_scores["accuracy"] for run in found.runs)
-    table = pandas.DataFrame(found.cv_results)  # as scikit-learn's, its deviation is that of all
-    assert table["std_valid_loss"][0] == pytest.approx(np.std(found.scores["loss"]))
-    assert table["split2_test_accuracy"][0] == found.scores["test accuracy"][2]
-    rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
-    assert [row["score"] for row in rows] == list(found.scores["accuracy"])
-    assert [row["fold"] for row in rows] == [1, 2, 3]
+    scores = found.trials[0].scores
+    assert [*scores] == ["valid accuracy", "valid loss", "test accuracy"]
     written = json.loads((found.folder / "cross-validation.json").read_text())
-    assert written == found.facts()
-    assert written["scores"]["loss"]["folds"] == list(found.scores["loss"])
-    assert f"{found.mean['loss']:.4g}" in str(found) and f"{found.sd['loss']:.4g}" in str(found)
-    assert f"loss {found.mean['loss']:.4g} ± " in repr(found)
+    assert written == json.loads(json.dumps(found.facts()))
+    for name, values in scores.items():
+        facts = written["trials"][0]["scores"][name]
+        assert facts["mean"] == pytest.approx(np.mean(values)) and facts["runs"] == [*values]
+        assert facts["sd"] == pytest.approx(np.std(values, ddof=1))
+    tested = (read_result(run).test_scores["accuracy"] for run in runs_of(found))
+    assert scores["test accuracy"] == tuple(tested)
+    table = pandas.DataFrame(found.cv_results)  # as scikit-learn's, its deviation is that of all
+    assert table["std_valid_loss"][0] == pytest.approx(np.std(scores["valid loss"]))
+    assert table["split2_test_accuracy"][0] == scores["test accuracy"][2]
+    rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
+    assert [row["score"] for row in rows] == list(scores["valid accuracy"])
+    assert [row["fold"] for row in rows] == [1, 2, 3]
+    mean = f"{np.mean(scores['valid accuracy']):.4g} ± "
+    assert mean in str(found) and f"valid accuracy {mean}" in repr(found)
     for page in (found._repr_html_(), (found.folder / "report.html").read_text()):
-        assert "<table" in page and f"{found.mean['loss']:.4g}" in page and "fold 3" in page
+        assert "<table" in page and mean in page and "fold-3" in page
     assert 'href="fold-3/report.html"' in page
 
 
 def test_a_fold_is_the_training_with_that_fold_in_its_recipe(thirds):
     folder, found = thirds
     alone = regard.train(**OPTIONS, valid={"fold": 2, "of": 3})
-    assert alone.scores == found.runs[1].scores
+    assert alone.scores == read_result(folder / runs_of(found)[1]).scores
     weights = "model/model.safetensors"
-    of_fold = folder / found.runs[1].folder / weights
+    of_fold = folder / runs_of(found)[1] / weights
     assert (alone.folder / weights).read_bytes() == of_fold.read_bytes()
     assert "[data.valid]\nfold = 2\nof = 3" in (alone.folder / "recipe.toml").read_text()
 
@@ -111,11 +119,11 @@ def test_folds_of_running_text_are_consecutive_lines():
         progress=False,
     )  # fmt: skip
     parts = [
-        list(read_recipe(run.folder / "recipe.toml").data.records("valid").texts())
-        for run in found.runs
+        list(read_recipe(run / "recipe.toml").data.records("valid").texts())
+        for run in runs_of(found)
     ]
     assert [line for part in parts for line in part] == lines
-    assert {*found.scores} == {"loss", "perplexity"}
+    assert {*found.trials[0].scores} == {"valid loss", "valid perplexity"}
 
 
 @pytest.mark.parametrize("stop", [5])
@@ -133,9 +141,10 @@ def test_a_stopped_cross_validation_goes_on_to_the_same_scores(stop, thirds, mon
     with pytest.raises(KeyboardInterrupt):
         regard.cross_validate(**options)
     again = regard.cross_validate(**options)
-    assert again.scores == thirds[1].scores and len(steps) < 4 * stop + 24
+    assert again.trials[0].scores == thirds[1].trials[0].scores and len(steps) < 4 * stop + 24
     before = len(steps)
-    assert regard.cross_validate(**options).scores == again.scores and len(steps) == before
+    scores = regard.cross_validate(**options).trials[0].scores
+    assert scores == again.trials[0].scores and len(steps) == before
 
 
 def test_a_folder_of_other_options_or_data_raises_an_error_and_stays_as_it_is(thirds, monkeypatch):
@@ -152,13 +161,14 @@ def test_a_folder_of_other_options_or_data_raises_an_error_and_stays_as_it_is(th
             regard.cross_validate(**(OPTIONS | {"folds": 3} | changed))
     assert (found.folder / "data/train.jsonl").read_bytes() == before
     assert not (found.folder / "new").exists()
-    assert regard.cross_validate(**OPTIONS, folds=3).scores == found.scores
+    again = regard.cross_validate(**OPTIONS, folds=3)
+    assert again.trials[0].scores == found.trials[0].scores
 
 
 def test_data_of_a_first_call_that_failed_can_be_replaced():
     with pytest.raises(RegardError, match="has 1 label"):
         regard.cross_validate(**(OPTIONS | {"train": FRAME.assign(label="one")}), folds=2)
-    assert regard.cross_validate(**OPTIONS, folds=2).scores
+    assert regard.cross_validate(**OPTIONS, folds=2).trials[0].scores
 
 
 @pytest.mark.parametrize(
@@ -184,8 +194,9 @@ def test_errors_name_the_option(options, said):
 def test_each_line_of_progress_names_its_fold_and_its_scores(capsys):
     found = regard.cross_validate(**OPTIONS | {"progress": True}, folds=2, test=FRAME[:7])
     lines = [line for line in capsys.readouterr().err.splitlines() if "100%" in line]
-    for fold, run in enumerate(found.runs, 1):
-        valid, test = run.scores["accuracy"], run.test_scores["accuracy"]
+    for fold, run in enumerate(runs_of(found), 1):
+        result = read_result(run)
+        valid, test = result.scores["accuracy"], result.test_scores["accuracy"]
         scores = f"valid accuracy {valid:.4g} · test accuracy {test:.4g}"
         assert f"fold-{fold}: 100% · {scores} · " in lines[fold - 1]
 
@@ -196,6 +207,7 @@ def test_scores_that_are_not_finite_are_nan_and_null():
     rows[0]["outcome"]["valid"]["loss"] = None
     (found.folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     again = regard.cross_validate(**OPTIONS, folds=2)
-    assert math.isnan(again.scores["loss"][0]) and math.isnan(again.sd["loss"])
-    assert again.facts()["scores"]["loss"]["mean"] is None
-    assert json.loads((found.folder / "cross-validation.json").read_text()) == again.facts()
+    assert math.isnan(again.trials[0].scores["valid loss"][0])
+    facts = json.loads((found.folder / "cross-validation.json").read_text())
+    of_loss = facts["trials"][0]["scores"]["valid loss"]
+    assert of_loss["mean"] is of_loss["sd"] is of_loss["runs"][0] is None

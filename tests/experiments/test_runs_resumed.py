@@ -186,7 +186,7 @@ def test_a_comparison_killed_at_any_write_is_completed(whole, tmp_path):
         assert killed_at(last, lambda killed=killed: run(killed))
         run(killed)
         texts = ((folder / "comparison.json").read_text() for folder in (killed, out))
-        one, other = (json.loads(text)["runs"][0] for text in texts)
+        one, other = (json.loads(text)["runs"][0]["outcome"] for text in texts)
         assert one | {"seconds": 0, "memory": 0} == other | {"seconds": 0, "memory": 0}
         assert files_of(killed).keys() == files_of(out).keys()
         got, wanted = (outcome(o / "small-seed1") for o in (killed, out))

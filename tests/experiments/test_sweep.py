@@ -6,7 +6,6 @@ import json
 import math
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import mean
@@ -24,7 +23,7 @@ from regard.executors import Job, Json
 from regard.executors.local import HereExecutor
 from regard.experiments import runs, study
 from regard.experiments.recipe_options import read_recipe
-from regard.experiments.results import SweepResults
+from regard.experiments.results import StudyResults
 from regard.experiments.study import RunOptions
 from regard.experiments.sweep import (
     LogUniform,
@@ -75,7 +74,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def halved(folder) -> SweepResults:
+def halved(folder) -> StudyResults:
     return sweep(folder / "lm.toml", param_space=OVER, out=folder / "halved", **HALVING)
 
 
@@ -228,7 +227,7 @@ def test_halving_promotes_the_better_half_of_those_that_have_not_failed(
 
 def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_path):
     assert [float(one.until) for one in halved.trials] == [1, 1, 0.25, 0.25]
-    assert f"4 trials, the best {halved.best.values}, valid loss " in repr(halved)
+    assert f"4 trials, the best {halved.best.name}, valid loss " in repr(halved)
     best = halved.best
     given = [f"{name}={value}" for name, value in best.values.items()]
     given.append(f'tokenizer={{path="{halved.folder / "tokenizer"}"}}')
@@ -238,23 +237,23 @@ def test_a_promoted_run_equals_one_that_was_never_stopped(halved, folder, tmp_pa
     for file in ("model/model.safetensors", "recipe.toml"):
         assert (halved.run / file).read_bytes() == (whole / file).read_bytes()
     curve = best.outcomes[0].validation_curve()
-    assert best.scores[0] == min(score for _, score in curve) and len(curve) >= 3
+    assert best.scores["valid loss"][0] == min(score for _, score in curve) and len(curve) >= 3
 
 
 def test_results_have_the_spread_over_seeds_and_what_was_spent(halved):
     facts = json.loads((halved.folder / "results.json").read_text())
     first = facts["trials"][0]
     assert facts["best"] == first["trial"] and facts["better"] == "min"
-    assert first["valid"]["mean"] == pytest.approx(mean(first["valid"]["seeds"]))
-    assert len(first["valid"]["seeds"]) == len(first["test"]["seeds"]) == 2
+    assert first["values"] == halved.best.values and facts["run"] == str(halved.run)
+    for name in ("valid loss", "test perplexity"):
+        scores = first["scores"][name]
+        assert len(scores["runs"]) == 2 and scores["mean"] == pytest.approx(mean(scores["runs"]))
     budget = 2 * (4 / 4 + 2 * 3 / 4) * 320  # with two seeds, up to whole steps
     assert budget <= facts["tokens"] <= budget + 20 * 2 * 4
     page = (halved.folder / "report.html").read_text()
     for told in ("±", "trial-01", "learning_rate", "successive-halving"):
         assert told in page
-    outcomes = tuple(replace(one, items="examples") for one in halved.trials[0].outcomes)
-    classified = replace(halved, trials=(replace(halved.trials[0], outcomes=outcomes),))
-    assert (halved.table().head[-1], classified.table().head[-1]) == ("tokens", "examples")
+    assert {"trained to", RATE, "valid loss", "parameters"} <= {*halved.table().head}
 
 
 class Stopping(HereExecutor):
@@ -273,7 +272,7 @@ class Stopping(HereExecutor):
 def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, monkeypatch):
     out = folder / "stopped"
 
-    def again() -> SweepResults:
+    def again() -> StudyResults:
         return sweep(folder / "lm.toml", param_space=OVER, out=out, **HALVING)
 
     for jobs in (3, 6):
@@ -282,7 +281,10 @@ def test_a_stopped_sweep_goes_on_and_ends_with_the_same_results(halved, folder, 
             with pytest.raises(Interrupted, match="The same command continues"):
                 again()
     found, whole = again().facts(), halved.facts()
-    for one in (found, whole):
+    for one in (found, whole):  # times and memory differ
+        for trial in (*one["trials"], *one["runs"]):
+            for name in ("speed", "seconds", "memory", "outcome"):
+                trial.pop(name, None)
         del one["run"]
     assert found == whole
     with pytest.raises(ConfigError, match=r"was started with other settings:\n  draw_seed: was 1"):
