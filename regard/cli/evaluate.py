@@ -255,9 +255,7 @@ def _outputs(
     outputs = task.hypotheses(sources, too_long="truncate", **decoding)
     best = [texts[0] for texts in task.spelled(sources, outputs)]
     counts = {"texts": len(sources), "truncated": len(long), "unfinished": unfinished(outputs)}
-    return [*task.scores(best, references), *task.reference_scores(sources, references)], Counter(
-        counts
-    )
+    return task.scores(best, references), Counter(counts)
 
 
 def _likelihood(

@@ -505,11 +505,6 @@ class ContextWindows:
                 facts.append((number, start, encoder_input.starts[1], stop - start))
         return cls(EncodedInputs.of(inputs), *np.array(facts, np.int64).reshape(-1, 4).T)
 
-    @property
-    def contexts(self) -> np.ndarray:
-        """(inputs, 2) `input_starts` and `counts`."""
-        return np.stack([self.input_starts, self.counts], 1)
-
     def span_positions(self, spans: Sequence[tuple[int, int] | None]) -> np.ndarray:
         """(inputs, 2) the positions of the first and last token of each question's span.
 

@@ -22,7 +22,6 @@ METRICS = {
     "macro-f1": "labels:MacroF1",
     "matthews": "labels:Matthews",
     "pearson": "labels:Pearson",
-    "perplexity": "perplexity:PerplexityMeter",
     "relation-f1": "labels:RelationF1",
     "relation-micro-f1": "labels:MicroRelationF1",
     "rouge": "text:ROUGE",
@@ -37,8 +36,7 @@ _names, __getattr__ = names_of(
         "brackets": "BracketF1 BracketScore",
         "entities": "EntityF1 EntityScore Span convert_tags spans",
         "labels": "Accuracy F1 MacroF1 Matthews MicroRelationF1 Pearson RelationF1 Spearman",
-        "perplexity": "Perplexity PerplexityMeter Protocol cross_entropy entropy jensen_shannon "
-        "kl_divergence",
+        "perplexity": "Perplexity Protocol cross_entropy entropy jensen_shannon kl_divergence",
         "score": "Metric Score Scores",
         "squad": "SQuAD SQuAD2 SquadScore",
         "text": "BLEU CHRF CIDEr ROUGE",

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, RegardError
-from regard.metrics.score import check_any
 
 # unit -> what is reported: exp(nats per unit), or bits per unit
 UNITS = {
@@ -114,29 +113,6 @@ class Perplexity:
     def __str__(self) -> str:
         digits = 2 if self._quantity == "perplexity" else 4
         return f"{self.name} = {self.value:.{digits}f} {self.signature}"
-
-
-class PerplexityMeter:
-    """Sums likelihoods, window by window."""
-
-    def __init__(self, protocol: Protocol):
-        self.protocol = protocol
-        self.nats, self.count, self.unknown = 0.0, 0, 0
-
-    def add(self, nats: float, count: int, unknown: int = 0) -> None:
-        """Minus the log-probability of a part of the text, its units, and its unknown tokens."""
-        self.nats += float(nats)
-        self.count += count
-        self.unknown += unknown
-
-    def result(self) -> Perplexity:
-        """The perplexity of all that was added.
-
-        Raises:
-            RegardError: nothing was added.
-        """
-        check_any(self.count, "Perplexity")
-        return Perplexity(self.nats, self.count, self.protocol, self.unknown)
 
 
 # ------------------------------------------------------------------------------------ distributions

@@ -301,17 +301,16 @@ def _mean(values: Sequence[float]) -> float:
 class LabelReport(ScoreReport):
     """The scores of each label, or of each type of entities, and their averages.
 
-    kind: "label" or "type".  totals: further counts of all of them.
+    kind: "label" or "type".
     """
 
     scores: ScoresByLabel
     kind: str = "label"
-    totals: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
         scores = asdict(self.scores)
-        return {f"{self.kind}s": scores.pop("classes"), **scores, **self.totals}
+        return {f"{self.kind}s": scores.pop("classes"), **scores}
 
     def table(self) -> ScoreTable:
         """A row for each label, and one for each average."""

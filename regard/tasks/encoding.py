@@ -206,12 +206,10 @@ class EncoderTask(EmbedsTexts):
         self,
         inputs: EncodedInputs | GroupedInputs,
         texts: Sequence[int] | None = None,
-        scores_of: Callable[[Tensor, Any], Tensor] | None = None,
     ) -> Iterator[tuple[Any, Tensor]]:
         """Every batch of the inputs, and the head's scores in float32.
 
         texts: the index of the text of each input; None: input i is of text i.
-        scores_of: what is given instead of the scores, from what the head reads.
 
         Raises:
             NonFiniteScores: scores of a text are infinite or NaN.
@@ -228,7 +226,7 @@ class EncoderTask(EmbedsTexts):
             device_batch = self.completed(batch)
             texts = self.as_read(device_batch.texts)
             device_batch = replace(device_batch, texts=texts)
-            return (scores_of or self.scores_of)(self.read(texts), device_batch).float().cpu()
+            return self.scores_of(self.read(texts), device_batch).float().cpu()
 
         concurrent = batching.passes_at_once(batching.device_of(self.module))
         budget, pad = batch_budget(self.encoder), self.input_format.pad
@@ -394,17 +392,14 @@ class EncoderTask(EmbedsTexts):
         device_batch = replace(device_batch, texts=texts)
         hidden = None if self.aux_lm is None else self.module.encoder.encode(texts)
         pooled = self.read(texts) if hidden is None else self.pooled(hidden, texts)
-        losses = {"loss": self.loss_of(pooled, device_batch, self._parts().train.targets)}
+        scores = self.scores_of(pooled, device_batch).float()
+        losses = {"loss": self.loss(scores, device_batch, self._parts().train.targets)}
         if self.aux_lm is not None and hidden is not None:
             # Lengths on the CPU are counted there, so that no device is waited for.
             on_device = batch.texts.lengths.device.type != "cpu"
             count = None if on_device else self.aux_lm.count(batch.texts)
             losses["language_modeling"] = self.aux_lm.loss(hidden, texts, count)
         return losses, None
-
-    def loss_of(self, pooled: Tensor, batch: Any, targets: Any) -> tuple[Tensor, int]:
-        """`loss` from what the head reads of a batch."""
-        return self.loss(self.scores_of(pooled, batch).float(), batch, targets)
 
     def validate(self) -> dict[str, float]:
         """The metrics on the validation data; empty where there is none.

@@ -8,8 +8,7 @@ A dialogue model replies to what was said before:
     turns before -> history </s> -> model -> reply
 
 Each turn of a dialogue is a reply to its history, which is empty for the first one. The model is an
-encoder-decoder, or a language model that reads history and reply as one text (`decoder-only`). How
-much a model uses the history is the perplexity of the same replies with it and without it.
+encoder-decoder, or a language model that reads history and reply as one text (`decoder-only`).
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,11 @@ from pydantic import Field, field_validator
 from regard.data.datasets.records import read_dialogues, replies
 from regard.data.in_memory import is_path
 from regard.data.readers import RowReader
-from regard.data.token_arrays import FieldEncoder, encode
+from regard.data.token_arrays import FieldEncoder
 from regard.errors import RegardError
-from regard.metrics import BLEU, CHRF, ROUGE, Metric, Perplexity, Protocol, Score
+from regard.metrics import BLEU, CHRF, ROUGE, Metric
 from regard.models.protocols import EncoderDecoder
 from regard.tasks import text_to_text
-from regard.tasks.batching import check_likelihood
 from regard.tasks.encoding import no_columns
 from regard.tasks.inputs import checked_texts
 from regard.tasks.task import of_training
@@ -198,30 +196,3 @@ class DialogueModel(text_to_text.TextToText):
             return super().rows_to_evaluate(files, columns)
         no_columns(columns, delimiter)
         return replies(read_dialogues(text_to_text.only_file(files, "data")), self.history)
-
-    def reference_scores(self, sources: Sequence[str], references: Sequence[str]) -> list[Score]:
-        """The perplexity of the replies, per token, with their histories and without.
-
-        Raises:
-            RegardError: it is not finite.
-        """
-        with_history = list(zip(sources, references, strict=True))
-        without = [("", reply) for reply in references]
-        turns = "all" if self.history is None else str(self.history)
-        return [
-            self._perplexity("reply perplexity", turns, with_history),
-            self._perplexity("reply perplexity without history", "0", without),
-        ]
-
-    def _perplexity(self, name: str, history: str, rows: Sequence[Sequence[str]]) -> Score:
-        limits = {"max_length": self.module.config.max_length, "too_long": "truncate"}
-        fields = self.fields(
-            self.tokenizer, self._language_tokens(), prefix=self.source_prefix, **limits
-        )
-        batches = self._loss_batches(encode(rows, fields, empty="keep"))
-        nats, count = self._total_loss(batches)
-        tokens = f"{self.tokenizer.kind}-{self.tokenizer.vocab_size}"
-        signature = f"unit:token|tok:{tokens}|history:{history}|count:{count}"
-        perplexity = Perplexity(nats, count, Protocol("token", tokens)).value
-        check_likelihood(nats, perplexity)
-        return Score(name, perplexity, signature, count)

@@ -264,13 +264,9 @@ class QuestionAnswerer(encoding.EncoderTask):
             ConfigError: the model is not an encoder.
             DataError: no answer has a token.
         """
-        data, answers, encoder = recipe.data, recipe.answers, headed(model)
-        task = cls(
-            encoder.with_head(cls.head, 2),
-            tokenizer,
-            answer_tokens=answers.max_tokens,
-            **cls.options_in(recipe),
-        )
+        data, answers = recipe.data, recipe.answers
+        options = {"answer_tokens": answers.max_tokens, **cls.options_in(recipe)}
+        task = cls(headed(model).with_head(cls.head, 2), tokenizer, **options)
         train = task._train_part(data.records("train"))
         valid = None if data.valid is None else task._valid_part(data.records("valid"))
         task.parts = encoding.Parts(train, valid, data, recipe.seed)
@@ -339,15 +335,14 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     # ---- training
 
-    def loss_of(self, pooled: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
+    def loss(self, scores: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
         """The sum of the losses of windows, in nats, and their number: of a window the mean of both
         cross-entropies over all of its tokens.
 
-        targets: (N, 2), of all windows: the first and the last token of the answer, both 0 where
-            the window has none.
+        scores: (B, T, 2).  targets: (N, 2), of all windows the first and the last token of the
+        answer, both 0 where the window has none.
         """
-        spans = moved(targets[batch.numbers.cpu()], pooled.device)  # (B, 2)
-        scores = batch.texts.pad(self.module.scores_from(self.head, pooled)).float()
+        spans = moved(targets[batch.numbers.cpu()], scores.device)  # (B, 2)
         inside = scores.masked_fill(~batch.texts.keep[:, :, None], -torch.inf)
         return F.cross_entropy(inside, spans, reduction="sum") / 2, len(batch)
 
@@ -438,13 +433,12 @@ class QuestionAnswerer(encoding.EncoderTask):
         self, windows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
     ) -> None:
         """Add the best spans of all windows to their questions; `before` questions came first."""
-        contexts = torch.from_numpy(windows.contexts)
-        owners, most = (windows.questions + before).tolist(), candidates[0].most
-        for batch, scores in self.passes(windows.inputs, owners):
-            starts, counts = contexts[batch.numbers].unbind(-1)
-            spans = best_spans(scores, starts, counts, longest=self.answer_tokens, most=most)
-            no_answer_scores = scores[:, 0].sum(-1).tolist()
+        limits = {"longest": self.answer_tokens, "most": candidates[0].most}
+        first, counts = torch.from_numpy(windows.input_starts), torch.from_numpy(windows.counts)
+        for batch, scores in self.passes(windows.inputs, (windows.questions + before).tolist()):
             rows = batch.numbers.tolist()
+            spans = best_spans(scores, first[rows], counts[rows], **limits)
+            no_answer_scores = scores[:, 0].sum(-1).tolist()
             for row, ranked, no_answer in zip(rows, spans, no_answer_scores, strict=True):
                 shift = int(windows.context_starts[row] - windows.input_starts[row])
                 in_context = [(score, a + shift, b + shift) for score, a, b in ranked]

@@ -484,12 +484,7 @@ class TextToText(EmbedsTexts):
             limit = self.module.text_limit
             inputs.warn_of_truncation(len(cut), len(sources), "sources", limit)
         texts = self.generate(sources, too_long="truncate", **options)
-        scores = [*self.scores(texts, references), *self.reference_scores(sources, references)]
-        return Scores(scores, texts)
-
-    def reference_scores(self, sources: Sequence[str], references: Sequence[str]) -> list[Score]:
-        """Scores of the references themselves, whatever is generated: none."""
-        return []
+        return Scores(self.scores(texts, references), texts)
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[Column] = (), delimiter: str | None = None

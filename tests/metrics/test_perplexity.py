@@ -11,7 +11,6 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy as scipy_entropy
 
 from regard.metrics import (
-    PerplexityMeter,
     Protocol,
     cross_entropy,
     entropy,
@@ -71,13 +70,10 @@ def test_entropies_take_tensors_of_any_shape_and_type():
 def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
     # "to be or" as six tokens of probability 1/4: 3 words, 8 characters
     nats = 6 * math.log(4)
-    parts = [(nats / 3, 2, 1, 3), (2 * nats / 3, 4, 2, 5)]
-    found = {}
-    for column, unit in enumerate(["token", "word", "character"], 1):
-        meter = PerplexityMeter(Protocol(unit, "bpe-8000", window=512, stride=256))
-        for part in parts:
-            meter.add(part[0], part[column])
-        found[unit] = meter.result()
+    found = {
+        unit: Perplexity(nats, count, Protocol(unit, "bpe-8000", window=512, stride=256))
+        for unit, count in (("token", 6), ("word", 3), ("character", 8))
+    }
     assert found["token"].value == pytest.approx(4)
     assert found["word"].value == pytest.approx(16)
     assert found["character"].value == pytest.approx(12 / 8)  # bits
@@ -90,10 +86,10 @@ def test_perplexity_of_each_unit_equals_the_value_worked_by_hand():
 @pytest.mark.parametrize("nats", [0.0, 1.5, 2e3, 1e300, math.inf, math.nan])
 def test_perplexity_is_the_exponential_of_the_mean_whatever_it_is(nats):
     """NaN, of weights that diverged, stays NaN."""
-    meter = PerplexityMeter(Protocol("token", "words"))
-    meter.add(nats, 2)
     with np.errstate(over="ignore"):
-        assert meter.result().value == pytest.approx(np.exp(nats / 2), nan_ok=True)
+        expected = np.exp(nats / 2)
+    found = Perplexity(nats, 2, Protocol("token", "words")).value
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 HIGHER = (
@@ -124,8 +120,6 @@ HIGHER = (
 LOWER = (
     "last-word perplexity",
     "masked perplexity",
-    "reply perplexity",
-    "reply perplexity without history",
     *(Perplexity(1.0, 1, Protocol(unit, "words")).name for unit in UNITS),
     *(Perplexity(1.0, 1, Protocol("word", "words", direction=way)).name for way in DIRECTIONS),
 )
