@@ -15,8 +15,7 @@ from regard.layers.task_heads import LastTokenWithId, dense_head, init_weights, 
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.protocols import Encoder, Output, States
 from regard.models.transformer import (
-    PreNormDecoderBlock,
-    PreNormEncoderBlock,
+    PreNormTransformer,
     Transformer,
     TransformerConfig,
 )
@@ -95,26 +94,11 @@ class MBartConfig(BartConfig):
     decoder_layers: Size = 12
 
 
-class MBart(Bart):
-    """mBART, an `EncoderDecoder`."""
+class MBart(Bart, PreNormTransformer):
+    """mBART, an `EncoderDecoder`: BART with layer norms before its parts, and after the last."""
 
     Config = MBartConfig
     SIZES = {}  # noqa: RUF012
-    encoder_block = PreNormEncoderBlock
-    decoder_block = PreNormDecoderBlock
-
-    def __init__(self, config: MBartConfig):
-        super().__init__(config)
-        self.encoder_norm = nn.LayerNorm(config.d_model)
-        self.decoder_norm = nn.LayerNorm(config.d_model)
-
-    def finish_encoder(self, hidden: Tensor) -> Tensor:
-        """The final norm: (B, T, D), same."""
-        return self.encoder_norm(hidden)
-
-    def finish_decoder(self, hidden: Tensor) -> Tensor:
-        """The final norm: (B, T, D), same."""
-        return self.decoder_norm(hidden)
 
 
 # ------------------------------------------------------------------------------- BART as an encoder
@@ -225,18 +209,8 @@ class BartAsEncoder(nn.Module, Encoder, Prunable):
 
 
 @dataclass(frozen=True)
-class MBartAsEncoderConfig(MBartConfig):
-    """As of mBART.
-
-    head_dropout: before both layers of a head for classes.
-    """
-
-    head_dropout: Probability = 0.0
-
-    @property
-    def layers(self) -> int:
-        """Layers whose hidden states it gives: the decoder's."""
-        return self.decoder_layers
+class MBartAsEncoderConfig(MBartConfig, BartAsEncoderConfig):
+    """As of mBART, with the options of `BartAsEncoderConfig`."""
 
 
 class MBartAsEncoder(BartAsEncoder):

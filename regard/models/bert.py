@@ -106,6 +106,13 @@ _PARAMETERS = (
 _SMALL = "Turc et al. 2019, who count the head over masked words too"
 
 
+# the sizes that most of its successors have, too
+BASE_AND_LARGE = {
+    "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
+    "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+}
+
+
 class BertBlock(nn.Module):
     """x = norm(x + attend(x)); x = norm(x + feed(x))"""
 
@@ -143,8 +150,7 @@ class Bert(nn.Module, Encoder, Prunable):
         "mini": dict(d_model=256, d_ff=1024, heads=4, layers=4),
         "small": dict(d_model=512, d_ff=2048, heads=8, layers=4),
         "medium": dict(d_model=512, d_ff=2048, heads=8, layers=8),
-        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
+        **BASE_AND_LARGE,
     }
     PUBLISHED = {
         "tiny": {"parameters": (4.4e6, _SMALL)},

@@ -29,7 +29,7 @@ from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.task_heads import ClassificationHead, dense_head, every_token
-from regard.models.bert import Bert, BertBlock, BertConfig
+from regard.models.bert import BASE_AND_LARGE, Bert, BertBlock, BertConfig
 from regard.models.config import Activation, Count, Size
 from regard.models.protocols import States
 from regard.ops import KeyMask
@@ -105,10 +105,7 @@ class BigBird(Bert):
 
     segments: nn.Embedding
     Config = BigBirdConfig
-    SIZES = {
-        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-    }
+    SIZES = BASE_AND_LARGE
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
     unpadded = False  # blocks are those of padded sequences
     block = BigBirdBlock

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -48,7 +48,6 @@ from regard.state import State, TokensRead
 # section 3.2). The dilation doubles from block to block, and starts again in each set.
 
 
-Unit = Literal["relu", "multiplicative"]
 Ratio = Annotated[float, Field(gt=0, le=100)]
 
 
@@ -60,7 +59,6 @@ class ByteNetConfig:
         convolutions inside a block are half as wide.
     sets: how often the dilations are passed through, by encoder and decoder each.
     kernel: positions of a dilated convolution; odd.
-    unit: around the dilated convolution, "relu" (section 3.6) or "multiplicative".
     length_ratio, extra_columns: a and b; of S tokens the encoder makes ceil(a S + b) columns.
     max_length: None: a text of any length.
     bos: the token with which the decoder starts.
@@ -71,7 +69,6 @@ class ByteNetConfig:
     dilations: Dilations = (1, 2, 4, 8, 16)
     sets: Size = 6
     kernel: Size = 3
-    unit: Unit = "relu"
     length_ratio: Ratio = 1.2
     extra_columns: Count = 0
     dropout: Probability = 0.0
@@ -81,66 +78,29 @@ class ByteNetConfig:
     eos: TokenId = 2
 
 
-class MultiplicativeUnit(nn.Module):
-    """g1 tanh(g2 h + g3 u), with gates g = sigmoid(norm(W h)) and the update u = tanh(norm(W h)),
-    each W a convolution (Kalchbrenner et al. 2016, "Video Pixel Networks", equation 3).
-    """
-
-    def __init__(self, width: int, kernel: int, dilation: int):
-        super().__init__()
-        self.convolution = Convolution(width, 4 * width, kernel, dilation)
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
-
-    def forward(self, hidden: Tensor, convolved: Tensor) -> Tensor:
-        """(B, T, D) and its convolution (B, T, 4D) -> (B, T, D)"""
-        parts = zip(self.norms, convolved.chunk(4, -1), strict=True)
-        *gates, update = (norm(part) for norm, part in parts)
-        g1, g2, g3 = (torch.sigmoid(gate) for gate in gates)
-        return g1 * torch.tanh(g2 * hidden + g3 * torch.tanh(update))
-
-
-class RectifiedUnit(nn.Module):
-    """relu(norm(W h)), W a convolution."""
-
-    def __init__(self, width: int, kernel: int, dilation: int):
-        super().__init__()
-        self.convolution = Convolution(width, width, kernel, dilation)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, hidden: Tensor, convolved: Tensor) -> Tensor:
-        """(B, T, D) and its convolution (B, T, D) -> (B, T, D)"""
-        return torch.relu(self.norm(convolved))
-
-
-UNITS: dict[str, type[RectifiedUnit] | type[MultiplicativeUnit]] = {
-    "relu": RectifiedUnit,
-    "multiplicative": MultiplicativeUnit,
-}
-
-
 class ResidualBlock(nn.Module):
-    """x + W_out unit(relu(norm(W_in relu(norm(x))))), figure 3; the norm is that of layers."""
+    """x + W_out relu(norm(W relu(norm(W_in relu(norm(x)))))), W a convolution (section 3.6, figure
+    3); the norm is that of layers.
+    """
 
     def __init__(self, config: ByteNetConfig, dilation: int):
         super().__init__()
         width, inner = config.d_model, config.d_model // 2
         self.norm, self.reduce = nn.LayerNorm(width), Linear(width, inner)
         self.inner_norm = nn.LayerNorm(inner)
-        self.unit = UNITS[config.unit](inner, config.kernel, dilation)
+        self.convolution = Convolution(inner, inner, config.kernel, dilation)
+        self.outer_norm = nn.LayerNorm(inner)
         self.dropout, self.expand = Dropout(config.dropout), Linear(inner, width)
 
     def inner(self, x: Tensor) -> Tensor:
         """The input of the dilated convolution: (B, T, 2d) -> (B, T, d)."""
         return torch.relu(self.inner_norm(self.reduce(torch.relu(self.norm(x)))))
 
-    def outer(self, x: Tensor, hidden: Tensor, convolved: Tensor) -> Tensor:
-        """The output of the block, (B, T, 2d).
-
-        Args:
-            x: the input of the block, (B, T, 2d).
-            hidden, convolved: `inner` of it, (B, T, d), and its dilated convolution.
+    def outer(self, x: Tensor, convolved: Tensor) -> Tensor:
+        """The output of the block, (B, T, 2d), from its input and the convolution of `inner`, (B,
+        T, d).
         """
-        return x + self.dropout(self.expand(self.unit(hidden, convolved)))
+        return x + self.dropout(self.expand(torch.relu(self.outer_norm(convolved))))
 
 
 def blocks(config: ByteNetConfig) -> Sequence[ResidualBlock]:
@@ -219,7 +179,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
 
     @property
     def _masked(self) -> list[Convolution]:
-        return [block.unit.convolution for block in self.decoder]
+        return [block.convolution for block in self.decoder]
 
     def _columns(self, source: Sequences) -> Tensor:
         """The encoder's columns (B, S', 2d); a source with more columns than tokens is padded."""
@@ -231,8 +191,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         keep = torch.arange(ids.size(1), device=ids.device) < lengths[:, None]
         x = self.dropout(self.embedding(ids))
         for block in self.encoder:
-            hidden = block.inner(x)
-            x = block.outer(x, hidden, block.unit.convolution.centered(hidden, keep))
+            x = block.outer(x, block.convolution.centered(block.inner(x), keep))
         return self.column(x).masked_fill(~keep[..., None], 0.0)
 
     def _decode(self, ids: Tensor, state: ByteNetState) -> tuple[Tensor, ByteNetState]:
@@ -240,8 +199,7 @@ class ByteNet(nn.Module, EncoderDecoder[ByteNetState]):
         buffers, read = Buffers(self._masked, state.inputs), state.read
         x = self.dropout(self.embedding(ids)) + columns_of(state.columns, read, ids.size(1))
         for block in self.decoder:
-            hidden = block.inner(x)
-            x = block.outer(x, hidden, block.unit.convolution(buffers.extend(hidden)))
+            x = block.outer(x, block.convolution(buffers.extend(block.inner(x))))
         hidden = torch.relu(self.output(torch.relu(self.output_norm(x))))
         return hidden, ByteNetState(buffers.after, state.columns, read.advance(ids.size(1)))
 

@@ -170,14 +170,27 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
         return True
 
     def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+        """The last layer includes `finish`."""
         hidden = self.embed(batch)
         yield hidden
-        mask, relations = batch.causal_mask(), self.relations.of(batch)
+        masks, relations = self.masks_of(batch), self.relations.of(batch)
         *inner, last = self.blocks
-        for block, relation in zip(inner, relations, strict=False):
+        for block, mask, relation in zip(inner, masks, relations, strict=False):
             hidden = block(hidden, mask, relation=relation)
             yield hidden
-        yield last(hidden, mask, relation=relations[-1], tokens=tokens)
+        yield self.finish(last(hidden, masks[-1], relation=relations[-1], tokens=tokens))
+
+    def masks_of(self, batch: Sequences) -> list[KeyMask]:
+        """The mask of each layer for whole texts."""
+        return [batch.causal_mask()] * self.config.layers
+
+    def masks_after(self, cache: KeyValueCache, count: int) -> list[KeyMask]:
+        """The mask of each layer for the next `count` tokens."""
+        return [cache.mask(count)] * self.config.layers
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """The part after the last block, (B, T, D), same: here nothing."""
+        return hidden
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position, (B, T, D) or (1, N, D). A segment is a token id, whose embedding is
@@ -205,10 +218,10 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
         count = ids.size(1)
         cache = state.reserve(count)
         hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
-        mask, relations = cache.mask(count), self.relations.after(cache, count)
+        masks, relations = self.masks_after(cache, count), self.relations.after(cache, count)
         for n, block in enumerate(self.blocks):
-            hidden = block(hidden, mask, relation=relations[n], cache=cache.layer(n))
-        return hidden, cache.advance(count)
+            hidden = block(hidden, masks[n], relation=relations[n], cache=cache.layer(n))
+        return self.finish(hidden), cache.advance(count)
 
     def empty(self, sequences: int, dtype: torch.dtype | None = None) -> KeyValueCache:
         """A cache without any position."""
@@ -392,21 +405,9 @@ class GPT2(GPT):
             nn.init.normal_(block.attention.output.weight, std=deviation)
             nn.init.normal_(block.feed.outer.weight, std=deviation)
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """The last layer includes the final norm."""
-        hidden = self.embed(batch)
-        yield hidden
-        mask, relations = batch.causal_mask(), self.relations.of(batch)
-        *inner, last = self.blocks
-        for block, relation in zip(inner, relations, strict=False):
-            hidden = block(hidden, mask, relation=relation)
-            yield hidden
-        yield self.norm(last(hidden, mask, relation=relations[-1], tokens=tokens))
-
-    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
-        hidden, state = super().continued(ids, state)
-        return self.norm(hidden), state
+    def finish(self, hidden: Tensor) -> Tensor:
+        """The final norm: (B, T, D), same."""
+        return self.norm(hidden)
 
     @property
     def tags_dropout(self) -> float:

@@ -14,15 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import PackedLinear
 from regard.attention.selection import local_mask
-from regard.data.batches import ALL, Sequences, TokenSubset
+from regard.data.batches import Sequences
 from regard.models.config import AttentionKinds, Probability, Size
 from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
-from regard.models.protocols import States
 from regard.ops import KeyMask
 
 
@@ -97,29 +94,11 @@ class GPT3(GPT2):
         masks = {"global": mask(None), "local": mask(self.config.window)}
         return [masks[kinds[n % len(kinds)]] for n in range(self.config.layers)]
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
-        """The last layer includes the final norm."""
-        hidden = self.embed(batch)
-        yield hidden
-        masks = self.layer_masks(lambda window: local_mask(batch, window))
-        relations = self.relations.of(batch)
-        *inner, last = self.blocks
-        for block, mask, relation in zip(inner, masks, relations, strict=False):
-            hidden = block(hidden, mask, relation=relation)
-            yield hidden
-        yield self.norm(last(hidden, masks[-1], relation=relations[-1], tokens=tokens))
+    def masks_of(self, batch: Sequences) -> list[KeyMask]:
+        return self.layer_masks(lambda window: local_mask(batch, window))
 
-    def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
-        """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
-        state.consume()
-        count = ids.size(1)
-        cache = state.reserve(count)
-        hidden = self.dropout(self.embedding(ids) + self.positions.after(cache, count))
-        masks = self.layer_masks(lambda window: cache.mask(count, window))
-        relations = self.relations.after(cache, count)
-        for n, block in enumerate(self.blocks):
-            hidden = block(hidden, masks[n], relation=relations[n], cache=cache.layer(n))
-        return self.norm(hidden), cache.advance(count)
+    def masks_after(self, cache: KeyValueCache, count: int) -> list[KeyMask]:
+        return self.layer_masks(lambda window: cache.mask(count, window))
 
 
 @dataclass(frozen=True)

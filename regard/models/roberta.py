@@ -9,7 +9,7 @@ from regard.attention.relative import BiasRelation, RelativeBias, padded_positio
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.positions import RobertaPositions
 from regard.layers.task_heads import TASK_HEADS, dense_head, init_weights
-from regard.models.bert import Bert, BertConfig, masked_lm_head
+from regard.models.bert import BASE_AND_LARGE, Bert, BertConfig, masked_lm_head
 from regard.models.config import Epsilon, Size, TokenId
 from regard.models.protocols import States
 from regard.text.templates import Template
@@ -52,10 +52,7 @@ class Roberta(Bert):
 
     positions: RobertaPositions
     Config: type = RobertaConfig
-    SIZES = {
-        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-    }
+    SIZES = BASE_AND_LARGE
     PUBLISHED = {
         "base": {"parameters": (125e6, _PARAMETERS)},
         "large": {"parameters": (355e6, _PARAMETERS)},

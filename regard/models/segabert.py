@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regard.data.batches import Sequences
 from regard.layers.positions import PositionTable
 from regard.layers.task_heads import init_weights
-from regard.models.bert import Bert, BertConfig
+from regard.models.bert import BASE_AND_LARGE, Bert, BertConfig
 from regard.models.config import Size
 from regard.text.sentences import TokenSentences, sentence_ids, sentence_starts
 
@@ -88,10 +88,7 @@ class SegaBert(Bert):
 
     positions: SegaPositions
     Config = SegaBertConfig
-    SIZES = {  # noqa: RUF012
-        "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
-        "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
-    }
+    SIZES = BASE_AND_LARGE
     PUBLISHED = {}  # noqa: RUF012  # the paper prints no number of parameters
 
     def __init__(self, config: SegaBertConfig):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,14 +46,12 @@ class CompressiveTransformerConfig(TransformerXLConfig):
     """compressed_length: N, the slots of compressed positions that a segment reads.
 
     compression_rate: c, the positions of a slot.
-    compression: the convolution learns, mean and max pooling do not.
 
     The others are those of `TransformerXLConfig`; the memory starts empty.
     """
 
     compressed_length: Size = 150
     compression_rate: Size = 4
-    compression: Literal["convolution", "mean", "max"] = "convolution"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,20 +59,6 @@ class CompressiveTransformerConfig(TransformerXLConfig):
             raise ConfigError("`same_length` must be false: compressed slots hold several tokens.")
         if self.memory_start != "empty":
             raise ConfigError('`memory_start` must be "empty" where the memory is compressed.')
-
-
-class MeanPooling(nn.Module):
-    """The mean of the positions: (..., c, D) -> (..., D)."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return positions.mean(-2)
-
-
-class MaxPooling(nn.Module):
-    """In each dimension the largest of the positions: (..., c, D) -> (..., D)."""
-
-    def forward(self, positions: Tensor) -> Tensor:
-        return positions.amax(-2)
 
 
 class StridedConvolution(nn.Module):
@@ -91,17 +75,6 @@ class StridedConvolution(nn.Module):
         return self.kernel(positions.flatten(-2))  # (..., c, D) -> (..., c D) -> (..., D)
 
 
-def compression(config: CompressiveTransformerConfig) -> nn.Module:
-    """f of one layer: (..., c, D) -> (..., D)."""
-    match config.compression:
-        case "mean":
-            return MeanPooling()
-        case "max":
-            return MaxPooling()
-        case _:
-            return StridedConvolution(config.d_model, config.compression_rate)
-
-
 class CompressiveTransformer(TransformerXL):
     """Compressive Transformer: "Compressive Transformers for Long-Range Sequence Modelling" (Rae et
     al. 2019).
@@ -112,13 +85,15 @@ class CompressiveTransformer(TransformerXL):
     Config: type = CompressiveTransformerConfig
     SIZES: dict[str, Any] = {}  # noqa: RUF012
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
+    extras = (LOSS,)
 
     def __init__(self, config: CompressiveTransformerConfig):
         super().__init__(config)
-        self.compressions = nn.ModuleList(compression(config) for _ in range(config.layers))
+        width, rate = config.d_model, config.compression_rate
+        self.compressions = nn.ModuleList(
+            StridedConvolution(width, rate) for _ in range(config.layers)
+        )
         init_transformer_xl(self.compressions, config.init_range)
-        learns = any(True for _ in self.compressions.parameters())
-        self.extras = (LOSS,) if learns else ()
 
     @property
     def sharded_parts(self) -> list[nn.Module]:
@@ -135,7 +110,7 @@ class CompressiveTransformer(TransformerXL):
         oldest = memory.oldest_groups()
         compressed = self._compress(oldest)
         extras = {}
-        if self.training and self.extras:
+        if self.training:
             extras[LOSS] = self._reconstruction(memory, ids.size(1), oldest, compressed)
         return Output(hidden, memory.compress(compressed.detach(), self._keys_and_values), extras)
 
@@ -290,13 +265,6 @@ class SegaTransformerXL(TransformerXL):
     """
 
     Config: type = SegaTransformerXLConfig
-    SIZES = {
-        "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
-        "large": dict(
-            d_model=1024, d_ff=4096, heads=16, head_dim=64, layers=18, divisor=4, memory_length=384,
-            dropout=0.2,
-        ),
-    }  # fmt: skip
     PUBLISHED: dict[str, Any] = {}  # noqa: RUF012
 
     def forward(

@@ -31,7 +31,7 @@ from regard.attention.relative_attention import (
     in_other_segment,
 )
 from regard.data.batches import ALL, Sequences, TokenSubset
-from regard.errors import ConfigError, RegardError
+from regard.errors import RegardError
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.positions import sinusoid
@@ -74,8 +74,6 @@ class XlnetConfig:
     reuse_len: only the hidden states of the first `reuse_len` tokens of a segment are carried,
         because segments overlap in training; None: all of them.
     memory_in_training, memory_in_evaluation: whether hidden states are carried.
-    bi_data: distances are negated in the second half of each batch, as in the authors'
-        pre-training.
     max_distance: distances above this one are set to it, on both sides; None: no limit.
     same_length: with "uni", every token sees its own and the M positions before, no more.
         Transformer-XL's option of this name counts M with its own.
@@ -96,7 +94,6 @@ class XlnetConfig:
     reuse_len: Size | None = None
     memory_in_training: bool = False
     memory_in_evaluation: bool = True
-    bi_data: bool = False
     max_distance: Size | None = None
     same_length: bool = False
     summary: SummaryKind = "last"
@@ -259,21 +256,9 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             grid = None if grid is None else grid | (distance == 0)
         segments = batch.segments
         other = None if segments is None else in_other_segment(segments, queries, before)
-        return StreamRelations(KeyMask(grid), self._signs(batch) * distance + reach, other, stream)
-
-    def _signs(self, batch: Sequences) -> Tensor | int:
-        """Of the distances: (B, 1, 1, 1), -1 where they are negated, or 1 for all sequences."""
-        backward = batch.extras.get("backward")
-        if backward is None and not self.config.bi_data:
-            return 1
-        if backward is None and len(batch) % 2:
-            raise ConfigError(
-                "Set `bi_data` to false for fine-tuning. With it the distances of the second half "
-                f"of each batch are negated: its size must be even, but is {len(batch)}."
-            )
-        if backward is None:
-            backward = torch.arange(len(batch), device=batch.ids.device) >= len(batch) // 2
-        return 1 - 2 * backward.long()[:, None, None, None]
+        if (backward := batch.extras.get("backward")) is not None:
+            distance = torch.where(backward[:, None, None, None], -distance, distance)
+        return StreamRelations(KeyMask(grid), distance + reach, other, stream)
 
     def _next_memory(
         self, batch: Sequences, read: list[Tensor], memory: SegmentMemory | None

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from itertools import islice
-from math import exp
+
+import tokenizers
 
 from regard.errors import ConfigError, RegardError, check_at_least
 from regard.text import bpe, wordpiece
 from regard.text.bpe import Pair, join
 from regard.text.tokenizer import Tokenizer, text_problem
-from regard.text.unigram import Edge, UnigramModel, model_of, unknown_joined
 
 
 @dataclass(frozen=True)
@@ -86,31 +86,10 @@ class MatchedWord:
 
 
 @dataclass(frozen=True)
-class SegmentedWord:
-    """How the unigram language model encodes a word: the lattice of all segmentations.
-
-    best: the most probable path.  log_likelihood: of the word, over all paths, in nats.
-    """
-
-    word: str
-    edges: tuple[Edge, ...]
-    best: tuple[Edge, ...]
-    log_likelihood: float
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """The subwords of the best path; unknown characters side by side are one token."""
-        return tuple(edge.subword for edge in unknown_joined(self.best))
-
-    @property
-    def best_share(self) -> float:
-        """The probability of the best path, given the word."""
-        return exp(sum(edge.score for edge in self.best) - self.log_likelihood)
-
-
-@dataclass(frozen=True)
 class LookedUpWord:
-    """A word or character that is an entry of the vocabulary, or unknown."""
+    """A word whose tokens need no steps: an entry of the vocabulary, or unknown; of a unigram model
+    its most probable segmentation.
+    """
 
     word: str
     tokens: tuple[str, ...]
@@ -155,13 +134,12 @@ def likelihood(words: Mapping[str, int], merges: int) -> Likelihood:
 
 def encoding(
     tokenizer: Tokenizer, text: str
-) -> list[MergedWord] | list[MatchedWord] | list[SegmentedWord] | list[LookedUpWord]:
+) -> list[MergedWord] | list[MatchedWord] | list[LookedUpWord]:
     """How each word of the text is encoded, in the steps of the tokenizer's kind.
 
     Special tokens written in the text are shown as plain text.
 
     Raises:
-        ConfigError: the kind is not supported.
         RegardError: the text cannot be encoded.
     """
     model = tokenizer.to_json()["model"]
@@ -172,13 +150,8 @@ def encoding(
         return [_merged(word, end, ranks, model) for word in words]
     if model["type"] == "WordPiece":
         return [_matched(word, model) for word in words]
-    if model["type"] == "Unigram":
-        unigram = model_of(tokenizer.to_json())
-        return [_segmented(word, unigram) for word in words]
-    if model["type"] == "WordLevel":
-        vocab, unknown = model["vocab"], model["unk_token"]
-        return [LookedUpWord(word, (word if word in vocab else unknown,)) for word in words]
-    raise ConfigError(f"a model of type {model['type']} has no steps to show.")
+    tokenize = tokenizers.Tokenizer.from_str(tokenizer.to_str()).model.tokenize
+    return [LookedUpWord(word, tuple(token.value for token in tokenize(word))) for word in words]
 
 
 # ---- the merge table
@@ -239,11 +212,6 @@ def _matched(word: str, model: dict) -> MatchedWord:
     steps = tuple(wordpiece.longest_match(word, model["vocab"]))
     tokens = tuple(step.found for step in steps if step.found is not None)
     return MatchedWord(word, steps, tokens if len(tokens) == len(steps) else (model["unk_token"],))
-
-
-def _segmented(word: str, model: UnigramModel) -> SegmentedWord:
-    edges, best = tuple(model.edges(word)), tuple(model.best(word))
-    return SegmentedWord(word, edges, best, model.log_likelihood(word))
 
 
 # ---- as text
@@ -313,21 +281,6 @@ def _(explained: MatchedWord) -> str:
         tried = step.tried if len(step.tried) < 9 else (*step.tried[:3], "…", *step.tried[-4:])
         lines.append((str(step.start), step.found or "nothing", " ".join(tried)))
     return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}"
-
-
-@render.register
-def _(explained: SegmentedWord) -> str:
-    lines = [("characters", "subword", "log p", "")]
-    for edge in explained.edges:
-        name = edge.subword if edge.known else f"{edge.subword} (unknown)"
-        mark = "best" if edge in explained.best else ""
-        lines.append((f"{edge.start}-{edge.end}", name, f"{edge.score:.3f}", mark))
-    best = sum(edge.score for edge in explained.best)
-    sums = (
-        f"  log p of the best segmentation {best:.3f}, of all {explained.log_likelihood:.3f}: "
-        f"the best one has {explained.best_share:.1%} of the probability"
-    )
-    return f"{explained.word} -> {' '.join(explained.tokens)}\n{_columns(lines)}\n{sums}"
 
 
 @render.register

@@ -168,7 +168,7 @@ def test_layers_that_cannot_be_are_an_error(options, message):
 LONG_SOURCES = [[5, 6, 7, 2], [8], [9, 10, 11, 12, 13, 14, 2], [4, 2]]
 BYTENETS = {
     "relu": dict(dilations=(1, 2, 4), sets=1),
-    "multiplicative": dict(unit="multiplicative", dilations=(1, 3), sets=1, kernel=5),
+    "wide": dict(dilations=(1, 3), sets=1, kernel=5),
     "two sets, many columns": dict(sets=2, length_ratio=1.7, extra_columns=3),
     "fewer columns than words": dict(length_ratio=0.3, kernel=1),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter, defaultdict
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from regard.checkpoints.formats.arpa import write_arpa
 from regard.errors import ConfigError
 from regard.models.kneser_ney import KneserNey, KneserNeyConfig
-from regard.text import train as train_tokenizer
 
 EOS, V = 2, 404
 
@@ -128,58 +125,6 @@ def test_steps_prefixes_and_pieces_equal_the_whole_pass():
     first = model(texts[:, :3])
     rest = model.head.logits(model(texts[:, 3:], first.state).hidden)
     assert torch.equal(rest, wanted[:, 3:])
-
-
-@pytest.fixture(scope="module")
-def arpa(tmp_path_factory):
-    """A model over words, its tokenizer, its file, and other sentences."""
-    words = [f"w{i}" for i in range(397)]
-    tokenizer = train_tokenizer("words", [" ".join(words)], 401)
-
-    def text(ids):
-        return " ".join(words[i - 3] for i in ids)
-
-    lines = [text(one) for one in sentences(0)]
-    ids = [i for line in lines for i in (*tokenizer.encode(line).ids, tokenizer.eos_id)]
-    special = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    config = KneserNeyConfig(tokenizer.vocab_size, 4, *special)
-    model, path = KneserNey.fit(np.array(ids), config), tmp_path_factory.mktemp("arpa") / "lm.arpa"
-    write_arpa(model, tokenizer, path)
-    return model, tokenizer, path, [text(one) for one in sentences(1, 50)]
-
-
-def total(model, tokenizer, line: str) -> float:
-    """log10 of the probability of a sentence and its end."""
-    ids = torch.tensor([[EOS, *tokenizer.encode(line).ids, EOS]])
-    loss, _ = model.head.loss(model(ids[:, :-1]).hidden[0], ids[0, 1:])
-    return -float(loss) / math.log(10)
-
-
-def arpa_score(path, line: str, order: int) -> float:
-    """log10 of a sentence's probability as the format defines it: backoffs of the contexts that
-    have no such n-gram, and the probability of the longest n-gram that is there.
-    """
-    probability, backoff = {}, defaultdict(float)
-    for entry in path.read_text().split("\n"):
-        fields = entry.split("\t")
-        if len(fields) > 1:
-            gram = tuple(fields[1].split(" "))
-            probability[gram], backoff[gram] = float(fields[0]), float([*fields, 0][2])
-    words = [word if (word,) in probability else "<unk>" for word in line.split()]
-    total, tokens = 0.0, ["<s>", *words, "</s>"]
-    for n in range(1, len(tokens)):
-        start = max(0, n - order + 1)
-        while tuple(tokens[start : n + 1]) not in probability:
-            total += backoff[tuple(tokens[start:n])]
-            start += 1
-        total += probability[tuple(tokens[start : n + 1])]
-    return total
-
-
-def test_the_written_file_has_the_scores_of_the_model(arpa):
-    model, tokenizer, path, lines = arpa
-    for line in [*lines, "", "w3 unknown w5"]:
-        assert total(model, tokenizer, line) == pytest.approx(arpa_score(path, line, 4), rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*too few")

@@ -105,7 +105,7 @@ TINY: dict[str, list[dict]] = {
              choice_seed=3),
     ],
     "bytenet": [
-        dict(BYTENET, dropout=0.3), dict(BYTENET, unit="multiplicative", length_ratio=0.5),
+        dict(BYTENET, dropout=0.3), dict(BYTENET, length_ratio=0.5),
         dict(BYTENET, length_ratio=2.5, extra_columns=2, sets=2),
     ],
     "conv-seq2seq": [
@@ -170,7 +170,7 @@ TINY: dict[str, list[dict]] = {
     "compressive-transformer": [
         dict(TRANSFORMER_XL, compressed_length=4, compression_rate=2, divisor=2),
         dict(TRANSFORMER_XL, compressed_length=3, compression_rate=3, norm="pre",
-             compression="max", cutoffs=()),
+             cutoffs=()),
     ],
     "bert": [
         BERT, dict(BERT, segments=3), dict(BERT, positions="sinusoidal"),

@@ -1,21 +1,18 @@
-"""Merges of byte-pair encoding and pieces of the unigram model against naive programs."""
+"""Merges of byte-pair encoding and pieces of WordPiece against naive programs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations, islice, pairwise
-from math import exp, fsum, log
-from random import Random
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import text
-from regard.text import bpe, explain, wordpiece
+from regard.text import bpe, wordpiece
 from regard.text.bpe import PRIVATE, SymbolCodes, code_with_suffix, learn_merges
-from regard.text.unigram import UnigramModel, unknown_joined
 
 LECTURE_A = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 PROPERTY = settings(max_examples=150, deadline=None)
@@ -142,46 +139,6 @@ def test_longest_match_equals_the_librarys_model(words, text):
     assert theirs == (["[UNK]"] if None in found else found)
 
 
-SCORES = {"a": -2.0, "b": -2.5, "c": -4.0, "ab": -2.2, "bc": -3.0, "abc": -5.5, "ca": -3.7}
-
-
-def segmentations(word, model):
-    """Every cut of a word into subwords of the vocabulary, with its log-probability."""
-    for count in range(len(word)):
-        for cuts in combinations(range(1, len(word)), count):
-            parts = [word[a:b] for a, b in pairwise((0, *cuts, len(word)))]
-            scores = [
-                model.scores.get(part, model.unknown if len(part) == 1 else None) for part in parts
-            ]
-            if None not in scores:
-                yield parts, fsum(scores)
-
-
-@given(seed=st.integers(0, 9999))
-def test_the_best_path_is_that_of_the_library(seed):
-    from tokenizers import models
-
-    draw = Random(seed)
-    pieces = {"".join(draw.choices("abc", k=draw.randint(1, 3))) for _ in range(6)}
-    vocab = [("<unk>", 0.0), *((piece, -9 * draw.random()) for piece in sorted(pieces))]
-    text, theirs = "".join(draw.choices("abcx", k=8)), models.Unigram(vocab, 0)
-    best = unknown_joined(UnigramModel(dict(vocab[1:])).best(text))
-    found = [(edge.subword if edge.known else "<unk>", (edge.start, edge.end)) for edge in best]
-    ids = {i: name for i, (name, _) in enumerate(vocab)}
-    assert found == [(ids[token.id], token.offsets) for token in theirs.tokenize(text)]
-
-
-@given(word=st.text("abcx", min_size=1, max_size=9))
-def test_path_and_likelihood_equal_those_of_all_segmentations(word):
-    model = UnigramModel(SCORES)
-    found = list(segmentations(word, model))
-    best = model.best(word)
-    assert "".join(edge.subword for edge in best) == word
-    assert fsum(edge.score for edge in best) == pytest.approx(max(s for _, s in found), abs=1e-5)
-    total = fsum(exp(score) for _, score in found)
-    assert model.log_likelihood(word) == pytest.approx(log(total), abs=1e-9)
-
-
 LINES = ["the older the finest lowest", "lower and older, 12.5 of the newest!"] * 30
 
 
@@ -212,16 +169,3 @@ def test_every_symbol_has_a_character_of_its_own(prefix, suffix):
     for (character, affixed), code in coded.items():
         assert codes.code(character, affixed) == code
         assert codes.decode(code) == prefix * affixed + character + suffix * affixed
-
-
-def test_the_lattice_of_a_word_shows_each_subword_and_the_best_path(tmp_path):
-    tokenizer = text.train("unigram", LINES, 60, character_coverage=1.0)
-    (word,) = explain.encoding(tokenizer, "older")
-    assert word.tokens == tuple(tokenizer.encode("older").tokens)
-    best = exp(fsum(edge.score for edge in word.best))
-    assert word.best_share == pytest.approx(best / exp(word.log_likelihood)) and best < 1
-    shown = explain.render(word)
-    assert shown.count("best") >= len(word.best) and f"{word.log_likelihood:.3f}" in shown
-    rows = shown.split("\n")[2 : 2 + len(word.edges)]
-    assert [row.split()[1] for row in rows] == [edge.subword for edge in word.edges]
-    assert sum(row.endswith("best") for row in rows) == len(word.best)

@@ -338,7 +338,6 @@ XLNET = XlnetLayout(
             bool,
             memory_in_training=("use_mems_train", False),
             memory_in_evaluation=("use_mems_eval", True),
-            bi_data=("bi_data", False),
             same_length=("same_length", False),
         )
         | special_tokens(pad=5, bos=1, eos=2)
@@ -365,6 +364,7 @@ XLNET = XlnetLayout(
             "output": output(True),
         },
         {
+            "bi_data": (False,),
             "summary_use_proj": (True,),
             "summary_proj_to_labels": (False,),
             "summary_first_dropout": (0, None),

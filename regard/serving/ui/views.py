@@ -34,7 +34,7 @@ from regard.decoding.steps import (
 from regard.errors import ConfigError
 from regard.serving.work import regions_of
 from regard.tasks.inputs import checked_text, read_whole
-from regard.text.explain import LookedUpWord, MatchedWord, MergedWord, SegmentedWord, encoding
+from regard.text.explain import LookedUpWord, MatchedWord, MergedWord, encoding
 from regard.visual.attention_record import (
     AttentionMaps,
     MaskedHeads,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 ALGORITHMS: dict[type, str] = {
     MergedWord: "merges",
     MatchedWord: "longest match",
-    SegmentedWord: "best segmentation",
     LookedUpWord: "vocabulary",
 }
 
@@ -73,10 +72,7 @@ def tokenization_steps(task: Task, items: list[str], options: dict[str, Any]) ->
 
 def _values(word: Any) -> dict[str, Any]:
     """The fields of a word as JSON has them."""
-    values = {"algorithm": ALGORITHMS[type(word)], **asdict(word), "tokens": list(word.tokens)}
-    if isinstance(word, SegmentedWord):
-        values["best_share"] = word.best_share
-    return values
+    return {"algorithm": ALGORITHMS[type(word)], **asdict(word)}
 
 
 def has_cells(task: Task) -> bool:

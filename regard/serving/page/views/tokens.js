@@ -1,4 +1,4 @@
-// Tokenization step by step: the merges, longest matches or segmentations of each word.
+// Tokenization step by step: the merges or longest matches of each word.
 
 import { chosenModel, exampleOf, question, submit } from "../controls.js";
 import { clipped, h, isolated, put, shown } from "../dom.js";
@@ -28,7 +28,7 @@ export async function render(root, parameters, api) {
 
 function drawWord(word) {
   const heading = h("summary", {}, h("b", {}, shown(word.word)), " → ", word.tokens.map((token) => h("span", { class: "piece" }, shown(token))));
-  const draw = { merges, "longest match": matches, "best segmentation": segmentation }[word.algorithm];
+  const draw = { merges, "longest match": matches }[word.algorithm];
   if (!draw) return h("p", { class: "word" }, ...heading.childNodes);
   return h("details", { class: "word", open: word.tokens.length > 1 }, heading, draw(word));
 }
@@ -53,14 +53,4 @@ function matches(word) {
 
 function tried(all) {
   return (all.length < 9 ? all : [...all.slice(0, 3), "…", ...all.slice(-4)]).join("  ");
-}
-
-function segmentation(word) {
-  const best = new Set(word.best.map((edge) => `${edge.start}-${edge.end}-${edge.subword}`));
-  const rows = word.edges.map((edge) => ({
-    cells: [`${edge.start}–${edge.end}`, pieces([edge.subword]), edge.score.toFixed(3), edge.known ? "" : "unknown"],
-    marked: best.has(`${edge.start}-${edge.end}-${edge.subword}`),
-  }));
-  const share = `The best segmentation, marked, has ${(100 * word.best_share).toFixed(1)} % of the probability of all.`;
-  return h("div", {}, table(`Subwords of ${word.word}`, ["Characters", "Subword", "log p", ""], rows), h("p", {}, share));
 }
