@@ -207,14 +207,6 @@ class NaiveByteNet:
                 out = out + matrix[:, j * width : (j + 1) * width] @ xs[at]
         return out
 
-    def unit(self, name, h, found):
-        if self.config.unit == "relu":
-            return self.norm(f"{name}.norm", found).clamp(min=0)
-        parts = found.chunk(4)
-        g1, g2, g3, u = (self.norm(f"{name}.norms.{n}", part) for n, part in enumerate(parts))
-        inside = torch.sigmoid(g2) * h + torch.sigmoid(g3) * torch.tanh(u)
-        return torch.sigmoid(g1) * torch.tanh(inside)
-
     def blocks(self, side, xs, first):
         """All blocks; a kernel's taps are `first` ... `first` + k - 1 dilations away."""
         dilations = self.config.dilations * self.config.sets
@@ -226,8 +218,8 @@ class NaiveByteNet:
             out = []
             for at, x in enumerate(xs):
                 taps = [at + (first + j) * dilation for j in range(self.config.kernel)]
-                found = self.convolve(f"{name}.unit.convolution.linear", inner, taps)
-                whole = self.unit(f"{name}.unit", inner[at], found)
+                found = self.convolve(f"{name}.convolution.linear", inner, taps)
+                whole = self.norm(f"{name}.outer_norm", found).clamp(min=0)
                 out.append(x + self.linear(f"{name}.expand", whole))
             xs = out
         return xs
