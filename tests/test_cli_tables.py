@@ -312,7 +312,7 @@ def flags_of(words: list[str], values: dict[str, str]) -> dict[str, list[str]]:
         for name in names if option.param_type_name == "option" else ():
             if not name.startswith("--") or name in words:
                 continue
-            number = {"N": 1, "NUMBER": 0.5}.get(option.metavar, "x")
+            number = {int: 1, float: 0.5}.get(option.type_descriptor.annotation, "x")
             flags[name] = [name] if option.is_flag else [name, str(values.get(name, number))]
     return flags
 

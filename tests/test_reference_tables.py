@@ -77,7 +77,7 @@ def test_every_command_and_flag_of_the_help_is_in_the_tables():
     for name in listed:
         printed = CliRunner().invoke(app, [*name.split(), "--help"]).stdout
         part = part_of(page, f"## regard {name}")
-        for flag in re.findall(r"^ *(?:-\w, )?(--[a-z][a-z-]*)", printed, re.M):
+        for flag in re.findall(r"^│ (?:\* +)?(--[a-z][a-z-]*)", printed, re.M):
             assert flag == "--help" or f"`{flag}`" in part, f"{name} {flag}"
         assert all(meaning for *_, meaning in ROW.findall(part)), part
 

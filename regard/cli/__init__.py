@@ -2,7 +2,7 @@
 
     console.py      streams, error messages, exit codes
     options.py      arguments and flags that several commands have
-    help_texts.py   the layout of --help
+    help_texts.py   how flags are declared
     train.py        train, resume, cross-validate, compare, sweep
     predict.py      predict, translate, tag, generate
     listing.py      list, init, kernels
@@ -26,7 +26,7 @@ import typer
 from regard import __version__
 from regard.cli import embed, evaluate, export, listing, look, predict, serve, tokenizer, train
 from regard.cli.console import Commands, write_utf8
-from regard.cli.help_texts import Command, with_values
+from regard.cli.help_texts import with_flag_types
 
 app = typer.Typer(
     name="regard",
@@ -35,7 +35,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 success; 1 unexpected error; 2 an error that you can correct, see its "
     "message; 130 Ctrl-C and 143 SIGTERM, training saved; 141 the reader of the output has gone.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help: importing rich would take longer than printing
     pretty_exceptions_enable=False,
 )
 
@@ -88,13 +87,12 @@ COMMANDS: dict[str, Mapping[str, Any]] = {  # title in the overview -> commands,
 }
 HELP = {"translate": predict.TRANSLATE, "tag": predict.TAG}
 
-Commands.KINDS = {title: tuple(commands) for title, commands in COMMANDS.items()}
-for commands in COMMANDS.values():
+for title, commands in COMMANDS.items():
     for name, command in commands.items():
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, rich_help_panel=title)
         else:
-            app.command(name, cls=Command, help=HELP.get(name))(with_values(command))
+            app.command(name, help=HELP.get(name), rich_help_panel=title)(with_flag_types(command))
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import typer
+from typer.core import TyperGroup
 
-from regard.cli.help_texts import Group
 from regard.data.files import ENDINGS, ending, is_file_name, line_blocks, without_ends
 from regard.data.text_chunks import MAX_TEXTS, Chunk
 from regard.errors import ConfigError, DataError, RegardError, warn
@@ -36,7 +36,7 @@ WORDS = "regard.words"  # of the command line, in the context of a command
 _results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
 
 
-class Commands(Group):
+class Commands(TyperGroup):
     """The commands. Each ends with an exit code, and with one message where it fails."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

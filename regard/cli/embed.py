@@ -46,14 +46,11 @@ def embed(
     model: options.ModelFolder,
     texts: options.Texts = None,
     too_long: options.TooLong = "error",
-    columns: str | None = flag(
-        "The column of texts in the files of an index or of --workers.", metavar="COLUMN"
-    ),
+    columns: str | None = flag("The column of texts in the files of an index or of --workers."),
     delimiter: options.Delimiter = None,
     out: Path | None = flag(
         "Write FILE.npy, an array; or a folder: an index for regard search, and with "
         "--workers the parts.",
-        metavar="PATH",
     ),
     force: options.Force = False,
     as_json: options.AsJson = False,
@@ -231,12 +228,8 @@ def search(
             "standard input; with --index the query alone.",
         ),
     ],
-    index: Path | None = flag(
-        "Search this index, which regard embed --out has written.", metavar="FOLDER"
-    ),
-    model: Path | None = flag(
-        "With --index: the model of the index, if it has moved.", metavar="MODEL"
-    ),
+    index: Path | None = flag("Search this index, which regard embed --out has written."),
+    model: Path | None = flag("With --index: the model of the index, if it has moved."),
     top_k: Annotated[int, Option("--top-k", "-n", help="Print the N most similar texts.")] = 10,
     too_long: options.TooLong = "error",
     as_json: options.AsJson = False,

@@ -109,10 +109,8 @@ def evaluate(
     more: Annotated[
         Files, Argument(metavar="FILE", help="Further files of data, after those of --data.")
     ] = None,
-    data: Files = flag("Score on this table, text, or two parallel files.", metavar="FILE"),
-    columns: str | None = flag(
-        "The columns of the table in --data, such as 0,1 or en,de.", metavar="COLUMNS"
-    ),
+    data: Files = flag("Score on this table, text, or two parallel files."),
+    columns: str | None = flag("The columns of the table in --data, such as 0,1 or en,de."),
     delimiter: options.Delimiter = None,
     valid: bool = flag("Score on the validation data of the recipe.", False),
     last_word: bool = flag("Score the prediction of the last word of each line.", False),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def export(
     model: options.ModelFolder,
     to: Literal["gguf", "ctranslate2", "onnx"] = flag(
-        "The format: gguf (llama.cpp), ctranslate2 or onnx (ONNX Runtime).", ..., metavar="FORMAT"
+        "The format: gguf (llama.cpp), ctranslate2 or onnx (ONNX Runtime).", ...
     ),
     out: Path | None = flag("The new file or folder; default: beside the model."),
     quantize: Literal["int8"] | None = flag("Write 8-bit weights (gguf as Q8_0, and ctranslate2)."),
@@ -88,7 +88,7 @@ def verify(
 
 def quantize(
     model: options.ModelFolder,
-    out: Path = flag("The folder that the model is written to.", ..., metavar="FOLDER"),
+    out: Path = flag("The folder that the model is written to.", ...),
     dtype: Literal["int8", "bfloat16"] = flag("The type of the weights that are written.", "int8"),
     force: options.Force = False,
     as_json: options.AsJson = False,

@@ -13,7 +13,6 @@ import typer
 from typer import Argument
 
 from regard.cli import console, options
-from regard.cli.help_texts import Command, Group
 from regard.errors import RegardError
 
 # what: the module and its table of names. A value is "module:name", whose docstring is shown.
@@ -110,10 +109,8 @@ def init(
 
 
 app = typer.Typer(
-    cls=Group,
     help="List the implementations of operations, or compile kernels.",
     invoke_without_command=True,
-    rich_markup_mode=None,
 )
 
 
@@ -141,7 +138,7 @@ def kernels(context: typer.Context, as_json: options.AsJson = False) -> None:
     console.show({"kernels": status, "operations": operations}, "\n".join(lines), as_json)
 
 
-@app.command(cls=Command)
+@app.command()
 def build() -> None:
     """Compile the kernels now, or report why they cannot be compiled."""
     from regard import ops

@@ -31,9 +31,7 @@ LEAST_BEAMS = 5  # of a parser that writes trees
 class Selection:
     """Which attention is shown."""
 
-    kind: str | None = flag(
-        "Show this attention: encoder, decoder, cross or query.", metavar="KIND"
-    )
+    kind: str | None = flag("Show this attention: encoder, decoder, cross or query.")
     layer: int | None = flag("Show this layer, from 1; default: the mean of all layers.")
     head: int | None = flag("Show this head, from 1; default: the mean of all heads.")
     token: str | None = flag(
@@ -90,8 +88,8 @@ class OtherPicture:
 class PictureOutput:
     """Where the picture goes besides the terminal."""
 
-    html: Path | None = flag("Write a page with every head of every layer.", metavar="FILE")
-    png: Path | None = flag("Save the picture that the terminal shows.", metavar="FILE")
+    html: Path | None = flag("Write a page with every head of every layer.")
+    png: Path | None = flag("Save the picture that the terminal shows.")
     force: options.Force = False
     as_json: options.AsJson = False
 
@@ -130,7 +128,7 @@ def look(
     text: Annotated[
         str, Argument(help="The text that the model reads; a tab separates the texts of a pair.")
     ],
-    compare_with: str | None = flag("Show a second model on the same text.", metavar="MODEL"),
+    compare_with: str | None = flag("Show a second model on the same text."),
     mask_heads: list[str] | None = flag(
         "Mask heads of the first model: 3:1,6 are heads 1 and 6 of layer 3.", metavar="LAYER:HEADS"
     ),

@@ -50,7 +50,6 @@ def existing(model: Path) -> Path:
 ModelFolder = Annotated[
     Path,
     Argument(
-        metavar="MODEL",
         help="The folder of a run or of a model, or a name on the hub.",
         callback=existing,
     ),
@@ -62,7 +61,6 @@ Quantize = Annotated[
 Device = Annotated[
     str | None,
     Option(
-        metavar="DEVICE",
         help="Compute on this device: cpu, cuda or cuda:1; without it on a GPU, if there is one.",
     ),
 ]
@@ -70,9 +68,7 @@ TooLong = Annotated[
     Literal["error", "truncate"],
     Option(help="What happens to texts that are longer than the model reads."),
 ]
-Delimiter = Annotated[
-    str | None, Option(metavar="SIGN", help="The sign between the fields of a CSV table.")
-]
+Delimiter = Annotated[str | None, Option(help="The sign between the fields of a CSV table.")]
 AsJson = Annotated[
     bool,
     Option(
@@ -107,7 +103,7 @@ def with_flags(
     """
 
     def add(command: Command) -> Command:
-        panel = parameter.replace("_", " ").capitalize()
+        panel = f"{parameter.replace('_', ' ').capitalize()} options"
         kept_parameters = [p for p in parameters_of(command) if p.name != parameter]
         parameters = [*kept_parameters, *_flags(group, panel, changes)]
 
@@ -216,12 +212,8 @@ class Opening:
         "Quantize the weights of the model when it is loaded."
     )
     device: Device = None
-    task: str | None = flag(
-        "Use the model for this task, whatever its folder says.", metavar="TASK"
-    )
-    model_type: str | None = flag(
-        "Open the folder as this kind of model, such as bert.", metavar="TYPE"
-    )
+    task: str | None = flag("Use the model for this task, whatever its folder says.")
+    model_type: str | None = flag("Open the folder as this kind of model, such as bert.")
 
 
 with_opening = with_flags("opening", Opening)
@@ -273,9 +265,7 @@ class Sharding:
     """How files are computed into parts; see `regard.sharded`."""
 
     workers: int | None = flag("Read files and write parts with N processes.", min=1)
-    format: str | None = flag(
-        f"{WORKERS}the format of parts: jsonl, parquet or txt.", metavar="FORMAT"
-    )
+    format: str | None = flag(f"{WORKERS}the format of parts: jsonl, parquet or txt.")
     threads: int | None = flag(f"{WORKERS}the threads of each process; default: 1.", min=1)
     gpus: int | None = flag(f"{WORKERS}the GPUs of each process.", min=0)
     rows_per_part: int | None = flag(f"{WORKERS}the rows of each part; default: 1024.", min=1)

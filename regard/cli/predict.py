@@ -42,12 +42,8 @@ def predict(
     too_long: options.TooLong = "error",
     scores: bool = flag("Print the number, the score and the text of each output.", False),
     as_json: options.AsJson = False,
-    file: Path | None = flag(
-        "Read texts from a table (CSV, TSV, JSONL, Parquet) or lines.", metavar="FILE"
-    ),
-    columns: str | None = flag(
-        "The columns of --file that hold texts: text, or one,two.", metavar="COLUMNS"
-    ),
+    file: Path | None = flag("Read texts from a table (CSV, TSV, JSONL, Parquet) or lines."),
+    columns: str | None = flag("The columns of --file that hold texts: text, or one,two."),
     delimiter: options.Delimiter = None,
     out: Path | None = flag(
         "The table that is written for --file; with --workers a folder of parts."
@@ -262,19 +258,14 @@ def generate(
     prompt: Annotated[
         list[str] | None,
         Argument(
-            metavar="PROMPT",
             help="The text to continue; - is standard input as a whole; without one its lines.",
         ),
     ] = None,
     too_long: options.TooLong = "error",
     window: bool = flag("Go on beyond the context: read the last tokens that fit.", False),
-    columns: str | None = flag(
-        "With --workers: the column of the files that holds prompts.", metavar="COLUMN"
-    ),
+    columns: str | None = flag("With --workers: the column of the files that holds prompts."),
     delimiter: options.Delimiter = None,
-    out: Path | None = flag(
-        "With --workers: the folder that the parts are written to.", metavar="FOLDER"
-    ),
+    out: Path | None = flag("With --workers: the folder that the parts are written to."),
     as_json: options.AsJson = False,
     *,
     opening: Opening,

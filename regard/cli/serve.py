@@ -32,16 +32,10 @@ def serve(
     index: list[str] | None = flag(
         "Serve this index and its model at /search; may be repeated.", metavar="[NAME=]FOLDER"
     ),
-    api_key_file: Path | None = flag(
-        f"A file with the key that requests need; or set {KEY}.", metavar="FILE"
-    ),
+    api_key_file: Path | None = flag(f"A file with the key that requests need; or set {KEY}."),
     ui: bool = flag("Serve a web page that shows what the models do, too.", False),
-    texts: Path | None = flag(
-        "With --ui: draw a map of these texts, lines or a table.", metavar="FILE"
-    ),
-    labels: str | None = flag(
-        "With --ui: the column of --texts that holds labels.", metavar="COLUMN"
-    ),
+    texts: Path | None = flag("With --ui: draw a map of these texts, lines or a table."),
+    labels: str | None = flag("With --ui: the column of --texts that holds labels."),
     *,
     opening: options.Opening,
     server: ServerOptions,

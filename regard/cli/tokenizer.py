@@ -11,7 +11,7 @@ import typer
 from typer import Argument
 
 from regard.cli import console, options
-from regard.cli.help_texts import Command, Group, with_values
+from regard.cli.help_texts import with_flag_types
 from regard.cli.options import flag
 from regard.errors import ConfigError
 
@@ -20,37 +20,28 @@ if TYPE_CHECKING:
 
 MERGES = 5  # that are shown
 
-app = typer.Typer(
-    cls=Group,
-    help="Train a tokenizer, use it, and see its steps.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer(help="Train a tokenizer, use it, and see its steps.", no_args_is_help=True)
 
 TokenizerFolder = Annotated[
     Path,
-    Argument(
-        metavar="TOKENIZER", help="A run, the folder of a model, or a file such as tokenizer.json."
-    ),
+    Argument(help="A run, the folder of a model, or a file such as tokenizer.json."),
 ]
 
 
-@app.command(cls=Command)
-@with_values
+@app.command()
+@with_flag_types
 def train(
     files: Annotated[
         list[Path], Argument(metavar="FILE", help="Files of text, one sentence a line, or tables.")
     ],
     out: Path = flag("The folder that the tokenizer is written to.", ...),
-    kind: str = flag("The kind of tokenizer (regard list tokenizers).", "bpe", metavar="KIND"),
+    kind: str = flag("The kind of tokenizer (regard list tokenizers).", "bpe"),
     vocab_size: int = flag("The number of tokens, special tokens included.", 8000),
     lowercase: bool = flag("Lower-case all texts before they are split.", False),
     unicode_form: str = flag(
-        "Normalize texts to a form of Unicode: none, nfc, nfd, nfkc, nfkd.", "none", metavar="FORM"
+        "Normalize texts to a form of Unicode: none, nfc, nfd, nfkc, nfkd.", "none"
     ),
-    columns: str | None = flag(
-        "The columns of tables that hold texts, such as 0,1 or en,de.", metavar="COLUMNS"
-    ),
+    columns: str | None = flag("The columns of tables that hold texts, such as 0,1 or en,de."),
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -75,8 +66,8 @@ def train(
     console.show(facts, f"{out}: {trained.kind}, {trained.vocab_size:,} tokens", as_json)
 
 
-@app.command(cls=Command)
-@with_values
+@app.command()
+@with_flag_types
 def encode(
     tokenizer: TokenizerFolder,
     texts: options.Texts = None,
@@ -102,12 +93,10 @@ def encode(
         console.emit("".join(f"{form(text)}\n" for text in chunk.texts))
 
 
-@app.command(cls=Command)
-@with_values
+@app.command()
+@with_flag_types
 def explain(
-    tokenizer: Annotated[
-        Path | None, Argument(metavar="TOKENIZER", help="The tokenizer that encodes TEXT.")
-    ] = None,
+    tokenizer: Annotated[Path | None, Argument(help="The tokenizer that encodes TEXT.")] = None,
     text: Annotated[str | None, Argument(help="The text whose encoding is shown.")] = None,
     words: str | None = flag('Train on these words with their counts: "old:7 older:3".'),
     merges: int | None = flag("Show the first N merges; default: 5."),
@@ -166,10 +155,8 @@ def corpus(
     documents: Literal["rows", "blank-lines", "files"] | None = flag(
         "What a document is; default: a row of a table, else what blank lines separate."
     ),
-    field: str | None = flag("The column of tables that holds the text.", metavar="COLUMN"),
-    end: list[str] | None = flag(
-        "Write this token at the end of each document; may be repeated.", metavar="TOKEN"
-    ),
+    field: str | None = flag("The column of tables that holds the text."),
+    end: list[str] | None = flag("Write this token at the end of each document; may be repeated."),
     structure: bool = flag("Store where paragraphs and sentences begin, too.", False),
     quiet: options.Quiet = False,
     as_json: options.AsJson = False,

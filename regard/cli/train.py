@@ -23,14 +23,12 @@ Overrides = Annotated[
 ]
 RecipeName = Annotated[
     Path,
-    Argument(metavar="RECIPE", help="The name of a recipe (regard list recipes), or its file."),
+    Argument(help="The name of a recipe (regard list recipes), or its file."),
 ]
 Out = Annotated[
     Path | None, Option(help="The folder of the run; default: runs/NAME. --dry-run writes none.")
 ]
-Seeds = Annotated[
-    str, Option(metavar="SEEDS", help="Train once for each of these seeds, such as 1,2,3.")
-]
+Seeds = Annotated[str, Option(help="Train once for each of these seeds, such as 1,2,3.")]
 with_study = options.with_flags("study", StudyFlags)
 
 
@@ -169,9 +167,7 @@ def sweep(
         "1e-4..1e-2:5; may be repeated.",
         metavar="NAME=VALUES",
     ),
-    strategy: str = flag(
-        "Choose the trials by grid, random, tpe or successive-halving.", "grid", metavar="STRATEGY"
-    ),
+    strategy: str = flag("Choose the trials by grid, random, tpe or successive-halving.", "grid"),
     trials: int | None = flag("Draw N combinations of values, but for a grid; default: 16."),
     num_rungs: int = flag("Stop the worse half of the trials N times (successive halving).", 2),
     seeds: Seeds = "1",
