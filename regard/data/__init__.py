@@ -12,14 +12,14 @@ __all__, __getattr__ = names_of(
         "corpus": "Corpus Documents build_corpus encode_corpus open_corpus read_documents",
         "datasets.annotated": "TaggedSentence read_conll read_treebank",
         "datasets.glue": "read_glue read_sentiment_trees",
-        "datasets.records": "AnswerSpan ChoiceQuestion MinimalPair Question RecordReader Turns "
-        "read_choices read_dialogues read_minimal_pairs read_squad replies",
+        "datasets.records": "AnswerSpan ChoiceQuestion MinimalPair Question Turns read_choices "
+        "read_dialogues read_minimal_pairs read_squad replies",
         "files": "hash_of",
         "lm_streams": "DocumentWindows ParallelStreams ShuffledBlocks SlidingWindows "
         "VariableStreams WarmedStreams",
-        "readers": "RowReader open_table read_parallel",
+        "readers": "ReadReport RowReader open_table read_parallel",
         "sampler": "Buckets EpochSampler sorted_batches",
         "word_vectors": "PretrainedVectors read_word_vectors",
-        "token_arrays": "EncodedExamples FieldEncoder ReadReport TokenArray encode encode_texts",
+        "token_arrays": "EncodedExamples FieldEncoder TokenArray encode encode_texts",
     },
 )

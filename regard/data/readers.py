@@ -66,34 +66,76 @@ TEXT = "text"  # the column of lines
 BATCH_ROWS, BATCH_BYTES = 1024, 1 << 20  # of a Parquet file, in memory together
 
 
+@dataclass
+class ReadReport:
+    """How many examples were read and kept, and what was left out or changed.
+
+    events: what happened ("source: empty, example left out") -> how often, and where first
+    unit: what the numbers of `first_line` count: lines, or questions in a file without lines
+    """
+
+    files: tuple[str, ...]
+    read: int = 0
+    kept: int = 0
+    events: dict[str, dict[str, int]] = field(default_factory=dict)
+    unit: str = "line"
+
+    def clear(self) -> None:
+        """Begin again, for another pass."""
+        self.read, self.kept, self.events = 0, 0, {}
+
+    def note(self, event: str, line: int) -> None:
+        """Count an event at this line."""
+        self.events.setdefault(event, {"count": 0, "first_line": line})["count"] += 1
+
+    def __str__(self) -> str:
+        parts = [f"{' and '.join(self.files)}: {self.read:,} examples read, {self.kept:,} kept"]
+        for event, seen in self.events.items():
+            parts.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
+        return "; ".join(parts)
+
+
 @dataclass(frozen=True, eq=False)
 class RowReader:
-    """Rows that can be looped over as often as needed, each a dict by column.
+    """Rows that can be looped over as often as needed, each a dict by column; or records, such as
+    questions with their answers.
 
     name: the file, or the kind of the object in memory, for errors.
     read: makes a pass over the rows, each with the number, from 1, of the line on which it begins;
         there may be none.
     columns: what the source calls the columns of the rows, for errors.
     files: of columns that come from files of their own; or all files, by any names.
+    what: the name of a row.
+    report: the `ReadReport` of records: what the last pass left out or changed; None: of rows.
     """
 
     name: str
     read: Callable[[], Numbered]
     columns: Mapping[str, Column] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    what: str = "row"
+    report: Any = None
 
-    def numbered(self) -> Iterator[tuple[int, Record]]:
-        """Rows with the number, from 1, of the line on which each begins.
+    def numbered(self) -> Iterator[tuple[int, Any]]:
+        """Rows with the number, from 1, of the line on which each begins; records with that of what
+        the report counts.
 
         Raises:
             DataError: the file cannot be read, has no rows, or a row is not as the reader expects.
         """
-        numbered_rows = self.read()
+        numbered_rows = self.read() if self.report is None else self._counted()
         if (first := next(numbered_rows, None)) is None:
-            raise DataError(self.name, None, "is empty: it has not one row.")
+            hint = f"{self.report}." if self.report is not None and self.report.events else ""
+            raise DataError(self.name, None, f"is empty: it has not one {self.what}.", hint)
         return chain([first], numbered_rows)
 
-    def __iter__(self) -> Iterator[Record]:
+    def _counted(self) -> Numbered:
+        self.report.clear()
+        for numbered_record in self.read():
+            self.report.kept += 1
+            yield numbered_record
+
+    def __iter__(self) -> Iterator[Any]:
         return map(itemgetter(1), self.numbered())
 
     def file_of(self, column: str) -> str:
@@ -123,7 +165,7 @@ class RowReader:
 
     def mapped(self, change: Callable[[Numbered], Numbered], **columns: Column) -> RowReader:
         """The reader of what `change` makes of the numbered rows, which has these columns, too."""
-        read = self.numbered
+        read = self.read
         return replace(self, read=lambda: change(read()), columns={**self.columns, **columns})
 
     def only(self, chosen: np.ndarray) -> RowReader:

@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
@@ -21,7 +21,7 @@ import torch
 
 from regard.data.batches import Sequences
 from regard.data.in_memory import is_path
-from regard.data.readers import RowReader, open_table
+from regard.data.readers import ReadReport, RowReader, open_table
 from regard.errors import ConfigError, DataError, check_at_least
 
 _CHUNK = 512  # rows that are encoded together: their ids fit in the cache
@@ -102,31 +102,6 @@ class FieldEncoder:
         if self.truncation_side == "left":
             return list(self.before) + ids[len(ids) - self.max_length + len(self.before) :]
         return ids[: self.max_length - len(self.after)] + list(self.after)
-
-
-@dataclass
-class ReadReport:
-    """How many examples were read and kept, and what was left out or changed.
-
-    events: what happened ("source: empty, example left out") -> how often, and where first
-    unit: what the numbers of `first_line` count: lines, or questions in a file without lines
-    """
-
-    files: tuple[str, ...]
-    read: int = 0
-    kept: int = 0
-    events: dict[str, dict[str, int]] = field(default_factory=dict)
-    unit: str = "line"
-
-    def note(self, event: str, line: int) -> None:
-        """Count an event at this line."""
-        self.events.setdefault(event, {"count": 0, "first_line": line})["count"] += 1
-
-    def __str__(self) -> str:
-        parts = [f"{' and '.join(self.files)}: {self.read:,} examples read, {self.kept:,} kept"]
-        for event, seen in self.events.items():
-            parts.append(f"{event}: {seen['count']:,} (first at {self.unit} {seen['first_line']})")
-        return "; ".join(parts)
 
 
 @dataclass(frozen=True, eq=False)

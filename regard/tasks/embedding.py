@@ -34,8 +34,8 @@ from regard.data import RowReader, Sequences
 from regard.data.batches import moved
 from regard.data.encoder_inputs import EncodedInputs, GroupedInputs
 from regard.data.in_memory import columns_of_part, is_path, plain_names
+from regard.data.readers import ReadReport
 from regard.data.sampler import cut
-from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError
 from regard.habit_names import TARGETS

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import listening
-from regard.data import EpochSampler, RecordReader, RowReader, Sequences
+from regard.data import EpochSampler, RowReader, Sequences
 from regard.data.encoder_inputs import (
     EncodedInputs,
     GroupedInputs,
@@ -22,9 +22,8 @@ from regard.data.encoder_inputs import (
     Texts,
     Truncation,
 )
-from regard.data.readers import Record
+from regard.data.readers import ReadReport, Record
 from regard.data.sampler import BucketSampler
-from regard.data.token_arrays import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError, TextError, warn
 from regard.metrics.score import NamedScore, ScoreReport
@@ -428,7 +427,7 @@ class EncoderTask(EmbedsTexts):
 
     def opened(self, data: Any, columns: Sequence[int | str]) -> Any:
         """The reader of what `evaluate` is given."""
-        if isinstance(data, RowReader | RecordReader):
+        if isinstance(data, RowReader):
             return data
         return inputs.rows_of(self, [data], columns)
 
@@ -463,7 +462,7 @@ class EncoderTask(EmbedsTexts):
         Raises:
             DataError: an example cannot be read, or its target is not valid.
         """
-        if not isinstance(rows, RowReader):
+        if self.read_records is not None:
             return list(rows)
         numbered = list(rows.numbered())
         texts = [self.texts_of(rows, row, line) for line, row in numbered]

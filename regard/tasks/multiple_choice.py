@@ -17,10 +17,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from regard.data import RowReader
 from regard.data.batches import moved
-from regard.data.datasets.records import ChoiceQuestion, RecordReader, read_choices
+from regard.data.datasets.records import ChoiceQuestion, read_choices
 from regard.data.encoder_inputs import GroupBatch, GroupedInputs
-from regard.data.token_arrays import ReadReport
 from regard.errors import DataError, RegardError, TextError
 from regard.metrics import Accuracy, Scores
 from regard.recipe import Options
@@ -45,7 +45,7 @@ class ChoiceData(EncoderData):
     alone are too long.
     """
 
-    def read(self, source: Any, part: str) -> RecordReader[ChoiceQuestion]:
+    def read(self, source: Any, part: str) -> RowReader:
         """All examples of a file."""
         return read_choices(source)
 
@@ -130,22 +130,21 @@ class MultipleChoice(encoding.EncoderTask):
         task.parts = encoding.Parts(train, valid, data, recipe.seed)
         return task
 
-    def _part(self, records: RecordReader[ChoiceQuestion], data: ChoiceData) -> encoding.Part:
+    def _part(self, records: RowReader, data: ChoiceData) -> encoding.Part:
         numbered = list(records.numbered())
+        records.report.read = len(numbered)
         _check_answers(records.name, [question for _, question in numbered])
-        report = ReadReport((records.name,), len(numbered), unit=records.report.unit)
         encoded = self.encoder_inputs([question for _, question in numbered])
         indices = kept_examples(
             [choices.length for choices in encoded],
             self.input_format.max_length,
             [number for number, _ in numbered],
             data,
-            report,
+            records.report,
         )
         targets = torch.tensor([numbered[i][1].answer for i in indices])
-        return encoding.Part(
-            GroupedInputs.of([encoded[i].inputs for i in indices]), targets, report
-        )
+        inputs = GroupedInputs.of([encoded[i].inputs for i in indices])
+        return encoding.Part(inputs, targets, records.report)
 
     # ---- encoder inputs
 
@@ -268,7 +267,7 @@ class MultipleChoice(encoding.EncoderTask):
 
     def evaluate(
         self,
-        rows: RecordReader[ChoiceQuestion] | Iterable[Any],
+        rows: RowReader | Iterable[Any],
         *,
         columns: Sequence[int | str] = (),
     ) -> Scores:

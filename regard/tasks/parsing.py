@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import RecordReader, TokenArray, read_treebank
+from regard.data import RowReader, TokenArray, read_treebank
 from regard.data.batches import IGNORE, moved
 from regard.data.encoder_inputs import InputBatch, WordWindows
-from regard.data.token_arrays import ReadReport
+from regard.data.readers import ReadReport
 from regard.decoding.steps import evaluating
 from regard.errors import DataError, TextError, check_at_least
 from regard.layers import chart
@@ -89,7 +89,7 @@ class LearnedTrees:
     report: ReadReport
 
     @classmethod
-    def of(cls, rows: RecordReader[ConstituencyTree]) -> LearnedTrees:
+    def of(cls, rows: RowReader) -> LearnedTrees:
         """All trees of a file."""
         lines, trees = zip(*rows.numbered(), strict=True)
         return cls(list(trees), list(lines), rows.report)
@@ -142,7 +142,7 @@ class ParsingData(RowsData):
     inputs: Literal["words", "tags"] = "words"
     """What the model reads: the words, or in their place their gold tags."""
 
-    def read(self, source: Any, part: str) -> RecordReader[ConstituencyTree]:
+    def read(self, source: Any, part: str) -> RowReader:
         """All trees of a file."""
         return read_treebank(source)
 
@@ -477,9 +477,7 @@ class Parser(encoding.EncoderTask):
 
     # ---- scores
 
-    def evaluate(
-        self, rows: RecordReader[ConstituencyTree] | Iterable[Any], *, columns: Sequence[Any] = ()
-    ) -> Scores:
+    def evaluate(self, rows: RowReader | Iterable[Any], *, columns: Sequence[Any] = ()) -> Scores:
         """The F1 of labelled brackets, and the accuracy of tags; see `bracket_score`.
 
         rows: of `read_treebank`, or trees, or brackets.

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import Question, RecordReader, read_squad
+from regard.data import Question, RowReader, read_squad
 from regard.data.batches import moved
 from regard.data.encoder_inputs import (
     ContextWindows,
@@ -29,7 +29,7 @@ from regard.data.encoder_inputs import (
     InputBatch,
     concatenated,
 )
-from regard.data.token_arrays import ReadReport
+from regard.data.readers import ReadReport
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
 from regard.metrics import Scores, SQuAD, SQuAD2
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -180,7 +180,7 @@ class QuestionsData(RowsData):
     on_misaligned: Literal["error", "skip", "fix"] = "error"
     """What happens to answers that are not where their start says: see `read_squad`."""
 
-    def read(self, source: Any, part: str) -> RecordReader[Question]:
+    def read(self, source: Any, part: str) -> RowReader:
         """All examples of a file."""
         return read_squad(source, on_misaligned=self.on_misaligned)
 
@@ -277,7 +277,7 @@ class QuestionAnswerer(encoding.EncoderTask):
             task._fitted.used = valid is not None
         return task
 
-    def _train_part(self, records: RecordReader[Question]) -> encoding.Part:
+    def _train_part(self, records: RowReader) -> encoding.Part:
         """All windows of all questions, each with the positions of the first and the last token of
         its answer.
 
@@ -318,7 +318,7 @@ class QuestionAnswerer(encoding.EncoderTask):
             concatenated([part.inputs for part in windows]), targets, records.report
         )
 
-    def _valid_part(self, records: RecordReader[Question]) -> encoding.Part:
+    def _valid_part(self, records: RowReader) -> encoding.Part:
         """The validation questions; their rows are encoded when they are needed."""
         numbered = list(records.numbered())
         questions = [question for _, question in numbered]
@@ -455,7 +455,7 @@ class QuestionAnswerer(encoding.EncoderTask):
     # ---- scores
 
     def evaluate(
-        self, rows: RecordReader[Question] | Iterable[Any], *, columns: Sequence[int | str] = ()
+        self, rows: RowReader | Iterable[Any], *, columns: Sequence[int | str] = ()
     ) -> Scores:
         """F1 and exact match of the answers.
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from regard.attention.capture import muted
-from regard.data import FieldEncoder, RecordReader, RowReader, TokenArray, read_treebank
+from regard.data import FieldEncoder, RowReader, TokenArray, read_treebank
 from regard.data.readers import Numbered
 from regard.decoding import RelativeLimit
 from regard.decoding.filters import TreeVocabulary, WellFormedTree
@@ -44,16 +44,19 @@ WORD_TOKEN = "(XX)"  # XX in the vocabulary: no word of a tree has a bracket
 LEAST = 3  # tokens of a tree besides its words: the brackets of a root, and the end
 
 
-def tree_pairs(trees: RecordReader[ConstituencyTree]) -> RowReader:
+def read_tree_pairs(data: Any) -> RowReader:
     """Trees as pairs: `source`, the words of a tree with spaces between them, and `target`, the
     tree in brackets.
+
+    data: of `read_treebank`, or what it reads; or such pairs.
     """
 
-    def read() -> Numbered:
-        for line, tree in trees.numbered():
-            yield line, {"source": _joined(tree.words), "target": str(tree)}
+    def change(numbered: Numbered) -> Numbered:
+        for line, tree in numbered:
+            is_pair = isinstance(tree, dict)
+            yield line, tree if is_pair else {"source": _joined(tree.words), "target": str(tree)}
 
-    return RowReader(trees.name, read)
+    return (data if isinstance(data, RowReader) else read_treebank(data)).mapped(change)
 
 
 class TreePairsData(sections.DataSection):
@@ -83,7 +86,7 @@ class TreePairsData(sections.DataSection):
         Raises:
             ConfigError: there are several files, or none.
         """
-        return tree_pairs(read_treebank(text_to_text.only_file(source, part)))
+        return read_tree_pairs(text_to_text.only_file(source, part))
 
     def texts(self) -> Iterator[str]:
         """Of each training tree the words, then the tokens."""
@@ -382,10 +385,7 @@ class SequenceParser(text_to_text.TextToText):
         pairs: of `read_treebank`, or trees, or brackets.
         """
         encoding.no_columns(columns)
-        are_rows = isinstance(pairs, RowReader)
-        sources, references = text_to_text.fields_of(
-            pairs if are_rows else tree_pairs(read_treebank(pairs))
-        )
+        sources, references = text_to_text.fields_of(read_tree_pairs(pairs))
         sentences = [words.split() for words in sources]
         self._warn_if_truncated(sentences)
         texts = self.generate(sentences, too_long="truncate", **options)
@@ -396,7 +396,7 @@ class SequenceParser(text_to_text.TextToText):
     ) -> RowReader:
         """The trees of a file."""
         encoding.no_columns(columns, delimiter)
-        return tree_pairs(read_treebank(files[0]))
+        return read_tree_pairs(files[0])
 
 
 def _most_open(tree: ConstituencyTree) -> int:

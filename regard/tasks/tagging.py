@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import EpochSampler, RecordReader, TaggedSentence, TokenArray, read_conll
+from regard.data import EpochSampler, RowReader, TaggedSentence, TokenArray, read_conll
 from regard.data.batches import IGNORE, Sequences, moved
 from regard.data.encoder_inputs import InputBatch, WordWindows
 from regard.data.files import ending
-from regard.data.token_arrays import ReadReport
+from regard.data.readers import ReadReport
 from regard.errors import ConfigError, DataError, RegardError, warn
 from regard.layers.chart import CRF, CRFHead, Transitions
 from regard.metrics import Accuracy, EntityF1, Score, Scores
@@ -57,7 +57,7 @@ class TaggingData(RowsData):
     have; scores are of whole entities. "none" (parts of speech): tags are learned as they are and
     scored word by word."""
 
-    def read(self, source: Any, part: str) -> RecordReader[TaggedSentence]:
+    def read(self, source: Any, part: str) -> RowReader:
         """All examples of a file."""
         return read_conll(source, words=self.words, tags=self.tags, header=self.header)
 
@@ -318,7 +318,7 @@ class Tagger(encoding.EncoderTask):
 
     def evaluate(
         self,
-        rows: RecordReader[TaggedSentence] | Iterable[Any],
+        rows: RowReader | Iterable[Any],
         *,
         columns: Sequence[int | str] = (),
     ) -> Scores:
@@ -354,7 +354,7 @@ class Tagger(encoding.EncoderTask):
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None
-    ) -> RecordReader[TaggedSentence]:
+    ) -> RowReader:
         """The sentences of a file; `columns` are those of words and tags."""
         encoding.no_columns((), delimiter)
         if columns and [type(column) for column in columns] != [int, int]:
@@ -394,7 +394,7 @@ class LearnedSentences:
     report: ReadReport
 
     @classmethod
-    def of(cls, rows: RecordReader[TaggedSentence], scheme: Scheme) -> LearnedSentences:
+    def of(cls, rows: RowReader, scheme: Scheme) -> LearnedSentences:
         """All sentences of a file.
 
         Raises:

@@ -16,9 +16,8 @@ from torch import Tensor
 from regard.data import RowReader
 from regard.data.batches import moved
 from regard.data.encoder_inputs import GroupBatch, InputBatch, Truncation
-from regard.data.readers import Column
+from regard.data.readers import Column, ReadReport
 from regard.data.splits import group_folds, group_split
-from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError, TextError, warn
 from regard.recipe import Options
 from regard.suggest import nearest

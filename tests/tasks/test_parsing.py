@@ -174,7 +174,7 @@ def test_the_score_of_evaluate_is_that_of_the_predicted_trees():
     retagged = zip(found, gold, strict=True)
     metric.add([tree_of(g.words, g.tags, tree.spans()) for tree, g in retagged], gold)
     score, tagged = task.evaluate(gold).named
-    assert score == metric.result() and score.counts.sentences == len(gold)
+    assert score == metric.result() and score.count == len(gold)
     tags = [tag for tree in found for tag in tree.tags]
     wanted = [tag for tree in gold for tag in tree.tags]
     assert tagged.value == sum(map(str.__eq__, tags, wanted)) / len(wanted)

@@ -61,7 +61,7 @@ def test_trees_are_learned_by_heart_and_read_back_from_the_folder(trained):
     assert task.predict("cat (XX)") == "(FRAG (NP (XX cat)) (XX -LRB-) (ADVP (XX XX)) (XX -RRB-))"
     found = task.evaluate(read_trees(TREES))
     scores, texts = found.named, found.outputs
-    assert scores[0].value == 1 and scores[0].counts.sentences == len(texts) == 4
+    assert scores[0].value == 1 and scores[0].count == len(texts) == 4
 
 
 @pytest.mark.parametrize("kind", [Transformer, Seq2Seq])

@@ -9,15 +9,14 @@ counted in the report.
 Constituency trees in brackets, as the Penn Treebank and its parsers write them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple
 
-from regard.data.datasets.records import RecordReader, Source, items_of
+from regard.data.datasets.records import Source, items_of, record_reader
 from regard.data.files import ending, lines
-from regard.data.readers import Location, field_value, text_of
-from regard.data.token_arrays import ReadReport
+from regard.data.readers import Location, Numbered, ReadReport, RowReader, field_value, text_of
 from regard.errors import DataError
 from regard.habit_names import TAGS, WORDS
 from regard.text.trees import ConstituencyTree, TreeError, numbered_trees, read_trees, simplified
@@ -40,7 +39,7 @@ def read_conll(
     words: int | None = None,
     tags: int | None = None,
     header: bool | None = None,
-) -> RecordReader[TaggedSentence]:
+) -> RowReader:
     """The sentences of a file of columns, or of anything to loop over that gives pairs.
 
     Columns are separated by tabs if the first line with a word has one, otherwise by spaces, and
@@ -58,14 +57,13 @@ def read_conll(
     Raises:
         DataError: when it is read, for a malformed line or item.
     """
-    return RecordReader(
-        data, partial(_sentences, columns=(words, tags), header=header), "sentence", unit="line"
-    )
+    read = partial(_sentences, columns=(words, tags), header=header)
+    return record_reader(data, read, "sentence")
 
 
 def _sentences(
     source: Source, report: ReadReport, columns: tuple[int | None, int | None], header: bool | None
-) -> Iterator[tuple[int, TaggedSentence]]:
+) -> Numbered:
     items = items_of(source)
     if items is None:
         usual = CONLLU_COLUMNS if ending(str(source)) == CONLLU else (0, -1)
@@ -85,7 +83,7 @@ def _sentences(
 
 def _from_columns(
     path: str, report: ReadReport, columns: tuple[int, int], header: bool | None
-) -> Iterator[tuple[int, TaggedSentence]]:
+) -> Numbered:
     begun, width = 0, 0
     separator, conllu = " ", ending(path) == CONLLU
     held: list[tuple[str, str]] = []
@@ -144,9 +142,7 @@ def _tagged_sentence(item: object, location: Location) -> TaggedSentence:
 # ---------------------------------------------------------------------------------------- treebanks
 
 
-def read_treebank(
-    data: str | PathLike[str] | Iterable[Any],
-) -> RecordReader[ConstituencyTree]:
+def read_treebank(data: str | PathLike[str] | Iterable[Any]) -> RowReader:
     """The trees of a file in brackets, or of anything to loop over that gives trees.
 
     They are as parsers learn them: without traces, grammatical functions (NP-SBJ is NP) and
@@ -159,10 +155,10 @@ def read_treebank(
     Raises:
         DataError: when it is read, for malformed brackets.
     """
-    return RecordReader(data, _trees, "tree", unit="line")
+    return record_reader(data, _trees, "tree")
 
 
-def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, ConstituencyTree]]:
+def _trees(source: Source, report: ReadReport) -> Numbered:
     items = items_of(source)
     numbered = (
         _from_brackets(str(source))
@@ -178,7 +174,7 @@ def _trees(source: Source, report: ReadReport) -> Iterator[tuple[int, Constituen
             yield line, tree
 
 
-def _from_brackets(path: str) -> Iterator[tuple[int, ConstituencyTree]]:
+def _from_brackets(path: str) -> Numbered:
     try:
         yield from numbered_trees(lines(path))
     except TreeError as error:

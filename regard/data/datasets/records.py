@@ -1,7 +1,5 @@
 """Datasets of records: questions with answers, choices, dialogues, minimal pairs.
 
-`RecordReader` makes passes over records, with their locations and a report.
-
 Questions about contexts with their answers as spans: SQuAD 1.1, 2.0, and all in that format.
 
 A file is JSON: articles, of paragraphs, of questions. It is read into memory as a whole.
@@ -18,87 +16,47 @@ from __future__ import annotations
 import io
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from os import PathLike
 from pathlib import Path, PurePath
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from zipfile import BadZipFile, ZipFile
-
-import numpy as np
 
 from regard.data.files import check_file, ending, line_blocks, open_bytes, split_member
 from regard.data.in_memory import Items, is_path
 from regard.data.readers import (
     Location,
     Numbered,
+    ReadReport,
     RowReader,
     field_value,
     json_value,
     open_table,
     text_of,
 )
-from regard.data.token_arrays import ReadReport
 from regard.errors import ConfigError, DataError, check_at_least
 
 T = TypeVar("T")
 Source = str | Items
 LARGEST = 1 << 29  # bytes of a JSON file that is held in memory as a whole
-Read = Callable[[Source, ReadReport], Iterator[tuple[int, T]]]
+Read = Callable[[Source, ReadReport], Numbered]
 
 
-class RecordReader(Generic[T]):
+def record_reader(
+    data: str | PathLike[str] | Iterable[Any], read: Read, what: str, unit: str = "line"
+) -> RowReader:
     """Records of one kind from a file or from anything one can loop over.
 
-    Looping gives one record after another, and can be repeated. `report` counts what the last pass
-    left out or changed.
-
-    data: the path of a file, or something to loop over
-    read: makes a pass: gives numbered records and counts in the report how many it reads
-    what: the name of a record, for messages
-    unit: what the record's number counts: a "line", or a "question"
+    data: the path of a file, or something to loop over.
+    read: makes a pass: gives numbered records, and counts in the report how many it reads.
+    what: the name of a record, for messages.
+    unit: what the record's number counts: a "line", or a "question".
     """
-
-    def __init__(
-        self, data: str | PathLike[str] | Iterable[Any], read: Read[T], what: str, unit: str
-    ):
-        self.source: Source = str(data) if is_path(data) else Items(data)
-        self.what, self.unit, self._read = what, unit, read
-        self.report = ReadReport((self.name,), unit=unit)
-
-    def only(self, chosen: np.ndarray) -> RecordReader[T]:
-        """The records, counted from 0, where `chosen` (N,) is true."""
-
-        def read(source: Source, report: ReadReport) -> Iterator[tuple[int, T]]:
-            return compress(self._read(source, report), chosen)
-
-        selected = copy(self)
-        selected._read = read
-        return selected
-
-    @property
-    def name(self) -> str:
-        """The file, or the kind of object, that the records come from."""
-        return self.source if isinstance(self.source, str) else self.source.name
-
-    def __iter__(self) -> Iterator[T]:
-        return (record for _, record in self.numbered())
-
-    def numbered(self) -> Iterator[tuple[int, T]]:
-        """Records with the number, from 1, of the `unit` at which each begins.
-
-        Raises:
-            DataError: the file cannot be read, a record is malformed, or there is none.
-        """
-        self.report = report = ReadReport((self.name,), unit=self.unit)
-        for number, record in self._read(self.source, report):
-            report.kept += 1
-            yield number, record
-        if not report.kept:
-            problem = f"no {self.what} is left." if report.read else f"has not one {self.what}."
-            raise DataError(self.name, None, problem, f"{report}." * bool(report.events))
+    source: Source = str(data) if is_path(data) else Items(data)
+    report = ReadReport((source if isinstance(source, str) else source.name,), unit=unit)
+    return RowReader(report.files[0], partial(read, source, report), what=what, report=report)
 
 
 def items_of(source: Source) -> Iterator[tuple[Location, Any]] | None:
@@ -189,7 +147,7 @@ class Question:
 
 def read_squad(
     data: str | PathLike[str] | Iterable[Any], *, on_misaligned: OnMisaligned = "error"
-) -> RecordReader[Question]:
+) -> RowReader:
     """The questions of a file in SQuAD's format, or of anything to loop over.
 
     data: a file of SQuAD; or its articles, or flat records with `id`, `context`, `question` and
@@ -205,12 +163,10 @@ def read_squad(
     if on_misaligned not in get_args(OnMisaligned):
         raise ConfigError(f"`on_misaligned` must be error, skip or fix, but is {on_misaligned!r}.")
     reader = partial(_squad_questions, on_misaligned=on_misaligned)
-    return RecordReader(data, reader, "question", unit="question")
+    return record_reader(data, reader, "question", "question")
 
 
-def _squad_questions(
-    source: Source, report: ReadReport, on_misaligned: OnMisaligned
-) -> Iterator[tuple[int, Question]]:
+def _squad_questions(source: Source, report: ReadReport, on_misaligned: OnMisaligned) -> Numbered:
     for location, item in _records(items_of(source) or _articles(str(source))):
         report.read += 1
         question = item if isinstance(item, Question) else _question(item, location)
@@ -346,9 +302,7 @@ class ChoiceQuestion:
     answer: int | None = None
 
 
-def read_choices(
-    data: str | PathLike[str] | Iterable[Any], *, labels: bool = True
-) -> RecordReader[ChoiceQuestion]:
+def read_choices(data: str | PathLike[str] | Iterable[Any], *, labels: bool = True) -> RowReader:
     """The questions of a file, or of anything to loop over.
 
     data: a `.json` file of DREAM, whose turns are joined by line breaks into the context; a `.csv`
@@ -360,14 +314,10 @@ def read_choices(
     Raises:
         DataError: when it is read, for an unknown format or a malformed question.
     """
-    return RecordReader(
-        data, partial(_choice_questions, labels=labels), "question", unit="question"
-    )
+    return record_reader(data, partial(_choice_questions, labels=labels), "question", "question")
 
 
-def _choice_questions(
-    source: Source, report: ReadReport, labels: bool
-) -> Iterator[tuple[int, ChoiceQuestion]]:
+def _choice_questions(source: Source, report: ReadReport, labels: bool) -> Numbered:
     for location, item in items_of(source) or _entries(str(source)):
         for question in _questions_of_item(item, location, labels):
             report.read += 1
@@ -474,7 +424,7 @@ class Turns:
     turns: tuple[str, ...]
 
 
-def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Turns]:
+def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RowReader:
     """The dialogues of a file, or of anything to loop over.
 
     data: a `.json` file of DREAM, whose questions are left out, or with a list of dialogues; a
@@ -485,10 +435,10 @@ def read_dialogues(data: str | PathLike[str] | Iterable[Any]) -> RecordReader[Tu
     Raises:
         DataError: when it is read, for an unknown format or a malformed dialogue.
     """
-    return RecordReader(data, _dialogues, "dialogue", unit="dialogue")
+    return record_reader(data, _dialogues, "dialogue", "dialogue")
 
 
-def _dialogues(source: Source, report: ReadReport) -> Iterator[tuple[int, Turns]]:
+def _dialogues(source: Source, report: ReadReport) -> Numbered:
     items = items_of(source) or items_of_list(str(source))
     for number, (location, item) in enumerate(items, 1):
         report.read += 1
@@ -522,7 +472,7 @@ def _turn(number: int, turn: object, location: Location) -> str:
     return speaker + text
 
 
-def replies(dialogues: RecordReader[Turns], turns: int | None = None) -> RowReader:
+def replies(dialogues: RowReader, turns: int | None = None) -> RowReader:
     """Each turn of some dialogues as a reply, with what was said before it: rows with the columns
     `source` and `target`, whose number is that of the dialogue.
 
@@ -535,13 +485,13 @@ def replies(dialogues: RecordReader[Turns], turns: int | None = None) -> RowRead
     """
     check_at_least(0, history=turns)
 
-    def read() -> Numbered:
-        for number, dialogue in dialogues.numbered():
+    def change(numbered: Numbered) -> Numbered:
+        for number, dialogue in numbered:
             for at, reply in enumerate(dialogue.turns):
                 first = 0 if turns is None else max(0, at - turns)
                 yield number, {"source": " ".join(dialogue.turns[first:at]), "target": reply}
 
-    return RowReader(dialogues.name, read)
+    return dialogues.mapped(change)
 
 
 # ------------------------------------------------------------------------------------ minimal pairs
@@ -578,9 +528,7 @@ def read_minimal_pairs(
     """
     check_at_least(1, pairs_per_set=pairs_per_set)
     sources = _files(data) if isinstance(data, str | PathLike) else [data]
-    readers = (
-        RecordReader(source, _minimal_pairs, "minimal pair", unit="line") for source in sources
-    )
+    readers = (record_reader(source, _minimal_pairs, "minimal pair") for source in sources)
     return [pair for reader in readers for pair in islice(reader, pairs_per_set)]
 
 
@@ -608,7 +556,7 @@ def _members(path: Path) -> list[str]:
     return [n for n in names if PurePath(n).suffix in _ENDINGS and "__MACOSX" not in n]
 
 
-def _minimal_pairs(source: Source, report: ReadReport) -> Iterator[tuple[int, MinimalPair]]:
+def _minimal_pairs(source: Source, report: ReadReport) -> Numbered:
     items = items_of(source)
     if items is None:
         raise ConfigError(f"{source} must end in .jsonl, .ndjson or .zip, or be a folder of such.")
