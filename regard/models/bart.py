@@ -210,7 +210,7 @@ class BartAsEncoder(nn.Module, Encoder, Prunable):
 
 @dataclass(frozen=True)
 class MBartAsEncoderConfig(MBartConfig, BartAsEncoderConfig):
-    """As of mBART, with the options of `BartAsEncoderConfig`."""
+    """The options of mBART, and the dropout of heads of `BartAsEncoderConfig`."""
 
 
 class MBartAsEncoder(BartAsEncoder):

@@ -16,6 +16,7 @@ vocabularies capitals, too, so that an abbreviation that the rules do not know e
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -136,13 +137,15 @@ def stop_ends_sentence(before: str, after: str) -> bool:
 # ------------------------------------------------------------------------------------------- tokens
 
 
-_STOP_SIGNS = ".!?…؟۔।。！？"  # noqa: RUF001
-_CLOSING_SIGNS = frozenset(")]”’»」』）")  # noqa: RUF001
+_AFTER = frozenset(f"{_STOP}{_WIDE})]”’»」』）")  # signs without a space before them  # noqa: RUF001
+_BEFORE = frozenset("([“‘«「『（")  # and without one after them  # noqa: RUF001
+# 3.5 and e.g, of which each sign is a token
+_DOTTED = re.compile(r".*(?:\d\.\d.*|\b[^\W\d]\.[^\W\d])")
 _BEGINS = ("▁", "Ġ")  # before the first token of a word
 
 
 class TokenSentences:
-    """Finds sentences in ids of a tokenizer."""
+    """Finds sentences in ids of a tokenizer: those of the text that its tokens make."""
 
     def __init__(self, tokenizer: Tokenizer):
         names = tokenizer.vocab()
@@ -151,62 +154,26 @@ class TokenSentences:
         marked = any(name.startswith(_BEGINS) for name in names)
         for name, number in names.items():
             plain = name.removesuffix("</w>")
-            if plain.startswith("##"):
-                self.continues[number] = True
-            elif marked:
-                self.continues[number] = not plain.startswith(_BEGINS)
+            self.continues[number] = plain.startswith("##") or (
+                marked and not plain.startswith(_BEGINS)
+            )
             self.words[number] = plain.removeprefix("##").lstrip("".join(_BEGINS))
-        self.stops = {i for i, word in enumerate(self.words) if word[-1:] in _STOP_SIGNS and word}
         ordinary = (word for i, word in enumerate(self.words) if i not in tokenizer.special_ids)
-        self.has_capitals = any(word[:1].isupper() for word in ordinary)
+        if not any(word[:1].isupper() for word in ordinary):  # else no sentence would begin
+            self.words = [word.upper() for word in self.words]
 
     def starts(self, ids: Sequence[int]) -> list[int]:
         """Where each sentence starts in the ids of a text: the first at 0, if it has a token."""
-        starts, quotes, seen = [0][: len(ids)], 0, 0
-        for position, number in enumerate(ids):
-            if number not in self.stops or position < seen:
-                continue
-            quotes += sum(self.words[i] == '"' for i in ids[seen:position])
-            seen = position + 1
-            while seen < len(ids) and self._closes(ids[seen], quotes):
-                quotes += self.words[ids[seen]] == '"'
-                seen += 1
-            if seen < len(ids) and self._ends(ids, position, seen):
-                starts.append(seen)
-                quotes = 0
-        return starts
-
-    def _closes(self, number: int, quotes: int) -> bool:
-        """Whether a token behind a stop belongs to the sentence before it."""
-        word = self.words[number]
-        signs = word != "" and all(sign in _STOP_SIGNS or sign in _CLOSING_SIGNS for sign in word)
-        return signs or (word == '"' and quotes % 2 == 1)
-
-    def _ends(self, ids: Sequence[int], stop: int, following: int) -> bool:
-        """Whether a sentence ends at a stop; the next one would start at `following`."""
-        after = self._word_from(ids, following)
-        if self.has_capitals and after[:1].islower():
-            return False
-        sign = self.words[ids[stop]]
-        if not sign.endswith(".") or sign.endswith("..") or following > stop + 1:
-            return True
-        before = self._word_until(ids, stop).removesuffix(".")
-        if before[-1:].isdigit() and after[:1].isdigit():  # 3.5
-            return False
-        return stop_ends_sentence(before.upper(), after)  # e . g . are initials, too
-
-    def _word_from(self, ids: Sequence[int], start: int) -> str:
-        """The word, or the sign, that starts there."""
-        end = start + 1
-        while end < len(ids) and self.continues[ids[end]]:
-            end += 1
-        return "".join(self.words[i] for i in ids[start:end])
-
-    def _word_until(self, ids: Sequence[int], last: int) -> str:
-        """The word before a stop, with the stop."""
-        first = last
-        if self.words[ids[last]] == "." and first and not self.continues[ids[first]]:
-            first -= 1
-        while first and self.continues[ids[first]]:
-            first -= 1
-        return "".join(self.words[i] for i in ids[first : last + 1])
+        text, begins, quotes = "", list[int](), 0
+        for number in ids:
+            word = self.words[number]
+            closes = word != "" and _AFTER.issuperset(word) or (word == '"' and quotes % 2 == 1)
+            opened = text[-1:] in _BEFORE or (text[-1:] == '"' and quotes % 2 == 1)
+            dotted = text.endswith(".") and _DOTTED.fullmatch(text[-3:] + word)
+            if text and not (self.continues[number] or closes or opened or dotted):
+                text += " "
+            begins.append(len(text))
+            text += word
+            quotes += word == '"'
+        starts = {bisect_left(begins, start) for start, _ in sentence_starts(text)}
+        return sorted(starts)[: len(ids)]
