@@ -181,18 +181,13 @@ def _predict(sharding: Sharding, work: ShardedWork, file: Path, out: Path, folde
         raise DataError(file, None, "is empty: it has not one row.")
     if summary.missing:
         return console.say(str(summary))
-    parts = iter_results(folder).files
+    results = iter_results(folder)
     with replacing(out) as temporary:
-        if out.suffix == parts[0].suffix == ".parquet":
-            _join_parquet(parts, temporary)
-        elif out.suffix == parts[0].suffix:
-            with temporary.open("wb") as joined:
-                for part in parts:
-                    with part.open("rb") as read:
-                        shutil.copyfileobj(read, joined)
+        if out.suffix == ".parquet":
+            _join_parquet(results.files, temporary)
         else:
             with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as to:
-                _write_text(iter_results(folder), to, out.suffix, file)
+                _write_text(results, to, out.suffix, file)
         sync(temporary)
     failed = out.with_name(f"{out.name}.failed.jsonl")
     text = f"{out}: {summary.rows:,} rows of {file} with their predictions"

@@ -226,16 +226,8 @@ def warm(step: int, warmup: float) -> float:
 
 def inverse_square_root(step: int, warmup: float) -> float:
     """1 at the end of the warm-up, then sqrt(warmup / step): equation 3 of Vaswani et al. 2017
-    relative to its peak."""
+    relative to its peak, (d_model * warmup)^-0.5."""
     return min(step / warmup, math.sqrt(warmup / step))
-
-
-def noam(step: float, d_model: int, warmup: float) -> float:
-    """Equation 3 of Vaswani et al. 2017 itself, for a learning rate of 1:
-
-    d_model^-0.5 * min(step^-0.5, step * warmup^-1.5), with a peak of (d_model * warmup)^-0.5.
-    """
-    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def linear(step: int, total: float, warmup: float, min_lr_ratio: float) -> float:
@@ -296,7 +288,6 @@ def schedule(options: ScheduleOptions) -> Callable[[ScheduleStep], float]:
     table: dict[str, Callable[[ScheduleStep], float]] = {
         "constant": lambda at: warm(at.step, warmup(at)),
         "inverse-sqrt": lambda at: inverse_square_root(at.step, warmup(at)),
-        "noam": lambda at: noam(at.step, o.d_model, warmup(at)),
         "linear": lambda at: linear(at.step, at.total, warmup(at), o.min_lr_ratio),
         "cosine": lambda at: cosine(at.step, at.total, warmup(at), o.min_lr_ratio),
         "step": lambda at: (

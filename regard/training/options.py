@@ -35,13 +35,11 @@ def defaults_of(
 
 def with_defaults(options: TrainingOptions, defaults: TrainingDefaults) -> TrainingOptions:
     """The same options, with values for those that are None."""
-    chosen, schedule = options.optimizer, options.schedule
-    if schedule.name == "noam" and chosen.learning_rate is None:
-        chosen = replace(chosen, learning_rate=1.0)  # the equation has the rate in it
+    schedule = options.schedule
     return replace(
         options,
         epochs=options.epochs if options.has_end() else defaults.epochs,
-        optimizer=optimizer_with_defaults(chosen, defaults),
+        optimizer=optimizer_with_defaults(options.optimizer, defaults),
         schedule=replace(schedule, warmup=schedule.warmup_or_default()),
     )
 
@@ -152,18 +150,16 @@ class OptimizerOptions:
 class ScheduleOptions:
     """[training.schedule]: the learning rate changes while the model is trained."""
 
-    name: Literal[
-        "constant", "inverse-sqrt", "noam", "linear", "cosine", "step", "slanted-triangular"
-    ] = "linear"
+    name: Literal["constant", "inverse-sqrt", "linear", "cosine", "step", "slanted-triangular"] = (
+        "linear"
+    )
     """The schedule."""
     warmup: AtLeast1 | Annotated[float, Field(ge=0, lt=1)] | None = None
     """The rate grows linearly from zero to the peak: in so many steps, or, below 1, in this share
-    of all steps (0.1: the first tenth). For slanted-triangular a share only, for noam steps only.
+    of all steps (0.1: the first tenth). For slanted-triangular a share only.
     Not set: 0 for constant and step, 0.1 for the others."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Where linear and cosine end, as a fraction of the peak."""
-    d_model: AtLeast0 = 0
-    """The width of the model in equation 3, of the schedule noam."""
     constant_epochs: AtLeast0 = 0
     """The epochs at the full rate, of the schedule step."""
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.5
@@ -177,9 +173,6 @@ class ScheduleOptions:
             _check(self, "warmup", warmup > 0, f"above 0 for the schedule {self.name}")
         if self.name == "slanted-triangular":
             _check(self, "warmup", 0 < warmup < 1, "a share of all steps, such as 0.1")
-        if self.name == "noam":
-            _check(self, "warmup", warmup >= 1, "a number of steps, such as 4000, for noam")
-            _check(self, "d_model", self.d_model > 0, "the width of the model, for noam")
 
     def warmup_or_default(self) -> int | float:
         """The warm-up, in steps or as a share of all steps."""
@@ -298,7 +291,6 @@ _OPTIMIZERS = {
 }
 _SCHEDULES = {
     "min_lr_ratio": ("linear", "cosine"),
-    "d_model": ("noam",),
     "constant_epochs": ("step",),
     "gamma": ("step",),
     "div_factor": ("slanted-triangular",),

@@ -13,7 +13,6 @@ from regard.models.config import TRANSFORMER
 from regard.training.optimizers import (
     ScheduleStep,
     inverse_square_root,
-    noam,
     schedule,
 )
 from regard.training.options import (
@@ -25,14 +24,14 @@ from regard.training.options import (
 TOTAL = 40
 
 
-def test_noam_is_equation_3_and_a_rescaled_peak_form():
-    """4000 steps of warm-up at width 512 give the famous peak of 7.0e-4."""
+@pytest.mark.parametrize(("size", "d_model"), [("base", 512), ("big", 1024)])
+def test_the_rates_of_the_papers_transformers_are_equation_3(size, d_model):
+    training = read_recipe(f"recipes/wmt14-transformer-{size}.toml", keep_unset=True).training
+    rate, warmup = training.optimizer.learning_rate, training.schedule.warmup
     for step in (1, 10, 3999, 4000, 4001, 100_000):
-        expected = 512 ** (-0.5) * min(step ** (-0.5), step * 4000 ** (-1.5))
-        assert noam(step, 512, 4000) == expected
-        peak = (512 * 4000) ** -0.5
-        assert noam(step, 512, 4000) == pytest.approx(peak * inverse_square_root(step, 4000))
-    assert noam(4000, 512, 4000) == pytest.approx(6.99e-4, rel=1e-3)
+        expected = d_model ** (-0.5) * min(step ** (-0.5), step * 4000 ** (-1.5))
+        scheduled = rate * inverse_square_root(step, warmup)
+        assert scheduled == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("total", [1, 2, 10, 33, 100])
