@@ -100,7 +100,7 @@ def from_published(config: ConfigJson, tensors: Weights) -> nn.Module:
     layout = layout_of(type_of(config, tensors))
     try:
         with SkipInit(tensors):
-            return layout.read(config, tensors)
+            return layout.read(dict(config), tensors)
     except RegardError:
         raise
     except ValueError as error:  # of layers that cannot have such a value
