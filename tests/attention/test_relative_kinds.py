@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -132,7 +131,6 @@ def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
         torch.manual_seed(2)
         found = attend(query, key, value, dropout=rate, value_term=lambda w: w @ (2 * value))
         torch.testing.assert_close(found, 3 * without)
-
 
 
 def test_a_subset_of_tokens_equals_those_of_all():

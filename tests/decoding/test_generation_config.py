@@ -13,7 +13,6 @@ from regard.decoding import (
     Beam,
     Greedy,
     Sampling,
-    Speculative,
     TopK,
     TotalLimit,
     generate,
@@ -323,7 +322,7 @@ def test_eos_of_a_file_overrides_that_of_the_model(our_gpt2, tmp_path):
     assert load(tmp_path, our_gpt2) == method
     assert load(written(tmp_path, {"eos_token_id": 2}), our_gpt2) == Greedy()  # its own
     assert load(written(tmp_path, {"eos_token_id": 2})) == Greedy(eos=(2,))
-    for other in (Beam(3, eos=(5, 6)), Sampling(eos=()), Speculative(Greedy(eos=(7,)))):
+    for other in (Beam(3, eos=(5, 6)), Sampling(eos=())):
         save(other, tmp_path)
         assert load(tmp_path, our_gpt2) == other
     assert with_options(Beam(3, eos=(5, 6)), max_tokens=3) == Beam(3, eos=(5, 6), max_tokens=3)
