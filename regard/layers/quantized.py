@@ -245,15 +245,20 @@ class StoredMatrix:
         return numbers if self.scale is None else numbers * self.scale[:, None]
 
 
-def quantize_matrix(weight: Tensor, dtype: WeightType) -> tuple[Tensor, Tensor | None]:
-    """The quantized weights (N, K) and scales (N,) of a matrix: those of its file, or new ones."""
+def quantize_matrix(
+    weight: Tensor, dtype: WeightType, rows: slice = slice(None)
+) -> tuple[Tensor, Tensor | None]:
+    """The quantized weights (N, K) and scales (N,) of a matrix, or of some of its rows: those of
+    its file, or new ones.
+    """
     stored: StoredMatrix | None = getattr(weight, "stored", None)
     if stored is not None:
         stored.used = True
-        return stored.numbers, stored.scale
+        return stored.numbers[rows], None if stored.scale is None else stored.scale[rows]
+    numbers = weight.detach()[rows]
     if dtype == "bfloat16":
-        return weight.detach().to(torch.bfloat16), None
-    numbers = weight.detach().float()
+        return numbers.to(torch.bfloat16), None
+    numbers = numbers.float()
     scale = numbers.abs().amax(1) / 127
     return (numbers / torch.where(scale > 0, scale, 1.0)[:, None]).round().to(torch.int8), scale
 
@@ -266,18 +271,11 @@ def _packed(weight: Tensor, dtype: WeightType) -> tuple[Tensor, Tensor | None]:
     """
     rows, columns = weight.shape
     step = max(PANEL, SLICE_BYTES // max(1, 4 * columns) // PANEL * PANEL)
-    stored: StoredMatrix | None = getattr(weight, "stored", None)
     packed: Tensor | None = None
     scales = []
     for start in range(0, rows, step) if rows else [0]:
         part = slice(start, start + step)
-        if stored is None:
-            source = weight.detach()[part]
-            numbers, scale = quantize_matrix(source, dtype)
-        else:
-            stored.used = True
-            source = numbers = stored.numbers[part]
-            scale = None if stored.scale is None else stored.scale[part]
+        numbers, scale = quantize_matrix(weight, dtype, part)
         panels = pack(numbers)
         if packed is None:
             shape = (-(-rows // PANEL), *panels.shape[1:])
@@ -286,7 +284,7 @@ def _packed(weight: Tensor, dtype: WeightType) -> tuple[Tensor, Tensor | None]:
         if scale is not None:
             scales.append(scale)
         if is_releasing():
-            release(source)
+            release(numbers if hasattr(weight, "stored") else weight.detach()[part])
     assert packed is not None
     return packed, torch.cat(scales) if scales else None
 

@@ -239,11 +239,6 @@ class KneserNey(nn.Module, LanguageModel[Contexts]):
         last = torch.full((len(tokens),), tokens.size(1)) if lengths is None else lengths
         return Contexts(contexts[torch.arange(len(tokens)), last])
 
-    @property
-    def first_token(self) -> int:
-        """`eos`, which stands before every sentence."""
-        return self.config.eos
-
     def step(self, tokens: Tensor, state: Contexts) -> tuple[Tensor, Contexts]:
         """Log-probabilities (B, T, V) of the token after each token (B, T), and the next state."""
         state.consume()

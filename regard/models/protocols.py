@@ -246,29 +246,32 @@ class Generator(Model, Generic[S]):
         raise TypeError(f"{type(self).__name__} continues a text and reads no source.")
 
 
-def first_token_of(candidates: Sequence[int | None], vocab_size: int) -> int:
-    """The token that stands for an empty prompt: the first candidate that is not None.
-
-    Raises:
-        ConfigError: there is none, or it is not in the vocabulary.
-    """
-    token = next((candidate for candidate in candidates if candidate is not None), None)
-    if token is None or token >= vocab_size:
-        raise ConfigError(
-            "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
-            "model's vocabulary has none. Give a prompt of at least one word."
-        )
-    return token
-
-
 class LanguageModel(Generator[S]):
     """Predicts each token from those before it.
 
     trained_in_order: whether it is trained on tokens in their order; XLNet is on permutations.
+    first_roles: of the special tokens that can stand for an empty prompt, the preferred one first.
     """
 
     continues = True
     trained_in_order: bool = True
+    first_roles: tuple[str, ...] = ("eos", "bos")
+
+    @property
+    def first_token(self) -> int:
+        """The token that stands for an empty prompt: it ends the text before, or begins one.
+
+        Raises:
+            ConfigError: the vocabulary has none.
+        """
+        ids = (getattr(self.config, role) for role in self.first_roles)
+        token: int | None = next((number for number in ids if number is not None), None)
+        if token is None or token >= self.config.vocab_size:
+            raise ConfigError(
+                "An empty prompt needs a token that begins or ends a text (bos or eos), but this "
+                "model's vocabulary has none. Give a prompt of at least one word."
+            )
+        return token
 
     @property
     def reads_backward(self) -> bool:
@@ -511,6 +514,7 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
 
     config: Any
     head: Any
+    first_roles = ("bos", "eos")
 
     @abstractmethod
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
@@ -529,12 +533,3 @@ class CachedLanguageModel(LanguageModel[KeyValueCache]):
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next cache."""
         hidden, state = self.continued(tokens, state)
         return self.head.logits(hidden), state
-
-    @property
-    def first_token(self) -> int:
-        """The token that stands for an empty prompt: `bos`, else `eos`, which ends a text.
-
-        Raises:
-            ConfigError: the vocabulary has neither.
-        """
-        return first_token_of((self.config.bos, self.config.eos), self.config.vocab_size)

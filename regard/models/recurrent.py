@@ -36,7 +36,6 @@ from regard.models.protocols import (
     Output,
     Recurrent,
     States,
-    first_token_of,
 )
 from regard.state import Cells, State
 from regard.text.templates import Template
@@ -137,11 +136,6 @@ class RecurrentLanguageModel(nn.Module, LanguageModel[Cells], Encoder, Recurrent
         """The state after the tokens (B, T), or after the first `lengths` (B,) of them."""
         state.consume()
         return self.stack.read(self.embedded(tokens), state, lengths)
-
-    @property
-    def first_token(self) -> int:
-        """`eos`: see above."""
-        return self.config.eos
 
     def step(self, tokens: Tensor, state: Cells) -> tuple[Tensor, Cells]:
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""
@@ -339,15 +333,6 @@ class AwdLstm(nn.Module, LanguageModel[AwdState], Encoder, Recurrent):
         return read_to(
             lengths, state, lambda part, before: self._read(embedded[:, part], before)[1]
         )
-
-    @property
-    def first_token(self) -> int:
-        """`eos`, which ends the text before, or `bos`.
-
-        Raises:
-            ConfigError: the vocabulary has neither.
-        """
-        return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: AwdState) -> tuple[Tensor, AwdState]:
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""

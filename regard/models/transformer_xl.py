@@ -40,7 +40,6 @@ from regard.models.protocols import (
     LanguageModel,
     Output,
     States,
-    first_token_of,
 )
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -355,15 +354,6 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
         for _ in self._layers(tokens, memory):
             pass
         return memory.advance(tokens.size(1), lengths)
-
-    @property
-    def first_token(self) -> int:
-        """`eos`, which ends the text before, or `bos`.
-
-        Raises:
-            ConfigError: the vocabulary has neither.
-        """
-        return first_token_of((self.config.eos, self.config.bos), self.config.vocab_size)
 
     def step(self, tokens: Tensor, state: CarriedMemory) -> tuple[Tensor, CarriedMemory]:
         """Logits (B, T, V) of the token after each of the tokens (B, T), and the next state."""

@@ -152,11 +152,7 @@ CLASSES = {
     "Llama": LLAMA,
 }
 # The family of a model type, for folders in which no file names a tokenizer class.
-MODEL_TYPES = {
-    **dict.fromkeys(("bert", "distilbert", "electra"), BERT),
-    **dict.fromkeys(("roberta", "bart"), ROBERTA),
-    **dict.fromkeys(("gpt2", "gpt_neo"), GPT2),
-}
+MODEL_TYPES = {"gpt_neo": GPT2, **{k.lower(): v for k, v in CLASSES.items() if v is not LLAMA}}
 
 
 def family_of(settings: TokenSettings) -> Family | None:

@@ -7,6 +7,7 @@ gives them to the `tokenizers` library.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -532,29 +533,18 @@ MBART_50 = replace(
     languages=MBART_LANGUAGES + MBART_50_LANGUAGES,
 )
 NLLB = replace(MBART_50, languages=NLLB_LANGUAGES, usual_language="eng_Latn", types=CUTTING)
+# The names of classes and of model types, in small letters and without hyphens.
 FAMILIES = {
-    "T5": T5,
-    "MBart": MBART,
-    "MBart50": MBART_50,
-    "Nllb": NLLB,
-    "XLMRoberta": XLM_ROBERTA,
-    "Camembert": CAMEMBERT,
-    "Llama": LLAMA,
-    "Albert": ALBERT,
-    "BigBird": BIG_BIRD,
-    "DebertaV2": DEBERTA,
-    "XLNet": XLNET,
-}
-MODEL_TYPES = {
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
-    "xlm-roberta": XLM_ROBERTA,
+    "mbart": MBART,
+    "mbart50": MBART_50,
+    **dict.fromkeys(("nllb", "m2m100"), NLLB),  # M2M-100 has a vocabulary beside its model
+    "xlmroberta": XLM_ROBERTA,
     "camembert": CAMEMBERT,
     "llama": LLAMA,
-    "mbart": MBART,
-    "m2m_100": NLLB,  # M2M-100 itself has a vocabulary beside its model
     "albert": ALBERT,
-    "big_bird": BIG_BIRD,
-    "deberta-v2": DEBERTA,
+    "bigbird": BIG_BIRD,
+    "debertav2": DEBERTA,
     "xlnet": XLNET,
 }
 
@@ -568,12 +558,10 @@ def family_of(path: Path, settings: TokenSettings) -> SentencePieceFamily | None
     if settings.class_name == "M2M100Tokenizer":
         hint = "Copy it from where the folder comes from."
         raise DataError(path.parent, None, "vocab.json is missing, which has the ids.", hint)
-    if settings.class_name is not None:
-        family = FAMILIES.get(settings.class_name.removesuffix("Tokenizer"))
-    elif settings.model_type is not None:
-        family = MODEL_TYPES.get(settings.model_type)
-    else:
+    name = settings.class_name or settings.model_type
+    if name is None:
         return None
+    family = FAMILIES.get(re.sub("[-_]|tokenizer$", "", name.lower()))
     if family is None:
         raise conversion_error(path, settings.class_name or f"a {settings.model_type} model")
     config = settings.config

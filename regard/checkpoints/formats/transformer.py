@@ -65,7 +65,7 @@ class Order:
 
     def norm(self, ours: str, theirs: str) -> list[tuple]:
         """A norm of hidden states, or a layer that writes them."""
-        return [(f"{ours}.{kind}", f"{theirs}.{kind}", self.writes) for kind in ("weight", "bias")]
+        return affine(ours, theirs, self.writes)
 
     def _attention(self, ours: str, theirs: str, letters: str) -> list[tuple]:
         """`letters` are their projections that `ours` packs into one matrix."""
