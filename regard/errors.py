@@ -69,7 +69,10 @@ class TextTooLong(TextError):
         what: str = "Text",
     ):
         super().__init__(
-            index, problem, f"{shorten}, or {cut} with too_long='truncate'.", what=what
+            index,
+            problem,
+            f"{shorten}, or {cut} with `too_long` (--too-long) truncate.",
+            what=what,
         )
         self.shorten, self.cut = shorten, cut
 

@@ -186,7 +186,7 @@ class RawRecipe:
     keywords: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        values = {key: _readings(text)[0] for key, text in self.overrides.items()}
+        values = {key: readings(text)[0] for key, text in self.overrides.items()}
         tables, ours = habit_names.of_recipe(self.tables, values)
         overrides = {
             key: self.overrides[key] if values.get(key) == value else toml_value(value)
@@ -228,7 +228,7 @@ class RawRecipe:
         if not sections:
             return _value_at(self.tables, key)
         last = sections[-1]  # the later one replaces the other
-        value = _readings(self.overrides[last])[0]
+        value = readings(self.overrides[last])[0]
         return value if last == key else _value_at(value, key.removeprefix(f"{last}."))
 
     def check(self, schema: type[AnyRecipe], *, keep_unset: bool = False) -> AnyRecipe:
@@ -243,7 +243,7 @@ class RawRecipe:
             raise self._error((key, f"`{key}` {problem}") for key, problem in invalid)
         tables = json.loads(json.dumps(self.tables))
         for key, text in self.overrides.items():
-            _put_override(tables, schema, self._full_name(schema, key), _readings(text))
+            _put_override(tables, schema, self._full_name(schema, key), readings(text))
         folder = self.path.absolute().parent if self.path else Path.cwd()
         try:
             # JSON's strict mode has TOML's types: lists become tuples and strings paths, but "3"
@@ -388,12 +388,13 @@ def _override(schema: type, key: str, readings: list[Any]) -> Any:
     raise ConfigError(f"{COMMAND_LINE}: {problems[0]}")
 
 
-def _readings(text: str) -> list[Any]:
+def readings(text: str) -> list[Any]:
+    """What the text of an option may mean, the first as TOML where it is."""
     try:
         return [tomllib.loads(f"value = {text}")["value"], text]
     except (ValueError, RecursionError):
         parts = [part.strip() for part in text.split(",")]
-        return [text] if len(parts) == 1 else [text, [_readings(part)[0] for part in parts]]
+        return [text] if len(parts) == 1 else [text, [readings(part)[0] for part in parts]]
 
 
 def _put(tables: Tables, key: str, value: Any) -> None:

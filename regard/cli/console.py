@@ -7,11 +7,10 @@ stderr    progress, warnings and errors
 
 import gc
 import os
-import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +30,6 @@ ONE_PROCESS = (  # commands that torchrun must not start several times
     *("cross-validate", "compare", "sweep"),
     *("quantize", "export", "corpus", "init", "serve"),
 )
-WORDS = "regard.words"  # of the command line, in the context of a command
 
 _results: IO[str] | None = None  # where `emit` writes while `json_alone` holds; None: sys.stdout
 
@@ -50,26 +48,17 @@ class Commands(TyperGroup):
                 f"`regard {args[0]}` needs one process: start it without torchrun, which is for "
                 "`regard train` and `regard resume`."
             )
-        ctx.meta[WORDS] = args
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
-        with exit_codes(lambda: self._flags(ctx)):
+        with exit_codes():
             return super().invoke(ctx)
-
-    def _flags(self, ctx: Any) -> set[str]:
-        """The options of the command that is called."""
-        command = self.get_command(ctx, (ctx.meta.get(WORDS) or [""])[0])
-        return {flag for option in (command.params if command else ()) for flag in option.opts}
 
 
 @contextmanager
-def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
-    """Turn errors into a message and an exit code; a traceback only under REGARD_DEBUG.
-
-    flags: the options of the command that is called.
-    """
+def exit_codes() -> Iterator[None]:
+    """Turn errors into a message and an exit code; a traceback only under REGARD_DEBUG."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: say(f"warning: {message}")  # type: ignore[assignment]
@@ -79,7 +68,7 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
     except KeyboardInterrupt as error:  # `Interrupted` of training has a message and a code
         _exit(error, str(error) or "interrupted", getattr(error, "code", INTERRUPTED))
     except RegardError as error:
-        _exit(error, f"error: {with_flags_of(str(error), flags())}", USER_ERROR)
+        _exit(error, f"error: {error}", USER_ERROR)
     except BrokenPipeError as error:
         _discard_output()
         _exit(error, "", BROKEN_PIPE)
@@ -96,18 +85,6 @@ def exit_codes(flags: Callable[[], Collection[str]] = tuple) -> Iterator[None]:
         kind = type(error).__name__
         message = f"unexpected error: {kind}: {error}\nSet {DEBUG}=1 to see where it comes from."
         _exit(error, message, UNEXPECTED)
-
-
-def with_flags_of(message: str, flags: Collection[str]) -> str:
-    """A message that advises options in Python, with those of a command: `too_long='truncate'`
-    becomes `--too-long truncate` where the command has this option.
-    """
-
-    def as_flag(match: re.Match[str]) -> str:
-        flag = f"--{match[1].replace('_', '-')}"
-        return f"{flag} {match[3]}" if flag in flags else match[0]
-
-    return re.sub(r"\b([a-z_]+)=(['\"])([\w-]+)\2", as_flag, message)
 
 
 def _discard_output() -> None:

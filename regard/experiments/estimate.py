@@ -24,9 +24,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,6 @@ PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured e
 
 
 @dataclass(frozen=True)
-class PublishedFigure:
-    """A published number, and its source."""
-
-    quantity: str
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Estimate:
     """What a training of a recipe will cost; None for what is unknown.
 
@@ -81,8 +72,8 @@ class Estimate:
     predicted "tokens" or "examples".  count: items of one step.  flops: of one step, for the
     batch that `batch` describes; attention_flops: those of them that are products of queries with
     keys and of weights with values.  batch_tokens: tokens of the batch, padding included.
-    seconds: of one step.  measured: how seconds and activations were found.  shards: bytes on
-    that of several `devices` that has the most.
+    seconds: of one step.  measured: how seconds and activations were found.  published: numbers
+    and their sources, by quantity.  shards: bytes on that of several `devices` that has the most.
     """
 
     model: str
@@ -97,7 +88,7 @@ class Estimate:
     steps: int | None
     seconds: float | None
     measured: str
-    published: tuple[PublishedFigure, ...] = ()
+    published: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     attention_flops: float = 0.0
     devices: int = 1
     shards: dict[str, int] | None = None
@@ -150,8 +141,8 @@ class Estimate:
             ("measured", self.measured),
         ]
         lines += [
-            (f"published {figure.quantity}", f"{_number(figure.value)} ({figure.source})")
-            for figure in self.published
+            (f"published {quantity}", f"{_number(value)} ({source})")
+            for quantity, (value, source) in self.published.items()
         ]
         wide = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:<{wide}}  {value}" for name, value in lines)
@@ -204,7 +195,8 @@ def estimate(
         steps=steps_of(options, sample.batches_per_epoch, items),
         seconds=cost.seconds,
         measured=cost.how,
-        published=published(task.module),
+        # of the sizes with a name
+        published=model_class(name_of(task.module)).PUBLISHED.get(size_of(task.module), {}),
         attention_flops=attention,
         devices=devices or 1,
         shards=None
@@ -330,12 +322,6 @@ def steps_of(options: TrainingOptions, batches_per_epoch: int | None, items: flo
         batches = options.gradient_accumulation_steps
         limits.append(options.epochs * math.ceil(batches_per_epoch / batches))
     return min(limits, default=None)
-
-
-def published(model: nn.Module) -> tuple[PublishedFigure, ...]:
-    """The published numbers for the size of this model, if it is one of the sizes with a name."""
-    printed = model_class(name_of(model)).PUBLISHED.get(size_of(model), {})
-    return tuple(PublishedFigure(quantity, *figure) for quantity, figure in printed.items())
 
 
 # ---- measured

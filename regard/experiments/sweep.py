@@ -61,7 +61,7 @@ from regard.experiments.study import (
     with_tokenizer,
 )
 from regard.experiments.training_plan import build_model, build_tokenizer
-from regard.recipe import check_name, full_name, takes
+from regard.recipe import check_name, full_name, readings, takes
 from regard.suggest import nearest
 from regard.toml_text import toml_value
 
@@ -228,15 +228,7 @@ def _listed(text: str) -> Iterator[Any]:
     try:
         yield from tomllib.loads(f"values = [{text}]")["values"]
     except ValueError:
-        yield from map(_value, text.split(","))
-
-
-def _value(text: str) -> Any:
-    """A value as TOML has it, or a bare text."""
-    try:
-        return tomllib.loads(f"value = {text.strip()}")["value"]
-    except ValueError:
-        return text.strip()
+        yield from (readings(part.strip())[0] for part in text.split(","))
 
 
 __all__ = ["LogUniform", "Uniform", "sweep", "sweep_file"]

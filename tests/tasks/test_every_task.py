@@ -243,7 +243,7 @@ def test_where_too_long_cannot_be_set_no_error_for_a_long_text_advises_it(loaded
             found[name] = error
     assert {"language-modeling-gpt2", "translation", "classification"} < found.keys()
     for name, error in found.items():
-        assert "too_long='truncate'" in str(error)
+        assert "`too_long` (--too-long) truncate" in str(error)
         with pytest.raises(TextError) as shown, read_whole():
             raise error.moved(2)
         assert re.fullmatch(
