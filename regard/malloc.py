@@ -23,9 +23,3 @@ def keep_freed_blocks() -> None:
         mallopt(TRIM_THRESHOLD, -1)  # never
         if not mallopt(MMAP_THRESHOLD, LARGEST):
             mallopt(MMAP_THRESHOLD, SMALLER)
-
-
-def give_back_freed_blocks() -> None:
-    """Give all freed memory back to the system, where the C library is that of Linux."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -76,7 +76,7 @@ def cached(budget, *batches, **named):
     for rows in batches:
         tokens = decode(cache, rows, max_tokens=2, **named)
         nodes = sorted((node.tokens, node.used) for node in cache._tree.nodes())
-        seen.append([str(cache), cache.bytes // 128, cache.evicted, cache.bypassed, nodes])
+        seen.append([str(cache), cache.bytes // 128, cache.evicted, nodes])
     return seen, tokens
 
 

@@ -31,8 +31,6 @@ from regard.models.protocols import Generator, LanguageModel
 from regard.models.wrappers import GeneratorWrapper, generator, unwrapped
 from regard.state import State
 
-MIN_SHARED = 16  # tokens that a batch must share to compute them first, with one sequence
-
 
 class PrefixCache(GeneratorWrapper[KeyValueCache]):
     """A generator around a language model, which computes prefixes that prompts share once.
@@ -41,9 +39,8 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
     device or type change. In training, where gradients are wanted, and while attention capture is
     on or heads are gated, prompts bypass the cache. Threads may share one.
 
-    prompts: how many prompts were read.
-    bypassed: how many of them did not use the cache.
-    tokens: of the others, without the last token of each, which the first step reads.
+    prompts: how many prompts were read with the cache.
+    tokens: of these, without the last token of each, which the first step reads.
     reused: how many of these tokens were not computed.
 
     Args:
@@ -59,7 +56,7 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
             raise ConfigError(f"`budget_bytes` must be at least 1, but is {budget_bytes!r:.80}.")
         super().__init__(generator(model))
         _check_state(self.model)
-        self.prompts = self.bypassed = self.tokens = self.reused = 0
+        self.prompts = self.tokens = self.reused = 0
         self._tree = _PrefixTree(budget_bytes)
         self._weights: object = None
         self._lock = threading.Lock()
@@ -91,9 +88,6 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
             lengths: (B,) tokens of each prompt; None: T.
         """
         if self._is_bypassed() or state.longest > 0 or not tokens.numel():
-            with self._lock:
-                self.prompts += tokens.size(0)
-                self.bypassed += tokens.size(0)
             return self.model.prefill(tokens, state, lengths)
         counts = [tokens.size(1)] * tokens.size(0) if lengths is None else lengths.tolist()
         texts = [ids[:count] for ids, count in zip(tokens.tolist(), counts, strict=True)]
@@ -102,7 +96,6 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
             self.prompts += len(texts)
             self.tokens += sum(counts)
             self._tree.clock += 1
-            self._compute_shared(texts, state)
             reused = self._reusable(texts)
             self.reused += sum(reused)
             if any(reused):
@@ -146,19 +139,6 @@ class PrefixCache(GeneratorWrapper[KeyValueCache]):
     def _is_bypassed(self) -> bool:
         """Whether more than keys and values is needed: gradients, attention weights, gates."""
         return captured_or_gated() or self.training or torch.is_grad_enabled()
-
-    def _compute_shared(self, texts: list[list[int]], state: KeyValueCache) -> None:
-        """Compute the new prefix that all prompts of a batch share once, as one sequence."""
-        if len(texts) < 2:
-            return
-        # In lexicographic order all other texts lie between these two, and share what these share.
-        ids = texts[0][: _common_length(min(texts), max(texts))]
-        cached = self._tree.cached(ids)
-        size = len(ids) * _token_bytes(state.keys[0])
-        if len(ids) - cached >= MIN_SHARED and size <= self._tree.budget_bytes:
-            self.reused -= len(ids) - cached  # for one of the prompts it is computed
-            after = self._continued([ids], [cached], self.model.empty(1, state.keys.dtype))
-            self._tree.store(ids, after.keys[0], after.values[0])
 
     def _reusable(self, texts: list[list[int]]) -> list[int]:
         """How many cached tokens of each prompt are used.

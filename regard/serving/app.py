@@ -33,7 +33,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import regard
 from regard.errors import RegardError
-from regard.malloc import give_back_freed_blocks
 from regard.plain_json import to_json_bytes
 from regard.serving.engine import Engine, deadline_passed
 from regard.serving.models import RequestCounters, ServedModel, ServedModels, tokenizer_info
@@ -118,7 +117,6 @@ def key_check(key: str, challenge: str) -> Callable[..., Awaitable[None]]:
 
 MOST_BYTES = 5 * 2**19  # of a body: 2.5 MiB
 SMALL, FEW = 2**14, 16  # bytes of a body, and results, that do not keep other requests waiting
-LARGE = 2**23  # bytes of an answer whose memory is given back
 DISCONNECTED = 499  # the status of requests whose client has disconnected, in the counters
 ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorAnswer}}
 Result = TypeVar("Result")
@@ -307,7 +305,7 @@ def _json(value: Any) -> Response:
 
 
 class Entrance:
-    """Counts requests by path and status, and gives the memory of large answers back.
+    """Counts requests by path and status.
 
     All bodies are JSON, whatever type curl names.
     """
@@ -319,12 +317,11 @@ class Entrance:
         """See ASGI's specification."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        began, status, sent = time.monotonic(), 500, 0
+        began, status = time.monotonic(), 500
 
         async def noted(message: Message) -> None:
-            nonlocal status, sent
+            nonlocal status
             status = message.get("status", status)
-            sent += len(message.get("body", b""))
             await send(message)
 
         scope["headers"] = [header for header in scope["headers"] if header[0] != b"content-type"]
@@ -334,8 +331,6 @@ class Entrance:
             path = getattr(scope.get("route"), "path", "other")
             self.counters.requests.labels(path, status).inc()
             self.counters.seconds.labels(path).inc(time.monotonic() - began)
-            if sent > LARGE:
-                await run_in_threadpool(give_back_freed_blocks)
 
 
 def application(service: Service) -> FastAPI:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 TURN_TOKENS = 4096  # of the items of a call, estimated
 TURN_BESIDE = 1024  # of a call while texts are generated, which wait meanwhile
 TURN_ITEMS = 1024
-FIRST_RATE = 1000.0  # tokens a second, before anything was computed
 
 
 class Engine:
@@ -45,7 +44,6 @@ class Engine:
         self._abandoned: list[Work] = []  # whose continuations are still in a batch
         self._change = threading.Condition()
         self._stopped = False
-        self._rate = FIRST_RATE
 
     # ---- from the threads of requests
 
@@ -66,13 +64,12 @@ class Engine:
             )
         with self._change:
             if self.waiting_tokens + cost > self.most_tokens:
-                seconds = max(1, round(self.waiting_tokens / self._rate))
                 raise Problem(
                     429,
                     f"The queue is full: about {self.waiting_tokens:,} of {self.most_tokens:,} "
-                    f"tokens wait. Try again in {seconds} s.",
+                    f"tokens wait. Try again in a moment.",
                     "queue_full",
-                    headers={"Retry-After": str(seconds)},
+                    headers={"Retry-After": "1"},
                 )
             self.waiting_tokens += cost
             self._queue.append(queued)
@@ -166,16 +163,13 @@ class Engine:
 
     def _generate(self, generating: Sequence[Work]) -> None:
         """A token of every sequence of these requests."""
-        began, tokens = time.monotonic(), 0
         generations = [queued.generation for queued in generating if queued.generation is not None]
         self._join(generating)
         for batch in dict.fromkeys(generation.batch for generation in generations):
             try:
-                tokens += batch.advance()
+                batch.advance()
             except Exception as error:
                 batch.fail(error)
-        if tokens:
-            self._measure(tokens, began)
         for queued in generating:
             if queued.generation is None or queued.abandoned:
                 continue
@@ -203,11 +197,7 @@ class Engine:
                 self._move_behind(queued)
             waiting.append(queued)
 
-    def _measure(self, tokens: int, began: float) -> None:
-        self._rate += 0.2 * (tokens / max(1e-6, time.monotonic() - began) - self._rate)
-
     def _compute(self, chosen: Sequence[tuple[Work, int]]) -> None:
-        began = time.monotonic()
         parts = [list(queued.items[len(queued.results) :][:count]) for queued, count in chosen]
         first = chosen[0][0]
         try:
@@ -215,16 +205,13 @@ class Engine:
         except Exception as error:
             self._fail(chosen, parts, error)
             return
-        start, tokens = 0, 0
+        start = 0
         for (queued, _), part in zip(chosen, parts, strict=True):
-            done = len(queued.results)
-            tokens += sum(queued.costs[done : done + len(part)])
             queued.results += results[start : start + len(part)]
             start += len(part)
         path = first.path
         self.counters.items.labels(path).inc(start)
         self.counters.calls.labels(path).inc()
-        self._measure(tokens, began)
         for queued, _ in chosen:
             if len(queued.results) == len(queued.items):
                 self._end(queued)

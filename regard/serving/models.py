@@ -104,8 +104,8 @@ class ServedBatch:
             owner.error = error
         self.sequences = ContinuousBatch(self.sequences.model)
 
-    def advance(self) -> int:
-        """A token of every sequence, and a chunk of a prompt; how many tokens were generated."""
+    def advance(self) -> None:
+        """A token of every sequence, and a chunk of a prompt."""
         count = 0
         for continuation, results in self.sequences.advance():
             owner, number = self._owners[continuation]
@@ -120,7 +120,6 @@ class ServedBatch:
             elif owner.ended(number):
                 self.leave(continuation)
         self.counters.tokens.labels(self.name).inc(count)
-        return count
 
 
 class Generation:
