@@ -25,7 +25,7 @@ from regard.tasks.tagging import Tagger
 from regard.tasks.task import Task
 from regard.training import Result
 from regard.training.metrics_log import read_events
-from regard.visual.attention_record import look, run_encoder
+from regard.visual.attention_record import look
 from regard.visual.charts import Heatmap
 from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table
 from regard.visual.report import RunReport, score_table, training_curves
@@ -116,8 +116,8 @@ def _scores(result: Result) -> dict[str, float]:
 
 
 def _attention(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
-    """What the model attends to over the first sample that it can read whole, or over an excerpt of
-    one; nothing, if it has no attention.
+    """What the model attends to over the first sample that it can read whole; nothing, if it has no
+    attention.
     """
     if not any(isinstance(module, CapturePoint) for module in task.module.modules()):
         return []
@@ -127,20 +127,10 @@ def _attention(task: Task, recipe: Any) -> list[tuple[str, Picture]]:
         warnings.simplefilter("ignore")  # a truncated sample is good enough for a picture
         if whole is not None:
             task.predict([whole])
-        elif (short := _excerpt(task, recipe)) is not None:
-            run_encoder(task, [short])
     if not attention.passes:
         return []
     heads = attention.plot()
     return [("What it attends to", PictureColumn((Note((heads.text_of(0),)), heads)))]
-
-
-def _excerpt(task: Task, recipe: Any) -> tuple[str, ...] | None:
-    """The part that the model can read of a sample that is too long; None: there is none."""
-    excerpt, format = task.attention_excerpt(recipe), task.input_format
-    if excerpt is None or format is None or format.too_long(format.encode([excerpt])):
-        return None
-    return excerpt
 
 
 # ---- cards

@@ -293,8 +293,15 @@ def over_limit(texts: Sequence[str], column: FieldEncoder) -> dict[int, int]:
 
 
 @torch.no_grad()
-def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[list[Hypothesis]]:
+def decode_in_order(
+    model: Generator,
+    sources: TokenArray,
+    method: Any,
+    make: Callable[[Sequences], Sequences] = lambda batch: batch,
+) -> list[list[Hypothesis]]:
     """The hypotheses of each source; they do not depend on the other sources.
+
+    make: what the model reads of a batch of sources.
 
     Raises:
         NonFiniteScores: scores for a source are infinite or NaN.
@@ -311,7 +318,7 @@ def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[
     concurrent = CONCURRENT if searches and quantized else 1
     budget = max(1, TOKENS_AT_ONCE.get(device.type, ELSEWHERE) // (width * concurrent))
     pads = (model.config.pad,)
-    batches = sorted_batches((sources,), pads, max_tokens=budget, make=lambda batch: batch)
+    batches = sorted_batches((sources,), pads, max_tokens=budget, make=make)
     if concurrent > 1:
         batches = replace(batches, indices=smaller_at_the_end(batches.indices, concurrent))
 
@@ -326,27 +333,13 @@ def decode_in_order(model: Generator, sources: TokenArray, method: Any) -> list[
                 for number, hypotheses in zip(numbers, answers, strict=True):
                     results[number] = hypotheses
         except NonFiniteStep:
-            _raise_for_source(decode, sources, sorted(batches.indices[done].tolist()), *pads)
+            for number in sorted(batches.indices[done].tolist()):
+                try:
+                    decode(make(sources.padded(np.array([number]), *pads)))
+                except NonFiniteStep:
+                    raise not_finite_error(number, "scores") from None
             raise
     return results
-
-
-def _raise_for_source(
-    decode: Callable[[Sequences], BatchHypotheses],
-    sources: TokenArray,
-    numbers: Sequence[int],
-    pad: int | None,
-) -> None:
-    """Decode sources one by one until the scores of one are infinite or NaN.
-
-    Raises:
-        NonFiniteScores: for that source.
-    """
-    for number in numbers:
-        try:
-            decode(sources.padded(np.array([number]), pad))
-        except NonFiniteStep:
-            raise not_finite_error(number, "scores") from None
 
 
 def smaller_at_the_end(batches: Sequence[np.ndarray], concurrent: int) -> list[np.ndarray]:

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from regard import decoding
-from regard.attention.capture import label, muted
+from regard.attention.capture import muted
 from regard.checkpoints.efficientnet_lite import (
     REGION_FEATURES,
     load_efficientnet_lite,
@@ -38,9 +37,8 @@ from regard.data.in_memory import column_names, is_path
 from regard.data.readers import Column, Numbered, RowReader, open_table
 from regard.data.sampler import Buckets, sorted_batches
 from regard.data.splits import group_folds, group_split
-from regard.data.token_arrays import EncodedExamples, FieldEncoder, encode
-from regard.decoding.beam import Beam
-from regard.decoding.steps import Hypothesis, evaluating, labels_of
+from regard.data.token_arrays import EncodedExamples, FieldEncoder, TokenArray, encode
+from regard.decoding.steps import Hypothesis
 from regard.errors import ConfigError, DataError, TextError
 from regard.metrics import BLEU, CIDEr, Metric, Scores
 from regard.models.protocols import EncoderDecoder, Output
@@ -444,7 +442,8 @@ class Captioner(text_to_text.TextToText):
             hypotheses[number] = ranked
         best = [ranked[0] for ranked in decoded]
         batching.warn_of_length_ends([1] * len(best), best, self.module.config.max_length, method)
-        self._capture_captions(table, best)
+        grid = [f"{row},{column}" for row in range(GRID) for column in range(GRID)]
+        self._read_again(table.select(range(len(best))), [grid] * len(best), best)
         return hypotheses
 
     def over_limit(self, texts: Sequence[str], **options: Any) -> dict[int, int]:
@@ -501,30 +500,12 @@ class Captioner(text_to_text.TextToText):
         self, table: RegionTable, rows: Sequence[int], method: Any
     ) -> list[list[Hypothesis]]:
         """The hypotheses of these images, which do not depend on the others."""
-        device = batching.device_of(self.module)
-        width = method.size if isinstance(method, Beam) else 1
-        count = max(
-            1, batching.TOKENS_AT_ONCE.get(device.type, batching.ELSEWHERE) // (GRID * GRID * width)
-        )
-        batches = [rows[start : start + count] for start in range(0, len(rows), count)]
-        hypotheses: list[list[Hypothesis]] = []
-        with torch.no_grad(), evaluating(self.module):
-            for batch in batching.watched(batches):
-                hypotheses += decoding.generate(self.module, table.select(batch).to(device), method)
-        return hypotheses
+        sources = TokenArray.of([[row] * GRID**2 for row in rows])
 
-    def _capture_captions(self, table: RegionTable, captions: Sequence[Hypothesis]) -> None:
-        """One pass over images and captions, where attention capture is on."""
-        config, text_of = self.module.config, self.tokenizer.label
-        grid = [[f"{row},{column}" for row in range(GRID) for column in range(GRID)]]
-        targets = [[config.bos, *caption.tokens, config.eos] for caption in captions]
-        named = [labels_of(*pair, text_of) for pair in zip(captions, targets, strict=True)]
-        if label(grid * len(targets), named):
-            with torch.no_grad(), evaluating(self.module):
-                device = batching.device_of(self.module)
-                read_words = Sequences.of([row[:-1] for row in targets], config.pad)
-                source = table.select(range(len(targets)))
-                self.module(source.to(device), read_words.to(device))
+        def regions(batch: Sequences) -> Sequences:
+            return table.select(batch.ids[:, 0].tolist())
+
+        return batching.decode_in_order(self.module, sources, method, regions)
 
 
 def batch_of(table: RegionTable) -> Callable[[Sequences, Sequences], PairBatch]:

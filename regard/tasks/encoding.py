@@ -38,8 +38,7 @@ from regard.tasks.sections import EncoderData, RowsData, word_vector_problems
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
-PICTURED = 24  # words of a long text in a report's picture
-SEPARATOR = " | "  # between the two texts of a pair there
+SEPARATOR = " | "  # between the two texts of a pair in a report
 
 
 @dataclass(frozen=True)
@@ -433,23 +432,28 @@ class EncoderTask(EmbedsTexts):
 
     def samples(self, recipe: Any) -> Sequence[tuple[str, ...]]:
         """The first validation rows, otherwise training rows: (text, prediction, target)."""
-        texts, rows = list(self.attention_inputs(recipe)), recipe.data.samples()
-        predictions = self._predictions(texts, too_long="truncate")
+        rows = [self.sample(row) for row in recipe.data.samples()]
+        predictions = self._predictions([item for item, _, _ in rows], too_long="truncate")
         return [
-            (SEPARATOR.join(row_texts), str(prediction), self.shown_target(row["label"]))
-            for row_texts, row, prediction in zip(texts, rows, predictions, strict=True)
+            (text, str(prediction), target)
+            for (_, text, target), prediction in zip(rows, predictions, strict=True)
         ]
+
+    def sample(self, row: Any) -> tuple[Any, str, str]:
+        """The input in a row or a record, and how a report shows it and its target."""
+        if self._reads_texts:
+            texts = tuple(str(row[name]) for name in inputs.TEXT_NAMES if name in row)
+        else:
+            (texts,) = self.checked([row])
+        return texts, SEPARATOR.join(texts), self.shown_target(row["label"])
 
     def shown_target(self, value: Any) -> str:
         """The target of a row as the report of a run shows it."""
         return str(value)
 
     def attention_inputs(self, recipe: Any) -> Iterable[Any]:
-        """Texts, or pairs of them."""
-        rows = recipe.data.samples()
-        if not self._reads_texts:
-            return self.checked(rows)
-        return [tuple(str(row[n]) for n in inputs.TEXT_NAMES if n in row) for row in rows]
+        """Those of the samples."""
+        return [self.sample(row)[0] for row in recipe.data.samples()]
 
     def check_test(self, recipe: Any) -> None:
         if recipe.data.test is not None:
@@ -566,11 +570,6 @@ def no_columns(columns: Sequence[Any], delimiter: str | None = None) -> None:
     if columns or delimiter:
         name = "columns" if columns else "delimiter"
         raise ConfigError(f"`{name}` would be without effect: records go by name. Leave it out.")
-
-
-def beginning(text: str) -> str:
-    """The first words of a text, few enough for a picture of attention."""
-    return " ".join(text.split()[:PICTURED])
 
 
 def kept_examples(

@@ -16,6 +16,7 @@ one. Nothing is learned.
 """
 
 import json
+import math
 import random
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +26,13 @@ from os import PathLike
 from string import Formatter
 from typing import Any
 
-import torch
-
-from regard.data.encoder_inputs import GroupedInputs
 from regard.data.readers import Location, field_value, open_table, text_of
-from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, TextError, TextTooLong, check_at_least
 from regard.metrics import Score
 from regard.models.protocols import Generator
-from regard.tasks.batching import TooLong, check_finite, check_too_long, prompt_capacity, watched
-from regard.tasks.embedder import batch_budget
+from regard.tasks.batching import TooLong, check_too_long, prompt_capacity
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.log_likelihoods import ending_log_likelihoods
-from regard.text.templates import EncoderInput
+from regard.tasks.log_likelihoods import token_log_probs
 
 ANSWER_TOKENS = 32  # of a generated answer, at most; fewer where the context is shorter
 Rows = str | PathLike[str] | Iterable[Mapping[str, Any]]
@@ -328,34 +323,17 @@ def _accuracies(
     return [Score(name, hits / count, how, count, 4) for name, hits in right.items()]
 
 
-@torch.no_grad()
 def choice_log_likelihoods(model: Generator, fitted: Sequence[Fitted]) -> list[list[float]]:
     """log p of each choice behind its prompt, in nats, for each question.
-
-    Of a model with a key/value cache the prompt is read once for all choices of a question.
 
     Raises:
         RegardError: one is not finite.
     """
-    inputs = GroupedInputs.of(
-        [
-            [EncoderInput(ids, [0] * len(ids), (0,), (len(ids),)) for ids in prompt.rows]
-            for prompt in fitted
-        ]
-    )
-    likelihoods: list[list[float]] = [[] for _ in fitted]
-    with evaluating(model):
-        batches = inputs.longest_first(model.config.pad, max_tokens=batch_budget(model))
-        for batch in watched(batches):
-            numbers = batch.numbers.tolist()
-            counts = torch.tensor([count for n in numbers for count in fitted[n].counts])
-            sums, _ = ending_log_likelihoods(model, batch.texts, counts)
-            finite = sums.isfinite().split(batch.sizes.tolist())
-            every = torch.stack([of_question.all() for of_question in finite])
-            check_finite(every, numbers, "log-likelihoods of choices")
-            for number, of_question in zip(numbers, sums.split(batch.sizes.tolist()), strict=True):
-                likelihoods[number] = of_question.tolist()
-    return likelihoods
+    rows = [ids for prompt in fitted for ids in prompt.rows]
+    counts = [count for prompt in fitted for count in prompt.counts]
+    owners = [number for number, prompt in enumerate(fitted) for _ in prompt.rows]
+    scored = iter(token_log_probs(model, rows, counts, texts=owners))
+    return [[math.fsum(next(scored).own) for _ in prompt.rows] for prompt in fitted]
 
 
 def _exact_match(

@@ -121,33 +121,6 @@ def nats_of(
     return torch.cat([*parts]).double().cpu()
 
 
-@torch.no_grad()
-def ending_log_likelihoods(
-    model: Generator, texts: Sequences, counts: Tensor
-) -> tuple[Tensor, Tensor]:
-    """log p of the last tokens of each text given those before, (B,) float64, and whether each of
-    them is the most probable one, (B,) bool.
-
-    Of a model with a key/value cache a prefix that neighbours share is read once.
-
-    Args:
-        model: in evaluation mode.
-        counts: (B,) how many tokens; at least one precedes them.
-    """
-    last = texts.lengths[:, None] - 1  # one beyond the position that predicts the last token
-    positions, device = torch.arange(texts.ids.size(1) - 1), device_of(model)
-    predicting = (positions < last) & (positions >= last - counts[:, None])  # (B, T - 1)
-    # The last token is predicted, not read: a text may have one more than the model's context.
-    hidden = model(texts.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
-    states = hidden[predicting.to(device)]  # (N, D)
-    rows, targets = predicting.nonzero()[:, 0], texts.ids[:, 1:][predicting]
-    own, _, top = _of_targets(model, states, targets.to(device))
-    total = torch.zeros(len(texts), dtype=torch.float64).index_add(0, rows, own.double())
-    best = torch.ones(len(texts), dtype=torch.bool)
-    best[rows[top[:, 0] != targets]] = False
-    return total, best
-
-
 @dataclass(frozen=True)
 class TokenLogProbs:
     """The log-probabilities of tokens, each given those before: `own` of the tokens, and of each
@@ -160,42 +133,46 @@ class TokenLogProbs:
 
 @torch.no_grad()
 def token_log_probs(
-    model: Generator, rows: Sequence[Sequence[int]], counts: Sequence[int], top: int
+    model: Generator,
+    rows: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    top: int = 0,
+    texts: Sequence[int] | None = None,
 ) -> list[TokenLogProbs]:
     """Of the last `counts` tokens of each row; at least one token precedes them.
 
     Args:
         top: how many of the most probable tokens.
+        texts: the index of the text of each row, for errors; None: row i is of text i.
 
     Raises:
         TextError: a row is longer than the model's context.
         RegardError: a log-probability is not finite.
     """
     check_lengths([len(ids) - 1 for ids in rows], model.text_limit)
-    results = [TokenLogProbs([], []) for _ in rows]
+    results, device = [TokenLogProbs([], [])] * len(rows), device_of(model)
     batches = _batches(model, TokenArray.of(rows))
-    device = device_of(model)
     with evaluating(model):
-        for numbers, batch in zip(batches.indices, batches, strict=True):
-            hidden = model(batch.ids[:, :-1].to(device)).hidden  # (B, T - 1, D)
-            for row, number in enumerate(numbers.tolist()):
-                end = len(rows[number]) - 1
-                span = slice(end - counts[number], end)
-                targets = torch.tensor(list(rows[number][1:]), device=device)[span]
-                own, values, ids = _of_targets(model, hidden[row, span], targets, top)
-                most = zip(ids.tolist(), values.tolist(), strict=True)
-                pairs = [list(zip(*both, strict=True)) for both in most]
+        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
+            sizes = [counts[number] for number in numbers.tolist()]
+            last = batch.lengths[:, None] - 1  # behind the position that predicts the last token
+            positions = torch.arange(batch.ids.size(1) - 1)
+            predicting = (positions < last) & (positions >= last - torch.tensor(sizes)[:, None])
+            # The last token is predicted, not read: a row may have one more than the context.
+            hidden = model(batch.ids[:, :-1].to(device)).hidden[predicting.to(device)]  # (N, D)
+            targets = batch.ids[:, 1:][predicting].to(device)
+            parts = (part.split(sizes) for part in _of_targets(model, hidden, targets, top))
+            for number, own, values, ids in zip(numbers.tolist(), *parts, strict=True):
+                best = zip(ids.tolist(), values.tolist(), strict=True)
+                pairs = [list(zip(*both, strict=True)) for both in best]
                 results[number] = TokenLogProbs(own.tolist(), pairs)
-    check_finite(
-        torch.tensor([all(map(math.isfinite, result.own)) for result in results]),
-        range(len(results)),
-        "log-probabilities",
-    )
+    finite = torch.tensor([all(map(math.isfinite, result.own)) for result in results])
+    check_finite(finite, range(len(rows)) if texts is None else texts, "log-probabilities")
     return results
 
 
 def _of_targets(
-    model: Generator, states: Tensor, targets: Tensor, top: int = 1
+    model: Generator, states: Tensor, targets: Tensor, top: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """log p of targets (N,) behind hidden states (N, D); of the `top` most probable tokens the
     log-probabilities and the ids, (N, top): on the CPU, logits computed slice by slice.
@@ -310,22 +287,20 @@ def lambada_scores(model: Generator, tokenizer: Tokenizer, passages: Sequence[st
     split = [_split(tokenizer, text, number) for number, text in enumerate(passages, 1)]
     limit = model.text_limit
     longest = math.inf if limit is None else limit + 1  # the last token is not read
-    rows = TokenArray.of([ids[-int(min(longest, len(ids))) :] for ids, _ in split])
-    counts = np.array([count for _, count in split])
-    if limit is not None and counts.max() > limit:
+    rows = [ids[-int(min(longest, len(ids))) :] for ids, _ in split]
+    counts = [count for _, count in split]
+    if limit is not None and max(counts) > limit:
+        number = counts.index(max(counts))
         raise RegardError(
-            f"Passage {int(counts.argmax()) + 1} ends in a word of {counts.max()} tokens, but this "
-            f"model's context is {limit}."
+            f"Passage {number + 1} ends in a word of {counts[number]} tokens, but this model's "
+            f"context is {limit}."
         )
-    nats, right = torch.zeros(len(rows), dtype=torch.float64), torch.zeros(len(rows))
-    batches = _batches(model, rows)
-    with evaluating(model):
-        for numbers, batch in zip(batches.indices, watched(batches), strict=True):
-            log_probs, best = ending_log_likelihoods(
-                model, batch, torch.from_numpy(counts[numbers])
-            )
-            nats[numbers], right[numbers] = -log_probs, best.float()
-    check_finite(nats.isfinite(), range(len(rows)), "scores of its last word")
+    words = token_log_probs(model, rows, counts, 1)
+    nats = [-math.fsum(word.own) for word in words]
+    right = [
+        [best[0][0] for best in word.top] == list(ids[-count:])
+        for word, (ids, count) in zip(words, split, strict=True)
+    ]
     truncated = sum(len(ids) > longest for ids, _ in split)
     unknown = sum(tokenizer.unk_id in ids[-count:] for ids, count in split)
     return _scores(tokenizer, nats, right, truncated, unknown)
@@ -343,7 +318,7 @@ def _split(tokenizer: Tokenizer, text: str, number: int) -> tuple[list[int], int
 
 
 def _scores(
-    tokenizer: Tokenizer, nats: Tensor, right: Tensor, truncated: int, unknown: int
+    tokenizer: Tokenizer, nats: list[float], right: list[bool], truncated: int, unknown: int
 ) -> list[Score]:
     signature = (
         f"word:after-last-space|match:greedy|tok:{tokenizer.kind}-{tokenizer.vocab_size}"
@@ -351,11 +326,11 @@ def _scores(
     )
     signature += f"|cut:{truncated}" if truncated else ""
     signature += f"|unk:{unknown}" if unknown else ""
-    mean = float(nats.mean())
+    mean = fmean(nats)
     perplexity = math.exp(mean) if mean < 709 else math.inf
-    check_likelihood(float(nats.sum()), perplexity)
+    check_likelihood(math.fsum(nats), perplexity)
     return [
-        Score("last-word accuracy", float(right.mean()), signature, len(nats), 4),
+        Score("last-word accuracy", fmean(right), signature, len(nats), 4),
         Score("last-word perplexity", perplexity, signature, len(nats)),
     ]
 

@@ -31,11 +31,11 @@ from regard.tasks.encoder_training import AuxiliaryLM, headed, transformed
 from regard.tasks.encoding import kept_examples
 from regard.tasks.inputs import as_list, too_long_error
 from regard.tasks.sections import EncoderData, EncoderRecipe
-from regard.tasks.task import Prediction, Predicts
+from regard.tasks.task import Prediction, Predicts, Task
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
 
-SHOWN = 80  # characters of a context there
+SHOWN = 80  # characters of a context in a report
 
 
 class ChoiceData(EncoderData):
@@ -288,27 +288,11 @@ class MultipleChoice(encoding.EncoderTask):
         )
         return Scores([metric.result()])
 
-    def samples(self, recipe: ChoiceRecipe) -> list[tuple[str, str, str]]:
-        """The first validation questions: (context and question, predicted answer, answer)."""
-        questions = recipe.data.samples()
-        predictions = self._predictions(questions, too_long="truncate")
-        asked = [f"{question.context[:SHOWN]} | {question.question}" for question in questions]
-        chosen = [prediction.choice for prediction in predictions]
-        right = [
-            "" if question.answer is None else question.choices[question.answer]
-            for question in questions
-        ]
-        return list(zip(asked, chosen, right, strict=True))
+    def sample(self, row: ChoiceQuestion) -> tuple[Any, str, str]:
+        right = "" if row.answer is None else row.choices[row.answer]
+        return row, f"{row.context[:SHOWN]} | {row.question}", right
 
-    def attention_inputs(self, recipe: Any) -> tuple[()]:
-        """None: attention over whole contexts is too large for a page."""
-        return ()
-
-    def attention_excerpt(self, recipe: ChoiceRecipe) -> tuple[str, str]:
-        """The beginning of a context, and a question with a choice."""
-        (question,) = recipe.data.samples(1)
-        asked = f"{question.question} {question.choices[0]}".strip()
-        return encoding.beginning(question.context), asked
+    attention_inputs = Task.attention_inputs  # whole contexts are too large for a page
 
     def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
         check_too_long(too_long)

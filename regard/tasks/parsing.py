@@ -490,18 +490,9 @@ class Parser(encoding.EncoderTask):
         tag_scores = [tagged.result()] if self.tags else []
         return Scores([bracket_score(predicted_trees, gold), *tag_scores])
 
-    def samples(self, recipe: ParsingRecipe) -> list[tuple[str, str, str]]:
-        """The first validation sentences: (words, predicted tree, tree)."""
-        trees = recipe.data.samples()
-        predicted_trees = self._trees([Sentence.of_tree(tree) for tree in trees])
-        return [
-            (shown_words(tree), str(predicted), str(tree))
-            for tree, predicted in zip(trees, predicted_trees, strict=True)
-        ]
-
-    def attention_inputs(self, recipe: ParsingRecipe) -> Iterable[Any]:
-        """The words of the sentences."""
-        return [list(Sentence.of_tree(tree).words) for tree in recipe.data.samples()]
+    def sample(self, row: ConstituencyTree) -> tuple[Any, str, str]:
+        words = row.tags if self.inputs == "tags" else row.words
+        return list(words), shown_words(row), str(row)
 
 
 def _with_heads(

@@ -165,6 +165,7 @@ def best_threshold(predictions: Sequence[SpanPrediction], questions: Sequence[Qu
 
 
 CHUNK = 128  # questions whose windows are held at once
+PICTURED = 24  # words of a context in a report's picture
 
 
 class QuestionsData(RowsData):
@@ -469,21 +470,14 @@ class QuestionAnswerer(encoding.EncoderTask):
         answers = list(self._answered(questions, "truncate"))
         return Scores([score_of(answers, questions, self.threshold)])
 
-    def samples(self, recipe: QuestionsRecipe) -> list[tuple[str, str, str]]:
-        """The first validation questions: (question, predicted answer, answer)."""
-        questions = recipe.data.samples()
-        right = [question.answers[0].text if question.answers else "" for question in questions]
-        rows = zip(questions, self._answered(questions, "truncate"), right, strict=True)
-        return [(question.question, prediction.text, text) for question, prediction, text in rows]
+    def sample(self, row: Question) -> tuple[Any, str, str]:
+        answer = row.answers[0].text if row.answers else ""
+        return (row.question, row.context), row.question, answer
 
-    def attention_inputs(self, recipe: Any) -> tuple[()]:
-        """None: attention over whole contexts is too large for a page."""
-        return ()
-
-    def attention_excerpt(self, recipe: QuestionsRecipe) -> tuple[str, str]:
-        """A question and the beginning of its context."""
-        (question,) = recipe.data.samples(1)
-        return question.question, encoding.beginning(question.context)
+    def attention_inputs(self, recipe: QuestionsRecipe) -> Iterable[Any]:
+        """Questions and the beginnings of their contexts: whole ones are too large for a page."""
+        rows = recipe.data.samples()
+        return [(row.question, " ".join(row.context.split()[:PICTURED])) for row in rows]
 
 
 def _question(index: int, pair: Any) -> Question:

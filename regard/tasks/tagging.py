@@ -339,18 +339,9 @@ class Tagger(encoding.EncoderTask):
 
     classification_report = encoding.report_by_label
 
-    def samples(self, recipe: TaggingRecipe) -> list[tuple[str, str, str]]:
-        """The first validation sentences: (text, predicted tags, tags)."""
-        sentences = recipe.data.samples()
-        predictions = self._predictions([words for words, _ in sentences])
-        return [
-            (" ".join(words), " ".join(prediction.tags), " ".join(_learned(tags, self.scheme)))
-            for (words, tags), prediction in zip(sentences, predictions, strict=True)
-        ]
-
-    def attention_inputs(self, recipe: TaggingRecipe) -> Iterable[Any]:
-        """The words of the sentences."""
-        return [list(words) for words, _ in recipe.data.samples()]
+    def sample(self, row: TaggedSentence) -> tuple[Any, str, str]:
+        words, tags = row
+        return list(words), " ".join(words), " ".join(_learned(tags, self.scheme))
 
     def rows_to_evaluate(
         self, files: Sequence[Any], columns: Sequence[int | str] = (), delimiter: str | None = None

@@ -620,10 +620,6 @@ class Task(Methods):
         """
         return ()
 
-    def attention_excerpt(self, recipe: Any) -> tuple[str, ...] | None:
-        """The beginning of a sample that is too large as a whole; None: there is none."""
-        return None
-
     def require(self, command: str, model: str | Path, problem: str = "") -> None:
         """Check that the task supports a command of `regard`.
 

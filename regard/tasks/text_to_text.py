@@ -541,16 +541,25 @@ class TextToText(EmbedsTexts):
 
     def _capture(self, sources: TokenArray, hypotheses: Sequence[Hypothesis]) -> None:
         """One pass over sources and generated texts, where attention capture is on."""
-        config, text_of = self.module.config, self.tokenizer.label
-        target_text_of = self.tokenizer.for_targets.label
-        source = sources.padded(np.arange(len(sources)), config.pad)
+        rows, name = range(len(sources)), self.tokenizer.label
+        labels = [[name(int(i)) for i in sources[row]] for row in rows]
+        self._read_again(
+            sources.padded(np.arange(len(sources)), self.module.config.pad), labels, hypotheses
+        )
+
+    def _read_again(
+        self,
+        source: Sequences,
+        source_labels: list[list[str]],
+        hypotheses: Sequence[Hypothesis],
+    ) -> None:
+        config, name = self.module.config, self.tokenizer.for_targets.label
         # Of a text that the model's limit ended, the last token was not read, and nothing follows.
         whole = [[config.bos, *hypothesis.tokens, config.eos] for hypothesis in hypotheses]
         decoder_input = [ids[:-1][: config.max_length] for ids in whole]
         target = [ids[: len(inputs) + 1] for ids, inputs in zip(whole, decoder_input, strict=True)]
-        source_labels = [[text_of(int(i)) for i in sources[row]] for row in range(len(sources))]
         pairs = zip(hypotheses, target, strict=True)
-        target_labels = [labels_of(hypothesis, ids, target_text_of) for hypothesis, ids in pairs]
+        target_labels = [labels_of(hypothesis, ids, name) for hypothesis, ids in pairs]
         if self.module.joins_source:  # one text, of which the last token is not read
             parts = zip(source_labels, target_labels, decoder_input, strict=True)
             capturing = label(

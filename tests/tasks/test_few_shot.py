@@ -14,8 +14,6 @@ from test_cli import done, refused
 from tiny_folders import folder
 
 import regard
-from regard.data.batches import Sequences
-from regard.decoding.steps import evaluating
 from regard.errors import TextError
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
@@ -28,7 +26,7 @@ from regard.tasks.few_shot import (
     fitted_question,
 )
 from regard.tasks.language_modeling import TextGenerator
-from regard.tasks.log_likelihoods import ending_log_likelihoods
+from regard.tasks.log_likelihoods import token_log_probs
 from regard.text import train
 
 ROWS = [
@@ -165,14 +163,12 @@ def test_choices_behind_a_common_prompt_may_fill_the_context(model, width):
     task, draw = regard.load(model), torch.Generator().manual_seed(1)
     prompt = torch.randint(5, 90, (width - 3,), generator=draw)
     rows = [torch.cat([prompt, torch.randint(5, 90, (n,), generator=draw)]) for n in (3, 1, 2)]
-    counts = torch.tensor([3, 1, 2])
+    counts = [3, 1, 2]
     theirs = transformers.GPT2LMHeadModel.from_pretrained(model).eval().double()
-    pairs = zip(rows, counts.tolist(), strict=True)
+    pairs = zip(rows, counts, strict=True)
     wanted = [their_sum(theirs, ids.tolist(), count) for ids, count in pairs]
-    texts = Sequences.of([ids.tolist() for ids in rows], 0)
-    with evaluating(task.module):
-        found, _ = ending_log_likelihoods(task.generator, texts, counts)
-    assert found.tolist() == pytest.approx(wanted, rel=1e-5)
+    found = token_log_probs(task.generator, [ids.tolist() for ids in rows], counts)
+    assert [sum(row.own) for row in found] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_questions_longer_than_the_context_lose_their_beginning(model):

@@ -159,10 +159,9 @@ def _validation_texts(task: Task, folder: Path) -> list[tuple[str, ...]]:
         recipe = read_recipe(runs[0] / "recipe.toml") if runs else None
         inputs = [] if recipe is None else [*_lines(task, recipe), *task.attention_inputs(recipe)]
         inputs = [path for path in inputs if not task.over_limit([path])]
-        excerpt = None if inputs or recipe is None else task.attention_excerpt(recipe)
     except (RegardError, OSError):  # the data has been moved, for instance
         return []
-    examples = [_texts(path) for path in (*inputs, *([] if excerpt is None else [excerpt]))]
+    examples = map(_texts, inputs)
     return [texts for texts in examples if any(texts) and sum(map(len, texts)) <= LONGEST]
 
 
