@@ -382,15 +382,12 @@ class MultiLabelReport(ScoreReport):
     In arrays (N, L), entry (i, l) belongs to example i and label l.
 
     labels: precision, recall and F1 of each label, and their averages.
-    calibration_errors: the expected calibration error of each label: its probability against
-        whether an example has it, sum over bins of (n_b / N) |share_b - probability_b|.
     subset_accuracy: the share of examples of which all labels are correct.
     threshold: the labels whose probability is at least this are predicted.
     examples: N, the number of examples.
     """
 
     labels: ScoresByLabel
-    calibration_errors: tuple[float, ...]
     subset_accuracy: float
     threshold: float
     examples: int
@@ -413,9 +410,8 @@ class MultiLabelReport(ScoreReport):
             label: (int(correct), int(p), int(t))
             for label, (correct, p, t) in zip(labels, columns, strict=True)
         }
-        errors = map(calibration_error, probabilities.T, targets.T)
         exact = float((predicted == targets).all(1).mean())
-        return cls(ScoresByLabel.of(counts), tuple(errors), exact, threshold, len(targets))
+        return cls(ScoresByLabel.of(counts), exact, threshold, len(targets))
 
     def values(self) -> dict[str, float]:
         """Micro-F1, macro-F1 and subset accuracy by name."""
@@ -437,18 +433,13 @@ class MultiLabelReport(ScoreReport):
 
     def facts(self) -> dict[str, Any]:
         """As JSON has it."""
-        labels = asdict(self.labels)
-        errors = zip(labels["classes"], self.calibration_errors, strict=True)
-        labels["classes"] = [row | {"calibration_error": error} for row, error in errors]
-        return {**labels, "subset_accuracy": self.subset_accuracy, "threshold": self.threshold}
+        shares = {"subset_accuracy": self.subset_accuracy, "threshold": self.threshold}
+        return {**asdict(self.labels), **shares}
 
     def table(self) -> ScoreTable:
         """A row for each label, and one for each average."""
-        errors = [*(f"{error:.3f}" for error in self.calibration_errors), "", ""]
-        rows = [[*row, error] for row, error in zip(self.labels.rows(), errors, strict=True)]
         note = f"subset accuracy {self.subset_accuracy:.3f}, threshold {self.threshold:.3g}"
-        head = ("label", *COLUMNS, "calibration error")
-        return ScoreTable("Scores of each label", note, head, rows)
+        return ScoreTable("Scores of each label", note, ("label", *COLUMNS), self.labels.rows())
 
 
 def best_threshold(probabilities: np.ndarray, targets: np.ndarray) -> float:

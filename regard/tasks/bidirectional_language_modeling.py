@@ -31,14 +31,13 @@ from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError
 from regard.metrics import Perplexity, Protocol, Scores
 from regard.models.elmo import Elmo
-from regard.ops import negative_log_likelihood
 from regard.recipe import Options, RecipePath
 from regard.tasks import batching, sections
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
+from regard.tasks.embedding import Embedder, VectorPrediction
 from regard.tasks.encoding import no_columns
-from regard.tasks.inputs import as_list, checked_texts
 from regard.tasks.running_text import check_text_length
-from regard.tasks.task import Prediction, of_training
+from regard.tasks.task import of_training
 from regard.text import Tokenizer
 
 StateKind = Literal["carried", "zeros"]
@@ -116,25 +115,6 @@ class SentenceStreams:
     valid: BidirectionalText
 
 
-@dataclass(frozen=True)
-class WordProbabilities(Prediction):
-    """The words of a text, and the probability of each from the words before and behind it."""
-
-    words: tuple[str, ...]
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-
-    @property
-    def result(self) -> list[tuple[str, float, float]]:
-        """Each word with both probabilities."""
-        return list(zip(self.words, self.forward, self.backward, strict=True))
-
-    def __str__(self) -> str:
-        return " ".join(
-            f"{word}/{forward:.2g}/{backward:.2g}" for word, forward, backward in self.result
-        )
-
-
 class BidirectionalLanguageModel(EmbedsTexts):
     """An ELMo and its tokenizer.
 
@@ -144,7 +124,7 @@ class BidirectionalLanguageModel(EmbedsTexts):
     name = "bidirectional-language-modeling"
     new_model = "elmo"
     commands = ("predict", "embed", "evaluate", "look")
-    prediction_type = WordProbabilities
+    prediction_type = VectorPrediction
     decodes = False
     input_format: InputFormat
     Recipe = BidirectionalRecipe
@@ -281,44 +261,8 @@ class BidirectionalLanguageModel(EmbedsTexts):
 
     # ---- use
 
-    def _predictions(
-        self, texts: Any, *, too_long: batching.TooLong = "error"
-    ) -> list[WordProbabilities]:
-        """The probability of each word of a text in either direction; each text from zeros.
-
-        Raises:
-            TextError: an item is no text.
-            ConfigError: the model has no softmax.
-            NonFiniteScores: probabilities of a text are infinite or NaN.
-        """
-        batching.check_too_long(too_long)
-        encoded = self.tokenizer.encode_many(checked_texts(as_list(texts)))
-        predictions = [WordProbabilities((), (), ())] * len(encoded)
-        filled = [number for number, ids in enumerate(encoded) if ids]
-        batches = SeparateSentences(self._of(encoded), max_tokens=batch_budget(self.module))
-        with torch.no_grad(), evaluating(self.module):
-            for batch, rows in zip(batches, batches.rows, strict=True):
-                for row, values in zip(rows, self._probabilities(batch), strict=True):
-                    number = filled[row]
-                    batching.check_finite(torch.tensor(values).isfinite().all()[None], [number])
-                    words = tuple(map(self.tokenizer.token, encoded[number]))
-                    predictions[number] = WordProbabilities(words, *values)
-        return predictions
-
-    def _probabilities(
-        self, batch: BidirectionalBatch
-    ) -> Iterator[tuple[tuple[float, ...], tuple[float, ...]]]:
-        """Of the words of each text in its order, from those before and from those behind."""
-        device = batching.device_of(self.module)
-        tokens = self.module.complete(batch.tokens, self.tokenizer).to(device)
-        hidden, targets = self.module(tokens).hidden, batch.targets.to(device)
-        for row in range(len(batch)):
-            count, sides = int(batch.tokens.lengths[row]) - 1, []  # without the sentence's end
-            for side in (row, row + len(batch)):
-                logits = self.module.head.logits(hidden[side, :count])
-                nats = negative_log_likelihood(logits, targets[side, :count])
-                sides.append(nats.neg().exp().tolist())
-            yield tuple(sides[0]), tuple(reversed(sides[1]))
+    predict = Embedder.predict
+    _predictions = Embedder._predictions
 
     def evaluate(
         self, rows: RowReader | Iterable[str], *, state: StateKind | None = None

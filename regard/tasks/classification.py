@@ -60,11 +60,6 @@ class LabelledData(text_tasks.TextsData):
         """The rows of a file: what makes an input, then the target."""
         return self.rows(source, part, named_columns(self.columns, self.input_names))
 
-    @property
-    def label_place(self) -> str:
-        """Where a row has its label, for errors."""
-        return f"column {self.columns[-1]}"
-
     def split(self, examples: RowReader) -> np.ndarray:
         """Which of the training rows are validation data, (N,) bool."""
         if self.stratified:
@@ -110,11 +105,6 @@ class OneTargetData(LabelledData):
 
     def with_named_columns(self) -> Self:
         return self if self.glue or self.trees else super().with_named_columns()
-
-    @property
-    def label_place(self) -> str:
-        """Where a row has its label, for errors."""
-        return f"task {self.glue}" if self.glue else super().label_place
 
     def rows(self, path: Any, part: str, columns: Mapping[str, int | str]) -> RowReader:
         """These columns of a file, or the examples of a file of GLUE, or of trees."""
@@ -516,12 +506,9 @@ def label_counts(recipe: OneTargetRecipe) -> Counter[str]:
             raise DataError(rows.name, line, "the label is empty.", "Name it or drop the row.")
         labels[label] += 1
     if len(labels) < 2:
-        raise DataError(
-            rows.name,
-            None,
-            f"has {len(labels)} label ({data.label_place}), {next(iter(labels))!r:.40}.",
-            "A class is one of at least two. Is it the right column?",
-        )
+        problem = f"has {len(labels)} label, {next(iter(labels))!r:.40}."
+        hint = "A class is one of at least two. Is it the right column?"
+        raise DataError(rows.name, None, problem, hint)
     return labels
 
 

@@ -382,7 +382,7 @@ class Embedder(EncoderTask):
     def predict(self, texts: Any, *, return_proba: bool = False, **options: Any) -> Any:
         """The vectors of texts, (N, D), or of one text, (D,)."""
         if return_proba:
-            return super().predict(texts, return_proba=True, **options)
+            return Task.predict(self, texts, return_proba=True, **options)
         return self.embed(texts, **options)
 
     def checked(self, texts: Any) -> list[Any]:

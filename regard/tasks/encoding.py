@@ -26,7 +26,7 @@ from regard.data.readers import ReadReport, Record
 from regard.data.sampler import BucketSampler
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, DataError, RegardError, TextError, warn
-from regard.metrics.score import NamedScore, ScoreReport
+from regard.metrics.score import ScoreReport
 from regard.models import is_encoder
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
@@ -267,7 +267,11 @@ class EncoderTask(EmbedsTexts):
         limit, long = self.input_format.max_length, self.input_format.too_long(examples)
         if long and too_long == "error":
             raise inputs.too_long_error(long[0], len(examples[long[0]]), limit)
-        return self.arranged([self.input_format.truncate(item) for item in examples])
+        return self.arranged([self.truncated(item) for item in examples])
+
+    def truncated(self, item: Any) -> Any:
+        """An encoder input within the limit."""
+        return self.input_format.truncate(item)
 
     def arranged(self, examples: Sequence[EncoderInput]) -> EncodedInputs | GroupedInputs:
         """Examples as inputs of the encoder; with `both_orders` a pair is two of them, (a, b) and
@@ -301,7 +305,7 @@ class EncoderTask(EmbedsTexts):
             ConfigError, DataError: as `regard.tasks.encoder_training.vectors_for`.
         """
         data = recipe.data
-        if data.word_vectors is None:
+        if not isinstance(data, RowsData) or data.word_vectors is None:
             return
         vectors = vectors_for(data.word_vectors, self.module.encoder, self.tokenizer)
         for table in self.module.encoder.word_tables:
@@ -472,15 +476,12 @@ class EncoderTask(EmbedsTexts):
         texts = [self.texts_of(rows, row, line) for line, row in numbered]
         return texts, torch.tensor([self.target(rows, row, line) for line, row in numbered])
 
-    def test(self, recipe: Any) -> Sequence[NamedScore]:
-        return () if recipe.data.test is None else self.evaluate(recipe.data.records("test")).named
-
     def notes(self) -> list[str]:
         """Which examples of the data were left out or truncated, and remarks on the model."""
-        parts = self._parts()
-        reports = {"training data": parts.train.report}
-        if parts.valid is not None:
-            reports["validation data"] = parts.valid.report
+        if self.parts is None:
+            return self.remarks
+        parts = {"training data": self.parts.train, "validation data": self.parts.valid}
+        reports = {name: part.report for name, part in parts.items() if part is not None}
         events = [f"{part}: {report}" for part, report in reports.items() if report.events]
         return [*self.remarks, *events]
 

@@ -42,7 +42,6 @@ from regard.data.sampler import EpochSampler
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError, check_at_least
 from regard.metrics import Perplexity, Protocol, Score, Scores
-from regard.metrics.score import NamedScore
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.protocols import Encoder
 from regard.recipe import Recipe
@@ -199,15 +198,7 @@ class MaskFiller(EncoderTask):
         Raises:
             RegardError: a text has no mask, or is too long.
         """
-        if isinstance(texts, str):
-            return self._filled([texts], top, too_long)[0]
-        return self._filled(as_list(texts), top, too_long)
-
-    def _predictions(
-        self, texts: Sequence[str], *, too_long: batching.TooLong = "error"
-    ) -> list[FilledText]:
-        """Texts with their masks filled, and the best candidates."""
-        return self._filled(as_list(texts), 5, too_long)
+        return self.predict(texts, return_proba=True, top=top, too_long=too_long)
 
     def checked(self, texts: Any) -> list[Any]:
         """Texts with masks, each as a tuple."""
@@ -258,7 +249,10 @@ class MaskFiller(EncoderTask):
 
     # ---- words
 
-    def _filled(self, texts: list[str], top: int, too_long: batching.TooLong) -> list[FilledText]:
+    def _predictions(
+        self, texts: Sequence[str], *, too_long: batching.TooLong = "error", top: int = 5
+    ) -> list[FilledText]:
+        """Texts with their masks filled, and the `top` best candidates."""
         check_at_least(1, top=top)
         count = min(top, int(self._in_vocabulary.sum()))
         masks: list[list[list[MaskCandidate]]] = [[] for _ in texts]
@@ -475,9 +469,6 @@ class MaskedLanguageModel(MaskFiller):
 
     # ---- training
 
-    def start_from_word_vectors(self, recipe: Any) -> None:
-        """This task reads no word vectors."""
-
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(of_training(self.masked_texts)["train"])
@@ -553,35 +544,26 @@ class MaskedLanguageModel(MaskFiller):
         sums = dict.fromkeys(("tokens", "nats", "found", "pairs", "pair_nats", "pairs_found"), 0.0)
         with evaluating(self.module):
             for batch in batching.watched(texts.epoch(0)):
-                self._add(sums, self.completed(batch))
+                moved = self.completed(batch)
+                hidden, chosen = self.module.encoder.encode(moved.texts), moved.labels != IGNORE
+                judged = [(self.module.masked_lm.logits(hidden[chosen]), moved.labels[chosen])]
+                if moved.follows is not None:
+                    judged.append((self._pair_scores(hidden, moved.texts), moved.follows))
+                numbers = [number for pair in judged for number in _judged(*pair)]
+                for name, number in zip(sums, numbers, strict=False):
+                    sums[name] += number
         return sums
-
-    def _add(self, sums: dict[str, float], moved: MaskedBatch) -> None:
-        """Add what a batch of the validation data gives."""
-        hidden = self.module.encoder.encode(moved.texts)
-        chosen = moved.labels != IGNORE
-        scores, labels = self.module.masked_lm.logits(hidden[chosen]).float(), moved.labels[chosen]
-        sums["tokens"] += len(labels)
-        sums["nats"] += float(F.cross_entropy(scores, labels, reduction="sum"))
-        sums["found"] += int((scores.argmax(-1) == labels).sum())
-        if moved.follows is not None:
-            scores = self._pair_scores(hidden, moved.texts)
-            sums["pairs"] += len(scores)
-            sums["pair_nats"] += float(F.cross_entropy(scores, moved.follows, reduction="sum"))
-            sums["pairs_found"] += int((scores.argmax(-1) == moved.follows).sum())
 
     samples = Task.samples  # they would be tokens, not texts
     attention_inputs = Task.attention_inputs
 
-    def notes(self) -> list[str]:
-        """Remarks on the model."""
-        return self.remarks
-
     check_test = Task.check_test
 
-    def test(self, recipe: Any) -> Sequence[NamedScore]:
-        """Single texts, also of a model that learns pairs."""
-        return self.evaluate(recipe.data.records("test")).named if recipe.data.test else ()
+
+def _judged(scores: Tensor, labels: Tensor) -> tuple[int, float, int]:
+    """How many are judged, the sum of their cross-entropies in nats, and how many are right."""
+    nats = F.cross_entropy(scores.float(), labels, reduction="sum")
+    return len(labels), float(nats), int((scores.argmax(-1) == labels).sum())
 
 
 def _with_heads(model: EncoderWithHeads, outputs: Mapping[str, int]) -> EncoderWithHeads:

@@ -26,10 +26,10 @@ from regard.metrics import Accuracy, Scores
 from regard.recipe import Options
 from regard.schema import parse_json
 from regard.tasks import encoding
-from regard.tasks.batching import TooLong, check_too_long
+from regard.tasks.batching import TooLong
 from regard.tasks.encoder_training import AuxiliaryLM, headed, transformed
 from regard.tasks.encoding import kept_examples
-from regard.tasks.inputs import as_list, too_long_error
+from regard.tasks.inputs import as_list
 from regard.tasks.sections import EncoderData, EncoderRecipe
 from regard.tasks.task import Prediction, Predicts, Task
 from regard.text import Tokenizer
@@ -93,6 +93,9 @@ class EncodedChoices:
     inputs: list[EncoderInput]
     length: int
 
+    def __len__(self) -> int:
+        return self.length
+
 
 class MultipleChoice(encoding.EncoderTask):
     """The best of several answers."""
@@ -136,15 +139,14 @@ class MultipleChoice(encoding.EncoderTask):
         _check_answers(records.name, [question for _, question in numbered])
         encoded = self.encoder_inputs([question for _, question in numbered])
         indices = kept_examples(
-            [choices.length for choices in encoded],
+            list(map(len, encoded)),
             self.input_format.max_length,
             [number for number, _ in numbered],
             data,
             records.report,
         )
         targets = torch.tensor([numbered[i][1].answer for i in indices])
-        inputs = GroupedInputs.of([encoded[i].inputs for i in indices])
-        return encoding.Part(inputs, targets, records.report)
+        return encoding.Part(self.arranged([encoded[i] for i in indices]), targets, records.report)
 
     # ---- encoder inputs
 
@@ -163,6 +165,13 @@ class MultipleChoice(encoding.EncoderTask):
         return [
             self._choices_of(list(islice(starting, n)), list(islice(following, n))) for n in counts
         ]
+
+    def truncated(self, item: EncodedChoices) -> EncodedChoices:
+        """As it is: its context is truncated."""
+        return item
+
+    def arranged(self, examples: Sequence[Any]) -> GroupedInputs:
+        return GroupedInputs.of([choices.inputs for choices in examples])
 
     def _choices_of(
         self, starting: Sequence[list[int]], following: Sequence[list[int]]
@@ -235,7 +244,7 @@ class MultipleChoice(encoding.EncoderTask):
         """
         checked = self.checked(questions)
         predictions = [ChoicePrediction(0, "", [])] * len(checked)
-        for batch, scores in self.passes(self._encoded(checked, too_long)):
+        for batch, scores in self.passes(self.encoded(checked, too_long)):
             for number, logits in zip(batch.numbers.tolist(), scores, strict=True):
                 choices = checked[number].choices
                 shares = logits[: len(choices)].softmax(-1)
@@ -258,12 +267,6 @@ class MultipleChoice(encoding.EncoderTask):
         return [
             question for i, item in enumerate(as_list(texts)) for question in _questions(item, i)
         ]
-
-    def over_limit(self, questions: Sequence[Any]) -> dict[int, int]:
-        """The indices of questions longer than the model's limit, and the tokens of each."""
-        limit = self.input_format.max_length
-        lengths = [encoded.length for encoded in self._encoded_once(self.checked(questions))]
-        return {i: length for i, length in enumerate(lengths) if limit and length > limit}
 
     def evaluate(
         self,
@@ -293,14 +296,6 @@ class MultipleChoice(encoding.EncoderTask):
         return row, f"{row.context[:SHOWN]} | {row.question}", right
 
     attention_inputs = Task.attention_inputs  # whole contexts are too large for a page
-
-    def _encoded(self, questions: Sequence[ChoiceQuestion], too_long: TooLong) -> GroupedInputs:
-        check_too_long(too_long)
-        encoded, limit = self._encoded_once(list(questions)), self.input_format.max_length
-        for i, choices in enumerate(encoded):
-            if too_long == "error" and limit is not None and choices.length > limit:
-                raise too_long_error(i, choices.length, limit, "Shorten its context", "Question")
-        return GroupedInputs.of([choices.inputs for choices in encoded])
 
 
 def _check_answers(name: str, questions: Sequence[ChoiceQuestion]) -> None:

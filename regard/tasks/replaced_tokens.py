@@ -161,9 +161,6 @@ class ReplacedTokenDetector(EncoderTask):
         """A batch as the recipe asks for, whatever the length of a text: for estimates."""
         return MaskedLanguageModel.example(recipe, words)
 
-    def start_from_word_vectors(self, recipe: Any) -> None:
-        """This task reads no word vectors."""
-
     def train_batches(self) -> EpochSampler:
         """Masked texts of the corpus, in another order in each epoch."""
         return EpochSampler(self._masked("train"))
@@ -247,10 +244,6 @@ class ReplacedTokenDetector(EncoderTask):
 
     samples = Task.samples  # they would be tokens, not texts
     attention_inputs = Task.attention_inputs
-
-    def notes(self) -> list[str]:
-        """Of the training data there is nothing to be told."""
-        return self.remarks
 
     def _masked(self, part: str) -> MaskedTexts:
         return of_training(of_training(self.masked).masked_texts)[part]

@@ -78,20 +78,6 @@ def test_scores_of_sets_of_labels_are_those_of_scikit_learn(threshold):
     assert report.subset_accuracy == sklearn.metrics.accuracy_score(targets, found)
 
 
-def test_the_calibration_error_of_each_label_is_the_formula():
-    probabilities, targets = drawn_sets(300, 2, 9)
-    report = MultiLabelReport.of(probabilities, targets, SETS, 0.5)
-    for label, error in enumerate(report.calibration_errors):
-        expected = 0.0
-        for low in range(15):
-            shares = probabilities[:, label]
-            inside = (shares > low / 15) & (shares <= (low + 1) / 15)
-            if inside.any():
-                gap = targets[inside, label].mean() - shares[inside].mean()
-                expected += inside.mean() * abs(gap)
-        assert error == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_best_threshold_has_the_largest_micro_f1_of_all(seed, dtype):
