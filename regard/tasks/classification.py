@@ -448,10 +448,6 @@ class TextClassifier(EncoderTask):
     def _named(self, indices: Tensor) -> list[str]:
         return [self.labels[i] for i in indices.tolist()]
 
-    def published(self) -> dict[str, Any]:
-        """The fields of config.json in which other libraries look for labels."""
-        return text_tasks.published_labels(self.labels, self.problem_type)
-
 
 def class_weights(
     chosen: str | Mapping[str, float], labels: Sequence[str], targets: Tensor
@@ -651,7 +647,7 @@ class TextRegressor(EncoderTask):
     def published(self) -> dict[str, Any]:
         """The fields of config.json in which other libraries look for the kind of the head."""
         labels = self.module.labels[:1] or ("LABEL_0",)
-        fields = text_tasks.published_labels(labels, self.problem_type)
+        fields = encoder_training.label_fields(labels) | super().published()
         if self.activation is not None:
             fields["sentence_transformers"] = {
                 "activation_fn": text_tasks.ACTIVATIONS[self.activation]

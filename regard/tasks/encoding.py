@@ -33,7 +33,7 @@ from regard.models.protocols import Encoder
 from regard.models.wrappers import encoder
 from regard.tasks import batching, inputs
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
-from regard.tasks.encoder_training import AuxiliaryLM, put, vectors_for
+from regard.tasks.encoder_training import AuxiliaryLM, label_fields, put, vectors_for
 from regard.tasks.sections import EncoderData, RowsData, word_vector_problems
 from regard.text import Tokenizer
 from regard.text.templates import EncoderInput
@@ -362,6 +362,11 @@ class EncoderTask(EmbedsTexts):
         `example`; None: they need the targets of the data. For estimates.
         """
         return None
+
+    def published(self) -> dict[str, Any]:
+        """Where other libraries look for the labels and the kind of the head."""
+        fields = label_fields(self.labels) if self.names_outputs else {}
+        return fields | ({"problem_type": self.problem_type} if self.problem_type else {})
 
     def identity(self) -> dict[str, str]:
         return {} if self.teacher is None else self.teacher.identity()

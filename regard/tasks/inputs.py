@@ -140,16 +140,10 @@ def as_strings(item: Any) -> Sequence[Any] | None:
     return parts if all(isinstance(part, str) for part in parts) else None
 
 
-def too_long_error(
-    index: int,
-    count: int,
-    limit: int | None,
-    shorten: str = "Shorten it",
-    what: str = "Text",
-) -> TextTooLong:
+def too_long_error(index: int, count: int, limit: int | None) -> TextTooLong:
     """The error for a text of `count` tokens where the model reads at most `limit`."""
     problem = f"has {count} tokens, but this model reads at most {limit}."
-    return TextTooLong(index, problem, shorten, what=what)
+    return TextTooLong(index, problem)
 
 
 @contextmanager

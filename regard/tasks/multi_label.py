@@ -337,10 +337,6 @@ class MultiLabelClassifier(EncoderTask):
             self.threshold = self._fitted.fit(self.module.heads[self.head], self.validate)
         return super().settings()
 
-    def published(self) -> dict[str, Any]:
-        """The fields of config.json in which other libraries look for labels."""
-        return text_tasks.published_labels(self.labels, self.problem_type)
-
 
 def labels_of(data: MultiLabelData) -> list[str]:
     """The labels in the order of their columns, or those of the training rows, sorted.

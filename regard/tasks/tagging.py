@@ -31,7 +31,7 @@ from regard.metrics.entities import convert_tags, spans
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.tasks import encoding
 from regard.tasks.batching import TooLong, check_too_long
-from regard.tasks.encoder_training import headed, label_fields, labelled
+from regard.tasks.encoder_training import headed, labelled
 from regard.tasks.inputs import as_list, text_or_words
 from regard.tasks.sections import EncoderRecipe, RowsData, differing
 from regard.tasks.task import Prediction, Predicts
@@ -361,10 +361,6 @@ class Tagger(encoding.EncoderTask):
         """Whether the model has the head, which that of a parser may stand beside."""
         heads = model.heads if isinstance(model, EncoderWithHeads) else ()
         return super().is_for(model, config) and "chart" not in heads
-
-    def published(self) -> dict[str, Any]:
-        """The fields of config.json in which other libraries look for labels."""
-        return label_fields(self.labels)
 
     def _score(self, best: Sequence[str], sentences: Sequence[TaggedSentence]) -> Score:
         """The score of the tags `best` of all words of all sentences, end to end."""

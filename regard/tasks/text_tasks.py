@@ -22,7 +22,7 @@ from regard.errors import ConfigError, DataError, TextError, warn
 from regard.recipe import Options
 from regard.suggest import nearest
 from regard.tasks.batching import TooLong
-from regard.tasks.encoder_training import AuxiliaryLM, label_fields
+from regard.tasks.encoder_training import AuxiliaryLM
 from regard.tasks.encoding import EncoderTask, Part, Parts, kept_examples
 from regard.tasks.inputs import texts_in
 from regard.tasks.sections import (
@@ -201,11 +201,6 @@ def weights_by_label(option: str, chosen: Mapping[str, float], labels: Sequence[
             hint = nearest(name, labels)
             raise ConfigError(f"[objective] `{option}` has no label {name!r}. {hint}")
     return torch.tensor([chosen.get(label, 1.0) for label in labels])
-
-
-def published_labels(labels: Sequence[str], problem_type: str) -> dict[str, Any]:
-    """The fields of config.json in which other libraries look for labels and the kind of head."""
-    return {**label_fields(labels), "problem_type": problem_type}
 
 
 LARGEST_TARGET = torch.finfo(torch.float32).max
