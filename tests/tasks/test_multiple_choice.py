@@ -120,9 +120,7 @@ def test_only_the_context_of_a_long_question_is_truncated_and_counted(workdir, f
         said = " ".join(task.tokenizer.decode(ids) for ids in row.texts())
         assert "what ball" in said and said.endswith(choice)
         assert row.ids[1:8] == whole.encode(long.context).ids[:7]
-    with pytest.raises(
-        RegardError, match="Text 2 has .* reads at most 40. Shorten it"
-    ):
+    with pytest.raises(RegardError, match="Text 2 has .* reads at most 40. Shorten it"):
         task.predict([QUESTIONS[0], long])
     assert list(task.over_limit([QUESTIONS[0], long])) == [1]
     assert task.predict(long, too_long="truncate") in long.choices
