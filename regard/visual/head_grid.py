@@ -128,11 +128,6 @@ class Panel:
         """The attention and the layer."""
         return f"{self.attention}, layer {self.layer}"
 
-    @property
-    def numbered(self) -> dict[int, Matrix]:
-        """The heads by their numbers."""
-        return dict(enumerate(self.heads, 1))
-
     def head(self, number: int | None) -> Matrix:
         """The weights of one head (from 1); None: the mean of all heads.
 
@@ -247,7 +242,7 @@ class HeadGrid(Picture):
         first = panels[0]
         check_one({(panel.kind, panel.example) for panel in panels})
         if len(panels) == 1 and head is None:
-            matrices = {f"head {number}": matrix for number, matrix in first.numbered.items()}
+            matrices = {f"head {number}": matrix for number, matrix in enumerate(first.heads, 1)}
             title = first.title
         else:
             matrices = {f"layer {panel.layer}": panel.head(head) for panel in panels}
@@ -306,7 +301,7 @@ class HeadGrid(Picture):
                 panel.title + f", head {n}" * (len(panel.heads) > 1),
             )
             for panel in self.shown
-            for n, matrix in panel.numbered.items()
+            for n, matrix in enumerate(panel.heads, 1)
         ]
 
     def drawing(self) -> Drawing:
