@@ -59,6 +59,7 @@ from regard.training.compiling import activation_checkpointing, blocks_of, casti
 from regard.training.flops import bytes_of, count, grids_of, positions_in, stored_by, twin
 from regard.training.optimizers import optimizer
 from regard.training.options import DefaultEpochs, TrainingOptions, with_enough_epochs
+from regard.visual.charts import short
 from regard.visual.report import duration
 
 PASS_SECONDS = 0.5  # of processor time: a pass that takes as long is measured exactly enough
@@ -226,11 +227,8 @@ def _duration(seconds: float | None) -> str:
 
 
 def _bytes(value: float) -> str:
-    """12.3 MB"""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if value >= size:
-            return f"{value / size:,.2f} {unit}"
-    return f"{value / 1e3:.1f} KB"
+    """12.3MB"""
+    return f"{short(value)}B"
 
 
 # ---- counted

@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 
 from regard.executors import Json
-from regard.experiments.runs import report_links
 from regard.experiments.training_plan import REPORT
 from regard.file_writing import write_json
 from regard.metrics.score import better_direction
@@ -400,7 +399,8 @@ class StudyResults:
         parts = [("Comparison", self.picture()), ("Losses while training", self.losses())]
         if all(run.samples for run in runs):
             parts.append(("The first rows of the test data", self.samples()))
-        links = report_links(self.folder, [row["run"] for t in self.trials for row in t.rows])
+        pages = {row["run"]: f"{row['run']}/{REPORT}" for t in self.trials for row in t.rows}
+        links = {run: page for run, page in pages.items() if (self.folder / page).exists()}
         return RunReport(title or self.folder.name, facts, [*parts, *pictures], links)
 
     def losses(self) -> Picture:

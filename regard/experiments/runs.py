@@ -48,12 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["load", "plan", "read_recipe", "resume", "save", "train"]
 
 
-def report_links(folder: Path, runs: Sequence[str]) -> dict[str, str]:
-    """The reports of the runs in a folder, by the names of the runs; only those that exist."""
-    pages = {run: f"{run}/{training_plan.REPORT}" for run in runs}
-    return {run: page for run, page in pages.items() if (folder / page).exists()}
-
-
 def check_out(out: object) -> None:
     """Check that an argument `out` is a path, or None.
 

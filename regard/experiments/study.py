@@ -309,9 +309,10 @@ class Study:
 
     def _append(self, row: Row) -> None:
         """Write a row, and wait until it is on the disk."""
-        self.rows.append(row)
+        line = json.dumps(row)
+        self.rows.append(json.loads(line))  # as it is read again
         with (self.folder / RESULTS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(line + "\n")
             file.flush()
             os.fsync(file.fileno())
 
