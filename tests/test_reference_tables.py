@@ -52,7 +52,7 @@ def test_every_option_of_a_model_has_its_default_and_its_meaning():
     for name in MODELS:
         rows = {row[0]: row[1:] for row in ROW.findall(part_of(page, f"## {name}"))}
         config = {f.name: f.default for f in fields(model_class(name).Config)}
-        assert rows.keys() == config.keys() - {"vocab_size", "pad", "bos", "eos"}
+        assert rows.keys() == config.keys() - {"vocab_size", "pad", "bos", "eos", "pruned"}
         for option, (default, meaning) in rows.items():
             assert meaning, f"{name}: {option} has no meaning"
             if isinstance(config[option], int | float) and not isinstance(config[option], bool):

@@ -8,7 +8,7 @@ attention capture take the explicit path on the same weights.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -199,12 +199,15 @@ class Relation(ABC):
     """The relative-position terms of one layer for one batch."""
 
     @abstractmethod
-    def scores(self, query: Tensor, key: Tensor, score: Score) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         """What is added to the scores, (B, H, T, S) or what broadcasts to it.
 
         Args:
             query, key: (B, H, T, K) and (B, H, S, K).
             score: how queries and keys are compared.
+            remaining_heads: the original indices of the H heads that are not pruned.
         """
 
     @property

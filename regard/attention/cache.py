@@ -90,13 +90,15 @@ class KeyValueCache(State):
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store keys and values (B, H, T, K) of the next T positions in a layer (from 0).
 
+        A layer may have fewer heads than the cache has capacity for.
+
         Returns:
             Those of all S positions, (B, H, S, K) twice, in the type of `key`. Positions after a
             sequence's own length hold old values, which `mask` hides.
         """
         self.materialize()
-        count = key.size(2)
-        keys, values = self.keys[:, layer], self.values[:, layer]  # (B, H, C, K)
+        count, heads = key.size(2), slice(key.size(1))
+        keys, values = self.keys[:, layer, heads], self.values[:, layer, heads]  # (B, H, C, K)
         if self.equal_lengths:
             keys[:, :, self.longest : self.longest + count] = key
             values[:, :, self.longest : self.longest + count] = value
@@ -262,9 +264,11 @@ class SourceMemory(State):
         lengths: Tensor,
         dtype: torch.dtype | None = None,
     ) -> SourceMemory:
-        """From keys and values (N, H, S, K) of each layer, in the type `dtype` (None: theirs)."""
-        # L times (N, H, S, K) -> (N, L, H, S, K)
-        keys, values = (torch.stack(parts, 1).to(dtype) for parts in zip(*layers, strict=True))
+        """From keys and values (N, H, S, K) of each layer, in the type `dtype` (None: theirs).
+
+        Layers that have fewer heads than others are filled up with zeros.
+        """
+        keys, values = (_stacked(list(parts), dtype) for parts in zip(*layers, strict=True))
         return cls(keys, values, lengths)
 
     @property
@@ -272,10 +276,10 @@ class SourceMemory(State):
         """The padding mask: a query sees the tokens of its source."""
         return KeyMask.padding(self.lengths, self.keys.size(3))
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values (N, H, S, K) of one layer."""
+    def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values (N, H, S, K) of one layer, which may have fewer heads than another."""
         self.materialize()
-        return self.keys[:, layer], self.values[:, layer]
+        return self.keys[:, layer, :heads], self.values[:, layer, :heads]
 
     def select(self, rows: Tensor) -> SourceMemory:
         sources = rows.cpu().numpy() // self.sharing  # one transfer from the device
@@ -317,6 +321,16 @@ def _with_capacity(parts: Sequence[tuple[Tensor, int]], capacity: int) -> Tensor
     return joined
 
 
+def _stacked(layers: list[Tensor], dtype: torch.dtype | None) -> Tensor:
+    """L times (N, H, S, K) -> (N, L, H, S, K)"""
+    rows, _, count, width = layers[0].shape
+    shape = rows, len(layers), max(layer.size(1) for layer in layers), count, width
+    stacked = layers[0].new_zeros(shape, dtype=dtype)
+    for number, layer in enumerate(layers):
+        stacked[:, number, : layer.size(1)] = layer
+    return stacked
+
+
 PAGE = 64  # positions
 POOL_BYTES = 1 << 29  # of the keys, and of the values, that are reserved at least
 
@@ -352,13 +366,13 @@ class PagedCache(KeyValueCache):
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values so far, copied out of the pages."""
-        at = self.positions(key.size(2))  # (B, T)
+        at, heads = self.positions(key.size(2)), slice(key.size(1))  # (B, T)
         page = self.pages.gather(1, at // PAGE)
         for pool, new in ((self.keys, key), (self.values, value)):
             # (B, H, T, K) -> (B, T, H, K)
-            pool[:, layer][page, :, at % PAGE] = new.transpose(1, 2).to(pool)
+            pool[:, layer, heads][page, :, at % PAGE] = new.transpose(1, 2).to(pool)
         count = self.longest + key.size(2)
-        keys, values = self.keys[:, layer], self.values[:, layer]
+        keys, values = (pool[:, layer, heads] for pool in (self.keys, self.values))
         return _read(keys, self.pages, count).to(key), _read(values, self.pages, count).to(value)
 
     def select(self, rows: Tensor) -> PagedCache:

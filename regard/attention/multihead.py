@@ -64,11 +64,15 @@ class PackedLinear(Linear):
 class MultiHeadAttention(nn.Module):
     """What every attention with several heads has.
 
-    heads: H.
+    heads: H, without pruned heads.
+    total_heads: H before pruning.
+    remaining_heads: the original indices of the H heads.
     head_dim: K.
     output: W^O, which reads the concatenated heads, (B, T, H * K).
+    projections: the names of the layers that project to queries, keys and values.
     """
 
+    projections: tuple[str, ...]
     output: PackedLinear
     capture: CapturePoint
 
@@ -76,6 +80,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         check_probability(dropout)
         self.heads, self.head_dim = heads, head_dim or head_dim_of(d_model, heads)
+        self.total_heads, self.remaining_heads = heads, tuple(range(heads))
         self.dropout = dropout
 
 
@@ -92,6 +97,8 @@ class SelfAttention(MultiHeadAttention):
     Raises:
         ValueError: `head_dim` is None and `heads` does not divide `d_model`.
     """
+
+    projections = ("query_key_value",)
 
     def __init__(
         self,
@@ -167,7 +174,11 @@ class SelfAttention(MultiHeadAttention):
         mask: KeyMask,
         relation: Relation | None = None,
     ) -> Tensor:
-        bias = None if relation is None else relation.scores(query, key, self.score)
+        bias = (
+            None
+            if relation is None
+            else relation.scores(query, key, self.score, self.remaining_heads)
+        )
         context = attend(
             query,
             key,
@@ -199,6 +210,8 @@ class Memory:
 
 class CrossAttention(MultiHeadAttention):
     """Every position attends to the positions of a memory; arguments as of `SelfAttention`."""
+
+    projections = ("query", "key_value")
 
     def __init__(
         self,
@@ -286,6 +299,8 @@ class GroupedQueryAttention(MultiHeadAttention):
         ConfigError: `key_value_heads` does not divide `heads`.
         ValueError: `head_dim` is None and the heads do not divide the width.
     """
+
+    projections = ("query", "key_value")
 
     def __init__(
         self,

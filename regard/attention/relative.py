@@ -262,7 +262,9 @@ class ShawRelation(Relation):
     vectors: ShawTables
     rows: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         return gather_by_distance(score(query, self.vectors.keys), self.rows[:, None])
 
     @property
@@ -329,8 +331,11 @@ class BiasRelation(Relation):
 
     bias: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score) -> Tensor:
-        return self.bias
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
+        all_heads = len(remaining_heads) == self.bias.size(1)
+        return self.bias if all_heads else self.bias[:, remaining_heads]
 
 
 class T5Positions(RelativePositions):
@@ -380,14 +385,17 @@ class TransformerXLRelation(Relation):
     table: Tensor
     rows: Tensor
 
-    def scores(self, query: Tensor, key: Tensor, score: Score) -> Tensor:
-        learned = self.learned
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
+        learned, heads = self.learned, list(remaining_heads)
         vectors = learned.distance(self.table.to(query))[None]  # (1, N, D)
         vectors = split_heads(vectors, len(learned.content_bias))  # (1, H, N, K)
+        content, position = learned.content_bias[heads], learned.position_bias[heads]
         rows = self.rows[:, None]
-        positional = relative_scores(query, learned.position_bias, vectors, rows, score)
+        positional = relative_scores(query, position, vectors[:, heads], rows, score)
         # u k_j is added here, (B, H, 1, S): attention itself computes q_i k_j.
-        return positional + score(learned.content_bias, key)
+        return positional + score(content, key)
 
 
 class TransformerXLPositions(RelativePositions):
@@ -450,7 +458,9 @@ class DisentangledRelation(Relation):
     offsets: SequenceOffsets | None = None
     project: ProjectPositions | None = None
 
-    def scores(self, query: Tensor, key: Tensor, score: Score) -> Tensor:
+    def scores(
+        self, query: Tensor, key: Tensor, score: Score, remaining_heads: Sequence[int]
+    ) -> Tensor:
         if self.offsets is not None:
             query, key = self.offsets.pad(query), self.offsets.pad(key)
         assert self.project is not None

@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from regard.attention.pruning import pruned_heads
 from regard.checkpoints.filling import Problems, SkipInit, Weights, check_finite
 from regard.checkpoints.formats import LAYOUTS, from_published, layout_for
 from regard.checkpoints.names import NameRow
@@ -128,7 +129,7 @@ def add_adapters(
     also_trained: further parameters that are trained.
 
     Raises:
-        ConfigError: the model is not a Transformer, is quantized, or has no layer that
+        ConfigError: the model is not a Transformer, is quantized or pruned, or has no layer that
             `targets` names.
     """
     layout = _layout(model)
@@ -155,11 +156,11 @@ def _layout(model: nn.Module) -> Layout:
     """
     layout = layout_for(model)
     quantized = any(isinstance(part, QuantizedMatrix) for part in model.modules())
-    if layout is None or quantized:
+    if layout is None or quantized or pruned_heads(model):
         raise ConfigError(
             f"Low-rank adapters cannot be added to {described(model)}: only to Transformers that "
-            f"`transformers` has too ({', '.join(LAYOUTS)}), with weights that are not "
-            "quantized."
+            f"`transformers` has too ({', '.join(LAYOUTS)}), with all heads and with weights that "
+            "are not quantized."
         )
     return layout
 

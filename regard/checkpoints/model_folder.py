@@ -487,15 +487,16 @@ def _check_readable(folder: Path, config: Mapping[str, Any], tensors: filling.We
         CheckpointError: the folder would be no model.
     """
     empty = {name: tensor.to("meta") for name, tensor in tensors.items()}
+    whole = {name: value for name, value in config.items() if name != formats.PRUNED}
     try:
         filling.check_finite(tensors)
         with filling.on_meta(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if config["model_type"] == OURS:
-                model = ModelFolder(folder, dict(config), None).build(empty)
+                model = ModelFolder(folder, whole, None).build(empty)
                 filling.check_fit(model, filling.unique_tensors(empty))
             else:
-                formats.from_published(config, empty)
+                formats.from_published(whole, empty)
     except (CheckpointError, ConfigError) as error:
         why = f"for it could not be opened again: {error}"
         raise CheckpointError(f"{folder} was not written, {why}") from error

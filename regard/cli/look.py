@@ -287,7 +287,7 @@ def _n_best_trees(task: Task, text: str, count: int) -> Sequence[tuple[Constitue
 
 def _masked_heads(task: Task, heads: Sequence[str]) -> AbstractContextManager[Any]:
     """The given heads are masked in the block."""
-    from regard.attention.heads import heads_masked
+    from regard.attention.pruning import heads_masked
 
     masked: dict[int, list[int]] = {}
     for text in heads:

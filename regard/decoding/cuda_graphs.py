@@ -195,10 +195,10 @@ class IndirectKVCache(KeyValueCache):
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         super().write(layer, key, value)
-        at = torch.arange(self.keys.size(3), device=key.device)
+        at, heads = torch.arange(self.keys.size(3), device=key.device), slice(key.size(1))
 
         def read(lines: Tensor) -> Tensor:
-            gathered = lines[:, layer][self.origin, :, at]  # (B, C, H, K)
+            gathered = lines[:, layer, heads][self.origin, :, at]  # (B, C, H, K)
             return gathered.transpose(1, 2).to(key)
 
         return read(self.keys), read(self.values)

@@ -65,8 +65,8 @@ from regard.text import Tokenizer
 from regard.training import TrainingOptions
 from regard.training.options import DefaultEpochs, without_effect
 
-# Fields of a model's configuration that [model] cannot set: the tokenizer sets them.
-NO_OPTIONS = ("vocab_size", "pad", "bos", "eos")
+# Fields of a model's configuration that [model] cannot set: the tokenizer and pruning set them.
+NO_OPTIONS = ("vocab_size", "pad", "bos", "eos", "pruned")
 
 
 def read_recipe(

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.attention.pruning import with_all_heads
 from regard.checkpoints.hub import checked_path
 from regard.checkpoints.verify import random_batch
 from regard.data.batches import Sequences
@@ -108,7 +109,7 @@ class ExportSource:
     model: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", merged(deployed(self.task.module)))
+        object.__setattr__(self, "model", with_all_heads(merged(deployed(self.task.module))))
 
     @property
     def tokenizer(self) -> Tokenizer:

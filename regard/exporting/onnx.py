@@ -116,7 +116,7 @@ class GraphSource(State):
         """Every query sees the tokens of its source."""
         return KeyMask.padding(self.attention_mask.sum(1), self.attention_mask.size(1))
 
-    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+    def layer(self, layer: int, heads: int | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer."""
         return self.read[2 * layer], self.read[2 * layer + 1]
 

@@ -74,8 +74,8 @@ def readable_table(table: Tensor) -> Tensor:
     return table
 
 
-def bias_table(bias: RelativeBias, scale: float) -> Tensor:
-    """What is added to the scores of each head before they are scaled, by distance: (H, 2 N - 1);
+def bias_table(bias: RelativeBias, heads: Sequence[int], scale: float) -> Tensor:
+    """What is added to the scores of these heads before they are scaled, by distance: (H, 2 N - 1);
     from N - 1 positions on the biases on a side are equal. See `Op.table`.
 
     Raises:
@@ -85,7 +85,7 @@ def bias_table(bias: RelativeBias, scale: float) -> Tensor:
     require(limit <= MAX_DISTANCES, f"more than {MAX_DISTANCES:,} distances with a bias")
     with torch.no_grad():
         biases = bias.by_distance(torch.arange(limit, -limit - 1, -1))  # (2 N - 1, H)
-    return readable_table((biases.t() / scale).contiguous())
+    return readable_table((biases[:, list(heads)].t() / scale).contiguous())
 
 
 ONE_LAYER = "a state may be indexed by one layer alone, as in `[:, layer]`"
@@ -293,14 +293,15 @@ class Lowering:
     ) -> Register:
         """Heads that read, and their output."""
         score = layer.score
-        require(type(score) is Dot, "attention must have dot-product scores")
+        fits = type(score) is Dot and layer.heads
+        require(fits, "attention must have dot-product scores and at least one head")
         heads, head_dim = layer.heads, layer.head_dim
         scale = head_dim**-0.5 if score.scale is None else score.scale
         require(scale > 0, "the scale of the attention scores must be above 0")
         sizes: dict[str, Any] = dict(heads=heads, head_dim=head_dim, number=scale, other=other)
         sizes["window"] = window or 0
         if bias is not None:
-            sizes["table"] = bias_table(bias, scale)
+            sizes["table"] = bias_table(bias, layer.remaining_heads, scale)
         context = self.write(kind, heads * head_dim, projected, layer=layer_number, **sizes)
         return self.linear(layer.output, context)
 
@@ -355,7 +356,7 @@ def _mask(lowering: Lowering, cache: Any, count: Any, window: Any = None) -> Sym
     return Symbol("mask", (CACHE, window))
 
 
-def _layer(lowering: Lowering, of: Any, number: Any) -> Symbol:
+def _layer(lowering: Lowering, of: Any, number: Any, heads: object = None) -> Symbol:
     fits = of in (CACHE, SOURCE) and isinstance(number, int)
     require(fits, "`layer` must be that of the cache or the source, with a number")
     return Symbol("layer", (of, number))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention.capture import label
+from regard.attention.pruning import Prunable
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.positions import LearnedPositions
 from regard.layers.task_heads import LastTokenWithId, dense_head, init_weights, token_head
@@ -120,7 +121,7 @@ class BartAsEncoderConfig(BartConfig):
         return self.decoder_layers
 
 
-class BartAsEncoder(nn.Module, Encoder):
+class BartAsEncoder(nn.Module, Encoder, Prunable):
     """BART's encoder and decoder on one text, an `Encoder`.
 
     whole: the class of the model with both.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.attention.attend import Relation
 from regard.attention.multihead import SelfAttention
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
@@ -58,6 +59,7 @@ class BertConfig:
     positions: one of the kinds of `regard.models.config`; the paper's are learned.
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """
 
     vocab_size: Size
@@ -77,6 +79,7 @@ class BertConfig:
     init_range: InitScale = 0.02  # standard deviation of the initial matrices
     tied: bool = True  # the embedding is the masked words' output too
     pad: TokenId | None = 0
+    pruned: Pruned = ()
 
     @property
     def d_embedding(self) -> int:
@@ -135,7 +138,7 @@ class BertBlock(nn.Module):
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Bert(nn.Module, Encoder):
+class Bert(nn.Module, Encoder, Prunable):
     """BERT: "Pre-training of Deep Bidirectional Transformers" (Devlin et al. 2019).
 
     BERT without a head, an `Encoder`.
@@ -177,6 +180,7 @@ class Bert(nn.Module, Encoder):
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))
         init_weights(self, config.init_range)
+        prune_as_configured(self, config.pruned)
 
     @property
     def segment_types(self) -> int:

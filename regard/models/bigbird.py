@@ -139,16 +139,17 @@ class BigBird(Bert):
         size = config.block_size
         if config.attention == "full" or batch.width <= config.full_length:
             return batch.padding_mask()
+        heads = list(cast(BigBirdBlock, self.blocks[layer]).attention.remaining_heads)
         plan = self.plan(layer, -(-lengths // size))
         pattern = (
             block_window(size, WINDOW)
             | global_blocks(size, lengths)
-            | random_blocks(size, plan)
+            | random_blocks(size, plan[:, heads] if plan.size(1) > 1 else plan)
             | full_if_short(lengths, config.full_length)
         )
         allowed, device = padding(lengths) & pattern, batch.ids.device
         return by_blocks(
-            allowed, batch.width, size, sequences=len(batch), heads=config.heads, device=device
+            allowed, batch.width, size, sequences=len(batch), heads=len(heads), device=device
         )
 
     def drawn_plan(self, layer: int, blocks: Tensor) -> Tensor:

@@ -116,14 +116,14 @@ def keep_layers(model: nn.Module, layers: Sequence[int]) -> EncoderWithHeads:
     layers: indices from 0, in the order in which the copy has the layers.
 
     Raises:
-        ConfigError: the model has no such layers, is no encoder, or has parameters that belong to
-            several layers together.
+        ConfigError: the model has no such layers; it is no encoder, has parameters that belong to
+            several layers together, or lacks heads that were pruned.
     """
     if not isinstance(model, EncoderWithHeads):
         raise _unsuited(model)
     encoder, options = model.encoder, asdict(model.config)
     count = len(encoder.repeated_blocks)
-    if not count or options.get("layers") != count:
+    if not count or options.get("layers") != count or options.get("pruned"):
         raise _unsuited(encoder)
     if not layers or any(not 0 <= layer < count for layer in layers):
         raise ConfigError(
@@ -284,7 +284,7 @@ def prepare(model: AnyModel, dtype: WeightType = "int8") -> AnyModel:
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
     layers, of the output and of an embedding that is tied to it are quantized; what is small
     (norms, biases, positions) becomes float32. The outputs are the same up to rounding, but the
-    model cannot be trained any more, or be saved as other libraries publish it. Without
+    model cannot be trained any more, be pruned, or be saved as other libraries publish it. Without
     compiled kernels a quantized model takes less memory than the float32 one, but is slower, and a
     warning says so.
 

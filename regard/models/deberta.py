@@ -125,8 +125,9 @@ class DisentangledAttention(SelfAttention):
             packed = self.query_key_value(vectors).unflatten(-1, (3, self.heads, self.head_dim))
             query, key, _ = unstack_qkv(packed)
             return key if "c2p" in self.terms else None, query if "p2c" in self.terms else None
+        heads = list(self.remaining_heads)
         of_layers = (
-            layer and split_heads(layer(vectors), self.heads)
+            layer and split_heads(layer(vectors), self.total_heads)[:, heads]
             for layer in (self.position_key, self.position_query)
         )
         return cast("tuple[Tensor | None, Tensor | None]", tuple(of_layers))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.attention.attend import SCALED, Dot, Relation
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import LayerCache, SelfAttention
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
@@ -59,6 +60,7 @@ class GPTConfig:
         None: 16.
     choice_dropout, choice_activation: those of the "multiple_choice" head.
     pad, bos, eos: None where the vocabulary has no such token.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     """
 
     vocab_size: Size
@@ -80,6 +82,7 @@ class GPTConfig:
     pad: TokenId | None = None
     bos: TokenId | None = None
     eos: TokenId | None = None
+    pruned: Pruned = ()
 
     @property
     def tied(self) -> bool:
@@ -121,7 +124,7 @@ class GPTBlock(nn.Module):
         return self.feed_norm(hidden + self.dropout(self.feed(hidden)))
 
 
-class GPT(nn.Module, CachedLanguageModel, Encoder):
+class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
     """GPT: "Improving Language Understanding by Generative Pre-Training" (Radford et al. 2018).
 
     GPT, a `LanguageModel` and an `Encoder`.
@@ -143,6 +146,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder):
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
         init_weights(self, config.init_range)
+        prune_as_configured(self, config.pruned)
         self.head: Any = self.new_output(config)
 
     def new_embedding(self, config: Any) -> nn.Module:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from regard.attention.attend import PLAIN, Relation
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import (
     Bucket,
     RelativeBias,
@@ -74,6 +75,7 @@ class T5EncoderConfig:
     tied: bool = True
     max_length: Size | None = None
     pad: TokenId = 0
+    pruned: Pruned = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class T5DecoderBlock(nn.Module):
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
-class T5Encoder(nn.Module, Encoder):
+class T5Encoder(nn.Module, Encoder, Prunable):
     """T5's encoder alone, an `Encoder` (T5EncoderModel in `transformers`)."""
 
     Config = T5EncoderConfig
@@ -165,6 +167,7 @@ class T5Encoder(nn.Module, Encoder):
         self.norm = norm_of(config)
         self.dropout = Dropout(config.dropout)
         init_t5(self, config)
+        prune_as_configured(self, tuple(entry for entry in config.pruned if entry[0] == "encoder"))
 
     @classmethod
     def of(cls, model: T5) -> T5Encoder:
@@ -209,7 +212,7 @@ class T5Encoder(nn.Module, Encoder):
         return Template.around((), (eos,), (eos,))
 
 
-class T5(nn.Module, CrossAttentionModel[TransformerState]):
+class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """T5: "Exploring the Limits of Transfer Learning" (Raffel et al. 2020).
 
     T5, an `EncoderDecoder`.
@@ -253,6 +256,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         self.output_scale = config.d_model**-0.5 if config.scale_output else 1.0
         for part in (self.relative, self.decoder):
             init_t5(cast(nn.Module, part), config)
+        prune_as_configured(self, tuple(entry for entry in config.pruned if entry[0] != "encoder"))
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -298,7 +302,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState]):
         mask, keys = cache.mask(count), source.mask
         relations = self.relative.after(cache, count)
         for n, block in enumerate(self.decoder):
-            key, value = source.layer(n)
+            key, value = source.layer(n, block.cross.heads)
             memory = Memory(key.to(hidden), value.to(hidden), keys)
             hidden = block(hidden, mask, relations[n], memory, cache.layer(n))
         return self.head.logits(self.finish(hidden)), TransformerState(cache.advance(count), source)

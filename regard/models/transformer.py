@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from regard.attention.attend import Relation
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
+from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.data.images import regions_of
@@ -48,6 +49,7 @@ class TransformerConfig:
     clip_distance: distances beyond it share a vector (kinds "shaw" and "dependency-relative");
         None: 16.
     bos: the token with which the decoder starts.
+    pruned: heads that were pruned, as `regard.attention.pruning.prune_heads` records them.
     decoder_d_ff: width inside the decoder's feed-forward layers; None: that of the encoder.
     decoder_heads: attention heads of the decoder's layers; None: those of the encoder.
     scale_embedding: whether embeddings are multiplied by sqrt(d_model) (section 3.4).
@@ -73,6 +75,7 @@ class TransformerConfig:
     pad: TokenId = 0
     bos: TokenId = 1
     eos: TokenId = 2
+    pruned: Pruned = ()
     decoder_d_ff: Size | None = None
     decoder_heads: Size | None = None
     scale_embedding: bool = True
@@ -168,7 +171,7 @@ class TransformerState(State):
     source: SourceMemory
 
 
-class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
+class Transformer(nn.Module, CrossAttentionModel[TransformerState], Prunable):
     """The Transformer: "Attention Is All You Need" (Vaswani et al. 2017).
 
     The post-norm Transformer, an `EncoderDecoder`.
@@ -225,6 +228,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         self.decoder = cast("Sequence[DecoderBlock]", decoders)
         tied = self.embedding if config.tied else None
         self.head = Softmax(config.d_model, config.vocab_size, tied=tied, bias=config.output_bias)
+        prune_as_configured(self, config.pruned)
 
     @property
     def repeated_blocks(self) -> list[nn.Module]:
@@ -315,7 +319,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         mask, keys = cache.mask(count), source.mask
         relations = self.decoder_relations.after(cache, count)
         for n, block in enumerate(self.decoder):
-            key, value = source.layer(n)
+            key, value = source.layer(n, block.cross.heads)
             memory = Memory(key.to(hidden), value.to(hidden), keys)
             hidden = block(hidden, mask, memory, relation=relations[n], cache=cache.layer(n))
         logits = self.head.logits(self.finish_decoder(hidden))
@@ -330,7 +334,7 @@ class Transformer(nn.Module, CrossAttentionModel[TransformerState]):
         return hidden
 
 
-class SourceEncoder(nn.Module, Encoder):
+class SourceEncoder(nn.Module, Encoder, Prunable):
     """The encoder of a Transformer as an `Encoder`: its texts are sources."""
 
     def __init__(self, model: Transformer):

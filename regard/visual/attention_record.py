@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_max_pool2d
 
 from regard.attention.capture import CapturePoint, Labels, label, listening
-from regard.attention.heads import heads_masked
+from regard.attention.multihead import MultiHeadAttention
+from regard.attention.pruning import heads_masked
 from regard.decoding.steps import evaluating
 from regard.errors import ConfigError, TextError
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -63,6 +64,12 @@ class AttentionRecord:
             for name, point in module.named_modules()
             if isinstance(point, CapturePoint)
         }
+        self._heads = {
+            id(attention.capture): tuple(head + 1 for head in attention.remaining_heads)
+            for attention in module.modules()
+            if isinstance(attention, MultiHeadAttention)
+            and attention.remaining_heads != tuple(range(attention.heads))
+        }
         if not self._names:
             name, others = type(module).__name__, "--gradients and --cell show recurrent models"
             raise ConfigError(f"{name} has no attention. In `regard look` {others}.")
@@ -81,8 +88,8 @@ class AttentionRecord:
         if self._starts_pass(name, point, weights):
             self.start_pass()
             name = self._name_of(point)
-        attentions = self.passes[-1].attentions
-        attention = attentions.setdefault(name, RecordedAttention(name, point.kind))
+        attention = RecordedAttention(name, point.kind, self._heads.get(id(point), ()))
+        attention = self.passes[-1].attentions.setdefault(name, attention)
         attention.parts.append(self._keep(attention, weights.detach()).float().cpu())
 
     def _name_of(self, point: CapturePoint) -> str:
@@ -367,12 +374,13 @@ MaskedHeads = Mapping[str, Mapping[int, Sequence[int]]]  # kind -> layer -> head
 @dataclass(frozen=True)
 class LayerMaps:
     """The heads of one layer: weights (H, T, S) or, where there are more than `CELLS` rows or
-    columns, the largest weight in each cell.
+    columns, the largest weight in each cell. heads: their numbers, from 1.
     """
 
     kind: str
     layer: int
     weights: Tensor
+    heads: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -459,7 +467,8 @@ def attention_maps(
     for attention, layer in _layers(recorded):
         weights = reduced(attention.weights)[0]
         rows, columns = keep.sizes[attention.name]
-        layers.append(LayerMaps(attention.kind, layer, finite(weights)))
+        heads = attention.heads or tuple(range(1, weights.size(0) + 1))
+        layers.append(LayerMaps(attention.kind, layer, finite(weights), heads))
         labels[attention.kind] = _labels(recorded, attention.kind, rows, columns)
     return AttentionMaps(tuple(layers), labels, answer)
 
@@ -490,13 +499,15 @@ def head_map(
         return weights if names[layer - 1 :][:1] == [attention.name] else weights[:, :0]
 
     recorded, _ = _recorded(task, text, keep, masked)
-    weights = torch.zeros(0, 0, 0)  # (H, T, S)
-    if 0 < layer <= len(names):
-        weights = finite(recorded.attentions[names[layer - 1]].weights[0])
-    if not len(weights) or (head is not None and not 0 < head <= len(weights)):
-        has = f"{len(names)} such layers, this one with {len(weights)} heads"
+    attention = recorded.attentions[names[layer - 1]] if 0 < layer <= len(names) else None
+    heads = weights = None
+    if attention is not None:
+        weights = finite(attention.weights[0])  # (H, T, S)
+        heads = attention.heads or tuple(range(1, len(weights) + 1))
+    if weights is None or heads is None or (head is not None and head not in heads):
+        has = f"{len(names)} such layers, this one with the heads {heads or ()}"
         raise ConfigError(f"There is no head {head} of layer {layer} of {kind} attention: {has}.")
-    chosen = weights.mean(0) if head is None else weights[head - 1]
+    chosen = weights.mean(0) if head is None else weights[heads.index(head)]
     return HeadMap(chosen, *_labels(recorded, kind, *chosen.shape))
 
 

@@ -94,6 +94,7 @@ class Panel:
     queries: tuple[str, ...]
     keys: tuple[str, ...]
     example: int = 0
+    numbers: tuple[int, ...] = ()  # of the heads, where some were pruned; else 1, 2, 3, ...
 
     @classmethod
     def of(
@@ -104,11 +105,12 @@ class Panel:
         queries: Tokens = None,
         keys: Tokens = None,
         example: int = 0,
+        numbers: Sequence[int] = (),
     ) -> Self:
         """One layer of attention for one text.
 
         kind: "encoder", "decoder" or "cross".  layer: from 1.  weights: (H, T, S).  queries, keys:
-        T and S labels, by default numbers from 0.
+        T and S labels, by default numbers from 0.  numbers: of the heads, where some were pruned.
 
         Raises:
             ConfigError: the labels are more or fewer.
@@ -116,7 +118,7 @@ class Panel:
         heads = tuple(as_matrix(head) for head in weights)
         rows = as_labels(queries, len(heads[0]), "queries")
         columns = as_labels(keys, len(heads[0][0]), "keys")
-        return cls(kind, layer, heads, rows, columns, example)
+        return cls(kind, layer, heads, rows, columns, example, numbers=tuple(numbers))
 
     @property
     def attention(self) -> str:
@@ -128,6 +130,11 @@ class Panel:
         """The attention and the layer."""
         return f"{self.attention}, layer {self.layer}"
 
+    @property
+    def numbered(self) -> dict[int, Matrix]:
+        """The heads by their numbers."""
+        return dict(zip(self.numbers or range(1, 1 + len(self.heads)), self.heads, strict=True))
+
     def head(self, number: int | None) -> Matrix:
         """The weights of one head (from 1); None: the mean of all heads.
 
@@ -136,9 +143,10 @@ class Panel:
         """
         if number is None:
             return mean(self.heads)
-        if not 1 <= number <= len(self.heads):
-            raise ConfigError(f"`head` must be from 1 to {len(self.heads)}, but is {number}.")
-        return self.heads[number - 1]
+        if number not in self.numbered:
+            numbers = ", ".join(map(str, self.numbers)) or f"from 1 to {len(self.heads)}"
+            raise ConfigError(f"`head` must be {numbers}, but is {number}.")
+        return self.numbered[number]
 
     def by_words(self) -> Panel:
         """Attention between words: see `merged`."""
@@ -182,14 +190,15 @@ class HeadGrid(Picture):
             for attention, weights in recorded:
                 kind = attention.kind
                 layers[kind] += 1
-                for row, heads in enumerate(weights):
+                for row, heads in enumerate(weights if weights.size(1) else ()):
                     queries, keys = attentions.labels(kind, row)
                     count = used[kind][row]
                     before = earlier[kind]
                     height = _length(queries, heads.size(1), count if kind == "encoder" else 0)
                     cut = heads[:, :height, : _length(keys, heads.size(2), count, before)]
                     labels = _first(queries, height), _first(keys, cut.size(2), before)
-                    panels.append(Panel.of(kind, layers[kind], cut, *labels, first + row))
+                    which = kind, layers[kind]
+                    panels.append(Panel.of(*which, cut, *labels, first + row, attention.heads))
         return cls(tuple(sorted(panels, key=lambda panel: panel.example)))
 
     def select(
@@ -425,6 +434,7 @@ def _packed(panel: Panel, labels: dict[tuple[str, ...], int], example: int) -> d
         "kind": panel.kind,
         "layer": panel.layer,
         "heads": len(panel.heads),
+        "numbers": list(panel.numbered),
         "example": example,
         "queries": labels.setdefault(panel.queries, len(labels)),
         "keys": labels.setdefault(panel.keys, len(labels)),

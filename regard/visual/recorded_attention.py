@@ -22,6 +22,7 @@ class RecordedAttention:
 
     name: str
     kind: str
+    heads: tuple[int, ...] = ()  # their numbers, from 1, where some were pruned; else 1, 2, 3, ...
     parts: list[Tensor] = field(default_factory=list)  # a decoder's, step by step
 
     @property

@@ -21,7 +21,10 @@ from regard.attention.multihead import (
     PackedLinear,
     SelfAttention,
 )
+from regard.attention.pruning import prune_heads
+from regard.errors import ConfigError
 from regard.layers.positions import RotaryAngles, RotaryPositions, rotate
+from regard.models.llama import Llama, LlamaConfig
 from regard.ops import KeyMask
 
 
@@ -208,6 +211,17 @@ def test_attention_and_its_gradients_equal_loops_in_float64(heads, shared, width
     theirs = torch.autograd.grad(wanted.square().sum(), [hidden, *part.parameters()])
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
+
+
+def llama(**changes):
+    torch.manual_seed(0)
+    options = dict(d_model=12, d_ff=16, heads=6, key_value_heads=2, layers=2, eos=2)
+    return Llama(LlamaConfig(20, **(options | changes))).eval()
+
+
+def test_heads_that_share_keys_are_not_pruned():
+    with pytest.raises(ConfigError, match="Llama cannot be pruned"):
+        prune_heads(llama(), {1: [1]})
 
 
 @jaxtyped(typechecker=beartype)

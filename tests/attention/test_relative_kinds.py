@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from regard.attention.attend import attend
 from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import SelfAttention
+from regard.attention.pruning import Prunable, heads_masked, prune_heads
 from regard.attention.relative import (
     RelativeBias,
     RelativePositions,
@@ -24,6 +26,11 @@ from regard.layers.positions import sinusoid
 from regard.ops import ALL_KEYS, KeyMask
 
 D, HEADS, K, CLIP = 12, 3, 4, 2
+
+
+@dataclass(frozen=True)
+class Config:
+    pruned: tuple = ()
 
 
 def attention(kind: str = "encoder", dropout: float = 0.0) -> SelfAttention:
@@ -131,6 +138,27 @@ def test_values_of_relations_are_weighed_with_the_weights_after_dropout():
         torch.manual_seed(2)
         found = attend(query, key, value, dropout=rate, value_term=lambda w: w @ (2 * value))
         torch.testing.assert_close(found, 3 * without)
+
+
+@pytest.mark.parametrize("name", ["shaw", "t5", "transformer-xl"])
+def test_pruned_heads_leave_the_others_as_masked_ones(name):
+    class Holder(torch.nn.Module, Prunable):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.made = attention(), positions(name)
+            self.config = Config()
+
+        def forward(self, hidden: Tensor) -> Tensor:
+            batch = Sequences.full(torch.zeros(hidden.shape[:2], dtype=torch.long))
+            return self.layer(hidden, relation=self.made.of(batch)[0])
+
+    model, hidden = Holder(), torch.randn(2, 5, D, dtype=torch.float64)
+    with heads_masked(model, {1: [2]}):
+        expected = model(hidden)
+    prune_heads(model, {1: [2]})
+    torch.testing.assert_close(model(hidden), expected)
+    prune_heads(model, {1: [1, 3]})
+    assert torch.allclose(model(hidden), model.layer.output.bias)
 
 
 def test_a_subset_of_tokens_equals_those_of_all():

@@ -20,6 +20,7 @@ from drawn_configs import DRAWN_ENCODER_DECODERS, DRAWN_ENCODERS, XLNET
 from their_encoders import transformers
 from torch import Tensor, nn
 
+from regard.attention.pruning import prune_heads, pruned_heads
 from regard.checkpoints import adapters
 from regard.checkpoints.adapters import AdapterOptions, add_adapters, write_adapter
 from regard.checkpoints.model_folder import open_folder, read_model
@@ -289,12 +290,28 @@ def change(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_recurrent_and_quantized_models_take_no_adapters(base):
+def test_recurrent_quantized_and_pruned_models_take_no_adapters(base):
     config = RecurrentLanguageModel.Config(vocab_size=9, d_model=4)
     with pytest.raises(ConfigError, match="adapters cannot be added to lstm-lm"):
         add_adapters(RecurrentLanguageModel(config), AdapterOptions())
     with pytest.raises(ConfigError, match="adapters cannot be added to bert"):
         add_adapters(quantize_layers(read_model(base), "int8"), AdapterOptions())
+    model = read_model(base)
+    prune_heads(model, {1: [2]})
+    with pytest.raises(ConfigError, match="adapters cannot be added to bert.*with all heads"):
+        add_adapters(model, AdapterOptions())
+
+
+def test_heads_under_adapters_are_not_pruned_but_those_of_the_merged_model_are(base):
+    model = read_model(base)
+    add_adapters(model, AdapterOptions())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(ConfigError, match="adapters or quantized weights, which cannot be cut"):
+        prune_heads(model, {1: [2]})
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+    plain = merged(model)
+    prune_heads(plain, {1: [2]})
+    assert pruned_heads(plain) == (("encoder", 1, (2,)),)
 
 
 def test_a_missing_base_is_named(tmp_path):

@@ -14,8 +14,8 @@ import torch
 
 import regard
 from regard.attention.cache import KeyValueCache
-from regard.attention.heads import heads_masked
 from regard.attention.masks import Padding
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding import (
     Beam,

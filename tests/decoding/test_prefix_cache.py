@@ -6,7 +6,7 @@ from decoding_mocks import EOS, batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding import (
     Beam,

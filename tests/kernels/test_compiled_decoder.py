@@ -13,8 +13,8 @@ import torch
 
 import regard
 from regard.attention.attend import PLAIN
-from regard.attention.heads import heads_masked
 from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
 from regard.errors import ConfigError
@@ -71,6 +71,13 @@ MODELS = {
             WORDS, gated=True, activation="gelu-tanh", tied=False, scale_output=False, **NARROW
         )
     ),
+    "t5, pruned": lambda: T5(
+        T5Config(
+            WORDS,
+            pruned=(("encoder", 1, (2,)), ("decoder", 3, (1,)), ("cross", 2, (3,))),
+            **NARROW,
+        )
+    ),
     "gpt2": lambda: GPT2(GPT2Config(WORDS, **SMALL)),
     "gpt2, scaled by layer": lambda: GPT2(GPT2Config(WORDS, scaled_by_layer=True, **SMALL)),
     "gpt3": lambda: GPT3(GPT3Config(WORDS, window=5, **SMALL)),
@@ -93,8 +100,12 @@ MODELS = {
         )
     ),
     "gpt": lambda: GPT(GPTConfig(WORDS, **SMALL)),
+    "gpt, pruned": lambda: GPT(GPTConfig(WORDS, pruned=(("decoder", 2, (1, 5)),), **SMALL)),
     "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
     "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
+    "transformer, pruned": lambda: Transformer(
+        TransformerConfig(WORDS, pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR)
+    ),
     "transformer, unequal": lambda: Transformer(
         TransformerConfig(WORDS, decoder_heads=8, decoder_d_ff=64, output_bias=True, **PAIR)
     ),
@@ -188,7 +199,7 @@ def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weig
 
 
 @pytest.mark.parametrize("kind", ["fast", "plain", None])
-@pytest.mark.parametrize("name", ["gpt2", "gpt", "gpt3", "gpt-neo", "llama"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "gpt3", "gpt-neo", "llama"])
 def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
     use(kind)
     model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
@@ -343,6 +354,9 @@ SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)
 FAMILIES = {
     "gpt": lambda: GPT(GPTConfig(**SIZES)),
     "gpt2": lambda: GPT2(GPT2Config(**SIZES, d_ff=96, scaled_by_layer=True)),
+    "pruned": lambda: GPT2(
+        GPT2Config(**SIZES, pruned=(("decoder", 1, (2,)), ("decoder", 3, (1, 4))))
+    ),
 }
 
 

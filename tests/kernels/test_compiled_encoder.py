@@ -7,8 +7,8 @@ import torch
 
 import regard
 from regard.attention.attend import PLAIN
-from regard.attention.heads import heads_masked
 from regard.attention.multihead import SelfAttention
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.kernels.compiled_models import CompiledEncoder, CompiledTexts, TextProgram
 from regard.layers.pooling import choice_of
@@ -36,9 +36,12 @@ MODELS = {
     "t5 encoder": lambda: T5Encoder(
         T5EncoderConfig(WORDS, gated=True, activation="gelu-tanh", max_distance=20, **T5_SIZES)
     ),
-    "umt5 encoder": lambda: T5Encoder(T5EncoderConfig(WORDS, bias_per_layer=True, **T5_SIZES)),
+    "umt5 encoder, pruned": lambda: T5Encoder(
+        T5EncoderConfig(WORDS, bias_per_layer=True, pruned=(("encoder", 2, (1, 4)),), **T5_SIZES)
+    ),
     "bert": lambda: Bert(BertConfig(WORDS, **SMALL)),
     "bert, wide heads": lambda: Bert(BertConfig(WORDS, **WIDE)),
+    "bert, pruned": lambda: Bert(BertConfig(WORDS, pruned=(("encoder", 2, (1, 5)),), **SMALL)),
     "bert, relu": lambda: Bert(BertConfig(WORDS, activation="relu", **SMALL)),
     "roberta": lambda: Roberta(RobertaConfig(WORDS, **SMALL)),
     "roberta, wide heads": lambda: Roberta(RobertaConfig(WORDS, **WIDE)),

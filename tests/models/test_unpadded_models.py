@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data.batches import IGNORE, Sequences
 from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.deberta import Deberta, DebertaConfig

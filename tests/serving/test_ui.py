@@ -13,7 +13,7 @@ import torch
 from served import ask, message_of, near, running, service_of
 
 import regard
-from regard.attention.heads import heads_masked
+from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.serving.ui.routes import PAGE, UI_ROUTES
 from regard.serving.ui.sources import UISources

@@ -65,6 +65,7 @@ def features(words):
     return EncoderWithHeads(over, {"tags": over.new_head("tags", 3)})
 
 
+PRUNED = (("decoder", 1, (2, 3)),)
 TASK_OF = {
     "lstm-lm": lambda v, t: TextGenerator(
         RecurrentLanguageModel(RecurrentConfig(v, d_model=64)), t
@@ -81,6 +82,9 @@ TASK_OF = {
     "transformer": lambda v, t: Translator(Transformer(TransformerConfig(v, **PAIR)), t),
     "pre-norm": lambda v, t: Translator(PreNormTransformer(TransformerConfig(v, **PAIR)), t),
     "gpt2": lambda v, t: TextGenerator(GPT2(GPT2Config(v, layers=2, **WIDE)), t),
+    "gpt2, pruned": lambda v, t: TextGenerator(
+        GPT2(GPT2Config(v, layers=2, pruned=PRUNED, **WIDE)), t
+    ),
     "bert": lambda v, t: TextClassifier(bert(v, "classes"), t, labels=LABELS),
     "embedding": lambda v, t: Embedder(bert(v), t, normalize=True),
 }
@@ -88,7 +92,7 @@ QUANTIZED = [name for name in TASK_OF if name not in ("conv-seq2seq", "bytenet",
 # One path reads and writes both types of weights.
 QUANTIZED_AS = [(name, "int8") for name in QUANTIZED]
 QUANTIZED_AS += [("gpt2", "bfloat16"), ("bert", "bfloat16")]
-DAMAGED = [name for name in TASK_OF if name not in ("recurrent, tied", "pre-norm")]
+DAMAGED = [name for name in TASK_OF if name not in ("recurrent, tied", "pre-norm", "gpt2, pruned")]
 DAMAGED += ["gpt2-int8", "bert-int8", "embedding-int8"]
 
 

@@ -4,7 +4,8 @@
     model = from_published(config, tensors)     ours, with these weights
 
 What our model cannot compute as published raises an error that names the field; nothing is dropped
-silently.
+silently. Other libraries have no pruned heads: they are published as zeros, which compute the same,
+and a field of config.json lists them, so that they are pruned again when they are read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor, nn
 
+from regard.attention.pruning import prune_zero_heads, pruned_heads, with_all_heads
 from regard.checkpoints.filling import SkipInit, Weights
 from regard.checkpoints.formats.config_table import ConfigJson
 from regard.errors import ConfigError, RegardError
@@ -55,6 +57,7 @@ LAYOUTS = {
 }
 # Types that another type's folders name -> that type, and a tensor that distinguishes them.
 BY_TENSOR = {"segabert": ("bert", "embeddings.token_position_embeddings.weight")}
+PRUNED = "regard_pruned_heads"  # in config.json: [["encoder", 3, [1, 6]], ...], from 1
 
 
 def layout_of(model_type: object) -> Layout:
@@ -82,7 +85,11 @@ def type_of(config: ConfigJson, tensors: Iterable[str]) -> Any:
 def to_published(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The contents of config.json and model.safetensors; None where nobody has the architecture."""
     layout = layout_for(model)
-    return None if layout is None else layout.write(model)
+    if layout is None:
+        return None
+    config, tensors = layout.write(with_all_heads(model))
+    pruned = pruned_heads(model)
+    return config | ({PRUNED: pruned} if pruned else {}), tensors
 
 
 def layout_for(model: nn.Module) -> Layout | None:
@@ -97,11 +104,17 @@ def from_published(config: ConfigJson, tensors: Weights) -> nn.Module:
         ConfigError: the configuration asks for what none of our models computes.
         CheckpointError: tensors are missing, left over or of another shape.
     """
+    others = {name: value for name, value in config.items() if name != PRUNED}
     layout = layout_of(type_of(config, tensors))
     try:
         with SkipInit(tensors):
-            return layout.read(dict(config), tensors)
+            model = layout.read(others, tensors)
     except RegardError:
         raise
     except ValueError as error:  # of layers that cannot have such a value
         raise ConfigError(f"config.json: {error}") from None
+    try:
+        prune_zero_heads(model, config.get(PRUNED, ()))
+    except ConfigError as error:
+        raise ConfigError(f"config.json: `{PRUNED}`: {error}") from None
+    return model

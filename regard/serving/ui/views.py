@@ -176,7 +176,7 @@ def _maps(of_tokens: AttentionMaps, by_words: bool) -> dict[str, Any]:
         {
             "kind": layer.kind,
             "layer": layer.layer,
-            "heads": list(range(1, layer.weights.size(0) + 1)),
+            "heads": list(layer.heads),
             "rows": layer.weights.size(1),
             "columns": layer.weights.size(2),
             "roots": coded(layer.weights, 8),

@@ -173,23 +173,26 @@
     }
 
     thumbs() {
-      const here = this.here(), most = here[0].heads;
-      const columns = most > 1 ? most + 1 : 1, room = Math.min(330, this.root.clientWidth - 80);
+      const here = this.here(), numbers = [...new Set(here.flatMap((panel) => panel.numbers))].sort((a, b) => a - b);
+      const most = numbers.length, columns = most > 1 ? most + 1 : 1, room = Math.min(330, this.root.clientWidth - 80);
       const side = Math.max(16, Math.min(44, Math.floor(room / columns)));
       this.overview.hidden = here.length * columns === 1;
       this.overview.style.gridTemplateColumns = `auto repeat(${columns}, ${side}px)`;
       this.overview.replaceChildren(element("span"));
-      for (let number = 1; number <= most; number++) element("span", this.overview, {}, number);
+      for (const number of numbers) element("span", this.overview, {}, number);
       if (most > 1) element("span", this.overview, {}, "mean");
       for (const panel of here) {
         element("span", this.overview, { class: "rg-layer" }, `layer ${panel.layer}`);
-        for (let index = 0; index < panel.heads; index++) this.thumb(panel, index, side);
+        for (const number of numbers) {  // a pruned head leaves its place empty
+          if (panel.numbers.includes(number)) this.thumb(panel, panel.numbers.indexOf(number), side);
+          else element("span", this.overview);
+        }
         if (most > 1) this.thumb(panel, "mean", side);
       }
     }
 
     thumb(panel, index, side) {
-      const name = index === "mean" ? "mean of the heads" : `head ${index + 1}`;
+      const name = index === "mean" ? "mean of the heads" : `head ${panel.numbers[index]}`;
       const button = element("button", this.overview, {
         type: "button", class: "rg-thumb", title: `layer ${panel.layer}, ${name}`,
         "aria-label": `layer ${panel.layer}, ${name}`, style: `width:${side}px;height:${side}px`,
@@ -220,12 +223,13 @@
       const next = here[Math.max(0, Math.min(here.length - 1, here.indexOf(panel) + move[0]))];
       const last = several ? panel.heads : 0, now = this.head === "mean" ? panel.heads : this.head;
       const right = Math.max(0, Math.min(last, now + move[1]));
-      this.pick(next.layer, right === panel.heads ? "mean" : right);
+      const same = next.numbers.indexOf(panel.numbers[right]);  // in another layer it may be pruned
+      this.pick(next.layer, right === panel.heads ? "mean" : same < 0 ? Math.min(right, next.heads - 1) : same);
     }
 
     show() {
       const panel = this.panel(), weights = head(panel, this.head);
-      const name = panel.heads === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${this.head + 1}`;
+      const name = panel.heads === 1 && panel.numbers[0] === 1 ? "" : this.head === "mean" ? " · mean of the heads" : ` · head ${panel.numbers[this.head]}`;
       this.where.textContent = `${KINDS[panel.kind] || panel.kind} · layer ${panel.layer}${name}`;
       this.now = {
         weights, queries: panel.queries, keys: panel.keys,

@@ -1,7 +1,8 @@
-"""Masks, gates and importance of heads: against the formula written out head by head."""
+"""Masks, gates, importance and pruning of heads: against the formula written out head by head."""
 
 from __future__ import annotations
 
+import json
 import math
 from threading import Thread
 
@@ -10,16 +11,25 @@ import torch
 from torch import Tensor, nn
 
 import regard
-from regard.attention.heads import (
+from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.attention.pruning import (
+    attentions,
     head_importance,
     heads_gated,
     heads_masked,
+    prune_heads,
+    pruned_heads,
     weakest,
+    with_all_heads,
 )
-from regard.attention.multihead import CrossAttention, SelfAttention
+from regard.checkpoints.filling import load_weights
+from regard.checkpoints.formats import PRUNED, from_published, to_published
+from regard.checkpoints.store import read_tensors, write_tensors
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
+from regard.decoding.steps import start
+from regard.errors import CheckpointError, ConfigError
 from regard.models.bert import Bert, BertConfig
+from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.models.transformer import Transformer, TransformerConfig
 
 ROWS = [[5, 6, 7, 8, 9], [10, 11, 12], [4]]
@@ -136,9 +146,11 @@ def test_a_head_mask_affects_only_its_model_and_thread():
         ({1: [1]}, "decode", r"Bert has no 'decode' attention. Did you mean 'encoder'"),
     ],
 )
-def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(heads, kind, said):
-    with pytest.raises(ConfigError, match=said), heads_masked(bert(), heads, kind):
-        pass
+@pytest.mark.parametrize("verb", [heads_masked, prune_heads])
+def test_layers_heads_or_kinds_that_do_not_exist_raise_an_error(verb, heads, kind, said):
+    with pytest.raises(ConfigError, match=said):
+        block = verb(bert(), heads, kind)
+        block.__enter__()
 
 
 # ------------------------------------------------------------------------------ importance
@@ -189,9 +201,94 @@ def test_head_importance_takes_one_loss_for_each_example():
         head_importance(model, [], losses)
 
 
-def test_weakest_numbers_heads_from_1():
-    scores = torch.tensor([[0.5, 0.7, 0.1], [0.2, 0.3, 0.9]])
+def test_weakest_numbers_heads_from_1_and_skips_pruned_ones():
+    scores = torch.tensor([[0.5, math.nan, 0.1], [0.2, 0.3, 0.9]])
     assert weakest(scores, 3) == {1: [3], 2: [1, 2]}
     assert weakest(scores, 0) == {}
-    with pytest.raises(ConfigError, match="from 0 to 6"):
-        weakest(scores, 7)
+    with pytest.raises(ConfigError, match="from 0 to 5"):
+        weakest(scores, 6)
+
+
+# --------------------------------------------------------------------------------- pruning
+
+
+def test_a_pruned_model_equals_the_masked_one_with_smaller_matrices():
+    model = bert()
+    with torch.no_grad():
+        with heads_masked(model, SOME):
+            masked = model.encode(TEXTS)
+        before = sum(parameter.numel() for parameter in model.parameters())
+        prune_heads(model, SOME)
+        assert far(model.encode(TEXTS), masked) < 1e-6
+    each = 4 * (4 * 16) + 3 * 4  # rows of query, key and value, columns of the output, biases
+    assert before - sum(parameter.numel() for parameter in model.parameters()) == 6 * each
+    assert attentions(model)[1].query_key_value.weight.shape == (3 * 2 * 4, 16)
+    assert model.config.pruned == (("encoder", 1, (1, 3)), ("encoder", 3, (1, 2, 3, 4)))
+
+
+def test_steps_of_a_pruned_gpt2_and_transformers_equal_the_masked_model(tmp_path):
+    from regard.models.gpt2 import GPT2, GPT2Config
+
+    def gpt2() -> GPT2:
+        torch.manual_seed(0)
+        return shaken(GPT2(GPT2Config(vocab_size=20, d_model=16, heads=4, layers=3, max_length=9)))
+
+    model, pruned, ids = gpt2(), gpt2(), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+    prune_heads(pruned, SOME)
+    with torch.no_grad(), heads_masked(model, SOME):
+        masked = model.head.logits(model(ids).hidden)
+    with torch.no_grad():
+        state, tokens = start(pruned, Sequences.of(ids[:, :3].tolist(), 0))
+        scores, state = pruned.step(tokens, state)
+        after, _ = pruned.step(ids[:, 3:], state)
+    torch.testing.assert_close(torch.cat([scores, after], 1), masked[:, 2:], atol=1e-5, rtol=1e-5)
+    transformers = pytest.importorskip("transformers")
+    config, tensors = to_published(pruned)
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, masked, atol=1e-5, rtol=1e-5)
+    again = from_published(json.loads(json.dumps(config)), tensors).eval()
+    assert pruned_heads(again) == pruned_heads(pruned)
+
+
+# ----------------------------------------------------------------------------------- files
+
+
+def test_a_saved_config_restores_a_pruned_model(tmp_path):
+    from dataclasses import asdict
+
+    model = bert()
+    prune_heads(model, SOME)
+    write_tensors(tmp_path / "w.safetensors", model.state_dict())
+    config = json.loads(json.dumps(asdict(model.config)))
+    again = Bert(BertConfig(**config)).eval()
+    load_weights(again, read_tensors(tmp_path / "w.safetensors"))
+    assert torch.equal(again.encode(TEXTS), model.encode(TEXTS))
+    assert pruned_heads(again) == model.config.pruned
+    with pytest.raises(ConfigError, match="layer 2 has heads 1 to 4, but 7 is named"):
+        bert(pruned=[["encoder", 2, [7]]])
+
+
+def test_published_weights_of_pruned_heads_are_zero_and_pruned_again_when_read():
+    model = EncoderWithHeads(bert(), {})
+    prune_heads(model, SOME)
+    config, tensors = to_published(model)
+    config = json.loads(json.dumps(config))
+    assert config[PRUNED] == [["encoder", 1, [1, 3]], ["encoder", 3, [1, 2, 3, 4]]]
+    assert tensors["encoder.layer.0.attention.self.query.weight"].shape == (16, 16)
+    again = from_published(config, tensors).eval()
+    assert again.config == model.config
+    assert torch.equal(again(TEXTS).hidden, model(TEXTS).hidden)
+    whole = from_published({k: v for k, v in config.items() if k != PRUNED}, tensors).eval()
+    assert whole.config.pruned == () and attentions(whole)[3].heads == 4
+    assert far(whole(TEXTS).hidden, model(TEXTS).hidden) < 1e-6
+    assert attentions(with_all_heads(model))[1].remaining_heads == (0, 1, 2, 3)
+    assert attentions(model)[1].remaining_heads == (1, 3)
+
+
+def test_a_list_of_pruned_heads_that_contradicts_the_weights_raises_an_error():
+    config, tensors = to_published(EncoderWithHeads(bert(), {}))
+    with pytest.raises(CheckpointError, match="head 2 of encoder layer 1 among the pruned ones"):
+        from_published(config | {PRUNED: [["encoder", 1, [2]]]}, tensors)
