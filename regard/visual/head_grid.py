@@ -251,7 +251,7 @@ class HeadGrid(Picture):
         first = panels[0]
         check_one({(panel.kind, panel.example) for panel in panels})
         if len(panels) == 1 and head is None:
-            matrices = {f"head {number}": matrix for number, matrix in enumerate(first.heads, 1)}
+            matrices = {f"head {number}": matrix for number, matrix in first.numbered.items()}
             title = first.title
         else:
             matrices = {f"layer {panel.layer}": panel.head(head) for panel in panels}
@@ -310,7 +310,7 @@ class HeadGrid(Picture):
                 panel.title + f", head {n}" * (len(panel.heads) > 1),
             )
             for panel in self.shown
-            for n, matrix in enumerate(panel.heads, 1)
+            for n, matrix in panel.numbered.items()
         ]
 
     def drawing(self) -> Drawing:
