@@ -135,7 +135,7 @@ def test_labels_without_examples_are_kept_with_a_warning_and_unknown_ones_are_er
         train("data.valid=valid.tsv", out="other")
     folder(workdir / "start", "bert", "Model")
     write("train.tsv", [("a", "b", "yes"), ("c", "d", "yes")])
-    with pytest.raises(DataError, match="has 1 label .*Is it the right column"):
+    with pytest.raises(DataError, match="has 1 label, .*Is it the right column"):
         train(out="other")
 
 
