@@ -84,6 +84,14 @@ def shared():
     return find
 
 
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A folder with a tiny random model for each task; no test writes there."""
+    import every_task  # most of the package, which a run of few tests does not need
+
+    return every_task.make(tmp_path_factory.mktemp("tasks"))
+
+
 WAITING = {
     *("item", "tolist", "cpu", "numpy", "__array__", "equal", "allclose", "is_nonzero"),
     *("__bool__", "__int__", "__float__", "__index__", "nonzero", "argwhere", "masked_select"),

@@ -35,11 +35,6 @@ PAIRS = {"question-answering", "next-sentence", "sentence-order"}
 WITHOUT = {"multiple-choice", "embedding", "captioning"}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    return every_task.make(tmp_path_factory.mktemp("tasks"))
-
-
 def table(path: Path, **columns: list[Any]) -> Path:
     """Written by pandas, which judges what is read."""
     frame = pandas.DataFrame(columns)

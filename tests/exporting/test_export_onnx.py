@@ -21,7 +21,10 @@ ONE = {"encoder_layers": 1, "decoder_layers": 1}
 CASES = {
     "bert with heads": (small.bert, {"heads": {"pooler": 1, "tags": 3}, "layers": 1}),
     "gpt2 with its cache": (small.gpt2, {"scaled_by_layer": True, "layers": 2}),
-    "transformer": (small.transformer, ONE),
+    "transformer with two vocabularies": (
+        small.transformer,
+        ONE | {"source_vocab_size": 310, "tied": False},
+    ),
 }
 
 

@@ -7,17 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import every_task  # noqa: E402
 from served import running, service_of  # noqa: E402
 
 from regard.tasks.search_index import SearchIndex  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """A folder with a tiny random model for each task."""
-    return every_task.make(tmp_path_factory.mktemp("models"))
-
 
 SEARCHED = ("a cat", "the warm sun", "who sat on the mat")  # the texts of an index
 SERVED = (
@@ -28,9 +20,9 @@ SERVED = (
 
 
 @pytest.fixture(scope="session")
-def service(folders):
+def service(folders, tmp_path_factory):
     """A running service with many models."""
-    index = folders["embedding"].parent / "index"
+    index = tmp_path_factory.mktemp("search") / "index"
     SearchIndex.build(folders["embedding"], SEARCHED).save(index)
     named = {**{name: folders[name] for name in SERVED}, "index": index}
     with running(service_of(named)) as made:

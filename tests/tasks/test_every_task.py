@@ -55,11 +55,6 @@ FLAGS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> dict[str, Path]:
-    return every_task.make(tmp_path_factory.mktemp("tasks"))
-
-
-@pytest.fixture(scope="module")
 def loaded(folders) -> dict[str, Any]:
     return {name: regard.load(folder) for name, folder in folders.items()}
 

@@ -35,9 +35,9 @@ def files(tmp_path):
 
 
 OPTIONS = dict(
-    task="parsing", batch_size=2, epochs=60, learning_rate=3e-3, schedule=dict(name="constant"),
+    task="parsing", batch_size=2, epochs=30, learning_rate=1e-2, schedule=dict(name="constant"),
     model=dict(name="bert", d_model=32, d_ff=32, heads=2, layers=1, dropout=0.0), progress=False,
-    tokenizer=dict(kind="words", vocab_size=60), validation=dict(eval_steps=120),
+    tokenizer=dict(kind="words", vocab_size=60), validation=dict(eval_steps=90),
 )  # fmt: skip
 
 

@@ -97,6 +97,8 @@ def test_every_task_of_every_model_is_loaded_as_it_was_saved(name, words, tmp_pa
             task.save(tmp_path / "one")
             again = regard.load(tmp_path / "one", device="cpu")
             check_same(task, again)
+            if task is not tasks[first if variant == 0 else 0]:
+                continue
             again.save(tmp_path / "two")
             for file in (tmp_path / "one").glob("*.json"):
                 assert file.read_text() == (tmp_path / "two" / file.name).read_text(), file

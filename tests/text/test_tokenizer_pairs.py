@@ -34,7 +34,7 @@ def test_a_pair_of_tokenizers_is_trained_saved_loaded_and_exported(tmp_path):
     assert again.tokenizer.fingerprint() == pickle.loads(pickle.dumps(source)).fingerprint()
     assert again.tokenizer.decode(target.encode("the cat").ids) == "the cat"
     assert source.with_eos_template().for_targets is target
-    made = regard.export(tmp_path / "saved", "onnx", check=False)
+    made = regard.export(tmp_path / "saved", "ctranslate2", check=False)
     assert (
         Tokenizer.load(made.path.parent if made.path.is_file() else made.path).for_targets.vocab()
         == target.vocab()

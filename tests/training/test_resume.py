@@ -213,10 +213,11 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 # ---- damaged ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def halfway(tmp_path):
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory) -> Path:
     """A run interrupted after 21 steps, with checkpoints 10, 15, 20, 21 and 18, the best."""
-    mark = tmp_path / "mark"
+    folder = tmp_path_factory.mktemp("interrupted")
+    mark = folder / "mark"
 
     class Late(Sleepy):
         def losses(self, batch, carry):
@@ -224,9 +225,14 @@ def halfway(tmp_path):
                 self.rest()
             return super().losses(batch, carry)
 
-    pid = forked(tmp_path / "run", Late(mark, ""))
+    pid = forked(folder / "run", Late(mark, ""))
     assert signalled(pid, mark, signal.SIGTERM) == 143
-    return tmp_path / "run"
+    return folder / "run"
+
+
+@pytest.fixture
+def halfway(interrupted, tmp_path) -> Path:
+    return shutil.copytree(interrupted, tmp_path / "run")
 
 
 def flip(path: Path) -> None:
