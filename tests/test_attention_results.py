@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from captured_weights import heard_by
 from stored_results import check, digest, each_section
 from test_models_results import TARGET, Case, begun, cases, passes, registry
 from torch import Tensor
 
-from regard.attention.capture import CapturePoint, listening
+from regard.attention.capture import CapturePoint
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
 
@@ -27,12 +28,9 @@ def numbers_of(case: Case) -> dict[str, float]:
     for mode in ("train", "eval"):
         listener = Weights(getattr(model, mode)())
         listener.kept = []
-        token = listening.set(listener)
         torch.manual_seed(5)
-        try:
+        with heard_by(listener):
             numbers[mode] = digest([*passes(model), *listener.kept])
-        finally:
-            listening.reset(token)
     if hasattr(model, "step"):
         prompts = Sequences.of([[4, 5, 6, 7], [8], [9, 10]], registry.PAD)
         state, scores = start(model, prompts if model.continues else registry.source())[0], []

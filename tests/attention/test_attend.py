@@ -7,39 +7,24 @@ import math
 
 import pytest
 import torch
+from captured_weights import Recorder, heard_by
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard import ops
 from regard.attention.attend import PLAIN, Dot, attend
-from regard.attention.capture import CapturePoint, listening
+from regard.attention.capture import CapturePoint
 from regard.attention.masks import padding
 from regard.ops import KeyMask
 
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 
-class Recorder:
-    """A listener that keeps the weights of every capture point."""
-
-    def __init__(self) -> None:
-        self.taken: list[Tensor] = []
-
-    def wants(self, point: CapturePoint) -> bool:
-        return True
-
-    def take(self, point: CapturePoint, weights: Tensor) -> None:
-        self.taken.append(weights.detach())
-
-    def label(self, source: object, target: object) -> None: ...
-
-
 @pytest.fixture
 def recorder():
     listener = Recorder()
-    token = listening.set(listener)
-    yield listener
-    listening.reset(token)
+    with heard_by(listener):
+        yield listener
 
 
 def formula(query, key, value, grid=None, bias=None, scale=None) -> Tensor:
@@ -61,11 +46,8 @@ def formula(query, key, value, grid=None, bias=None, scale=None) -> Tensor:
 
 def with_capture(function, *args, **options):
     """The explicit path, on which weights are captured."""
-    token = listening.set(Recorder())
-    try:
+    with heard_by(Recorder()):
         return function(*args, capture=CapturePoint("encoder"), **options)
-    finally:
-        listening.reset(token)
 
 
 def leaves(lead, T, S, K, V, *, dtype, device, grid, bias):
@@ -176,9 +158,9 @@ def test_a_seed_repeats_dropout_with_and_without_capture():
 def test_captured_weights_are_those_before_dropout_and_after_reweight(recorder):
     x = torch.randn(2, 2, 5, 4)
     attend(x, x, x, dropout=0.5, capture=CapturePoint("encoder"))
-    torch.testing.assert_close(recorder.taken[0].sum(-1), torch.ones(2, 2, 5))
+    torch.testing.assert_close(recorder.seen[0][1].sum(-1), torch.ones(2, 2, 5))
     attend(x, x, x, reweight=lambda weights: 2 * weights, capture=CapturePoint("encoder"))
-    torch.testing.assert_close(recorder.taken[1], 2 * recorder.taken[0])
+    torch.testing.assert_close(recorder.seen[1][1], 2 * recorder.seen[0][1])
 
 
 def test_a_mask_with_more_dimensions_than_the_scores_raises_an_error():
@@ -208,4 +190,4 @@ def test_captured_weights_equal_the_formula(recorder):
     grid = torch.ones(5, 5).tril().bool()
     attend(x, x, x, mask=KeyMask(grid), capture=CapturePoint("decoder"))
     scores = (x @ x.transpose(-2, -1) / 2).masked_fill(~grid, -math.inf)
-    torch.testing.assert_close(recorder.taken[0], scores.softmax(-1))
+    torch.testing.assert_close(recorder.seen[0][1], scores.softmax(-1))

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 from beartype import beartype
+from captured_weights import captured
 from jaxtyping import Float, jaxtyped
 from torch import Tensor, nn
 
 from regard.attention.attend import attend
 from regard.attention.cache import KeyValueCache
-from regard.attention.capture import listening
 from regard.attention.masks import causal, padding
 from regard.attention.multihead import (
     CrossAttention,
@@ -26,26 +26,6 @@ from regard.errors import ConfigError
 from regard.layers.positions import RotaryAngles, RotaryPositions, rotate
 from regard.models.llama import Llama, LlamaConfig
 from regard.ops import KeyMask
-
-
-class Recorder:
-    def __init__(self):
-        self.taken = []
-
-    def wants(self, point):
-        return True
-
-    def take(self, point, weights):
-        self.taken.append(weights)
-
-
-def with_capture(function):
-    listener = Recorder()
-    token = listening.set(listener)
-    try:
-        return function(), listener.taken
-    finally:
-        listening.reset(token)
 
 
 def torchs(ours: SelfAttention, d_model: int) -> nn.MultiheadAttention:
@@ -66,7 +46,7 @@ def test_self_attention_equals_that_of_torch():
     allowed = (causal() & padding(lengths)).resolve(5, 5, sequences=2)
     blocked = ~allowed.grid.expand(2, 3, 5, 5).flatten(0, 1)
     judge, weights = theirs(x, x, x, attn_mask=blocked, average_attn_weights=False)
-    out, taken = with_capture(lambda: ours(x, allowed))
+    out, _, taken = captured(lambda: ours(x, allowed))
     torch.testing.assert_close(out, judge)
     torch.testing.assert_close(ours(x, allowed), judge)
     torch.testing.assert_close(taken[0], weights)
@@ -90,10 +70,10 @@ def test_cross_attention_to_a_shared_memory_equals_that_to_copies_of_it():
     hidden, memory = torch.randn(6, 3, 6), torch.randn(2, 4, 6)
     lengths = torch.tensor([4, 2])
     read = ours.read(memory, padding(lengths).resolve(1, 4, sequences=2))
-    shared, seen = with_capture(lambda: ours(hidden, read))
+    shared, _, seen = captured(lambda: ours(hidden, read))
     copies = [t.repeat_interleave(3, 0) for t in (read.key, read.value)]
     mask = padding(lengths.repeat_interleave(3)).resolve(1, 4, sequences=6)
-    copied, seen_copies = with_capture(lambda: ours(hidden, Memory(*copies, mask)))
+    copied, _, seen_copies = captured(lambda: ours(hidden, Memory(*copies, mask)))
     torch.testing.assert_close(shared, copied)
     torch.testing.assert_close(ours(hidden, read), copied)
     assert seen[0].shape == (6, 2, 3, 4)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from captured_weights import captured
 
-from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.conv_seq2seq import ByteNet, ByteNetConfig, ConvSeq2Seq, ConvSeq2SeqConfig
@@ -100,31 +100,16 @@ class Naive:
         return torch.stack([self.linear("decoder.output", x) for x in xs]), looks
 
 
-class Recorder:
-    def __init__(self):
-        self.seen = []
-
-    def wants(self, point: CapturePoint) -> bool:
-        return True
-
-    def take(self, point: CapturePoint, weights) -> None:
-        self.seen.append((point.kind, weights))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_states_and_weights_of_every_layer_are_those_of_the_formulas(shape):
-    model, recorder = tiny(shape), Recorder()
-    token = listening.set(recorder)
-    try:
-        found = model(Sequences.of(SOURCES, 0), Sequences.full(TARGETS)).hidden
-    finally:
-        listening.reset(token)
-    assert [kind for kind, _ in recorder.seen] == ["cross"] * len(model.config.decoder)
+    model, batch = tiny(shape), Sequences.of(SOURCES, 0)
+    found, kinds, layers = captured(lambda: model(batch, Sequences.full(TARGETS)).hidden)
+    assert kinds == ["cross"] * len(model.config.decoder)
     naive = Naive(model.state_dict(), model.config)
     for row, source in enumerate(SOURCES):
         expected, looks = naive.hidden(source, TARGETS[row].tolist())
         torch.testing.assert_close(found[row], expected, atol=1e-10, rtol=1e-10)
-        for (_, weights), wanted in zip(recorder.seen, looks, strict=True):
+        for weights, wanted in zip(layers, looks, strict=True):
             torch.testing.assert_close(weights[row, 0, :, : len(source)], wanted)
             assert not weights[row, 0, :, len(source) :].any()
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from captured_weights import heard_by
 from torch import Tensor, nn
 
-from regard.attention.capture import CapturePoint, listening
+from regard.attention.capture import CapturePoint
 from regard.attention.selection import PredictiveWindow
 from regard.checkpoints.filling import load_weights
 from regard.checkpoints.store import read_tensors, write_tensors
@@ -618,12 +619,9 @@ def test_attention_capture_does_not_change_the_states_of_an_encoder(encoder):
     for mode in (False, True):
         results = []
         for listener in (None, recorder):
-            token = listening.set(listener)
             torch.manual_seed(4)
-            try:
+            with heard_by(listener):
                 results.append(encoder.train(mode).encode(texts)[texts.keep])
-            finally:
-                listening.reset(token)
         torch.testing.assert_close(results[1], results[0], atol=1e-5, rtol=1e-5)
     points = [m for m in encoder.modules() if isinstance(m, CapturePoint) and m.kind != "query"]
     uses = sum(point.uses for point in points)
@@ -747,15 +745,12 @@ def test_attention_capture_does_not_change_states_and_gradients(model, mode):
     model.train(mode == "train")
     target, results, recorder = ids(3, 5), [], Recorder(model)
     for listener in (None, recorder):
-        token = listening.set(listener)
-        try:
-            torch.manual_seed(4)
-            model.zero_grad()
+        torch.manual_seed(4)
+        model.zero_grad()
+        with heard_by(listener):
             out = hidden(model, target)
             model.head.loss(out.flatten(0, 1), target.flatten())[0].backward()
-            results.append([out.detach(), *(p.grad for p in model.parameters())])
-        finally:
-            listening.reset(token)
+        results.append([out.detach(), *(p.grad for p in model.parameters())])
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
     kinds = {m.kind for m in model.modules() if isinstance(m, CapturePoint)}
     assert kinds - {"query"} <= set(recorder.kinds) <= kinds  # XLNet may have one stream alone
@@ -765,11 +760,8 @@ def test_attention_capture_does_not_change_the_scores_of_a_beam(translator):
     state, _ = start_decoding(translator, source_of(ids(3, 5, seed=2)[:1], torch.tensor([5])))
     recorder, beam = Recorder(translator), state.select(torch.zeros(3, dtype=torch.long))
     expected, _ = translator.step(ids(3, 1), beam.select(torch.arange(3)))
-    token = listening.set(recorder)
-    try:
+    with heard_by(recorder):
         scores, _ = translator.step(ids(3, 1), beam)
-    finally:
-        listening.reset(token)
     torch.testing.assert_close(scores, expected)
     assert bool(recorder.kinds) == any(isinstance(m, CapturePoint) for m in translator.modules())
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from captured_weights import captured
 from drawn_numbers import key_of, number_of
 
-from regard.attention.capture import CapturePoint, listening
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
 from regard.models.seq2seq import RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
@@ -166,17 +166,6 @@ class Naive:
         return torch.stack(out), looks
 
 
-class Recorder:
-    def __init__(self):
-        self.seen = []
-
-    def wants(self, point: CapturePoint) -> bool:
-        return True
-
-    def take(self, point, weights):
-        self.seen.append((point.kind, weights.detach()))
-
-
 @pytest.mark.parametrize("attention", KINDS)
 def test_the_model_equals_its_formulas(attention):
     model = tiny(attention)
@@ -188,15 +177,11 @@ def test_the_model_equals_its_formulas(attention):
 
 @pytest.mark.parametrize("attention", LOOKING)
 def test_captured_attention_equals_the_formulas(attention):
-    model, recorder = tiny(attention), Recorder()
-    token = listening.set(recorder)
-    try:
-        looked = model(sources(), Sequences.full(TARGETS)).hidden
-    finally:
-        listening.reset(token)
+    model = tiny(attention)
+    looked, kinds, steps = captured(lambda: model(sources(), Sequences.full(TARGETS)).hidden)
     assert_close(looked, model(sources(), Sequences.full(TARGETS)).hidden)
-    assert all(kind == "cross" for kind, _ in recorder.seen)
-    weights = torch.cat([weights for _, weights in recorder.seen], 2)
+    assert {*kinds} == {"cross"}
+    weights = torch.cat(steps, 2)
     assert weights.shape == (3, 1, 5, 6)  # (B, H, T, S)
     for row, source in enumerate(SOURCES):
         _, expected = Naive(model).hidden(source, TARGETS[row].tolist())
@@ -335,13 +320,9 @@ def test_logits_and_gradients_equal_the_equations():
 
 
 def test_captured_attention_is_that_before_the_recurrent_step():
-    model, recorder = rnnsearch(), Recorder()
-    token = listening.set(recorder)
-    try:
-        model(Sequences.of(SOURCES, pad=0), Sequences.full(RNN_TARGETS))
-    finally:
-        listening.reset(token)
-    found = torch.cat([weights for _, weights in recorder.seen], 2)  # (B, H, T, S)
+    model, source = rnnsearch(), Sequences.of(SOURCES, pad=0)
+    *_, steps = captured(lambda: model(source, Sequences.full(RNN_TARGETS)))
+    found = torch.cat(steps, 2)  # (B, H, T, S)
     for row, source in enumerate(SOURCES):
         _, expected = naive(model.state_dict(), source, RNN_TARGETS[row].tolist())
         torch.testing.assert_close(found[row, 0, :, : len(source)], expected)
