@@ -18,7 +18,6 @@ from regard.errors import TextError
 from regard.models.gpt2 import GPT2
 from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
 from regard.tasks.few_shot import (
-    PromptQuestion,
     PromptTemplate,
     choice_log_likelihoods,
     drawn_examples,
@@ -221,22 +220,6 @@ def test_contexts_around_the_length_of_an_answer_are_errors_or_truncate(limit):
     row = {"text": "the ball", "label": 0, "options": ["is red " * limit, "a"]}
     with pytest.raises(TextError, match=rf"no tokens of the prompt, .* {limit + 1} that fit into"):
         few_shot_scores(task, [row], LISTED, too_long="truncate")
-
-
-def test_labels_indices_and_texts_are_answers():
-    rows = [
-        {"text": "a", "label": True, "options": ["x", "y"]}, {"text": "b", "label": "y"},
-        {"text": "c {d}", "label": 0},
-    ]  # fmt: skip
-    named = PromptTemplate("{text}: {{}}", "label", {"true": "yes", "y": "y", "0": "z"})
-    assert named.questions(rows) == [
-        PromptQuestion("a: {}", ("yes", "y", "z"), "yes"),
-        PromptQuestion("b: {}", ("yes", "y", "z"), "y"),
-        PromptQuestion("c {d}: {}", ("yes", "y", "z"), "z"),
-    ]
-    listed = PromptTemplate("{text.inner}", "label", "options")
-    row = {"text": {"inner": "a"}, "label": "y", "options": ["x", "y"]}
-    assert listed.questions([row, row | {"label": "0"}])[1].answer == "x"
 
 
 def test_choices_of_the_same_tokens_are_counted_and_the_first_wins():

@@ -15,7 +15,7 @@ from recipe_files import planned, until_learned, written
 
 import regard
 from regard.data.encoder_inputs import WordWindows
-from regard.errors import DataError, RegardError
+from regard.errors import DataError
 from regard.experiments.runs import read_recipe, train
 from regard.layers.chart import CRF
 from regard.metrics.entities import spans
@@ -187,15 +187,6 @@ def test_each_word_of_a_split_sentence_is_counted_once_in_the_loss(folder, tmp_p
     assert any("a word longer than 64 tokens" in note for note in made.task.notes())
 
 
-def test_a_word_longer_than_a_window_is_tagged_with_a_warning(folder):
-    task = both(folder)[0]
-    long = "ab-" * 30
-    with pytest.warns(UserWarning, match="1 of 2 texts have a word longer than 64 tokens"):
-        answers = task.predict([["the", long, "cat"], ["in"]], return_proba=True)
-    assert [len(answer.tags) for answer in answers] == [3, 1]
-    assert answers[0].words[1] == long
-
-
 # ------------------------------------------------------------------------------- any words
 
 WORDS = st.text(max_size=12)
@@ -215,21 +206,6 @@ def test_each_word_of_any_text_has_a_tag(folder, texts):
         text = given_ if isinstance(given_, str) else " ".join(given_)
         for entity in answer.entities:
             assert text[entity.start : entity.end] == entity.text
-
-
-def test_predict_takes_texts_and_lists_of_words(folder):
-    task = both(folder)[0]
-    words = SENTENCES[0]
-    tags = task.predict("the cat in the hat.")
-    assert task.predict([words, "the cat in the hat."]) == task.tag([words, words]) == [tags] * 2
-    assert task.predict([]) == task.predict("") == task.predict(" \u3000") == []
-    assert task.predict([[], words]) == [[], tags]
-    assert task.predict([], return_proba=True) == [] and task.over_limit(["the " * 999]) == {}
-    assert str(task.predict(["the cat"], return_proba=True)[0]) == "the/{} cat/{}".format(
-        *task.predict("the cat")
-    )
-    with pytest.raises(RegardError, match="Give a text, or its words"):
-        task.predict([["the", 3]])
 
 
 def test_entities_have_their_character_positions_in_the_text(folder, monkeypatch):
