@@ -8,6 +8,7 @@ A folder's line is that of its `__init__.py`; every other file has its own line.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ The first line of each file's docstring. A folder imports only from folders that
 """
 
 
+@functools.cache  # the page and its test ask for that of each file
 def first_line(file: Path) -> str:
     """The first line of a module's docstring or of a script's leading comment, else ""."""
     if file.suffix == ".js":
