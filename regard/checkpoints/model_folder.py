@@ -457,34 +457,36 @@ def write_model(
     config: Mapping[str, Any],
     tensors: filling.Weights,
     tokenizer: Tokenizer,
-    max_length: int | None,
+    options: Any,
 ) -> None:
     """Write config.json, model.safetensors and the tokenizer.
 
     Where the folder has another model, its weights, tokenizer and settings are removed; other files
     stay.
 
-    max_length: the longest sequence that the model reads, in tokens; None: any length.
+    options: those of the model, its own configuration.
 
     Raises:
         CheckpointError: it cannot be written, or `open_folder` would not read it.
     """
     if config.get("regard", {}).get("weights") is None:
-        _check_readable(folder, config, tensors)
+        _check_readable(folder, config, tensors, options)
     former = {path: path.stat().st_mtime_ns for name in OF_MODELS for path in folder.glob(name)}
     write_tensors(folder / WEIGHTS, tensors)
     write_text(folder / CONFIG, json.dumps(config, indent=2) + "\n")
-    tokenizer.save(folder, max_length)
+    tokenizer.save(folder, options.max_length)
     for path, written in former.items():
         if path.stat().st_mtime_ns == written:  # it belongs to the former model
             path.unlink()
 
 
-def _check_readable(folder: Path, config: Mapping[str, Any], tensors: filling.Weights) -> None:
+def _check_readable(
+    folder: Path, config: Mapping[str, Any], tensors: filling.Weights, options: Any
+) -> None:
     """Build the model of a folder that is to be written, without memory for its numbers.
 
     Raises:
-        CheckpointError: the folder would be no model.
+        CheckpointError: the folder would be no model, or one with another of its `options`.
     """
     empty = {name: tensor.to("meta") for name, tensor in tensors.items()}
     whole = {name: value for name, value in config.items() if name != formats.PRUNED}
@@ -496,7 +498,11 @@ def _check_readable(folder: Path, config: Mapping[str, Any], tensors: filling.We
                 model = ModelFolder(folder, whole, None).build(empty)
                 filling.check_fit(model, filling.unique_tensors(empty))
             else:
-                formats.from_published(whole, empty)
+                model = formats.from_published(whole, empty)
+        read: Any = vars(model.config)
+        for name, value in vars(options).items():
+            if name != "pruned" and value is not None and read.get(name) != value:
+                raise CheckpointError(f"config.json has no field for {name} {value!r}.")
     except (CheckpointError, ConfigError) as error:
         why = f"for it could not be opened again: {error}"
         raise CheckpointError(f"{folder} was not written, {why}") from error

@@ -390,7 +390,7 @@ class VectorBatches:
         size = named.get("truncate_dim")
         check_at_least(1, max_tokens_per_batch=budget, truncate_dim=size)
         granularity = named.get("granularity", "sentence")
-        return cls(
+        batches = cls(
             source.encoder,
             source.input_format,
             choice_of(named.get("layers", -1), named.get("combine", "concat")),
@@ -398,6 +398,11 @@ class VectorBatches:
             precision,
             batch_budget(source.encoder) if budget is None else budget,
         )
+        if batches.width < (size or 0):
+            raise ConfigError(
+                f"`truncate_dim` is {size}, but vectors have {batches.width} numbers."
+            )
+        return batches
 
     @property
     def width(self) -> int:

@@ -244,9 +244,12 @@ class Embedder(EncoderTask):
             if limits is not None:
                 *row, number = scored_pair(row, file, line, limits)
             of_row = [text for text in texts_in(row) if text.strip()]
-            if len(row) < 2:
+            if len(row) < fewest:
                 hint = "Give pairs of texts, or a [teacher], which learns from single ones."
-                raise DataError(file, line, "has 1 field, but a pair has two.", hint)
+                wanted = (
+                    "pair" if fewest == 2 else "triplet of an anchor, a positive and a negative"
+                )
+                raise DataError(file, line, f"is no {wanted}.", hint)
             if len(of_row) < fewest or not (row[0].strip() and row[1].strip()):
                 report.note("text missing, example left out", line)
                 continue

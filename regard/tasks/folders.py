@@ -306,7 +306,7 @@ def save(task: Task, folder: str | PathLike[str], *, license: str | None = None)
     if any(isinstance(part, QuantizedMatrix) for part in model.modules()):
         raise CheckpointError(
             f"{folder} was not written: this model has quantized weights, and nothing publishes "
-            "such. Save it from the folder that it was loaded from, without `quantize`."
+            "such. Load its folder without `quantize`; `regard.quantize` writes a folder of ours."
         )
     config, tensors = model_folder.exported(model)
     if (dtype := task.half_precision) is not None:
@@ -390,7 +390,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write the files of a task; `about` the model beside what its task says; gives config.json."""
     config = _config_of(task, config, about)
-    model_folder.write_model(folder, config, tensors, task.tokenizer, task.module.config.max_length)
+    model_folder.write_model(folder, config, tensors, task.tokenizer, task.module.config)
     if task.decodes:
         _save_method(task, folder)
     return config

@@ -67,7 +67,8 @@ def _tacred(path: str) -> Numbered:
                 words[last] += f"</{mark}>"
             yield number, {"text": " ".join(words), "label": example["relation"]}
         except (KeyError, IndexError, TypeError) as error:
-            raise DataError(path, None, f"example {number} is none of TACRED: {error!r}") from None
+            problem = f"example {number} has not TACRED's fields, or spans in its words: {error}"
+            raise DataError(path, None, problem) from None
 
 
 def _examples(source: Any) -> RowReader | None:
@@ -213,7 +214,7 @@ class RelationExtraction(classification.TextClassifier):
 
 
 def _marked(item: Any, index: int) -> str:
-    first, *spans = inputs.fields_in(item, RelationExtraction.input_columns)
+    first, *spans = inputs.fields_in(item, [*RelationExtraction.input_columns], index)
     text = inputs.checked_text(first, index)
     places = []
     for span, number in zip(spans, "12", strict=False):

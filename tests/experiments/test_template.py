@@ -78,7 +78,7 @@ def test_every_option_has_a_comment_of_whole_sentences(task):
 
 def test_tasks_that_are_not_trained_or_not_known_are_an_error():
     for task in sorted(TASKS.keys() - {*trained_tasks()}):
-        with pytest.raises(ConfigError, match="must be one of translation, summarization"):
+        with pytest.raises(ConfigError, match="must be one of embedding, translation"):
             recipe_template(task)
     with pytest.raises(ConfigError, match="classification"):
         recipe_template("clasification")

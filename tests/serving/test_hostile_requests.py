@@ -110,7 +110,7 @@ def test_an_error_for_a_long_text_advises_fields_that_its_route_has(service):
     for path, advised in (("/translate", True), ("/look", False)):
         answered = ask(service, path, body)
         assert answered.status_code == 400 and "Shorten it" in message_of(answered)
-        assert ("too_long=" in message_of(answered)) is advised
+        assert ("`too_long`" in message_of(answered)) is advised
 
 
 def test_a_request_larger_than_the_queue_is_rejected_before_memory_is_allocated(folders):

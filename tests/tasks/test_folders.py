@@ -16,6 +16,7 @@ import shutil
 import struct
 import sys
 import time
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
@@ -430,3 +431,14 @@ def test_weights_are_memory_mapped_and_writing_does_not_change_the_file(model_fo
     with torch.no_grad():
         model.embedding.weight.zero_()  # a copy of the page, not the file
     assert regard.load(model_folders / "gpt2").module.embedding.weight.any()
+
+
+def test_an_option_that_config_json_has_no_field_for_is_an_error(tmp_path):
+    """Who adds one to a model sees that its published layout lacks it, before a run is lost."""
+    tokenizer = train("wordpiece", TEXTS * 3, 60, special_tokens=SPECIALS)
+    task = Embedder(bert(tokenizer.vocab_size), tokenizer)
+    options = make_dataclass("Scaled", [("scale", float, 0.5)], bases=(BertConfig,), frozen=True)
+    task.module.encoder.config = options(**vars(task.module.config))
+    with pytest.raises(CheckpointError, match="config.json has no field for scale 0.5"):
+        folders.save(task, tmp_path / "saved")
+    assert not (tmp_path / "saved" / "model.safetensors").exists()

@@ -81,7 +81,6 @@ WITHOUT_EFFECT = [
     (["optimizer.name=sgd", "optimizer.learning_rate=1.0", "optimizer.betas=[0.5, 0.5]"],
      "optimizer.betas"),
     (["schedule.name=constant", "schedule.min_lr_ratio=0.5"], "schedule.min_lr_ratio"),
-    (["schedule.d_model=8"], "schedule.d_model"),
     (["schedule.constant_epochs=2"], "schedule.constant_epochs"),
 ]  # fmt: skip
 

@@ -126,7 +126,7 @@ def test_a_share_of_the_training_data_is_validated_on_and_not_trained_on(start):
         (dict(data="rows.csv"), "`data` is a section"),
         (dict(tokenizer="bert"), "`tokenizer.kind` is 'bert', which is no kind of tokenizer"),
         (dict(out="start/config.json/run"), "start/config.json is a file"),
-        (dict(name="x", d_model=3), "`d_model` is an option of several sections"),
+        (dict(name="x", path="y"), "`path` is an option of several sections"),
         (dict(valid=[("a", "yes")]), "valid=<list>:1: has no column 'text'"),
         (
             dict(train=FRAME.assign(label=[["a"]] * 24)),
