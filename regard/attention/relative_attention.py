@@ -16,16 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from regard import ops
+from regard.attention import multihead
 from regard.attention.attend import SCALED, attend, is_captured
 from regard.attention.capture import CapturePoint, ReshapedCapture
-from regard.attention.multihead import (
-    LayerCache,
-    PackedLinear,
-    head_dim_of,
-    merge_heads,
-    split_heads,
-    split_keys_values,
-)
 from regard.attention.relative import relative_scores, relative_shift
 from regard.layers.dropout import check_probability
 from regard.layers.linear import Linear
@@ -142,10 +135,10 @@ class RelativeAttention(nn.Module):
     ):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim or head_dim_of(d_model, heads)
+        self.heads, self.head_dim = heads, head_dim or multihead.head_dim_of(d_model, heads)
         self.dropout, width = dropout, heads * self.head_dim
         self.query = Linear(d_model, width, bias=False)
-        self.key_value = PackedLinear(d_model, width, parts=2, bias=False)
+        self.key_value = multihead.PackedLinear(d_model, width, parts=2, bias=False)
         self.distance = Linear(d_model, width, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
         self.position_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
@@ -159,7 +152,7 @@ class RelativeAttention(nn.Module):
         distances: Distances,
         *,
         memory: Tensor | None = None,
-        cache: LayerCache | None = None,
+        cache: multihead.LayerCache | None = None,
     ) -> Tensor:
         """(B, T, D) -> (B, T, D)
 
@@ -170,7 +163,7 @@ class RelativeAttention(nn.Module):
             cache: their keys and values instead; those of `hidden` are added to it. At most one of
                 `memory` and `cache` is given.
         """
-        query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
+        query = multihead.split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
         inputs = hidden if memory is None else torch.cat([memory, hidden], 1)
         key, value = self.keys_and_values(inputs)
         if cache is not None:
@@ -196,21 +189,21 @@ class RelativeAttention(nn.Module):
                 dropout=self.dropout if self.training else 0.0,
                 capture=self.capture,
             )
-        return self.output(merge_heads(context))
+        return self.output(multihead.merge_heads(context))
 
     def content_queries(self, hidden: Tensor) -> Tensor:
         """q + u: (B, T, D) -> (B, H, T, K)."""
-        query = split_heads(self.query(hidden), self.heads, self.head_dim)
+        query = multihead.split_heads(self.query(hidden), self.heads, self.head_dim)
         return query + self.content_bias
 
     def keys_and_values(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of hidden states: (B, S, D) -> 2 times (B, H, S, K)."""
-        return split_keys_values(self.key_value(inputs), self.heads, self.head_dim)
+        return multihead.split_keys_values(self.key_value(inputs), self.heads, self.head_dim)
 
     def project(self, vectors: Tensor) -> Tensor:
         """W_r r of R distances: (R, D) or (B, R, D) -> (1 or B, H, R, K)."""
         vectors = vectors if vectors.dim() == 3 else vectors[None]
-        return split_heads(self.distance(vectors), self.heads, self.head_dim)
+        return multihead.split_heads(self.distance(vectors), self.heads, self.head_dim)
 
 
 def distance_vectors(
@@ -398,10 +391,10 @@ class TwoStreamAttention(nn.Module):
     def __init__(self, d_model: int, heads: int, *, dropout: float = 0.0):
         super().__init__()
         check_probability(dropout)
-        self.heads, self.head_dim = heads, head_dim_of(d_model, heads)
+        self.heads, self.head_dim = heads, multihead.head_dim_of(d_model, heads)
         self.dropout = dropout
         self.query = Linear(d_model, d_model, bias=False)
-        self.key_value = PackedLinear(d_model, d_model, parts=2, bias=False)
+        self.key_value = multihead.PackedLinear(d_model, d_model, parts=2, bias=False)
         self.distance = Linear(d_model, d_model, bias=False)
         self.output = Linear(d_model, d_model, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, self.head_dim))
@@ -416,7 +409,7 @@ class TwoStreamAttention(nn.Module):
         content: Tensor,
         distances: Tensor,
         memory: Tensor | None = None,
-        cache: LayerCache | None = None,
+        cache: multihead.LayerCache | None = None,
     ) -> StreamKeys:
         """The keys and values of the content stream (B, T, D).
 
@@ -426,15 +419,15 @@ class TwoStreamAttention(nn.Module):
             cache: the keys and values of earlier positions; those of `content` are added to it.
         """
         hidden = content if memory is None else torch.cat([memory.detach().to(content), content], 1)
-        key, value = split_keys_values(self.key_value(hidden), self.heads, self.head_dim)
+        key, value = multihead.split_keys_values(self.key_value(hidden), self.heads, self.head_dim)
         if cache is not None:
             key, value = cache.update(key, value)
         vectors = self.distance(distances.to(content))[None]
-        return StreamKeys(key, value, split_heads(vectors, self.heads, self.head_dim))
+        return StreamKeys(key, value, multihead.split_heads(vectors, self.heads, self.head_dim))
 
     def forward(self, hidden: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
         """(B, T, D) of one stream -> (B, T, D)"""
-        query = split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
+        query = multihead.split_heads(self.query(hidden), self.heads, self.head_dim)  # (B, H, T, K)
         context = attend(
             query + self.content_bias,
             keys.key,
@@ -445,7 +438,7 @@ class TwoStreamAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             capture=self.query_stream if relations.stream == QUERY else self.capture,
         )
-        return self.output(merge_heads(context))
+        return self.output(multihead.merge_heads(context))
 
     def _bias(self, query: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
         """The scores of distances and segments, (B, H, T, S)."""

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from regard.data import in_memory
 from regard.data.files import (
     ENDINGS,
     LONGEST_LINE,
@@ -42,15 +43,6 @@ from regard.data.files import (
     ending,
     lines,
     without_ends,
-)
-from regard.data.in_memory import (
-    Items,
-    infer_columns,
-    is_path,
-    plain,
-    plain_names,
-    record_of,
-    text_columns_among,
 )
 from regard.errors import ConfigError, DataError, MissingExtra
 from regard.habit_names import COLUMNS
@@ -229,11 +221,11 @@ def open_table(
         return source
     if not isinstance(columns, Mapping):
         columns = {str(column): column for column in columns}
-    if is_path(source):
+    if in_memory.is_path(source):
         path = str(source)
         source = (_copied.get() or {}).get(path, source)
-    if not is_path(source):
-        items = source if isinstance(source, Items) else Items(source)
+    if not in_memory.is_path(source):
+        items = source if isinstance(source, in_memory.Items) else in_memory.Items(source)
         read = lambda: _of_memory(items, columns)  # noqa: E731
         if format == "text":  # as a file of these lines is read
             read = lambda: _at_line_breaks(  # noqa: E731
@@ -448,7 +440,7 @@ class _Table:
 
     def _check_header(self, first: Sequence[str], line: int) -> None:
         """Check that the first row of an undecided table is probably no header."""
-        usual = COLUMNS.issuperset(plain_names(first))
+        usual = COLUMNS.issuperset(in_memory.plain_names(first))
         if self.undecided and 1 < len(first) == len({*first}) and usual:
             problem = f"may hold the names of the columns: {', '.join(first)}."
             hint = (
@@ -518,7 +510,7 @@ def _noted(block: list[str], spaced: list[str]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------- memory
 
 
-def _of_memory(items: Items, columns: Mapping[str, Column]) -> Numbered:
+def _of_memory(items: in_memory.Items, columns: Mapping[str, Column]) -> Numbered:
     """The items as rows, with plain values."""
     by_number = bool(columns) and all(isinstance(field, int) for field in columns.values())
     width: int | None = None
@@ -528,9 +520,9 @@ def _of_memory(items: Items, columns: Mapping[str, Column]) -> Numbered:
             width = len(item) if width is None else width
             if len(item) != width:
                 raise DataError(*location, f"has {len(item)} fields, but row 1 has {width}.")
-        record = item if type(item) is dict else record_of(item, location, by_number)
+        record = item if type(item) is dict else in_memory.record_of(item, location, by_number)
         values = chosen_values(record, columns, location).items()
-        yield number, {name: v if type(v) is str else plain(v) for name, v in values}
+        yield number, {name: v if type(v) is str else in_memory.plain(v) for name, v in values}
 
 
 # ------------------------------------------------------------------------------------- values
@@ -589,7 +581,7 @@ def text_of(name: Column, value: object, location: Location) -> str:
     Raises:
         DataError: it is something else, or has half of a surrogate pair.
     """
-    value = value if isinstance(value, str) else plain(value)
+    value = value if isinstance(value, str) else in_memory.plain(value)
     if isinstance(value, int | float):
         return str(value)
     if not isinstance(value, str):
@@ -644,9 +636,9 @@ def columns_in_header(
         written = list(first.values() if kind in ("csv", "tsv") else first)
     except DataError:  # is raised again where the rows are read
         return ()
-    if len({*plain_names(written)}) == len(written):
+    if len({*in_memory.plain_names(written)}) == len(written):
         with suppress(ConfigError):
-            return tuple(map(str, infer_columns([dict.fromkeys(written, "")])))
+            return tuple(map(str, in_memory.infer_columns([dict.fromkeys(written, "")])))
     listed = ", ".join(name[:40] for name in written)
     raise ConfigError(
         f"{path}: {delimiter_hint(written)}the first line has the columns {listed}, and their "
@@ -675,7 +667,7 @@ def read_labelled(path: Path, labels: str | None, most: int) -> tuple[list[str],
     columns: dict[str, Column] = {} if labels is None else {"label": labels}
     if ending(path) in ENDINGS:
         names = [*next(iter(open_table(path)))]
-        texts = text_columns_among([name for name in names if name != labels])
+        texts = in_memory.text_columns_among([name for name in names if name != labels])
         if len(texts) != 1:
             problem = f"has the columns {', '.join(names)}; their names do not say which is a text."
             raise DataError(path, None, problem, "Rename it to text.")

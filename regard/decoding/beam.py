@@ -22,6 +22,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.data.batches import Sequences
+from regard.decoding import steps
 from regard.decoding.filters import NEG_INF, Filter, Prefix, TokenIds, apply
 from regard.decoding.length_penalty import LengthPenalty, Limit, Power, limits
 from regard.decoding.loop import forces_end
@@ -33,16 +34,6 @@ from regard.decoding.ranking import (
     run_compiled_search,
 )
 from regard.decoding.settings import Settings, check_common, check_no_sampling, common_settings
-from regard.decoding.steps import (
-    FinishedHypotheses,
-    Hypotheses,
-    Hypothesis,
-    check_log_probs,
-    eos_tokens,
-    evaluating,
-    normalized,
-    start_decoding,
-)
 from regard.errors import ConfigError
 from regard.models.protocols import Generator
 from regard.state import State
@@ -117,15 +108,15 @@ class Beam:
     @torch.no_grad()
     def run(
         self, model: Generator, source: Sequences | None, listener: SearchListener | None = None
-    ) -> Hypotheses:
+    ) -> steps.Hypotheses:
         """The `n_best` hypotheses of each source, best first.
 
         Args:
             source: the sources to answer or prompts to continue; None: one empty prompt.
             listener: is called at every step.
         """
-        with evaluating(model):
-            state, tokens = start_decoding(model, source)
+        with steps.evaluating(model):
+            state, tokens = steps.start_decoding(model, source)
             limit = limits(self.max_tokens, model, source, tokens.size(0)).to(tokens.device)
             if listener is None:
                 results = run_compiled_search(
@@ -136,7 +127,7 @@ class Beam:
                 )
                 if results is not None:
                     return results
-            search = _Search(self, tokens, limit, eos_tokens(self.eos, model), listener)
+            search = _Search(self, tokens, limit, steps.eos_tokens(self.eos, model), listener)
             while search.sentences.numel():
                 step, state = search.expand(model, state)
                 rows = search.advance(step)
@@ -190,8 +181,8 @@ class _Search:
         sentences, device = tokens.size(0), tokens.device
         self.sentences = torch.arange(sentences, device=device)
         self.running = torch.zeros(sentences, 1, dtype=torch.float64, device=device)
-        self.finished = FinishedHypotheses(sentences, beam.size, device)
-        self.results: Hypotheses = [[] for _ in range(sentences)]
+        self.finished = steps.FinishedHypotheses(sentences, beam.size, device)
+        self.results: steps.Hypotheses = [[] for _ in range(sentences)]
 
     def expand(self, model: Generator, state: State) -> tuple[Expansion, State]:
         """The best continuations by the model's next step, and the state after it.
@@ -236,11 +227,11 @@ class _Search:
         filters = self.beam.filters
         if not filters and ops.topk.has_implementation(scores, self.count):
             tokens, token_log_probs = ops.topk(scores, self.count)
-            check_log_probs(token_log_probs[:, 0].tolist(), self.tokens.size(1))
+            steps.check_log_probs(token_log_probs[:, 0].tolist(), self.tokens.size(1))
             return best_of_topk(tokens, token_log_probs, self.running, scores.size(1))
-        log_probs = normalized(scores)
+        log_probs = steps.normalized(scores)
         # One NaN makes a whole distribution NaN.
-        check_log_probs(log_probs[:, 0].tolist(), self.tokens.size(1))
+        steps.check_log_probs(log_probs[:, 0].tolist(), self.tokens.size(1))
         if filters:
             limits = self.limits.repeat_interleave(self.running.size(1))
             prefix = Prefix(self.tokens, self.generated, self.eos, limits)
@@ -283,7 +274,9 @@ class _Search:
         rows = zip(*(column[:, :size][ends].tolist() for column in columns), strict=True)
         prefixes = self.tokens[step.row[:, :size][ends], self.prompt_width :].tolist()
         hypotheses = [
-            Hypothesis(prefix if ended else [*prefix, token], score, log_prob, ended and not forced)
+            steps.Hypothesis(
+                prefix if ended else [*prefix, token], score, log_prob, ended and not forced
+            )
             for prefix, (score, log_prob, token, ended, forced) in zip(prefixes, rows, strict=True)
         ]
         self.finished.add(ends, scores, hypotheses)
@@ -317,9 +310,9 @@ class _Search:
         self.finished.select(remaining)
         return remaining
 
-    def _truncated(self, index: int) -> Hypothesis:
+    def _truncated(self, index: int) -> steps.Hypothesis:
         """The best hypothesis of a sentence before this step, where the filters allow no token."""
         log_prob = float(self.running[index, 0])
         score = log_prob / self.beam.length_penalty(max(self.generated - 1, 1))
         tokens = self.tokens[index * self.running.size(1), self.prompt_width :].tolist()
-        return Hypothesis(tokens, score, log_prob, False)
+        return steps.Hypothesis(tokens, score, log_prob, False)

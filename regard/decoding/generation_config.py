@@ -7,17 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from regard import habit_names
+from regard.decoding import settings
 from regard.decoding.beam import Beam
 from regard.decoding.loop import TokenMethod
 from regard.decoding.option_types import NAMES, OPTION_TYPES, check, schema
-from regard.decoding.settings import (
-    FORMULA,
-    METHOD_OPTIONS,
-    build,
-    check_least,
-    method_of,
-    not_storable,
-)
 from regard.decoding.steps import Method, eos_tokens
 from regard.errors import ConfigError, DataError, shown, warn
 from regard.file_writing import write_text
@@ -93,7 +86,7 @@ def save(
         ConfigError: a filter or a rule that the file has no option for.
     """
     if isinstance(method, TokenMethod) and method.ends:
-        raise not_storable(method.ends[0])
+        raise settings.not_storable(method.ends[0])
     values = method.settings()
     if max_length is not None and "max_length_a" in values:
         values["max_new_tokens"] = min(values["max_new_tokens"], max_length)
@@ -243,7 +236,7 @@ def from_config(values: Mapping[str, Any]) -> Any:
     supported = {name: value for name, value in fields.items() if name in OPTION_TYPES}
     unknown = fields.keys() - OPTION_TYPES.keys() - WITHOUT_EFFECT.keys() - IGNORED
     _warn({name for name in unknown - {*MODEL_FIELDS} if not name.startswith(IGNORED_PREFIXES)})
-    return build(method, _relevant(supported, method))
+    return settings.build(method, _relevant(supported, method))
 
 
 def with_options(method: Method, /, **named: Any) -> Any:
@@ -262,8 +255,12 @@ def with_options(method: Method, /, **named: Any) -> Any:
     values, dropped = method.settings(), set[str]()
     if "max_length_b" in named and "max_length_a" in values and "max_tokens" not in named:
         named.setdefault("max_length_a", values["max_length_a"])
-    named_alone = method_of(**named)  # raises the errors of the names and values themselves
-    sampling, beam = (any(name in named for name in names) for names in METHOD_OPTIONS.values())
+    named_alone = settings.method_of(
+        **named
+    )  # raises the errors of the names and values themselves
+    sampling, beam = (
+        any(name in named for name in names) for names in settings.METHOD_OPTIONS.values()
+    )
     if sampling:
         dropped |= {*ONLY_BEAMS}
         values["do_sample"] = True
@@ -278,10 +275,10 @@ def with_options(method: Method, /, **named: Any) -> Any:
     if "min_tokens" in named:
         dropped.add("min_length")
     if "length_penalty" in named:
-        dropped.add(FORMULA)
+        dropped.add(settings.FORMULA)
     values = {name: value for name, value in values.items() if name not in dropped}
     fixed = None if "max_length_a" in {*values, *named} else values.get("max_new_tokens")
-    check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
+    settings.check_least(named.get("min_tokens"), named.get("max_tokens", fixed))
     changed = from_config(values | {NAMES.get(name, name): value for name, value in named.items()})
     return _with_ends_of(method, changed) if isinstance(method, TokenMethod) else changed
 

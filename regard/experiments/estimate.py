@@ -39,13 +39,8 @@ from regard.checkpoints.hub import resolve
 from regard.data.batches import HasRows
 from regard.data.files import split_member
 from regard.errors import ConfigError
+from regard.experiments import training_plan
 from regard.experiments.recipe_options import FineTuneSection, read_recipe
-from regard.experiments.training_plan import (
-    adapt,
-    build_model,
-    build_tokenizer,
-    with_training_defaults,
-)
 from regard.models import described, model_class, name_of, size_of
 from regard.models.composed import Features
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -172,7 +167,7 @@ def estimate(
     recipe = with_local_model(asked)
     sample = read_sample(recipe)
     task = sample.task
-    recipe = with_training_defaults(recipe, task.module)
+    recipe = training_plan.with_training_defaults(recipe, task.module)
     options: TrainingOptions = recipe.training
     counted = [
         count(task, batch, checkpointing=options.activation_checkpointing)
@@ -448,7 +443,7 @@ def read_sample(recipe: Any) -> TaskSample:
         why += without_teacher if dict(recipe).get("teacher") else ""
         if (assumed := _assumed(recipe, kind, why)) is not None:
             return assumed
-    tokenizer = build_tokenizer(recipe)
+    tokenizer = training_plan.build_tokenizer(recipe)
     model = _model(recipe, tokenizer)
     task = _with_adapters(recipe, kind.from_recipe(recipe, model, tokenizer), model)
     sampler = task.train_batches()
@@ -462,7 +457,7 @@ def read_sample(recipe: Any) -> TaskSample:
 def _with_adapters(recipe: Any, task: Any, model: nn.Module) -> Any:
     """The task, its model with the adapters that the recipe asks for; `model` is without a head."""
     if isinstance(recipe.model, FineTuneSection):
-        adapt(task, recipe.model.lora, model)
+        training_plan.adapt(task, recipe.model.lora, model)
     return task
 
 
@@ -481,9 +476,9 @@ def _why_not_read(recipe: Any) -> str:
 def _model(recipe: Any, tokenizer: Any) -> Any:
     """The recipe's model on the meta device."""
     if isinstance(recipe.model, FineTuneSection):
-        return twin(build_model(recipe.model, tokenizer), "meta")
+        return twin(training_plan.build_model(recipe.model, tokenizer), "meta")
     with on_meta():
-        model = build_model(recipe.model, tokenizer)
+        model = training_plan.build_model(recipe.model, tokenizer)
     return model.to("meta")  # tables made by numpy are still on the CPU
 
 
@@ -518,7 +513,7 @@ def _assumed_tokenizer(recipe: Any) -> tuple[Tokenizer, str]:
     """A tokenizer with as many tokens as the recipe's, and a description."""
     section = recipe.tokenizer
     if section is None or (section.path is not None and section.path.exists()):
-        tokenizer = build_tokenizer(recipe)
+        tokenizer = training_plan.build_tokenizer(recipe)
         return tokenizer, f"{tokenizer.vocab_size:,} tokens, {_origin(recipe)}"
     words = section.model_copy(update={"kind": "words", "path": None})
     tokenizer = words.build(lambda: (f"w{number}" for number in range(section.vocab_size)))

@@ -25,19 +25,7 @@ from pydantic import Field
 
 from regard import habit_names
 from regard.checkpoints.adapters import AdapterOptions
-from regard.data.in_memory import (
-    DOCUMENT,
-    Items,
-    column_names,
-    columns_of_part,
-    infer_columns,
-    infer_text_columns,
-    is_path,
-    is_running_text,
-    single_text,
-    source_name,
-    write_copy,
-)
+from regard.data import in_memory
 from regard.data.readers import Numbered, open_table, reading_memory
 from regard.errors import ConfigError, DataError
 from regard.models import MODELS, model_class
@@ -248,8 +236,10 @@ def recipe_from_keywords(
     Raises:
         ConfigError: `path` is not a path, or a keyword has a value that no recipe can have.
     """
-    if path is not None and not is_path(path):
-        raise ConfigError(f"A recipe must be a path, but is {source_name(path)}. Data: train=...")
+    if path is not None and not in_memory.is_path(path):
+        raise ConfigError(
+            f"A recipe must be a path, but is {in_memory.source_name(path)}. Data: train=..."
+        )
     raw = parse("") if path is None else read(path)
     tables = {**raw.tables}
     options = habit_names.recipe({k: value for k, value in keywords.items() if value is not None})
@@ -287,7 +277,7 @@ def _recipe_value(name: str, value: Any) -> Any:
         return value
     if name == "tokenizer" and isinstance(value, Tokenizer):
         return value
-    raise ConfigError(f"`{name}` must be a TOML value, but is {source_name(value)}.")
+    raise ConfigError(f"`{name}` must be a TOML value, but is {in_memory.source_name(value)}.")
 
 
 def _path_from_here(path: str | PathLike[str]) -> str:
@@ -363,9 +353,14 @@ def _path_option(path: Path, data_section: Any) -> Any:
 def _names_files(value: Any, data_section: Any) -> bool:
     """Whether this is a path, several paths, or a part of the training data to validate on."""
     several = data_section.several_files and isinstance(value, list | tuple)
-    if several and data_section.of_documents and any(map(is_running_text, value)):
+    if several and data_section.of_documents and any(map(in_memory.is_running_text, value)):
         return False
-    return is_path(value) or _splits_train(value) or several and all(map(is_path, value))
+    return (
+        in_memory.is_path(value)
+        or _splits_train(value)
+        or several
+        and all(map(in_memory.is_path, value))
+    )
 
 
 def _splits_train(value: Any) -> bool:
@@ -403,18 +398,18 @@ def data_in_files(
     data = dict(raw.tables["data"])
     data |= _column_options(data, next(iter(parts.values())), data_section)
     sources: dict[str, str] = {}  # path -> the name of its data in errors
-    copied: dict[str, Items] = {}  # path -> rows
+    copied: dict[str, in_memory.Items] = {}  # path -> rows
     new = folder / DATA_FOLDER / "new"
     try:
         for part, rows in parts.items():
             path = _data_file(folder, part, data_section)
             fresh = new.absolute() / path.name
-            name = f"{part}={source_name(rows)}"
+            name = f"{part}={in_memory.source_name(rows)}"
             sources |= dict.fromkeys((str(path), str(fresh)), name)
             if data_section.of_documents:
                 rows = _documents(rows, raw.tables["data"].get("field"), name)
-            items = Items(rows, name)
-            write_copy(items, fresh, _written_columns(data, part))
+            items = in_memory.Items(rows, name)
+            in_memory.write_copy(items, fresh, _written_columns(data, part))
             if fresh.suffix == ".jsonl":
                 copied[str(path)] = items
             if has_runs and not (path.exists() and filecmp.cmp(fresh, path, shallow=False)):
@@ -459,9 +454,9 @@ def _documents(rows: Any, field: str | int | None, name: str) -> Any:
 
     def texts(numbered: Numbered) -> Numbered:
         for line, row in numbered:
-            yield line, {DOCUMENT: single_text(row, (name, line))}
+            yield line, {in_memory.DOCUMENT: in_memory.single_text(row, (name, line))}
 
-    return open_table(Items(rows, name), () if field is None else (field,)).mapped(texts)
+    return open_table(in_memory.Items(rows, name), () if field is None else (field,)).mapped(texts)
 
 
 def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
@@ -470,7 +465,7 @@ def _written_columns(data: Mapping[str, Any], part: str) -> list[str]:
     The column of groups is needed only where `valid` is a part of the training data.
     """
     group = data.get("group") if part == "train" and _splits_train(data.get("valid")) else None
-    columns = columns_of_part(data.get("columns", []), part)
+    columns = in_memory.columns_of_part(data.get("columns", []), part)
     besides = [*data.get("target_columns", []), *([] if group is None else [group])]
     return [*columns, *(besides if columns else [])]
 
@@ -485,10 +480,10 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
         ConfigError: the columns are not given, and their names do not tell which they are.
     """
     if data_section.of_documents:
-        return {"field": DOCUMENT}
+        return {"field": in_memory.DOCUMENT}
     if data_section.running_text or "columns" not in data_section.model_fields:
         return {}
-    names, group = column_names(first), data.get("group")
+    names, group = in_memory.column_names(first), data.get("group")
     columns = data.get("columns")
 
     def by_name(column: Any) -> str:
@@ -499,7 +494,9 @@ def _column_options(data: Mapping[str, Any], first: Any, data_section: Any) -> d
     besides = [*targets, *([] if group is None else [group])]
     besides += [by_name(item) for item in besides]
     if columns is None:
-        columns = (infer_text_columns if targets else infer_columns)(first, besides)
+        columns = (in_memory.infer_text_columns if targets else in_memory.infer_columns)(
+            first, besides
+        )
     options: dict[str, Any] = {"columns": [by_name(item) for item in columns]} if columns else {}
     options |= {"target_columns": [by_name(item) for item in targets]} if targets else {}
     return options if group is None else options | {"group": by_name(group)}

@@ -13,13 +13,8 @@ from regard.experiments.training_plan import ADAPTER, REPORT, TrainingPlan
 from regard.metrics.score import ClassReport, LabelReport, ScoreReport
 from regard.models import described
 from regard.schema import read_json
+from regard.tasks import model_card
 from regard.tasks.classification import TextClassifier
-from regard.tasks.model_card import (
-    CardHistory,
-    CardScore,
-    adapter_form,
-    write_card,
-)
 from regard.tasks.multi_label import MultiLabelClassifier
 from regard.tasks.tagging import Tagger
 from regard.tasks.task import Task
@@ -143,22 +138,22 @@ def write_run_card(planned: TrainingPlan, folder: Path, result: Result) -> None:
     recipe = planned.recipe.model_dump(mode="json", exclude_none=True, exclude={"data"})
     _, checksums = planned.recorded or (None, planned.checksums)
     scores = list(_card_scores(planned, result))
-    history = CardHistory.of_training(planned.task, recipe, checksums, scores)
+    history = model_card.CardHistory.of_training(planned.task, recipe, checksums, scores)
     config = read_json(folder / "model" / CONFIG)
-    write_card(planned.task, folder / "model", config, history)
+    model_card.write_card(planned.task, folder / "model", config, history)
     if planned.lora is not None:
-        form = adapter_form(planned.lora.options(), planned.recipe.model.path)
-        write_card(planned.task, folder / ADAPTER, config, history, form)
+        form = model_card.adapter_form(planned.lora.options(), planned.recipe.model.path)
+        model_card.write_card(planned.task, folder / ADAPTER, config, history, form)
 
 
-def _card_scores(planned: TrainingPlan, result: Result) -> Iterator[CardScore]:
+def _card_scores(planned: TrainingPlan, result: Result) -> Iterator[model_card.CardScore]:
     """Those of the weights in model/, on validation and test data."""
     data = planned.recipe.data.model_dump(mode="json")
     for part, scores in (("valid", result.scores), ("test", result.test_scores)):
         for name, value in scores.items():
             if value is not None:
                 signature = result.test_signatures.get(name, "") if part == "test" else ""
-                yield CardScore(_files(part, data.get(part)), name, value, signature)
+                yield model_card.CardScore(_files(part, data.get(part)), name, value, signature)
 
 
 def _files(part: str, value: Any) -> str:

@@ -41,12 +41,7 @@ from regard import habit_names
 from regard.checkpoints.filling import on_meta
 from regard.errors import ConfigError, MissingExtra, RegardError, check_at_least
 from regard.executors import ExecutorOptions, Json
-from regard.experiments.recipe_options import (
-    FineTuneSection,
-    open_recipe,
-    read_recipe,
-    schema_of,
-)
+from regard.experiments import recipe_options
 from regard.experiments.results import StudyResults, Trial, Values
 from regard.experiments.study import (
     BUDGET,
@@ -309,8 +304,8 @@ def sweep_file(
     drawn: `strategy`, `trials`, `num_rungs` and `draw_seed`.
     """
     path, folder = Path(recipe), folder_of_study(recipe, {}, out, "sweep")
-    raw, checked = open_recipe(path, overrides)
-    plan = SweepPlan(*drawn, _space(schema_of(raw), param_space), options.workers)
+    raw, checked = recipe_options.open_recipe(path, overrides)
+    plan = SweepPlan(*drawn, _space(recipe_options.schema_of(raw), param_space), options.workers)
     conditions = plan.check(path, overrides, checked)
     settings = {
         "param_space": {name: str(axis) for name, axis in plan.space.axes.items()},
@@ -442,7 +437,7 @@ class SweepPlan:
         shared = conditions_of(recipe, checksums)
         for number, values in enumerate(self.points):
             with self._naming(number, values):
-                trial = read_recipe(path, [*overrides, *_texts(values)])
+                trial = recipe_options.read_recipe(path, [*overrides, *_texts(values)])
             both = {"the recipe": shared, _name(number): conditions_of(trial, checksums)}
             if "max_steps" not in shared["budget"]:  # with steps, larger batches read more
                 both = {name: _without_batching(conditions) for name, conditions in both.items()}
@@ -457,8 +452,8 @@ class SweepPlan:
         """
         for number, values in enumerate(self.points):
             with self._naming(number, values), on_meta():
-                recipe: Any = read_recipe(path, [*overrides, *_texts(values)])
-                if isinstance(recipe.model, FineTuneSection):
+                recipe: Any = recipe_options.read_recipe(path, [*overrides, *_texts(values)])
+                if isinstance(recipe.model, recipe_options.FineTuneSection):
                     return
                 build_model(recipe.model, build_tokenizer(recipe))
 

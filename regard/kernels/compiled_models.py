@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.data.batches import ALL, FirstTokens, Sequences, TokenSubset
-from regard.kernels import build
+from regard.kernels import build, tensors
 from regard.kernels.lowering import IDS, SEGMENTS, Lowering, tracer
 from regard.kernels.products import threads_for
 from regard.kernels.program import (
@@ -31,24 +31,9 @@ from regard.kernels.program import (
     wants_results_alone,
 )
 from regard.kernels.signatures import PartStruct
-from regard.kernels.tensors import (
-    address,
-    is_cpu_strided,
-    optional_address,
-    raw_address,
-    row_strided_address,
-)
 from regard.kernels.tracer import CannotCompile, LeafTracer, state_symbols
 from regard.layers.pooling import LayerChoice, SingleLayer
-from regard.models.protocols import (
-    CrossAttentionModel,
-    Encoder,
-    Generator,
-    LanguageModel,
-    Output,
-    SearchPlan,
-    SearchResults,
-)
+from regard.models import protocols
 from regard.models.transformer import TransformerState
 from regard.models.wrappers import EncoderWrapper, GeneratorWrapper
 from regard.state import State
@@ -64,7 +49,7 @@ class CompiledGenerator(GeneratorWrapper):
 
     model: Any  # a `Generator` that is an `nn.Module`
 
-    def __init__(self, model: Generator):
+    def __init__(self, model: protocols.Generator):
         super().__init__(model)
         self.programs = programs_of(model)
 
@@ -84,23 +69,23 @@ class CompiledGenerator(GeneratorWrapper):
         return after if lengths is None else after.truncate(lengths)
 
     def read(self, source: Sequences) -> Any:
-        if not isinstance(self.model, CrossAttentionModel):
+        if not isinstance(self.model, protocols.CrossAttentionModel):
             return self.model.read(source)
         memory = CompiledTexts(self.model, "encode").states(source)
         if memory is None:
             memory = self.model.encode(source)
         return self.model.initial_state(memory, source.lengths, torch.float16)
 
-    def __call__(self, ids: Tensor, state: State | None = None) -> Output:
-        if not isinstance(self.model, LanguageModel):  # a source and a target
+    def __call__(self, ids: Tensor, state: State | None = None) -> protocols.Output:
+        if not isinstance(self.model, protocols.LanguageModel):  # a source and a target
             return self.model.forward(ids, state)
         if state is not None:
             program = self._cached(ids, state, "forward")
             if program is None or not isinstance(state, KeyValueCache):
                 return self.model.forward(ids, state)
-            return Output(*self._in_parts(program, ids, state))
+            return protocols.Output(*self._in_parts(program, ids, state))
         hidden = self.whole_texts(ids)
-        return self.model.forward(ids) if hidden is None else Output(hidden)
+        return self.model.forward(ids) if hidden is None else protocols.Output(hidden)
 
     def whole_texts(self, ids: Tensor) -> Tensor | None:
         """(B, T) -> (B, T, D), at most `MAX_TOKENS` in one call; None where there is no program."""
@@ -144,7 +129,9 @@ class CompiledGenerator(GeneratorWrapper):
         stepped = self._stepped(tokens, state)
         return self.model.step(tokens, state) if stepped is None else stepped
 
-    def search(self, tokens: Tensor, state: State, plan: SearchPlan) -> SearchResults | None:
+    def search(
+        self, tokens: Tensor, state: State, plan: protocols.SearchPlan
+    ) -> protocols.SearchResults | None:
         cache, source = _memories(state)
         fits = 0 < tokens.numel() * plan.size <= MAX_TOKENS
         if not fits or source is None or source.sharing > 1 or cache.longest:
@@ -306,7 +293,7 @@ def _tensors(state: State) -> Iterator[Tensor]:
 
 def _is_plain(part: Tensor, rows: int) -> bool:
     fits = part.dim() in (2, 3) and part.size(0) == rows and part.stride(-1) == 1
-    return fits and is_cpu_strided(part) and not part.requires_grad
+    return fits and tensors.is_cpu_strided(part) and not part.requires_grad
 
 
 def _changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
@@ -327,7 +314,7 @@ def _next(state: State) -> tuple[Any, State]:
     def beside(tensor: Tensor) -> Tensor:
         new = torch.empty(tensor.shape)
         before, after = (
-            row_strided_address(name, x, torch.float32, tensor.shape)
+            tensors.row_strided_address(name, x, torch.float32, tensor.shape)
             for name, x in (("state", tensor), ("new", new))
         )
         size = tensor.element_size()
@@ -344,9 +331,9 @@ def _next(state: State) -> tuple[Any, State]:
 LAST = SingleLayer(-1)
 
 
-def compiled_encoder(model: Encoder) -> Encoder:
+def compiled_encoder(model: protocols.Encoder) -> protocols.Encoder:
     """An encoder around a quantized model."""
-    causal = isinstance(model, LanguageModel)
+    causal = isinstance(model, protocols.LanguageModel)
     return CausalEncoder(model) if causal else CompiledEncoder(model)
 
 
@@ -361,14 +348,16 @@ class CausalEncoder(EncoderWrapper):
     def encode(self, batch: Sequences, tokens: TokenSubset = ALL) -> Tensor:
         hidden = None
         if batch.layout is None and batch.segments is None:
-            hidden = CompiledGenerator(cast(LanguageModel, self.model)).whole_texts(batch.ids)
+            hidden = CompiledGenerator(cast(protocols.LanguageModel, self.model)).whole_texts(
+                batch.ids
+            )
         return self.model.encode(batch, tokens) if hidden is None else tokens.of(hidden)
 
 
 class CompiledEncoder(EncoderWrapper):
     """Around a model in which each token sees its whole text; what stands at padding is zero."""
 
-    def __init__(self, model: Encoder):
+    def __init__(self, model: protocols.Encoder):
         super().__init__(model)
         self.texts = CompiledTexts(model, "states")
 
@@ -422,10 +411,10 @@ class TextProgram(Program):
         out = torch.empty(flat.count, self.width)
         if flat.count:
             build.library().regard_encode(
-                *(self._address, raw_address(out), flat.count),
-                optional_address("ids", flat.ids, torch.int64, count),
-                optional_address("segments", flat.segments, torch.int64, count),
-                address("starts", flat.starts, torch.int64, flat.starts.shape),
+                *(self._address, tensors.raw_address(out), flat.count),
+                tensors.optional_address("ids", flat.ids, torch.int64, count),
+                tensors.optional_address("segments", flat.segments, torch.int64, count),
+                tensors.address("starts", flat.starts, torch.int64, flat.starts.shape),
                 *(flat.starts.numel() - 1, threads_for(flat.count * self._work)),
             )
         return out
@@ -466,7 +455,7 @@ class CompiledTexts:
         method: "encode", which gives the last states, or "states", which gives those of each layer.
     """
 
-    def __init__(self, model: Encoder | CrossAttentionModel, method: str):
+    def __init__(self, model: protocols.Encoder | protocols.CrossAttentionModel, method: str):
         self.model, self.method, self.programs = model, method, programs_of(model)
 
     def states(self, batch: Sequences, part: str = "last") -> Tensor | None:
@@ -483,9 +472,9 @@ class CompiledTexts:
     def _flat(self, batch: Sequences) -> Flat | None:
         plain = (
             batch.layout is None
-            and is_cpu_strided(batch.ids, torch.int64)
-            and is_cpu_strided(batch.lengths, torch.int64)
-            and (batch.segments is None or is_cpu_strided(batch.segments, torch.int64))
+            and tensors.is_cpu_strided(batch.ids, torch.int64)
+            and tensors.is_cpu_strided(batch.lengths, torch.int64)
+            and (batch.segments is None or tensors.is_cpu_strided(batch.segments, torch.int64))
             and wants_results_alone(self.model)
         )
         return Flat(batch) if plain else None

@@ -16,16 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from regard import ops
 from regard.errors import RegardError
-from regard.kernels import build, products, program, tensors
+from regard.kernels import build, products, program, signatures, tensors
 from regard.kernels.compiled_models import CompiledGenerator, compiled_encoder
-from regard.kernels.signatures import (
-    AddNormStruct,
-    AttentionStruct,
-    DroppingStruct,
-    DropStruct,
-    EntropyStruct,
-    HeadsStruct,
-)
 from regard.kernels.tensors import (
     address,
     argument_error,
@@ -75,15 +67,17 @@ def dropped(x: Tensor, seed: int, threshold: int) -> Tensor:
     width = x.size(-1) if x.dim() else 1
     if x.numel():
         addresses = address("x", x, x.dtype, x.shape), raw_address(out)
-        job = DroppingStruct(*addresses, x.numel() // width, width, _drop(seed, threshold))
+        job = signatures.DroppingStruct(
+            *addresses, x.numel() // width, width, _drop(seed, threshold)
+        )
         _run("regard_drop", x, job)
     return out
 
 
-def _drop(seed: int, threshold: int) -> DropStruct:
+def _drop(seed: int, threshold: int) -> signatures.DropStruct:
     if not 0 <= threshold < 1 << 15:
         raise RegardError(f"`threshold` must be from 0 to 32767, but is {threshold}.")
-    return DropStruct(seed, threshold)
+    return signatures.DropStruct(seed, threshold)
 
 
 def add_norm(
@@ -125,12 +119,14 @@ def add_norm_back(
     return out, update_grad, parameter_grads[0], parameter_grads[1]
 
 
-def _norm_job(inputs: Sequence[Tensor], eps: float, seed_threshold: Any) -> AddNormStruct:
+def _norm_job(
+    inputs: Sequence[Tensor], eps: float, seed_threshold: Any
+) -> signatures.AddNormStruct:
     hidden, update, gain, bias, stats = inputs
     shape, real = hidden.shape, torch.float32
     width = shape[-1]
     rows = hidden.numel() // width
-    return AddNormStruct(
+    return signatures.AddNormStruct(
         address("hidden", hidden, hidden.dtype, shape),
         address("update", update, hidden.dtype, shape),
         *(address("gain", gain, real, (width,)), address("bias", bias, real, (width,))),
@@ -149,7 +145,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
     if targets.dtype is torch.int64 and targets.is_cpu:
         targets = contiguous(targets)
     losses = torch.empty(rows, dtype=torch.float64)
-    job = EntropyStruct(
+    job = signatures.EntropyStruct(
         address("logits", logits, logits.dtype, (rows, vocab_size)),
         address("targets", targets, torch.int64, (rows,)),
         *(raw_address(losses), rows, vocab_size, smoothing),
@@ -233,18 +229,20 @@ def _head_sizes(query: Tensor, key: Tensor) -> tuple[int, int, int, int, int]:
     )
 
 
-def _heads(name: str, x: Tensor, shape: Sequence[int]) -> HeadsStruct:
+def _heads(name: str, x: Tensor, shape: Sequence[int]) -> signatures.HeadsStruct:
     """Heads (B, H, T, K), contiguous in the last dimension."""
     data = row_strided_address(name, x, torch.bfloat16, shape)
     row, head, position, _ = x.stride()
-    return HeadsStruct(data, row, position, head)
+    return signatures.HeadsStruct(data, row, position, head)
 
 
-def _attention_job(heads: Sequence[Tensor], norms: Tensor, call: AttentionCall) -> AttentionStruct:
+def _attention_job(
+    heads: Sequence[Tensor], norms: Tensor, call: AttentionCall
+) -> signatures.AttentionStruct:
     query, key, value, context = heads
     rows, n_heads, queries, width, keys = _head_sizes(query, key)
     sizes = (rows, n_heads, queries, width), (rows, n_heads, keys, width)
-    job = AttentionStruct(
+    job = signatures.AttentionStruct(
         *(_heads("query", query, sizes[0]), _heads("key", key, sizes[1])),
         *(_heads("value", value, sizes[1]), _heads("context", context, sizes[0])),
     )
@@ -261,7 +259,7 @@ def _attention_job(heads: Sequence[Tensor], norms: Tensor, call: AttentionCall) 
 
 
 def _set_offsets(
-    job: AttentionStruct, queries: SequenceOffsets, keys: SequenceOffsets, *, alone: bool
+    job: signatures.AttentionStruct, queries: SequenceOffsets, keys: SequenceOffsets, *, alone: bool
 ) -> None:
     """Sequences without padding, in the only row of the heads."""
     shape = queries.starts.shape
@@ -273,7 +271,7 @@ def _set_offsets(
     job.rows, job.queries, job.keys = shape[0] - 1, queries.longest, keys.longest
 
 
-def _start(name: str, query: Tensor, job: AttentionStruct) -> None:
+def _start(name: str, query: Tensor, job: signatures.AttentionStruct) -> None:
     threads = max(1, min(torch.get_num_threads(), query.numel() * job.keys // PRODUCTS_PER_THREAD))
     getattr(build.library(), name)(threads, ctypes.byref(job))
 

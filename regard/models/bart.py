@@ -12,13 +12,9 @@ from regard.attention.pruning import Prunable
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.positions import LearnedPositions
 from regard.layers.task_heads import LastTokenWithId, dense_head, init_weights, token_head
+from regard.models import transformer
 from regard.models.config import Activation, Probability, Size, TokenId
 from regard.models.protocols import Encoder, Output, States
-from regard.models.transformer import (
-    PreNormTransformer,
-    Transformer,
-    TransformerConfig,
-)
 from regard.text.templates import Template
 
 # --------------------------------------------------------------------------------- encoder-decoders
@@ -36,7 +32,7 @@ _LARGE: dict[str, Any] = dict(
 
 
 @dataclass(frozen=True)
-class BartConfig(TransformerConfig):
+class BartConfig(transformer.TransformerConfig):
     """The defaults are the base model; see `TransformerConfig`."""
 
     d_model: Size = 768
@@ -50,7 +46,7 @@ class BartConfig(TransformerConfig):
     scale_embedding: bool = False
 
 
-class Bart(Transformer):
+class Bart(transformer.Transformer):
     """BART: "Denoising Sequence-to-Sequence Pre-training" (Lewis et al. 2020).
 
     BART, an `EncoderDecoder`.
@@ -94,7 +90,7 @@ class MBartConfig(BartConfig):
     decoder_layers: Size = 12
 
 
-class MBart(Bart, PreNormTransformer):
+class MBart(Bart, transformer.PreNormTransformer):
     """mBART, an `EncoderDecoder`: BART with layer norms before its parts, and after the last."""
 
     Config = MBartConfig

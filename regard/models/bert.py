@@ -14,20 +14,12 @@ from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
+from regard.layers import task_heads
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.linear import Linear
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    TASK_HEADS,
-    MaskedLMHead,
-    Pooler,
-    dense_head,
-    init_weights,
-    no_head,
-    token_head,
-)
 from regard.models.config import (
     Activation,
     Count,
@@ -162,7 +154,7 @@ class Bert(nn.Module, Encoder, Prunable):
     }
     unpadded = True
     block: type[nn.Module] = BertBlock
-    head_kinds: tuple[str, ...] = ("pooler", "masked_lm", "next_sentence", *TASK_HEADS)
+    head_kinds: tuple[str, ...] = ("pooler", "masked_lm", "next_sentence", *task_heads.TASK_HEADS)
     # Of these, those whose inner layer is the pre-trained pooler.
     pooled: tuple[str, ...] = ("pooler", "next_sentence", "classes", "multiple_choice")
 
@@ -179,7 +171,7 @@ class Bert(nn.Module, Encoder, Prunable):
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(self.block(config) for _ in range(config.distinct_layers))
-        init_weights(self, config.init_range)
+        task_heads.init_weights(self, config.init_range)
         prune_as_configured(self, config.pruned)
 
     @property
@@ -215,22 +207,24 @@ class Bert(nn.Module, Encoder, Prunable):
             ConfigError: this family has no head of that kind.
         """
         if kind not in self.head_kinds:
-            raise no_head(self, kind, self.head_kinds)
-        return init_weights(self._head(kind, outputs), self.config.init_range)
+            raise task_heads.no_head(self, kind, self.head_kinds)
+        return task_heads.init_weights(self._head(kind, outputs), self.config.init_range)
 
     def _head(self, kind: str, outputs: int) -> nn.Module:
         config, width = self.config, self.config.d_model
         match kind:
             case "pooler":
-                return Pooler(width)
+                return task_heads.Pooler(width)
             case "masked_lm":
                 return masked_lm_head(self.embedding, config, config.activation)
             case "next_sentence":
-                return dense_head(width, 2, "tanh")
+                return task_heads.dense_head(width, 2, "tanh")
             case "classes" | "multiple_choice":
-                return dense_head(width, outputs, "tanh", dropout=config.dropout_of_heads)
+                return task_heads.dense_head(
+                    width, outputs, "tanh", dropout=config.dropout_of_heads
+                )
             case _:
-                return token_head(self, kind, outputs, dropout=config.dropout_of_heads)
+                return task_heads.token_head(self, kind, outputs, dropout=config.dropout_of_heads)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -238,13 +232,15 @@ class Bert(nn.Module, Encoder, Prunable):
         return Template.bert(*tokenizer.required_ids("cls", "sep"))
 
 
-def masked_lm_head(embedding: nn.Embedding, config: BertConfig, activation: str) -> MaskedLMHead:
+def masked_lm_head(
+    embedding: nn.Embedding, config: BertConfig, activation: str
+) -> task_heads.MaskedLMHead:
     """The head over the vocabulary; with `config.tied` its matrix is the embedding's."""
     tied = embedding if config.tied else None
     softmax = Softmax(embedding.embedding_dim, config.vocab_size, tied=tied, bias=True)
     if tied is None:
         nn.init.normal_(softmax.weight, std=config.init_range)
-    return MaskedLMHead(config.d_model, activation, config.norm_eps, softmax)
+    return task_heads.MaskedLMHead(config.d_model, activation, config.norm_eps, softmax)
 
 
 # --------------------------------------------------------------------------------------- DistilBERT
@@ -298,7 +294,7 @@ class DistilBert(Bert):
         }
     }
     block = DistilBertBlock
-    head_kinds = ("masked_lm", *TASK_HEADS)
+    head_kinds = ("masked_lm", *task_heads.TASK_HEADS)
     pooled = ()
 
     def __init__(self, config: DistilBertConfig):
@@ -314,10 +310,10 @@ class DistilBert(Bert):
         match kind:
             case "classes" | "multiple_choice":
                 dropout = config.classes_dropout
-                return dense_head(config.d_model, outputs, "relu", dropout=dropout)
-            case _ if kind in TASK_HEADS:
+                return task_heads.dense_head(config.d_model, outputs, "relu", dropout=dropout)
+            case _ if kind in task_heads.TASK_HEADS:
                 dropouts = dict(dropout=config.dropout, span_dropout=config.span_dropout)
-                return token_head(self, kind, outputs, **dropouts)
+                return task_heads.token_head(self, kind, outputs, **dropouts)
             case _:
                 return super()._head(kind, outputs)
 
@@ -408,7 +404,7 @@ class Albert(Bert):
         "xxlarge": {"parameters": (235e6, _ALBERT_PARAMETERS.format(222_595_584))},
     }
     block = AlbertBlock
-    head_kinds = ("pooler", "masked_lm", "sentence_order", *TASK_HEADS)
+    head_kinds = ("pooler", "masked_lm", "sentence_order", *task_heads.TASK_HEADS)
     pooled = ("pooler", "sentence_order", "classes", "multiple_choice")
 
     def __init__(self, config: AlbertConfig):
@@ -419,7 +415,7 @@ class Albert(Bert):
             )
         super().__init__(config)
         self.project = Linear(config.d_embedding, config.d_model)
-        init_weights(self.project, config.init_range)
+        task_heads.init_weights(self.project, config.init_range)
         self.block_of_layer = config.block_of_layer
         uses = Counter(self.block_of_layer)
         for number, block in enumerate(self.blocks):
@@ -441,5 +437,7 @@ class Albert(Bert):
 
     def _head(self, kind: str, outputs: int) -> nn.Module:
         if kind == "sentence_order":
-            return dense_head(self.config.d_model, 2, "tanh", dropout=self.config.head_dropout)
+            return task_heads.dense_head(
+                self.config.d_model, 2, "tanh", dropout=self.config.head_dropout
+            )
         return super()._head(kind, outputs)

@@ -15,14 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention.block_sparse import (
-    block_window,
-    by_blocks,
-    full_if_short,
-    global_blocks,
-    random_blocks,
-    random_plan,
-)
+from regard.attention import block_sparse
 from regard.attention.masks import padding
 from regard.attention.multihead import PackedLinear
 from regard.data.batches import ALL, Sequences, TokenSubset
@@ -142,13 +135,13 @@ class BigBird(Bert):
         heads = list(cast(BigBirdBlock, self.blocks[layer]).attention.remaining_heads)
         plan = self.plan(layer, -(-lengths // size))
         pattern = (
-            block_window(size, WINDOW)
-            | global_blocks(size, lengths)
-            | random_blocks(size, plan[:, heads] if plan.size(1) > 1 else plan)
-            | full_if_short(lengths, config.full_length)
+            block_sparse.block_window(size, WINDOW)
+            | block_sparse.global_blocks(size, lengths)
+            | block_sparse.random_blocks(size, plan[:, heads] if plan.size(1) > 1 else plan)
+            | block_sparse.full_if_short(lengths, config.full_length)
         )
         allowed, device = padding(lengths) & pattern, batch.ids.device
-        return by_blocks(
+        return block_sparse.by_blocks(
             allowed, batch.width, size, sequences=len(batch), heads=len(heads), device=device
         )
 
@@ -156,7 +149,7 @@ class BigBird(Bert):
         """The random blocks of a layer, (B, H, N, R), for sequences of `blocks` (B,) blocks."""
         config = self.config
         seed = config.random_seed * max(1, config.layers) + layer
-        return random_plan(blocks, config.heads, config.random_blocks, seed)
+        return block_sparse.random_plan(blocks, config.heads, config.random_blocks, seed)
 
     def _head(self, kind: str, outputs: int) -> nn.Module:
         config = self.config

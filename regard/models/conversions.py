@@ -18,15 +18,8 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError, warn
+from regard.layers import quantized
 from regard.layers.linear import Linear, LowRankLinear, LowRankUpdate
-from regard.layers.quantized import (
-    QuantizedEmbedding,
-    QuantizedLinear,
-    QuantizedMatrix,
-    QuantizedRecurrent,
-    QuantizedSoftmax,
-    WeightType,
-)
 from regard.layers.recurrent import RecurrentLayer, ResetFirstGRU
 from regard.layers.softmax import AdaptiveSoftmax, Softmax
 from regard.models.encoder_with_heads import EncoderWithHeads, assembled
@@ -278,7 +271,7 @@ GPUS = {"cuda"}
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
-def prepare(model: AnyModel, dtype: WeightType = "int8") -> AnyModel:
+def prepare(model: AnyModel, dtype: quantized.WeightType = "int8") -> AnyModel:
     """Quantize the weights of a model, in place.
 
     dtype: "int8", a quarter of the size of float32, or "bfloat16", half of it. The matrices of
@@ -316,7 +309,7 @@ def check_dtype(dtype: str, name: str = "dtype") -> None:
     Raises:
         ConfigError: weights cannot be quantized to this type.
     """
-    kinds = get_args(WeightType)
+    kinds = get_args(quantized.WeightType)
     if dtype not in kinds:
         raise ConfigError(
             f"`{name}` must be {' or '.join(kinds)}, but is {dtype!r}. {nearest(dtype, kinds)}"
@@ -340,9 +333,9 @@ def halved(model: AnyModel) -> AnyModel:
     return model.to(torch.bfloat16)
 
 
-def quantize_layers(model: AnyModel, dtype: WeightType) -> AnyModel:
+def quantize_layers(model: AnyModel, dtype: quantized.WeightType) -> AnyModel:
     """Replace layers by quantized ones, in place; the rest becomes float32."""
-    tied: dict[int, QuantizedMatrix] = {}
+    tied: dict[int, quantized.QuantizedMatrix] = {}
     softmaxes = [module for module in model.modules() if isinstance(module, Softmax)]
     shared = {id(softmax.weight) for softmax in softmaxes}
     _quantize_children(model, dtype, tied, shared)
@@ -351,7 +344,10 @@ def quantize_layers(model: AnyModel, dtype: WeightType) -> AnyModel:
 
 
 def _quantize_children(
-    parent: nn.Module, dtype: WeightType, tied: dict[int, QuantizedMatrix], shared: set[int]
+    parent: nn.Module,
+    dtype: quantized.WeightType,
+    tied: dict[int, quantized.QuantizedMatrix],
+    shared: set[int],
 ) -> None:
     """Replace child modules, innermost first. A `ResetFirstGRU` stays float32: its product is of
     r h, and the quantized recurrence has no such step.
@@ -363,18 +359,20 @@ def _quantize_children(
         _quantize_children(child, dtype, tied, shared)
         new: nn.Module | None = None
         if isinstance(child, Linear):
-            new = QuantizedLinear(child, dtype)
+            new = quantized.QuantizedLinear(child, dtype)
         elif isinstance(child, RecurrentLayer) and not isinstance(child, ResetFirstGRU):
-            new = QuantizedRecurrent(child, dtype)
+            new = quantized.QuantizedRecurrent(child, dtype)
         elif isinstance(child, Softmax):
-            new = QuantizedSoftmax(child, _once(child.weight, dtype, tied))
+            new = quantized.QuantizedSoftmax(child, _once(child.weight, dtype, tied))
         elif isinstance(child, nn.Embedding) and id(child.weight) in shared:
-            new = QuantizedEmbedding(_once(child.weight, dtype, tied))
+            new = quantized.QuantizedEmbedding(_once(child.weight, dtype, tied))
         if new is not None:
             setattr(parent, name, new)
 
 
-def _once(weight: Tensor, dtype: WeightType, tied: dict[int, QuantizedMatrix]) -> QuantizedMatrix:
+def _once(
+    weight: Tensor, dtype: quantized.WeightType, tied: dict[int, quantized.QuantizedMatrix]
+) -> quantized.QuantizedMatrix:
     if id(weight) not in tied:
-        tied[id(weight)] = QuantizedMatrix(weight, dtype)
+        tied[id(weight)] = quantized.QuantizedMatrix(weight, dtype)
     return tied[id(weight)]

@@ -19,15 +19,9 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
+from regard.attention import relative
 from regard.attention.attend import Dot, Relation
 from regard.attention.multihead import PackedLinear, SelfAttention, split_heads
-from regard.attention.relative import (
-    DisentangledRelation,
-    Relations,
-    RelativePositions,
-    distances,
-    log_bucket,
-)
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.convolution import Convolution
 from regard.layers.dropout import Dropout
@@ -94,7 +88,7 @@ class DebertaConfig(BertConfig):
         """The number of the vector of each signed distance, not clipped: (...,) -> (...,)."""
         if not self.position_buckets:
             return distance
-        return log_bucket(distance, self.position_buckets, self.max_relative_positions)
+        return relative.log_bucket(distance, self.position_buckets, self.max_relative_positions)
 
 
 class DisentangledAttention(SelfAttention):
@@ -154,7 +148,7 @@ class DebertaBlock(BertBlock):
         self.attention = DisentangledAttention(config)
 
 
-class DisentangledPositions(RelativePositions):
+class DisentangledPositions(relative.RelativePositions):
     """The vectors of distances, which all layers share.
 
     Raises:
@@ -176,7 +170,7 @@ class DisentangledPositions(RelativePositions):
         normed = config.norm_rel_ebd
         self.norm = nn.LayerNorm(width, eps=config.norm_eps) if normed else nn.Identity()
 
-    def of(self, batch: Sequences) -> Relations:
+    def of(self, batch: Sequences) -> relative.Relations:
         """Between all tokens of a batch, padded or unpadded."""
         positions = torch.arange(batch.width, device=batch.ids.device)
         offsets = None if batch.layout is None else batch.layout.offsets
@@ -184,16 +178,18 @@ class DisentangledPositions(RelativePositions):
 
     def between(
         self, queries: Tensor, keys: Tensor, offsets: SequenceOffsets | None = None
-    ) -> Relations:
+    ) -> relative.Relations:
         """See `RelativePositions`; offsets: of the sequences of an unpadded batch."""
         config = self.config
         if self.vectors is None or not config.pos_att_type:
             return [None] * config.layers
-        rows, reach = config.bucket(distances(queries, keys)), config.span
+        rows, reach = config.bucket(relative.distances(queries, keys)), config.span
         if len(keys) and not torch.compiler.is_exporting():  # texts of any length have one graph
             reach = min(reach, int(config.bucket(torch.tensor(len(keys) - 1))) + 1)
         vectors = self.norm(self.vectors.weight[config.span - reach : config.span + reach])
-        relation = DisentangledRelation(vectors, rows.clamp(-reach, reach - 1) + reach, offsets)
+        relation = relative.DisentangledRelation(
+            vectors, rows.clamp(-reach, reach - 1) + reach, offsets
+        )
         return [relation] * config.layers
 
 

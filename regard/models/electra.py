@@ -23,16 +23,9 @@ from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers import task_heads
 from regard.layers.linear import Linear
 from regard.layers.softmax import slice_on
-from regard.layers.task_heads import (
-    TASK_HEADS,
-    ClassificationHead,
-    DenseActivation,
-    dense_head,
-    every_token,
-    init_weights,
-)
 from regard.models.bert import Bert, BertConfig, masked_lm_head
 from regard.models.config import Activation, Probability, Size
 from regard.models.encoder_with_heads import EncoderWithHeads
@@ -79,14 +72,14 @@ class Electra(Bert):
         "base": {"parameters": (110e6, _PARAMETERS.format(108_891_648))},
         "large": {"parameters": (335e6, _PARAMETERS.format(334_092_288))},
     }
-    head_kinds = ("replaced", "masked_lm", *TASK_HEADS)
+    head_kinds = ("replaced", "masked_lm", *task_heads.TASK_HEADS)
     pooled = ()
 
     def __init__(self, config: ElectraConfig):
         super().__init__(config)
         projected = config.d_embedding != config.d_model
         self.project = Linear(config.d_embedding, config.d_model) if projected else nn.Identity()
-        init_weights(self.project, config.init_range)
+        task_heads.init_weights(self.project, config.init_range)
 
     def embed(self, batch: Sequences) -> Tensor:
         """Token + position + segment, as wide as the model: (B, T, D) or (1, N, D)."""
@@ -97,15 +90,19 @@ class Electra(Bert):
         width, dropout = config.d_model, config.dropout_of_heads
         match kind:
             case "replaced":
-                inner = DenseActivation(width, config.activation)
-                return ClassificationHead(width, 1, pooling=every_token, inner=inner)
+                inner = task_heads.DenseActivation(width, config.activation)
+                return task_heads.ClassificationHead(
+                    width, 1, pooling=task_heads.every_token, inner=inner
+                )
             case "masked_lm":  # gelu, whatever the layers have
                 return masked_lm_head(self.embedding, config, "gelu")
             case "classes":
-                return dense_head(width, outputs, "gelu", inner_dropout=dropout, dropout=dropout)
+                return task_heads.dense_head(
+                    width, outputs, "gelu", inner_dropout=dropout, dropout=dropout
+                )
             case "multiple_choice":
                 activation, dropout = config.choice_activation, config.choice_dropout
-                return dense_head(width, outputs, activation, dropout=dropout)
+                return task_heads.dense_head(width, outputs, activation, dropout=dropout)
             case _:
                 return super()._head(kind, outputs)
 

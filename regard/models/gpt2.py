@@ -14,16 +14,10 @@ from regard.attention.pruning import Prunable, Pruned, prune_as_configured
 from regard.attention.relative import absolute_positions, reads_unpadded, relative_positions
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
+from regard.layers import task_heads
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, activation_of
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    ClassificationHead,
-    LastToken,
-    init_weights,
-    last_token,
-    token_head,
-)
 from regard.models.config import (
     Activation,
     Epsilon,
@@ -145,7 +139,7 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
         self.unpadded = reads_unpadded(config)
         self.dropout = Dropout(config.embedding_dropout)
         self.blocks: Any = nn.ModuleList(self.block(config, n) for n in range(config.layers))
-        init_weights(self, config.init_range)
+        task_heads.init_weights(self, config.init_range)
         prune_as_configured(self, config.pruned)
         self.head: Any = self.new_output(config)
 
@@ -243,13 +237,13 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
         head: nn.Module
         match kind:
             case "classes":
-                pooling = LastToken(skip=config.pad)
-                head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+                pooling = task_heads.LastToken(skip=config.pad)
+                head = task_heads.ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "multiple_choice":
                 head = ChoiceHead(width, config.choice_activation, config.choice_dropout)
             case _:
-                head = token_head(self, kind, outputs, dropout=self.tags_dropout)
-        return init_weights(head, config.init_range)
+                head = task_heads.token_head(self, kind, outputs, dropout=self.tags_dropout)
+        return task_heads.init_weights(head, config.init_range)
 
     @property
     def tags_dropout(self) -> float:
@@ -269,11 +263,11 @@ class GPT(nn.Module, CachedLanguageModel, Encoder, Prunable):
         return Template.around(*((token,) for token in special))
 
 
-class ChoiceHead(ClassificationHead):
+class ChoiceHead(task_heads.ClassificationHead):
     """The score of a candidate answer, at its last token: a(W drop(h) + b)."""
 
     def __init__(self, d_model: int, activation: str | None, dropout: float):
-        super().__init__(d_model, 1, pooling=last_token, dropout=dropout)
+        super().__init__(d_model, 1, pooling=task_heads.last_token, dropout=dropout)
         self.activation = activation_of(activation or "linear")
 
     def scores(self, read: Tensor) -> Tensor:

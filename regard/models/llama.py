@@ -19,16 +19,10 @@ from regard.attention.cache import KeyValueCache
 from regard.attention.multihead import GroupedQueryAttention, LayerCache
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import ConfigError
+from regard.layers import task_heads
 from regard.layers.feedforward import GatedFeedForward
 from regard.layers.positions import RotaryAngles, RotaryPositions, RotaryScaling
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    ClassificationHead,
-    LastToken,
-    init_weights,
-    last_token,
-    token_head,
-)
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt2 import NoLMHead, OutputKind
 from regard.models.protocols import CachedLanguageModel, Encoder, Output, States
@@ -177,7 +171,7 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         self.blocks = cast("Sequence[LlamaBlock]", blocks)
         self.positions = RotaryPositions(self.blocks[0].attention.head_dim, config.angles)
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        init_weights(self, config.init_range)
+        task_heads.init_weights(self, config.init_range)
         self.head = NoLMHead()
         if config.output != "none":
             tied = self.embedding if config.tied else None
@@ -241,13 +235,15 @@ class Llama(nn.Module, CachedLanguageModel, Encoder):
         width, dropout = self.config.d_model, self.config.head_dropout
         match kind:
             case "classes":
-                pooling = LastToken(skip=self.config.pad)
-                head = ClassificationHead(width, outputs, pooling=pooling, bias=False)
+                pooling = task_heads.LastToken(skip=self.config.pad)
+                head = task_heads.ClassificationHead(width, outputs, pooling=pooling, bias=False)
             case "multiple_choice":
-                head = ClassificationHead(width, 1, pooling=last_token, dropout=dropout)
+                head = task_heads.ClassificationHead(
+                    width, 1, pooling=task_heads.last_token, dropout=dropout
+                )
             case _:
-                head = token_head(self, kind, outputs, dropout=dropout)
-        return init_weights(head, self.config.init_range)
+                head = task_heads.token_head(self, kind, outputs, dropout=dropout)
+        return task_heads.init_weights(head, self.config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

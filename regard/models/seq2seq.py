@@ -35,16 +35,9 @@ from regard.attention.selection import (
 )
 from regard.data.batches import Sequences
 from regard.errors import ConfigError
+from regard.layers import recurrent
 from regard.layers.dropout import Dropout
 from regard.layers.linear import Linear
-from regard.layers.recurrent import (
-    LSTM,
-    BidirectionalStack,
-    LSTMStep,
-    ResetFirstGRU,
-    Stack,
-    reset_first_gru_step,
-)
 from regard.layers.softmax import Softmax
 from regard.models.config import RECURRENT, Count, Probability, Size, TokenId
 from regard.models.protocols import EncoderDecoder, Output
@@ -111,11 +104,11 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
         self.embedding = nn.Embedding(config.vocab_size, word)
         for table in (self.source_embedding, self.embedding):
             nn.init.normal_(table.weight, std=word**-0.5)
-        self.encoder = BidirectionalStack(ResetFirstGRU, word, 2 * width, 1)
+        self.encoder = recurrent.BidirectionalStack(recurrent.ResetFirstGRU, word, 2 * width, 1)
         self.first = Linear(width, width)  # W_s
         self.score = Additive(width, 2 * width, config.d_score)
         self.cross_attention, self.capture = CrossAttentionStep(), CapturePoint("cross")
-        self.gru = ResetFirstGRU(word + 2 * width, width)
+        self.gru = recurrent.ResetFirstGRU(word + 2 * width, width)
         self.readout = Linear(width + word + 2 * width, 2 * config.d_maxout)  # U_o, V_o, C_o
         self.dropout = Dropout(config.dropout)
         self.head = Softmax(config.d_maxout, config.vocab_size, tied=None, bias=True)  # W_o
@@ -149,7 +142,7 @@ class RNNSearch(nn.Module, EncoderDecoder[SearchState]):
             context = attend(hidden)  # (B, 2D)
             inputs.append(torch.cat([hidden, word, context], 1))
             below = self.gru.input(torch.cat([word, context], 1)).to(hidden.dtype)
-            hidden = reset_first_gru_step(below, hidden, self.gru.recurrent.weight)
+            hidden = recurrent.reset_first_gru_step(below, hidden, self.gru.recurrent.weight)
         pairs = self.readout(torch.stack(inputs, 1)).unflatten(2, (-1, 2))  # -> (B, T, l, 2)
         return self.dropout(pairs.amax(-1)), SearchState(hidden, state.source)
 
@@ -295,8 +288,12 @@ class PlainDecoder(nn.Module):
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()
         width = config.d_model
-        self.stack = Stack(
-            LSTM, config.d_embedding or width, width, config.layers, dropout=config.dropout
+        self.stack = recurrent.Stack(
+            recurrent.LSTM,
+            config.d_embedding or width,
+            width,
+            config.layers,
+            dropout=config.dropout,
         )
 
     def start(self, memory: Tensor, source: Sequences, cells: Cells) -> Cells:
@@ -325,7 +322,7 @@ class InputFeedingDecoder(nn.Module, ABC):
         self.dropout = Dropout(config.dropout)
         self.score = score
         self.combine = Linear(2 * width, width, bias=False)
-        self.capture, self.cell = CapturePoint("cross"), LSTMStep()
+        self.capture, self.cell = CapturePoint("cross"), recurrent.LSTMStep()
         for linear in (self.words, *gates):
             for parameter in linear.parameters():
                 nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
@@ -430,8 +427,8 @@ class Seq2Seq(nn.Module, EncoderDecoder[State]):
         check_forms(config)
         self.embedding = nn.Embedding(config.vocab_size, d_embedding)
         nn.init.normal_(self.embedding.weight, std=d_embedding**-0.5)
-        self.encoder = BidirectionalStack(
-            LSTM, d_embedding, width, config.layers, dropout=config.dropout
+        self.encoder = recurrent.BidirectionalStack(
+            recurrent.LSTM, d_embedding, width, config.layers, dropout=config.dropout
         )
         self.bridge = Linear(width, 2 * width)
         self.decoder = decoder(config)

@@ -18,30 +18,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from regard.attention import relative
 from regard.attention.attend import PLAIN, Relation
 from regard.attention.cache import KeyValueCache, SourceMemory
 from regard.attention.multihead import CrossAttention, LayerCache, Memory, SelfAttention
 from regard.attention.pruning import Prunable, Pruned, prune_as_configured
-from regard.attention.relative import (
-    Bucket,
-    RelativeBias,
-    T5Positions,
-    causal_bucket,
-    two_sided_bucket,
-)
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.layers.dropout import Dropout
 from regard.layers.feedforward import FeedForward, GatedFeedForward
 from regard.layers.softmax import Softmax
 from regard.layers.task_heads import dense_head, mean_of_tokens, token_head
+from regard.models import protocols
 from regard.models.config import Activation, Epsilon, InitScale, Probability, Size, TokenId
-from regard.models.protocols import (
-    LONGEST_ATTENDED,
-    CrossAttentionModel,
-    Encoder,
-    Output,
-    States,
-)
 from regard.models.transformer import TransformerState
 from regard.ops import KeyMask
 from regard.text.templates import Template
@@ -150,18 +138,18 @@ class T5DecoderBlock(nn.Module):
         return hidden + self.dropout(self.feed(self.feed_norm(hidden)))
 
 
-class T5Encoder(nn.Module, Encoder, Prunable):
+class T5Encoder(nn.Module, protocols.Encoder, Prunable):
     """T5's encoder alone, an `Encoder` (T5EncoderModel in `transformers`)."""
 
     Config = T5EncoderConfig
-    longest = LONGEST_ATTENDED
+    longest = protocols.LONGEST_ATTENDED
     blocks: Sequence[T5EncoderBlock]
 
     def __init__(self, config: T5EncoderConfig):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.relative = positions_of(config, two_sided_bucket, config.layers)
+        self.relative = positions_of(config, relative.two_sided_bucket, config.layers)
         blocks = nn.ModuleList(T5EncoderBlock(config) for _ in range(config.layers))
         self.blocks = cast("Sequence[T5EncoderBlock]", blocks)
         self.norm = norm_of(config)
@@ -179,11 +167,11 @@ class T5Encoder(nn.Module, Encoder, Prunable):
         encoder.load_state_dict(model.encoder.state_dict())
         return encoder
 
-    def forward(self, batch: Sequences) -> Output:
+    def forward(self, batch: Sequences) -> protocols.Output:
         """Hidden states of the last layer, (B, T, D)."""
-        return Output(self.encode(batch))
+        return protocols.Output(self.encode(batch))
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> protocols.States:
         """The last norm follows the last layer."""
         hidden = self.dropout(self.embedding(batch.ids))
         yield hidden
@@ -212,7 +200,7 @@ class T5Encoder(nn.Module, Encoder, Prunable):
         return Template.around((), (eos,), (eos,))
 
 
-class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
+class T5(nn.Module, protocols.CrossAttentionModel[TransformerState], Prunable):
     """T5: "Exploring the Limits of Transfer Learning" (Raffel et al. 2020).
 
     T5, an `EncoderDecoder`.
@@ -238,7 +226,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         "3b": {"parameters": (2.8e9, _PARAMETERS)},
         "11b": {"parameters": (11e9, _PARAMETERS)},
     }
-    longest = LONGEST_ATTENDED
+    longest = protocols.LONGEST_ATTENDED
     decoder: Sequence[T5DecoderBlock]
 
     def __init__(self, config: T5Config):
@@ -246,7 +234,7 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         self.config = config
         self.encoder = T5Encoder(config)
         self.embedding = self.encoder.embedding  # of source and target
-        self.relative = positions_of(config, causal_bucket, config.decoder_layers)
+        self.relative = positions_of(config, relative.causal_bucket, config.decoder_layers)
         blocks = nn.ModuleList(T5DecoderBlock(config) for _ in range(config.decoder_layers))
         self.decoder = cast("Sequence[T5DecoderBlock]", blocks)
         self.decoder_norm = norm_of(config)
@@ -268,13 +256,13 @@ class T5(nn.Module, CrossAttentionModel[TransformerState], Prunable):
         decoder_parts = [part for block in self.decoder for part in (block.attention, block.feed)]
         return [*self.encoder.blocks, *decoder_parts]
 
-    def forward(self, source: Sequences, target: Sequences) -> Output:
+    def forward(self, source: Sequences, target: Sequences) -> protocols.Output:
         memory, hidden = self.encode(source), self.dropout(self.embedding(target.ids))
         mask, keys = target.causal_mask(), source.padding_mask(queries=target)
         relations = self.relative.of(target)
         for n, block in enumerate(self.decoder):
             hidden = block(hidden, mask, relations[n], block.cross.read(memory, keys))
-        return Output(self.finish(hidden))
+        return protocols.Output(self.finish(hidden))
 
     def encode(self, source: Sequences) -> Tensor:
         """The encoder's states, (B, S, D)."""
@@ -340,11 +328,13 @@ def feed_forward(config: T5EncoderConfig) -> FeedForward | GatedFeedForward:
     return FeedForward(*sizes, **options, bias=False)
 
 
-def positions_of(config: T5EncoderConfig, bucket: Bucket, layers: int) -> T5Positions:
+def positions_of(
+    config: T5EncoderConfig, bucket: relative.Bucket, layers: int
+) -> relative.T5Positions:
     """The relative position biases of `layers` layers: one table for all, or one for each."""
     sizes = config.heads, bucket, config.buckets, config.max_distance
     count = layers if config.bias_per_layer else 1
-    return T5Positions(layers, [RelativeBias(*sizes) for _ in range(count)])
+    return relative.T5Positions(layers, [relative.RelativeBias(*sizes) for _ in range(count)])
 
 
 def init_t5(module: nn.Module, config: T5EncoderConfig) -> None:
@@ -366,7 +356,7 @@ def init_t5(module: nn.Module, config: T5EncoderConfig) -> None:
         elif isinstance(part, FeedForward | GatedFeedForward):
             nn.init.normal_(part.inner.weight, std=scale * width)
             nn.init.normal_(part.outer.weight, std=scale * config.d_ff**-0.5)
-        elif isinstance(part, RelativeBias):
+        elif isinstance(part, relative.RelativeBias):
             nn.init.normal_(part.values.weight, std=scale * width)
         elif isinstance(part, nn.Embedding) and part.embedding_dim == config.d_model:
             nn.init.normal_(part.weight, std=scale)

@@ -32,15 +32,9 @@ from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.softmax import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from regard.layers.task_heads import ClassificationHead, LastToken, token_head
+from regard.models import protocols
 from regard.models.config import Count, Epsilon, Flags, InitScale, Probability, Size, Sizes, TokenId
 from regard.models.gpt2 import GPT, NoLMHead, OutputKind
-from regard.models.protocols import (
-    LONGEST_ATTENDED,
-    Encoder,
-    LanguageModel,
-    Output,
-    States,
-)
 from regard.ops import KeyMask
 from regard.text.templates import Template
 
@@ -221,14 +215,14 @@ def feed_forward(config: TransformerXLConfig) -> FeedForward:
 PROJECTION_INIT = 0.01  # standard deviation of the projections of embedding and softmax
 
 
-class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
+class TransformerXL(nn.Module, protocols.LanguageModel[CarriedMemory], protocols.Encoder):
     """Transformer-XL: "Attentive Language Models Beyond a Fixed-Length Context" (Dai et al. 2019).
 
     Transformer-XL, a `LanguageModel` and an `Encoder`.
     """
 
     Config: type = TransformerXLConfig
-    longest = LONGEST_ATTENDED
+    longest = protocols.LONGEST_ATTENDED
     SIZES = {
         "base": dict(d_model=410, d_ff=2100, heads=10, head_dim=41, layers=16, memory_length=150),
         "large": dict(
@@ -267,13 +261,13 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
 
     # ---- a language model
 
-    def forward(self, ids: Tensor, state: CarriedMemory | None = None) -> Output:
+    def forward(self, ids: Tensor, state: CarriedMemory | None = None) -> protocols.Output:
         """Hidden states (B, T, D) that predict the token after each of the ids (B, T), a segment
         that follows a state; and the next state, without gradient.
         """
         memory = self._memory_for(ids, state)
         *_, hidden = self._layers(ids, memory)
-        return Output(hidden, memory.advance(ids.size(1)))
+        return protocols.Output(hidden, memory.advance(ids.size(1)))
 
     def _layers(self, ids: Tensor, memory: CarriedMemory) -> Iterator[Tensor]:
         """Hidden states of the embeddings, then of each layer, which are written to the memory."""
@@ -381,7 +375,7 @@ class TransformerXL(nn.Module, LanguageModel[CarriedMemory], Encoder):
     def is_causal(self) -> bool:
         return True
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> protocols.States:
         """The hidden states of texts, each read as one segment."""
         layers = self._layers(batch.ids, self._memory_for(batch.ids, None))
         for n, hidden in enumerate(layers):

@@ -9,16 +9,10 @@ from torch.nn import functional as F
 
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.data.word_characters import with_characters
+from regard.layers import task_heads
 from regard.layers.characters import CharacterConvolution, CharacterLSTM, vectors_of_words
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.layers.task_heads import (
-    HEAD_INIT,
-    ConcatPooling,
-    init_weights,
-    linear_head,
-    max_of_tokens,
-)
 from regard.models.config import CONVOLUTIONAL, RECURRENT, Filters, Probability, Size, TokenId
 from regard.models.protocols import Encoder, States
 from regard.text.closed_vocabulary import ELMO_CHARACTERS
@@ -140,9 +134,9 @@ class BiLSTM(nn.Module, Encoder):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        pooling, d_pooled = ConcatPooling(), 3 * self.config.d_model
-        head = linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
-        return init_weights(head, HEAD_INIT)
+        pooling, d_pooled = task_heads.ConcatPooling(), 3 * self.config.d_model
+        head = task_heads.linear_head(self, kind, outputs, pooling=pooling, d_pooled=d_pooled)
+        return task_heads.init_weights(head, task_heads.HEAD_INIT)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -238,7 +232,10 @@ class KimCNN(nn.Module, Encoder):
         Raises:
             ConfigError: this family has no head of that kind.
         """
-        return init_weights(linear_head(self, kind, outputs, pooling=max_of_tokens), HEAD_INIT)
+        return task_heads.init_weights(
+            task_heads.linear_head(self, kind, outputs, pooling=task_heads.max_of_tokens),
+            task_heads.HEAD_INIT,
+        )
 
     @staticmethod
     def template(tokenizer: Any) -> Template:

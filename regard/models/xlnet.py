@@ -19,49 +19,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from regard.attention import relative_attention
 from regard.attention.cache import KeyValueCache
-from regard.attention.relative_attention import (
-    CONTENT,
-    QUERY,
-    SegmentMemory,
-    StreamKeys,
-    StreamRelations,
-    TwoStreamAttention,
-    allowed_keys,
-    in_other_segment,
-)
 from regard.data.batches import ALL, Sequences, TokenSubset
 from regard.errors import RegardError
+from regard.layers import task_heads
 from regard.layers.dropout import AddNorm, Dropout
 from regard.layers.feedforward import FeedForward
 from regard.layers.positions import sinusoid
 from regard.layers.softmax import Softmax
-from regard.layers.task_heads import (
-    PoolingFunction,
-    dense_head,
-    first_token,
-    init_weights,
-    last_token,
-    mean_of_tokens,
-    token_head,
-)
+from regard.models import protocols
 from regard.models.config import Activation, Count, Epsilon, InitScale, Probability, Size, TokenId
 from regard.models.gpt2 import NoLMHead, OutputKind
-from regard.models.protocols import (
-    LONGEST_ATTENDED,
-    CachedLanguageModel,
-    Encoder,
-    Output,
-    States,
-)
 from regard.ops import KeyMask, state_prototype
 from regard.text.templates import Template
 
 SummaryKind = Literal["last", "first", "mean"]
-SUMMARIES: dict[str, PoolingFunction] = {
-    "last": last_token,
-    "first": first_token,
-    "mean": mean_of_tokens,
+SUMMARIES: dict[str, task_heads.PoolingFunction] = {
+    "last": task_heads.last_token,
+    "first": task_heads.first_token,
+    "mean": task_heads.mean_of_tokens,
 }
 
 
@@ -119,17 +96,22 @@ class XlnetBlock(nn.Module):
     def __init__(self, config: XlnetConfig):
         super().__init__()
         width, eps, dropout = config.d_model, config.norm_eps, config.dropout
-        self.attention = TwoStreamAttention(width, config.heads, dropout=dropout)
+        self.attention = relative_attention.TwoStreamAttention(width, config.heads, dropout=dropout)
         self.attention_norm = AddNorm(width, eps=eps, dropout=dropout)
         self.feed = FeedForward(width, config.d_ff, activation=config.activation, dropout=dropout)
         self.feed_norm = AddNorm(width, eps=eps, dropout=dropout)
 
-    def forward(self, hidden: Tensor, keys: StreamKeys, relations: StreamRelations) -> Tensor:
+    def forward(
+        self,
+        hidden: Tensor,
+        keys: relative_attention.StreamKeys,
+        relations: relative_attention.StreamRelations,
+    ) -> Tensor:
         hidden = self.attention_norm(hidden, self.attention(hidden, keys, relations))
         return self.feed_norm(hidden, self.feed(hidden))
 
 
-class Xlnet(nn.Module, CachedLanguageModel, Encoder):
+class Xlnet(nn.Module, protocols.CachedLanguageModel, protocols.Encoder):
     """XLNet: "Generalized Autoregressive Pretraining for Language Understanding" (Yang et al.
     2019).
 
@@ -137,7 +119,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
     """
 
     Config: type = XlnetConfig
-    longest = LONGEST_ATTENDED
+    longest = protocols.LONGEST_ATTENDED
     SIZES = {
         "base": dict(d_model=768, d_ff=3072, heads=12, layers=12),
         "large": dict(d_model=1024, d_ff=4096, heads=16, layers=24),
@@ -175,7 +157,9 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
 
     # ---- an encoder
 
-    def encode_segment(self, batch: Sequences, memory: SegmentMemory | None = None) -> Output:
+    def encode_segment(
+        self, batch: Sequences, memory: relative_attention.SegmentMemory | None = None
+    ) -> protocols.Output:
         """One segment of a text, after the memory of earlier ones; see `streams` for its extras.
 
         The output's `hidden` is (B, P, D) of the query stream, or where there are no targets
@@ -191,10 +175,10 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         if config.memory_in_training if self.training else config.memory_in_evaluation:
             state = self._next_memory(batch, [hidden for hidden, _ in read], memory)
         hidden = content if query is None else self.dropout(query)
-        return Output(hidden, state, {"content": content})
+        return protocols.Output(hidden, state, {"content": content})
 
     def streams(
-        self, batch: Sequences, memory: SegmentMemory | None = None
+        self, batch: Sequences, memory: relative_attention.SegmentMemory | None = None
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Both streams of the embeddings, then of each layer: (B, T, D), and (B, P, D) or None.
 
@@ -208,7 +192,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         reading = predicting = self._relations(batch, before, batch.positions[None])
         if (targets := batch.extras.get("targets")) is not None:
             query = self.dropout(self.start.expand(*targets.shape, -1))
-            predicting = self._relations(batch, before, targets, QUERY)
+            predicting = self._relations(batch, before, targets, relative_attention.QUERY)
         yield content, query
         reach = before + batch.width
         distances = self._distances(-reach, reach)
@@ -219,7 +203,7 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             content = block(content, keys, reading)
             yield content, query
 
-    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> States:
+    def states(self, batch: Sequences, tokens: TokenSubset = ALL) -> protocols.States:
         """The hidden states of the content stream."""
         streams = self.streams(batch)
         for _ in range(self.config.layers):
@@ -235,8 +219,12 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         return self.dropout(sinusoid(distances, self.config.d_model).to(self.start))
 
     def _relations(
-        self, batch: Sequences, before: int, queries: Tensor, stream: str = CONTENT
-    ) -> StreamRelations:
+        self,
+        batch: Sequences,
+        before: int,
+        queries: Tensor,
+        stream: str = relative_attention.CONTENT,
+    ) -> relative_attention.StreamRelations:
         """The relations of the queries at positions (1 or B, T) of a segment.
 
         before: number of memory keys.
@@ -249,20 +237,24 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             causal = distance >= 0
             grid = _both(grid, causal & (distance <= before) if self.config.same_length else causal)
         if (allowed := batch.extras.get("allowed")) is not None:
-            grid = _both(grid, allowed_keys(allowed, queries, before))
-        if stream == QUERY:
+            grid = _both(grid, relative_attention.allowed_keys(allowed, queries, before))
+        if stream == relative_attention.QUERY:
             grid = _both(grid, distance != 0)
         elif self.config.attention == "uni" or allowed is not None:
             grid = None if grid is None else grid | (distance == 0)
         segments = batch.segments
-        other = None if segments is None else in_other_segment(segments, queries, before)
+        other = (
+            None
+            if segments is None
+            else relative_attention.in_other_segment(segments, queries, before)
+        )
         if (backward := batch.extras.get("backward")) is not None:
             distance = torch.where(backward[:, None, None, None], -distance, distance)
-        return StreamRelations(KeyMask(grid), distance + reach, other, stream)
+        return relative_attention.StreamRelations(KeyMask(grid), distance + reach, other, stream)
 
     def _next_memory(
-        self, batch: Sequences, read: list[Tensor], memory: SegmentMemory | None
-    ) -> SegmentMemory:
+        self, batch: Sequences, read: list[Tensor], memory: relative_attention.SegmentMemory | None
+    ) -> relative_attention.SegmentMemory:
         """The memory for the next segment, from the inputs of the layers, (B, T, D) each."""
         if not bool(batch.keep.all()):
             raise RegardError(
@@ -271,20 +263,22 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             )
         config = self.config
         hidden = torch.stack(read, 1)[:, :, : config.reuse_len]  # (B, L, T, D)
-        return SegmentMemory.after(hidden, memory, config.memory_length)
+        return relative_attention.SegmentMemory.after(hidden, memory, config.memory_length)
 
     # ---- a language model
 
-    def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> Output:
+    def forward(self, ids: Tensor, state: KeyValueCache | None = None) -> protocols.Output:
         """Hidden states (B, T, D) that predict the token after each of the ids (B, T).
 
         In the order of the text, the query stream stands one position further than the content
         stream. With `attention` "uni" the content stream predicts.
         """
         if state is not None:
-            return Output(*self.continued(ids, state))
+            return protocols.Output(*self.continued(ids, state))
         positions = torch.arange(ids.size(1), device=ids.device)[None]
-        return Output(self._following(ids, positions, KeyMask.causal(ids.size(1), ids.device)))
+        return protocols.Output(
+            self._following(ids, positions, KeyMask.causal(ids.size(1), ids.device))
+        )
 
     def continued(self, ids: Tensor, state: KeyValueCache) -> tuple[Tensor, KeyValueCache]:
         """Hidden states (B, T, D) of the ids (B, T) that follow a state, and the next state."""
@@ -302,8 +296,10 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
         distance = positions[:, None, :, None] - torch.arange(longest, device=ids.device)
         if config.same_length and config.memory_length:
             mask = KeyMask(_both(mask.grid, distance <= config.memory_length))
-        relations = StreamRelations(mask, distance.clamp(min=0))
-        next_one = StreamRelations(mask, (distance + 1).clamp(min=0), stream=QUERY)
+        relations = relative_attention.StreamRelations(mask, distance.clamp(min=0))
+        next_one = relative_attention.StreamRelations(
+            mask, (distance + 1).clamp(min=0), stream=relative_attention.QUERY
+        )
         distances = self._distances(0, longest)
         content = self.dropout(self.embedding(ids))
         query = self.dropout(self.start.expand_as(content))
@@ -335,10 +331,12 @@ class Xlnet(nn.Module, CachedLanguageModel, Encoder):
             case "classes" | "multiple_choice":
                 pooling, dropout = SUMMARIES[config.summary], config.summary_dropout
                 activation = config.summary_activation
-                head = dense_head(width, outputs, activation, pooling=pooling, dropout=dropout)
+                head = task_heads.dense_head(
+                    width, outputs, activation, pooling=pooling, dropout=dropout
+                )
             case _:
-                head = token_head(self, kind, outputs, dropout=0.0)
-        return init_weights(head, config.init_range)
+                head = task_heads.token_head(self, kind, outputs, dropout=0.0)
+        return task_heads.init_weights(head, config.init_range)
 
     @staticmethod
     def template(tokenizer: Any) -> Template:
@@ -354,7 +352,7 @@ def _both(grid: Tensor | None, other: Tensor) -> Tensor:
 
 
 def _init(model: Xlnet, std: float) -> None:
-    init_weights(model, std)
+    task_heads.init_weights(model, std)
     for block in model.blocks:
         part = block.attention
         for vectors in (part.content_bias, part.position_bias, part.segment_bias, part.segments):

@@ -29,17 +29,10 @@ from regard.sharded.manifest import (
     read_manifest,
 )
 from regard.sharded.parts import lines_part, parquet_part, parquet_schema, safetensors_part
+from regard.tasks import line_predictor
 from regard.tasks.batching import TooLong
 from regard.tasks.embedder import VectorBatches
 from regard.tasks.folders import load
-from regard.tasks.line_predictor import (
-    LinePredictor,
-    Record,
-    check_columns,
-    infer_columns,
-    prediction_columns,
-    texts_of_row,
-)
 from regard.tasks.task import Task
 from regard.training.interrupt import Interrupted, Interruption, Stopped
 
@@ -47,7 +40,9 @@ FIRST_ROWS = 1024  # from which the columns of all parts are inferred
 TRIED = 8  # rows whose results tell the columns of Parquet
 
 InputRow = tuple[int, Row | DataError]  # the line on which it begins, and its fields by column
-Results = list[Record | None]  # of rows, by column; {} of a row without text, None without result
+Results = list[
+    line_predictor.Record | None
+]  # of rows, by column; {} of a row without text, None without result
 Errors = dict[int, DataError]  # of rows without a result, by index
 
 
@@ -144,13 +139,17 @@ class VectorComputer:
 class PredictionComputer:
     """The predictions of a task, as columns."""
 
-    def __init__(self, predictor: LinePredictor):
+    def __init__(self, predictor: line_predictor.LinePredictor):
         self.predictor, self.counts = predictor, predictor.counts
 
     def compute(self, chunk: Chunk) -> tuple[Results, Errors]:
         results, errors = self.predictor.predict_each(chunk)
         columns = [
-            None if result is None else {} if is_blank(text) else prediction_columns(result)
+            None
+            if result is None
+            else {}
+            if is_blank(text)
+            else line_predictor.prediction_columns(result)
             for text, result in zip(chunk.texts, results, strict=True)
         ]
         return columns, errors
@@ -175,7 +174,9 @@ def open_computer(task: ShardedTask) -> VectorComputer | PredictionComputer:
     model.require_method(task.method, task.model)
     if not model.decodes and options:
         raise ConfigError(f"{model.name} decodes nothing, so {', '.join(options)} has no effect.")
-    return PredictionComputer(LinePredictor(model, cast(TooLong, task.too_long), options))
+    return PredictionComputer(
+        line_predictor.LinePredictor(model, cast(TooLong, task.too_long), options)
+    )
 
 
 class Worker:
@@ -193,10 +194,12 @@ class Worker:
         if file.format == "lines":
             self.columns = (TEXT,)
         elif first and not self.columns:
-            self.columns = infer_columns(Path(file.path), first[0])
+            self.columns = line_predictor.infer_columns(Path(file.path), first[0])
         self.types: tuple[type, ...] = ()
         if isinstance(self.computer, PredictionComputer) and file.format != "lines":
-            check_columns(self.computer.predictor.task, self.columns, Path(file.path))
+            line_predictor.check_columns(
+                self.computer.predictor.task, self.columns, Path(file.path)
+            )
             self.types = (*self.computer.predictor.task.input_columns.values(),)
         self.is_lines, self.schema = file.format == "lines", None
         has_columns = manifest.task.format in ("jsonl", "parquet")
@@ -215,7 +218,7 @@ class Worker:
             try:
                 if isinstance(row, DataError):
                     raise row
-                of_row = texts_of_row(row, self.columns, (path, line), self.types)
+                of_row = line_predictor.texts_of_row(row, self.columns, (path, line), self.types)
                 texts.append(of_row[0] if self.is_lines else of_row)  # a line may be a pair
                 readable.append(index)
             except DataError as error:

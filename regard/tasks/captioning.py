@@ -26,11 +26,7 @@ from torch import Tensor, nn
 
 from regard import decoding
 from regard.attention.capture import muted
-from regard.checkpoints.efficientnet_lite import (
-    REGION_FEATURES,
-    load_efficientnet_lite,
-    region_features,
-)
+from regard.checkpoints import efficientnet_lite
 from regard.data.batches import PairBatch, Sequences
 from regard.data.images import PATCH_FEATURES, PATCH_SIDE, PATCHES, RegionTable, patches, read_image
 from regard.data.in_memory import column_names, is_path
@@ -52,7 +48,10 @@ from regard.tasks.task import Task, of_training
 from regard.text import Tokenizer
 
 RegionKind = Literal["efficientnet-lite0", "patches"]
-WIDTHS: dict[RegionKind, int] = {"efficientnet-lite0": REGION_FEATURES, "patches": PATCH_FEATURES}
+WIDTHS: dict[RegionKind, int] = {
+    "efficientnet-lite0": efficientnet_lite.REGION_FEATURES,
+    "patches": PATCH_FEATURES,
+}
 GRID = 7  # regions of a row, and of a column
 
 
@@ -93,8 +92,8 @@ class RegionFeatures:
         """From the name of a file to its regions (S, F)."""
         if self.kind == "patches":
             return lambda name: patches(read_image(name, PATCH_SIDE * PATCHES))
-        network = load_efficientnet_lite()
-        return lambda name: region_features(network, read_image(name))
+        network = efficientnet_lite.load_efficientnet_lite()
+        return lambda name: efficientnet_lite.region_features(network, read_image(name))
 
     def of_files(self, names: Sequence[str], numbers: Sequence[int] = ()) -> np.ndarray:
         """(N, S, F) float32.

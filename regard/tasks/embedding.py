@@ -43,6 +43,7 @@ from regard.layers.pooling import Pooling
 from regard.metrics import Pearson, Scores, Spearman
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Recipe
+from regard.tasks import sections
 from regard.tasks.batching import TooLong, device_of, watched
 from regard.tasks.embedder import TextEncoder, VectorBatches, as_text
 from regard.tasks.embedding_losses import SCORED, EmbeddingObjective, ExampleVectors
@@ -57,14 +58,6 @@ from regard.tasks.retrieval import (
     scored_pair,
     texts_in,
 )
-from regard.tasks.sections import (
-    EncoderData,
-    EncoderRecipe,
-    TableOptions,
-    differing,
-    starts_from_folder,
-    with_columns_of_header,
-)
 from regard.tasks.task import Prediction, Task
 from regard.text import Tokenizer
 
@@ -72,7 +65,7 @@ CORRELATIONS = ("pearson", "spearman")
 SEARCH_SCORES = ("ndcg@10", "mrr@10")
 
 
-class VectorsData(TableOptions, EncoderData):
+class VectorsData(sections.TableOptions, sections.EncoderData):
     """[data]: pairs of texts with negatives or with a number; of a [teacher] any texts.
 
     A batch has `batch_size` examples, however long; `max_tokens_per_batch` limits the tokens that
@@ -90,7 +83,7 @@ class VectorsData(TableOptions, EncoderData):
 
     def with_named_columns(self) -> Self:
         with suppress(ConfigError):  # is raised again where the rows are read
-            return with_columns_of_header(self)
+            return sections.with_columns_of_header(self)
         return self
 
     def texts(self) -> Any:
@@ -99,7 +92,7 @@ class VectorsData(TableOptions, EncoderData):
         return chain.from_iterable(texts_in(row) for _, row in rows)
 
 
-class VectorsRecipe(EncoderRecipe):
+class VectorsRecipe(sections.EncoderRecipe):
     """A recipe's sections besides [model] and [training]."""
 
     data: VectorsData
@@ -310,7 +303,9 @@ class Embedder(EncoderTask):
                 yield f"objective.{name}", f"is no option of the loss {loss}. Leave it out."
             return
         names = tuple(EmbeddingObjective.model_fields)
-        yield from differing(objective, "objective", names, "is of examples without a [teacher]")
+        yield from sections.differing(
+            objective, "objective", names, "is of examples without a [teacher]"
+        )
         if plain_names(map(str, columns[-1:])) in [[name] for name in TARGETS]:
             yield (
                 "data.columns",
@@ -454,7 +449,7 @@ def _pooling_of(recipe: Any) -> Pooling:
     if recipe.teacher is not None:
         return read_pooling(recipe.teacher.path) or Pooling()
     pooling, objective = Pooling(normalize=True), recipe.objective
-    if starts_from_folder(recipe):
+    if sections.starts_from_folder(recipe):
         pooling = read_pooling(open_folder(recipe.model.path).path) or pooling
     kinds = pooling.kinds if objective.pooling is None else (objective.pooling,)
     normalize = pooling.normalize if objective.normalize is None else objective.normalize

@@ -32,15 +32,10 @@ from regard.metrics import Perplexity, Protocol, Score, Scores
 from regard.metrics.score import check_any
 from regard.models.protocols import Encoder, Generator, LanguageModel
 from regard.models.wrappers import unwrapped
-from regard.tasks import batching, running_text
+from regard.tasks import batching, running_text, stateful_perplexity
 from regard.tasks.embedder import EmbedsTexts, TextEncoder, batch_budget
 from regard.tasks.inputs import checked_texts, warn_if_file
 from regard.tasks.log_likelihoods import causal_log_likelihoods, lambada_scores
-from regard.tasks.stateful_perplexity import (
-    StateOptions,
-    carried_likelihood,
-    signature,
-)
 from regard.tasks.task import of_training, results_of
 from regard.text import Tokenizer
 
@@ -82,7 +77,7 @@ class TextGenerator(EmbedsTexts):
         self.method = method or decoding.options(max_tokens=100)
         self.given_format, self.format = format, format or "text"
         self.unit, self.window, self.stride = unit, window, stride
-        self.state_options = StateOptions.of(state_options)
+        self.state_options = stateful_perplexity.StateOptions.of(state_options)
         self.data: running_text.TrainingText | None = None
         self.auxiliary_losses: tuple[running_text.AuxiliaryLoss, ...] = ()
         self.prefix_cache: PrefixCache | None = None
@@ -450,8 +445,8 @@ class TextGenerator(EmbedsTexts):
             RegardError: the likelihood of the text is not finite.
         """
         protocol = self.protocol(window, stride)
-        chosen = StateOptions.of(state_options).chosen()
-        options = StateOptions.of({**self.state_options.chosen(), **chosen})
+        chosen = stateful_perplexity.StateOptions.of(state_options).chosen()
+        options = stateful_perplexity.StateOptions.of({**self.state_options.chosen(), **chosen})
         if protocol.window is not None and (names := list(options.chosen())):
             raise ConfigError(
                 f"`{names[0]}` is for a model that carries a state through the whole "
@@ -480,7 +475,7 @@ class TextGenerator(EmbedsTexts):
         batching.check_likelihood(result.nats, result.value)
         return Scores([result])
 
-    def evaluated_model(self, options: StateOptions) -> LanguageModel:
+    def evaluated_model(self, options: stateful_perplexity.StateOptions) -> LanguageModel:
         """The model with the memory length and largest distance that evaluation is asked for.
 
         Raises:
@@ -548,13 +543,13 @@ class TextGenerator(EmbedsTexts):
         return total, count
 
     def _carried_loss(
-        self, ids: TokenArray, options: StateOptions, protocol: Protocol
+        self, ids: TokenArray, options: stateful_perplexity.StateOptions, protocol: Protocol
     ) -> tuple[float, int, Protocol]:
         """The nats and tokens of a text read with a carried state, and how it was read."""
         model = self.evaluated_model(options)
         with evaluating(model):
-            likelihood = carried_likelihood(model, ids, options)
-        how = signature(model, options)
+            likelihood = stateful_perplexity.carried_likelihood(model, ids, options)
+        how = stateful_perplexity.signature(model, options)
         carried = {"segments": likelihood.segments, "overlap": likelihood.overlap, "state": how}
         return likelihood.nats, likelihood.count, replace(protocol, **carried)
 

@@ -30,15 +30,8 @@ from regard.metrics import Scores
 from regard.metrics.score import MultiLabelReport, best_threshold
 from regard.models.encoder_with_heads import EncoderWithHeads
 from regard.recipe import Options
-from regard.tasks import text_tasks
+from regard.tasks import encoder_training, text_tasks
 from regard.tasks.batching import TooLong
-from regard.tasks.encoder_training import (
-    FittedThreshold,
-    headed,
-    index_of_label,
-    labelled,
-    transformed,
-)
 from regard.tasks.encoding import EncoderTask, Part, report_by_label
 from regard.tasks.inputs import LABEL, TEXT_NAMES, labelled_rows, named_columns
 from regard.tasks.sections import differing
@@ -195,7 +188,7 @@ class MultiLabelClassifier(EncoderTask):
         self._index = {label: i for i, label in enumerate(self.labels)}
         self.threshold, self.separator = threshold, separator
         self.goal = (self.metric_names[0], "max")
-        self.pos_weight, self._fitted = None, FittedThreshold()
+        self.pos_weight, self._fitted = None, encoder_training.FittedThreshold()
 
     @classmethod
     def from_recipe(
@@ -207,9 +200,9 @@ class MultiLabelClassifier(EncoderTask):
             ConfigError: the model is not an encoder, or options do not fit together.
             DataError: no row has a label, or a row has one that is not known.
         """
-        source = headed(model)
-        model, labels, remarks = labelled(source, cls.head, labels_of(recipe.data))
-        model, tokenizer = transformed(model, tokenizer, source)
+        source = encoder_training.headed(model)
+        model, labels, remarks = encoder_training.labelled(source, cls.head, labels_of(recipe.data))
+        model, tokenizer = encoder_training.transformed(model, tokenizer, source)
         task = cls(model, tokenizer, labels=labels, **cls.options_in(recipe))
         task.remarks = remarks
         task.goal = (recipe.evaluation.goal, "max")
@@ -245,7 +238,7 @@ class MultiLabelClassifier(EncoderTask):
         """
         indicators = [0.0] * len(self.labels)
         for label in labels_of_row(rows, row, line, self.separator):
-            indicators[index_of_label(self._index, label, rows.name, line)] = 1.0
+            indicators[encoder_training.index_of_label(self._index, label, rows.name, line)] = 1.0
         return indicators
 
     def shown_target(self, value: Any) -> str:

@@ -20,15 +20,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard.data import Question, RowReader, read_squad
+from regard.data import Question, RowReader, encoder_inputs, read_squad
 from regard.data.batches import moved
-from regard.data.encoder_inputs import (
-    ContextWindows,
-    EncodedContext,
-    EncodedInputs,
-    InputBatch,
-    concatenated,
-)
 from regard.data.readers import ReadReport
 from regard.errors import DataError, TextError, TextTooLong, check_at_least, shown
 from regard.metrics import Scores, SQuAD, SQuAD2
@@ -131,7 +124,7 @@ class SpanCandidates:
         odds = max(self.spans.values(), default=-math.inf) - self.nothing
         return 1 / (1 + math.exp(odds)) if odds < 700 else 0.0
 
-    def answer(self, context: EncodedContext, threshold: float) -> SpanPrediction:
+    def answer(self, context: encoder_inputs.EncodedContext, threshold: float) -> SpanPrediction:
         """The answer; "" where the probability of no answer is above the threshold."""
         passages = []
         for score, first, last in self.best():
@@ -287,7 +280,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         Raises:
             DataError: no question is left.
         """
-        windows: list[ContextWindows] = []
+        windows: list[encoder_inputs.ContextWindows] = []
         positions: list[np.ndarray] = []
         self._impossible = False
         numbered, encode = records.numbered(), self._context_encoder()
@@ -316,7 +309,7 @@ class QuestionAnswerer(encoding.EncoderTask):
             raise DataError(records.name, None, f"no question is left. {records.report}.")
         targets = torch.from_numpy(np.concatenate(positions))
         return encoding.Part(
-            concatenated([part.inputs for part in windows]), targets, records.report
+            encoder_inputs.concatenated([part.inputs for part in windows]), targets, records.report
         )
 
     def _valid_part(self, records: RowReader) -> encoding.Part:
@@ -324,7 +317,7 @@ class QuestionAnswerer(encoding.EncoderTask):
         numbered = list(records.numbered())
         questions = [question for _, question in numbered]
         self._note_cut(records.report, questions, [line for line, _ in numbered])
-        return encoding.Part(EncodedInputs.of([]), questions, records.report)
+        return encoding.Part(encoder_inputs.EncodedInputs.of([]), questions, records.report)
 
     def _note_cut(
         self, report: ReadReport, questions: Sequence[Question], lines: Sequence[int]
@@ -336,7 +329,9 @@ class QuestionAnswerer(encoding.EncoderTask):
 
     # ---- training
 
-    def loss(self, scores: Tensor, batch: InputBatch, targets: Tensor) -> tuple[Tensor, int]:
+    def loss(
+        self, scores: Tensor, batch: encoder_inputs.InputBatch, targets: Tensor
+    ) -> tuple[Tensor, int]:
         """The sum of the losses of windows, in nats, and their number: of a window the mean of both
         cross-entropies over all of its tokens.
 
@@ -426,12 +421,17 @@ class QuestionAnswerer(encoding.EncoderTask):
             for context, spans in zip(contexts, candidates, strict=True):
                 yield spans.answer(context, self.threshold)
 
-    def _context_encoder(self) -> Callable[[str], EncodedContext]:
+    def _context_encoder(self) -> Callable[[str], encoder_inputs.EncodedContext]:
         """Encodes contexts; questions about one context are neighbours, so it is encoded once."""
-        return lru_cache(CHUNK)(lambda text: EncodedContext.of(text, self.tokenizer.encode(text)))
+        return lru_cache(CHUNK)(
+            lambda text: encoder_inputs.EncodedContext.of(text, self.tokenizer.encode(text))
+        )
 
     def _search(
-        self, windows: ContextWindows, candidates: Sequence[SpanCandidates], before: int
+        self,
+        windows: encoder_inputs.ContextWindows,
+        candidates: Sequence[SpanCandidates],
+        before: int,
     ) -> None:
         """Add the best spans of all windows to their questions; `before` questions came first."""
         limits = {"longest": self.answer_tokens, "most": candidates[0].most}
@@ -446,12 +446,14 @@ class QuestionAnswerer(encoding.EncoderTask):
                 candidates[windows.questions[row]].add(in_context, no_answer)
 
     def _windows(
-        self, questions: Sequence[Question], contexts: Sequence[EncodedContext]
-    ) -> ContextWindows:
+        self, questions: Sequence[Question], contexts: Sequence[encoder_inputs.EncodedContext]
+    ) -> encoder_inputs.ContextWindows:
         # Byte-level tokens include the space before a word; before the question there is none.
         ids = self.tokenizer.encode_many([question.question.lstrip() for question in questions])
         truncated = [question_ids[: self.max_question_length] for question_ids in ids]
-        return ContextWindows.of(truncated, contexts, self.input_format, self.doc_stride)
+        return encoder_inputs.ContextWindows.of(
+            truncated, contexts, self.input_format, self.doc_stride
+        )
 
     # ---- scores
 

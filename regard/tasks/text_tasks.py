@@ -21,17 +21,11 @@ from regard.data.splits import group_folds, group_split
 from regard.errors import ConfigError, DataError, TextError, warn
 from regard.recipe import Options
 from regard.suggest import nearest
+from regard.tasks import sections
 from regard.tasks.batching import TooLong
 from regard.tasks.encoder_training import AuxiliaryLM
 from regard.tasks.encoding import EncoderTask, Part, Parts, kept_examples
 from regard.tasks.inputs import texts_in
-from regard.tasks.sections import (
-    EncoderData,
-    EncoderRecipe,
-    TableOptions,
-    differing,
-    with_columns_of_header,
-)
 
 Target = int | float | list[float]
 
@@ -39,7 +33,7 @@ Target = int | float | list[float]
 # ------------------------------------------------------------------------------------- recipes
 
 
-class TextsData(TableOptions, EncoderData):
+class TextsData(sections.TableOptions, sections.EncoderData):
     """[data]: tables of one text or two, and their targets."""
 
     columns: tuple[int | str, ...] = (0, 1)
@@ -58,7 +52,7 @@ class TextsData(TableOptions, EncoderData):
         return len(self.columns) == 3
 
     def with_named_columns(self) -> Self:
-        data: Self = with_columns_of_header(self)
+        data: Self = sections.with_columns_of_header(self)
         return data
 
     def rows(self, path: Any, part: str, columns: Mapping[str, Column]) -> RowReader:
@@ -89,7 +83,7 @@ class TextObjective(Options):
     """Weight of the loss of predicting the texts themselves (lambda of equation 5, there 0.5)."""
 
 
-class TextRecipe(EncoderRecipe):
+class TextRecipe(sections.EncoderRecipe):
     """What the recipes of all tasks on texts have in common."""
 
     data: TextsData
@@ -110,7 +104,7 @@ def text_problems(recipe: TextRecipe) -> Iterator[tuple[str, str]]:
     yield from EncoderTask.problems(recipe)
     data = recipe.data
     if not data.splits_train:
-        yield from differing(data, "data", ("group",), OF_A_SHARE)
+        yield from sections.differing(data, "data", ("group",), OF_A_SHARE)
     if any(isinstance(column, str) for column in data.columns) and data.header is False:
         yield "data.header", "must not be false where `columns` are names: a header has them."
 

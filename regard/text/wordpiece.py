@@ -16,14 +16,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer, decoders, models
 
-from regard.text.bpe import (
-    Pair,
-    SymbolCodes,
-    SymbolCounts,
-    assemble,
-    code_with_prefix,
-    learn_merges,
-)
+from regard.text import bpe
 from regard.text.preprocessing import Preprocessing, TrainerInput
 
 PREFIX = "##"
@@ -63,9 +56,9 @@ class Match:
 def train(inputs: TrainerInput, *, min_frequency: int = 2) -> Tokenizer:
     """Subwords by frequency. min_frequency: a pair seen less often is not merged."""
     inputs.preprocessing.check_split("punctuation", "whitespace")
-    unknown, codes = inputs.unknown(), SymbolCodes(prefix=PREFIX)
+    unknown, codes = inputs.unknown(), bpe.SymbolCodes(prefix=PREFIX)
     limits = inputs.vocab_size, inputs.special_tokens, min_frequency
-    coded, _ = learn_merges(inputs.words(), codes, code_with_prefix, *limits)
+    coded, _ = bpe.learn_merges(inputs.words(), codes, bpe.code_with_prefix, *limits)
     subwords = [*inputs.special_tokens, *map(codes.decode, coded)]
     return longest_match_tokenizer(subwords, inputs.preprocessing, unknown)
 
@@ -96,16 +89,18 @@ def learn_by_likelihood(words: Mapping[str, int], min_count: int = 1) -> Iterato
 
     words: word -> count. Ties: the more frequent pair, then the alphabetically first.
     """
-    corpus = SymbolCounts((symbols(word), count) for word, count in words.items())
+    corpus = bpe.SymbolCounts((symbols(word), count) for word, count in words.items())
     least = max(min_count, 1)  # a pair that does not occur has no score
-    holding: defaultdict[str, set[Pair]] = defaultdict(set)  # symbol -> pairs that it is part of
-    heap: list[tuple[float, int, Pair]] = []
+    holding: defaultdict[str, set[bpe.Pair]] = defaultdict(
+        set
+    )  # symbol -> pairs that it is part of
+    heap: list[tuple[float, int, bpe.Pair]] = []
 
-    def entry(pair: Pair) -> tuple[float, int, Pair]:
+    def entry(pair: bpe.Pair) -> tuple[float, int, bpe.Pair]:
         count = corpus.pairs[pair]
         return -count / (corpus.symbols[pair[0]] * corpus.symbols[pair[1]]), -count, pair
 
-    def push(pairs: Iterable[Pair]) -> None:
+    def push(pairs: Iterable[bpe.Pair]) -> None:
         for pair in pairs:
             if corpus.pairs.get(pair, 0) >= least:
                 holding[pair[0]].add(pair)
@@ -158,4 +153,4 @@ def longest_match_tokenizer(
     """A WordPiece tokenizer of these subwords, ids in their order; a repeated one counts once."""
     vocab = {subword: i for i, subword in enumerate(dict.fromkeys(subwords))}
     model = models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=LONGEST_WORD)
-    return assemble(model, preprocessing, decoders.WordPiece(prefix=PREFIX, cleanup=True))
+    return bpe.assemble(model, preprocessing, decoders.WordPiece(prefix=PREFIX, cleanup=True))

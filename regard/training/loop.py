@@ -25,18 +25,8 @@ from regard.decoding import cuda_graphs
 from regard.errors import CheckpointError, RegardError
 from regard.metrics.score import NamedScore
 from regard.schema import read_json
+from regard.training import checkpointing
 from regard.training.callbacks import Callback, Progress, Result, Step, Trainable
-from regard.training.checkpointing import (
-    AVERAGED,
-    FROZEN,
-    Checkpoint,
-    Checkpointer,
-    Facts,
-    RunFolder,
-    Tables,
-    WeightAverage,
-    average,
-)
 from regard.training.compiling import casting, resolve
 from regard.training.distributed import Processes
 from regard.training.interrupt import Interrupted, Interruption, Paused, Stopped
@@ -61,13 +51,13 @@ class Loop(Steps):
     """
 
     report: Report
-    checkpointer: Checkpointer
+    checkpointer: checkpointing.Checkpointer
 
     def __init__(
         self,
         task: Trainable,
         options: TrainingOptions,
-        folder: RunFolder,
+        folder: checkpointing.RunFolder,
         identity: dict[str, Any],
         publish: Callable[[Any, Path], None],
         progress: Progress,
@@ -80,7 +70,9 @@ class Loop(Steps):
         self.callbacks = callbacks
         self.schedule = schedule(options.schedule)
         self.scores: dict[str, float] = {}
-        self.average = WeightAverage(self.sharded.trained, options.averaging, self.counters)
+        self.average = checkpointing.WeightAverage(
+            self.sharded.trained, options.averaging, self.counters
+        )
 
     def run(self, test: Test = no_test, stop_after_fraction: float | None = None) -> Result:
         """Step after step until a limit is reached; then score the test data.
@@ -308,14 +300,14 @@ class Loop(Steps):
         """
         counters, last = self.counters, f"the weights of step {self.counters.step}"
         if checkpoints := self.checkpointer.to_average():
-            load_weights(self.model, average(checkpoints))
+            load_weights(self.model, checkpointing.average(checkpoints))
             return f"the mean weights of {', '.join(path.name for path in checkpoints)}"
         if self.last_is_best:
             return last
         try:
             path = self.folder.checkpoints / counters.best_checkpoint
-            best = average([path])
-            scores = read_json(path / FACTS, Facts, finite=False).scores
+            best = checkpointing.average([path])
+            scores = read_json(path / FACTS, checkpointing.Facts, finite=False).scores
         except CheckpointError as error:
             self.progress.warn(f"{error} The weights of the last step are published instead.")
             return last
@@ -418,7 +410,7 @@ def _open(loop: Loop, length: int) -> None:
         tensorboard, step = loop.options.tensorboard, loop.counters.step
         log = MetricsLog(loop.folder.path, length, tensorboard=tensorboard, step=step)
     loop.report = Report(log, loop.progress, loop.items, loop.counters, loop.callbacks)
-    loop.checkpointer = Checkpointer(
+    loop.checkpointer = checkpointing.Checkpointer(
         loop.folder,
         loop.options.checkpoints,
         loop.counters,
@@ -429,7 +421,7 @@ def _open(loop: Loop, length: int) -> None:
     )
 
 
-def gather(loop: Loop) -> tuple[Tables, Facts]:
+def gather(loop: Loop) -> tuple[checkpointing.Tables, checkpointing.Facts]:
     """All that `restore` needs: tensors by file and name, and facts for JSON."""
     groups = {
         "optimizer": named_state(loop.optimizer, loop.sharded.trained),
@@ -438,7 +430,7 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
         "meters": loop.report.meters.sums,
     }
     memory = {f"{group}/{name}": t for group, ts in groups.items() for name, t in ts.items()}
-    facts = Facts(
+    facts = checkpointing.Facts(
         identity=loop.identity,
         counters=loop.counters,
         position=loop.batches.position(),
@@ -453,25 +445,27 @@ def gather(loop: Loop) -> tuple[Tables, Facts]:
     )
     tables = {**_weights(loop), "memory": memory}
     averaged = loop.average.tensors()
-    return tables | ({AVERAGED: averaged} if averaged else {}), facts
+    return tables | ({checkpointing.AVERAGED: averaged} if averaged else {}), facts
 
 
-def _weights(loop: Loop) -> Tables:
+def _weights(loop: Loop) -> checkpointing.Tables:
     """The state of the model: what is trained, and what is frozen, where something is."""
     state = loop.sharded.local_state()
     parameters = loop.model.named_parameters(remove_duplicate=False)
     names = {name for name, parameter in parameters if not parameter.requires_grad}
     frozen = {name: tensor for name, tensor in state.items() if name in names}
     trained = {name: tensor for name, tensor in state.items() if name not in names}
-    return {"weights": trained, FROZEN: frozen} if frozen else {"weights": trained}
+    return {"weights": trained, checkpointing.FROZEN: frozen} if frozen else {"weights": trained}
 
 
-def restore(loop: Loop, checkpoint: Checkpoint) -> None:
+def restore(loop: Loop, checkpoint: checkpointing.Checkpoint) -> None:
     """Restore the training that `gather` stored: it continues after the checkpoint's step."""
     facts, memory = checkpoint.facts, _grouped(checkpoint.tensors["memory"])
     loop.sharded.load(checkpoint.weights)
     loop.counters = loop.average.counters = facts.counters
-    loop.average.restore(loop.sharded.local_parts(checkpoint.tensors.get(AVERAGED, {})))
+    loop.average.restore(
+        loop.sharded.local_parts(checkpoint.tensors.get(checkpointing.AVERAGED, {}))
+    )
     state = loop.sharded.local_parts(memory.get("optimizer", {}))
     restore_state(loop.optimizer, loop.sharded.trained, state)
     loop.batches.restore(facts.position)
@@ -511,9 +505,9 @@ def _carry(loop: Loop, tensors: dict[str, Tensor]) -> Any:
     return carry.with_tensors(own_rows)
 
 
-def _grouped(memory: dict[str, Tensor]) -> Tables:
+def _grouped(memory: dict[str, Tensor]) -> checkpointing.Tables:
     """The tensors of `memory.safetensors` by group and name, from `group/name` -> tensor."""
-    groups: Tables = {}
+    groups: checkpointing.Tables = {}
     for full, tensor in memory.items():
         group, _, name = full.partition("/")
         groups.setdefault(group, {})[name] = tensor

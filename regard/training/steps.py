@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError
 from regard.ops import WeightCopies, weight_copies
+from regard.training import optimizers
 from regard.training.callbacks import Trainable
 from regard.training.checkpointing import Counters
 from regard.training.compiling import (
@@ -29,16 +30,6 @@ from regard.training.compiling import (
     compiling,
 )
 from regard.training.distributed import processes, shard
-from regard.training.optimizers import (
-    Parameters,
-    clip,
-    frozen_groups,
-    gradients,
-    layer_groups,
-    optimizer,
-    set_rate,
-    without_gradients,
-)
 from regard.training.options import TrainingOptions
 
 
@@ -95,9 +86,9 @@ class Steps(ABC):
         self.task, self.options, self.processes = task, options, processes()
         self.model: nn.Module = task.module
         self.sharded = shard(task, self.processes)
-        self.optimizer = optimizer(self.model, options.optimizer, self.sharded.trained)
+        self.optimizer = optimizers.optimizer(self.model, options.optimizer, self.sharded.trained)
         self.unfreezing = options.gradual_unfreezing_interval
-        self.layers = layer_groups(self.model) if self.unfreezing else []
+        self.layers = optimizers.layer_groups(self.model) if self.unfreezing else []
         self.device = next(iter(self.sharded.trained.values())).device
         self.weight_copies = WeightCopies()  # of the weights, for products in bfloat16
         self.checkpointed, self.compiled = self.blocks()
@@ -130,20 +121,24 @@ class Steps(ABC):
             totals.update(self.task.counts(batch))
         divisors = self.divisors(totals, len(batches))
         with weight_copies(self.weight_copies), ordered_sums(self.device):
-            with without_gradients(self.frozen_layers()):
+            with optimizers.without_gradients(self.frozen_layers()):
                 losses = [self.backward(batch, divisors) for batch in batches]
-            losses, norm = self.sharded.reduced(losses, lambda: gradients(self.optimizer))
+            losses, norm = self.sharded.reduced(
+                losses, lambda: optimizers.gradients(self.optimizer)
+            )
             self.check_finite(losses, norm)
-            clip(self.optimizer, self.norm, self.options.optimizer.max_grad_norm)
+            optimizers.clip(self.optimizer, self.norm, self.options.optimizer.max_grad_norm)
             self.advance(totals, sum(map(self.task.rate_factor, batches)) / len(batches))
             self.optimizer.step()
         self.optimizer.zero_grad()
         self.counters.seconds += time.perf_counter() - began
         return AppliedStep(losses, totals)
 
-    def frozen_layers(self) -> list[Parameters]:
+    def frozen_layers(self) -> list[optimizers.Parameters]:
         """The layers that are not trained in this epoch."""
-        return self.layers[: frozen_groups(len(self.layers), self.batches.epoch, self.unfreezing)]
+        return self.layers[
+            : optimizers.frozen_groups(len(self.layers), self.batches.epoch, self.unfreezing)
+        ]
 
     def fetch(self) -> list[Any]:
         """The batches of one step; the last step of an epoch may have fewer."""
@@ -207,7 +202,7 @@ class Steps(ABC):
         self.counters.step += 1
         self.counters.tokens += next(iter(totals.values()), 0)
         self.learning_rate = self.scheduled_rate() * factor
-        set_rate(self.optimizer, self.learning_rate)
+        optimizers.set_rate(self.optimizer, self.learning_rate)
 
     @property
     def epochs(self) -> float:

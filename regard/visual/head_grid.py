@@ -23,6 +23,7 @@ from rich.text import Text
 from torch import Tensor
 
 from regard.errors import ConfigError
+from regard.visual import recorded_attention
 from regard.visual.charts import Heatmap
 from regard.visual.decoding import Distribution
 from regard.visual.drawing import (
@@ -41,13 +42,6 @@ from regard.visual.picture import (
     asset,
     inert_json,
     page,
-)
-from regard.visual.recorded_attention import (
-    ForwardPass,
-    RecordedAttention,
-    Tokens,
-    merged,
-    words_of,
 )
 
 
@@ -102,8 +96,8 @@ class Panel:
         kind: str,
         layer: int,
         weights: Any,
-        queries: Tokens = None,
-        keys: Tokens = None,
+        queries: recorded_attention.Tokens = None,
+        keys: recorded_attention.Tokens = None,
         example: int = 0,
         numbers: Sequence[int] = (),
     ) -> Self:
@@ -150,10 +144,15 @@ class Panel:
 
     def by_words(self) -> Panel:
         """Attention between words: see `merged`."""
-        rows, columns = words_of(self.queries), words_of(self.keys)
+        rows, columns = (
+            recorded_attention.words_of(self.queries),
+            recorded_attention.words_of(self.keys),
+        )
         return replace(
             self,
-            heads=tuple(map(as_matrix, merged(torch.tensor(self.heads), rows, columns))),
+            heads=tuple(
+                map(as_matrix, recorded_attention.merged(torch.tensor(self.heads), rows, columns))
+            ),
             queries=tuple(word for word, _ in rows),
             keys=tuple(word for word, _ in columns),
         )
@@ -176,7 +175,7 @@ class HeadGrid(Picture):
             raise ConfigError("Nothing is recorded: run the model inside `regard.look(model)`.")
 
     @classmethod
-    def of(cls, passes: Sequence[ForwardPass]) -> Self:
+    def of(cls, passes: Sequence[recorded_attention.ForwardPass]) -> Self:
         """Recorded forward passes; every row of every pass is an example, without its padding.
 
         Layers are numbered from 1 in the order in which they ran.
@@ -365,7 +364,7 @@ class HeadGrid(Picture):
         panels = [panel for panel in self.panels if panel.example == example]
         sides = {panel.kind: panel for panel in panels}
         source = sides["cross"].keys if "cross" in sides else panels[0].keys
-        return clip(" ".join(word for word, _ in words_of(source)), 70)
+        return clip(" ".join(word for word, _ in recorded_attention.words_of(source)), 70)
 
 
 def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
@@ -381,7 +380,9 @@ def check_one(selected: set[tuple[Any, ...]], where: str = "") -> None:
         raise ConfigError(f"{where}one must be chosen by kind= and example= of {choices}.")
 
 
-def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, list[int]]:
+def _used_keys(
+    recorded: Sequence[tuple[recorded_attention.RecordedAttention, Tensor]],
+) -> dict[str, list[int]]:
     """For each kind how many keys of each row have weights: padding has none."""
     positions: dict[str, list[int]] = {}
     for attention, weights in recorded:  # (B, H, T, S)
@@ -391,7 +392,9 @@ def _used_keys(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str
     return positions
 
 
-def _earlier_positions(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> dict[str, int]:
+def _earlier_positions(
+    recorded: Sequence[tuple[recorded_attention.RecordedAttention, Tensor]],
+) -> dict[str, int]:
     """For each kind how many keys stand before the first query: those of a memory."""
     order = {"cross": 0}
     for attention, weights in recorded:  # (B, H, T, S)
@@ -400,7 +403,9 @@ def _earlier_positions(recorded: Sequence[tuple[RecordedAttention, Tensor]]) -> 
     return {**order, "query": order.get("encoder", 0)}
 
 
-def _first(tokens: Tokens, count: int, earlier: int = 0) -> Tokens:
+def _first(
+    tokens: recorded_attention.Tokens, count: int, earlier: int = 0
+) -> recorded_attention.Tokens:
     """The labels of the first positions; `earlier` ones before the tokens are [-2], [-1]."""
     if not earlier:
         return None if tokens is None else tokens[:count]
@@ -408,7 +413,7 @@ def _first(tokens: Tokens, count: int, earlier: int = 0) -> Tokens:
     return [*(f"[{position}]" for position in range(-earlier, 0)), *names][:count]
 
 
-def _length(tokens: Tokens, size: int, used: int, earlier: int = 0) -> int:
+def _length(tokens: recorded_attention.Tokens, size: int, used: int, earlier: int = 0) -> int:
     """How many positions are tokens: as many as are known, or else as many as are used."""
     return min(size, (used or size) if tokens is None else earlier + len(tokens))
 
@@ -420,7 +425,7 @@ def mean(heads: Iterable[Matrix]) -> Matrix:
 
 def _sizes(tokens: tuple[str, ...]) -> list[tuple[str, int]] | None:
     """The words, each with its number of tokens; None: they are the tokens."""
-    words = [(visible(word), len(run)) for word, run in words_of(tokens)]
+    words = [(visible(word), len(run)) for word, run in recorded_attention.words_of(tokens)]
     return words if [word for word, _ in words] != [visible(token) for token in tokens] else None
 
 

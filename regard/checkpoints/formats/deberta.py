@@ -7,27 +7,8 @@ from pydantic import Field as Bounds
 from torch import Tensor, nn
 
 from regard.checkpoints.filling import Weights
+from regard.checkpoints.formats import config_table, encoder_layout
 from regard.checkpoints.formats.bert import FEED, FIELDS, IGNORED, LAYER, SEGMENTS, SEPARATE, SILENT
-from regard.checkpoints.formats.config_table import (
-    ConfigJson,
-    ConfigTable,
-    Field,
-    Values,
-    activation,
-    dropout,
-    of_kind,
-)
-from regard.checkpoints.formats.encoder_layout import (
-    CLASSIFIER,
-    TOKEN_HEADS,
-    EncoderLayout,
-    HeadLayout,
-    Rows,
-    affine,
-    block_rows,
-    masked_lm,
-    packed,
-)
 from regard.checkpoints.names import Transform
 from regard.models.config import LARGEST_SIZE, Count, Size
 from regard.models.deberta import Deberta, PositionTerms
@@ -51,10 +32,10 @@ Optional = Annotated[int, Bounds(ge=-LARGEST_SIZE, le=LARGEST_SIZE)]
 
 
 @dataclass(frozen=True)
-class DebertaFields(ConfigTable):
+class DebertaFields(config_table.ConfigTable):
     """Fields that mean another one where they are below 1 or absent."""
 
-    def read(self, config: ConfigJson) -> Values:
+    def read(self, config: config_table.ConfigJson) -> config_table.Values:
         """The options of our configuration."""
         options = super().read(config)
         if options["max_relative_positions"] < 1:
@@ -67,26 +48,26 @@ class DebertaFields(ConfigTable):
         check_same("config.json", name, config.get(name), sizes, width / heads)
         return options
 
-    def write(self, config: Any) -> Values:
+    def write(self, config: Any) -> config_table.Values:
         """Their fields for our configuration."""
         return super().write(config) | {"pos_att_type": [*config.pos_att_type]}
 
 
 @dataclass(frozen=True)
-class DebertaLayout(EncoderLayout):
+class DebertaLayout(encoder_layout.EncoderLayout):
     """A configuration decides which parts there are."""
 
-    def body_of(self, config: Any) -> Rows:
-        parts: list[tuple[Any, Rows]] = [
+    def body_of(self, config: Any) -> encoder_layout.Rows:
+        parts: list[tuple[Any, encoder_layout.Rows]] = [
             (config.positions == "learned", [POSITIONS]),
             (config.segments, [SEGMENTS]),
             (config.relative_attention, [DISTANCES]),
-            (config.norm_rel_ebd, affine("relations.norm", "encoder.LayerNorm")),
+            (config.norm_rel_ebd, encoder_layout.affine("relations.norm", "encoder.LayerNorm")),
             (config.conv_kernel_size, CONVOLUTION),
         ]
         return [*super().body_of(config), *(row for has, rows in parts if has for row in rows)]
 
-    def read(self, config: ConfigJson, tensors: Weights) -> nn.Module:
+    def read(self, config: config_table.ConfigJson, tensors: Weights) -> nn.Module:
         """The model that they hold."""
         if any(name.startswith("lm_predictions.") for name in tensors):
             config = {**config, "tie_word_embeddings": True}  # always, in this form
@@ -101,12 +82,14 @@ class DebertaLayout(EncoderLayout):
 
 POSITIONS = ("positions.vectors.weight", "embeddings.position_embeddings.weight")
 DISTANCES = ("relations.vectors.weight", "encoder.rel_embeddings.weight")
-CONVOLUTION: Rows = [
+CONVOLUTION: encoder_layout.Rows = [
     ("convolution.convolution.linear.weight", "encoder.conv.conv.weight", WINDOWS),
     ("convolution.convolution.linear.bias", "encoder.conv.conv.bias"),
-    *affine("convolution.norm", "encoder.conv.LayerNorm"),
+    *encoder_layout.affine("convolution.norm", "encoder.conv.LayerNorm"),
 ]
-POOLED = HeadLayout([*affine("inner.dense", "pooler.dense"), *CLASSIFIER])
+POOLED = encoder_layout.HeadLayout(
+    [*encoder_layout.affine("inner.dense", "pooler.dense"), *encoder_layout.CLASSIFIER]
+)
 
 DEBERTA = DebertaLayout(
     model=Deberta,
@@ -114,39 +97,41 @@ DEBERTA = DebertaLayout(
     model_type="deberta-v2",
     config=DebertaFields(
         FIELDS
-        | of_kind(
+        | config_table.of_kind(
             Size,
             vocab_size=("vocab_size", 128100),
             d_model=("hidden_size", 1536),
             d_ff=("intermediate_size", 6144),
             heads=("num_attention_heads", 24),
         )
-        | of_kind(Count, layers=("num_hidden_layers", 24), segments=("type_vocab_size", 0))
-        | of_kind(
+        | config_table.of_kind(
+            Count, layers=("num_hidden_layers", 24), segments=("type_vocab_size", 0)
+        )
+        | config_table.of_kind(
             Optional,
             max_relative_positions=("max_relative_positions", -1),
             position_buckets=("position_buckets", -1),
             conv_kernel_size=("conv_kernel_size", 0),
         )
-        | of_kind(
+        | config_table.of_kind(
             bool,
             relative_attention=("relative_attention", False),
             share_att_key=("share_att_key", False),
         )
         | {
-            "d_embedding": Field("embedding_size", None, Size | None),
-            "positions": Field(
+            "d_embedding": config_table.Field("embedding_size", None, Size | None),
+            "positions": config_table.Field(
                 "position_biased_input", True, names={True: "learned", False: "none"}
             ),
-            "pos_att_type": Field("pos_att_type", None, PositionTerms),
-            "norm_rel_ebd": Field(
+            "pos_att_type": config_table.Field("pos_att_type", None, PositionTerms),
+            "norm_rel_ebd": config_table.Field(
                 "norm_rel_ebd", "none", names={"none": False, "layer_norm": True}
             ),
-            "conv_act": activation("conv_act", "tanh"),
-            "head_dropout": dropout("cls_dropout", None),
-            "pooler_activation": activation("pooler_hidden_act", "gelu"),
-            "pooler_dropout": dropout("pooler_dropout", 0.0),
-            "norm_eps": Field("layer_norm_eps", 1e-7, FIELDS["norm_eps"].kind),
+            "conv_act": config_table.activation("conv_act", "tanh"),
+            "head_dropout": config_table.dropout("cls_dropout", None),
+            "pooler_activation": config_table.activation("pooler_hidden_act", "gelu"),
+            "pooler_dropout": config_table.dropout("pooler_dropout", 0.0),
+            "norm_eps": config_table.Field("layer_norm_eps", 1e-7, FIELDS["norm_eps"].kind),
         },
         # The head for masked words is written in the first form.
         {"legacy": (True, False), "conv_groups": (1,)},
@@ -156,17 +141,21 @@ DEBERTA = DebertaLayout(
     prefix="deberta.",
     body=[
         ("embedding.weight", "embeddings.word_embeddings.weight"),
-        *affine("norm", "embeddings.LayerNorm"),
-        *packed(f"{ATTENTION}.query_key_value", [f"{SELF}.{part}_proj" for part in SEPARATE]),
-        *affine(f"{ATTENTION}.position_key", f"{SELF}.pos_key_proj"),
-        *affine(f"{ATTENTION}.position_query", f"{SELF}.pos_query_proj"),
-        *block_rows(LAYER, "attention.output.dense", "attention.output.LayerNorm", *FEED),
+        *encoder_layout.affine("norm", "embeddings.LayerNorm"),
+        *encoder_layout.packed(
+            f"{ATTENTION}.query_key_value", [f"{SELF}.{part}_proj" for part in SEPARATE]
+        ),
+        *encoder_layout.affine(f"{ATTENTION}.position_key", f"{SELF}.pos_key_proj"),
+        *encoder_layout.affine(f"{ATTENTION}.position_query", f"{SELF}.pos_query_proj"),
+        *encoder_layout.block_rows(
+            LAYER, "attention.output.dense", "attention.output.LayerNorm", *FEED
+        ),
     ],
     projection=[("project.weight", "embeddings.embed_proj.weight")],
     adapted=("query_proj", "value_proj"),
     ignored=[*IGNORED, "embeddings.position_embeddings.weight"],
     heads={
-        "masked_lm": masked_lm(
+        "masked_lm": encoder_layout.masked_lm(
             "deberta.",
             "cls.predictions.transform.dense",
             "cls.predictions.transform.LayerNorm",
@@ -174,7 +163,7 @@ DEBERTA = DebertaLayout(
             "cls.predictions.bias",
         ),
         "classes": POOLED,
-        **TOKEN_HEADS,
+        **encoder_layout.TOKEN_HEADS,
         "multiple_choice": POOLED,
     },
 )

@@ -12,24 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.checkpoints.formats.config_table import (
-    ACTIVATIONS,
-    ConfigJson,
-    ConfigTable,
-    Field,
-    TokenField,
-    Values,
-    activation,
-    dropout,
-    of_kind,
-    unsupported,
-)
-from regard.checkpoints.formats.encoder_layout import (
-    EncoderLayout,
-    HeadLayout,
-    affine,
-    architecture_in,
-)
+from regard.checkpoints.formats import config_table, encoder_layout
 from regard.checkpoints.formats.transformer import EncoderDecoderLayout
 from regard.checkpoints.names import Names, split
 from regard.models.config import Epsilon, Size, TokenId
@@ -109,7 +92,7 @@ SILENT = (
 FEED = ("feed_forward_proj", "dense_act_fn", "is_gated_act")  # read together
 OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs")
 ENCODER_FIELDS = {
-    **of_kind(
+    **config_table.of_kind(
         Size,
         vocab_size=("vocab_size", 32128),
         d_model=("d_model", 512),
@@ -120,12 +103,12 @@ ENCODER_FIELDS = {
         buckets=("relative_attention_num_buckets", 32),
         max_distance=("relative_attention_max_distance", 128),
     ),
-    "dropout": dropout("dropout_rate", 0.1),
-    "norm_eps": Field("layer_norm_epsilon", 1e-6, Epsilon),
-    "pad": TokenField("pad_token_id", 0, TokenId),
+    "dropout": config_table.dropout("dropout_rate", 0.1),
+    "norm_eps": config_table.Field("layer_norm_epsilon", 1e-6, Epsilon),
+    "pad": config_table.TokenField("pad_token_id", 0, TokenId),
 }
 # The defaults of mT5 and umT5 are those of their small models.
-MULTILINGUAL = of_kind(
+MULTILINGUAL = config_table.of_kind(
     Size,
     vocab_size=("vocab_size", 250112),
     d_ff=("d_ff", 1024),
@@ -134,14 +117,14 @@ MULTILINGUAL = of_kind(
 )
 # Of the whole model, beside those of its encoder; the first two may be absent.
 DECODER_FIELDS = {
-    "decoder_layers": Field("num_decoder_layers", None, Size),
-    "bos": TokenField("decoder_start_token_id", None, TokenId),
-    "eos": TokenField("eos_token_id", 1, TokenId, several=True),
+    "decoder_layers": config_table.Field("num_decoder_layers", None, Size),
+    "bos": config_table.TokenField("decoder_start_token_id", None, TokenId),
+    "eos": config_table.TokenField("eos_token_id", 1, TokenId, several=True),
 }
 
 
 @dataclass(frozen=True)
-class T5Fields(ConfigTable):
+class T5Fields(config_table.ConfigTable):
     """The fields of an encoder, and those that several fields of theirs decide.
 
     feed: `feed_forward_proj` where it is absent.
@@ -154,19 +137,21 @@ class T5Fields(ConfigTable):
         of_decoder = {ours: field.theirs for ours, field in DECODER_FIELDS.items()}
         return super().theirs | of_decoder | {"activation": FEED[0]}
 
-    def read(self, config: ConfigJson) -> Values:
+    def read(self, config: config_table.ConfigJson) -> config_table.Values:
         options = super().read(config)
         gated, feed_activation = _feed(config, self.feed)
         buckets, distance = options["buckets"], options["max_distance"]
         if buckets < 4:
-            raise unsupported("relative_attention_num_buckets", "at least 4", buckets)
+            raise config_table.unsupported("relative_attention_num_buckets", "at least 4", buckets)
         if distance <= buckets // 2:
             must = f"above half of `relative_attention_num_buckets` ({buckets // 2})"
-            raise unsupported("relative_attention_max_distance", must, distance)
+            raise config_table.unsupported("relative_attention_max_distance", must, distance)
         return options | {"gated": gated, "activation": feed_activation}
 
-    def write(self, config: Any) -> Values:
-        theirs = {ours: name for name, ours in [*ACTIVATIONS.items()][::-1]}[config.activation]
+    def write(self, config: Any) -> config_table.Values:
+        theirs = {ours: name for name, ours in [*config_table.ACTIVATIONS.items()][::-1]}[
+            config.activation
+        ]
         # "gated-gelu" means its approximation.
         spelled = "gelu_python" if config.gated and theirs == "gelu" else theirs
         feed = f"gated-{spelled}" if config.gated else spelled
@@ -175,7 +160,7 @@ class T5Fields(ConfigTable):
         return {**super().write(config), **values}
 
 
-def _feed(config: ConfigJson, absent: str) -> tuple[bool, str]:
+def _feed(config: config_table.ConfigJson, absent: str) -> tuple[bool, str]:
     """Whether feed-forward layers are gated, and our name of their activation.
 
     Raises:
@@ -184,10 +169,14 @@ def _feed(config: ConfigJson, absent: str) -> tuple[bool, str]:
     feed = config.get("feed_forward_proj", absent)
     parts = feed.split("-") if isinstance(feed, str) else []
     if not (len(parts) == 1 or len(parts) == 2 and parts[0] == "gated"):
-        raise unsupported("feed_forward_proj", "an activation, or `gated-` and one", feed)
-    gated = Field("is_gated_act", None, bool | None).read(config)
+        raise config_table.unsupported(
+            "feed_forward_proj", "an activation, or `gated-` and one", feed
+        )
+    gated = config_table.Field("is_gated_act", None, bool | None).read(config)
     implied = {FEED[0]: "gelu_new" if feed == "gated-gelu" else parts[-1]}
-    computed = activation(FEED[1], None).read(config) or activation(FEED[0], None).read(implied)
+    computed = config_table.activation(FEED[1], None).read(config) or config_table.activation(
+        FEED[0], None
+    ).read(implied)
     return len(parts) == 2 if gated is None else gated, computed
 
 
@@ -195,7 +184,7 @@ def _feed(config: ConfigJson, absent: str) -> tuple[bool, str]:
 
 
 @dataclass(frozen=True)
-class T5EncoderLayout(EncoderLayout):
+class T5EncoderLayout(encoder_layout.EncoderLayout):
     """The encoder alone, and under the head of tags."""
 
     ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
@@ -205,7 +194,7 @@ class T5EncoderLayout(EncoderLayout):
 
     def names(self, kinds: Sequence[str], config: Any) -> Names:
         body = [*self.body, _inner(*INNER, config.gated)]
-        table = EncoderLayout.names(replace(self, body=body), kinds, config)
+        table = encoder_layout.EncoderLayout.names(replace(self, body=body), kinds, config)
         shared = self.prefix + "shared.weight"
         table.duplicates |= {self.prefix + SHARED[0]: shared}
         return table
@@ -218,7 +207,7 @@ class T5EncoderLayout(EncoderLayout):
 class T5Layout(EncoderDecoderLayout):
     """How one family is published; the encoder alone, and under the head of tags, is `heads`."""
 
-    def write(self, model: Any) -> tuple[Values, dict[str, Tensor]]:
+    def write(self, model: Any) -> tuple[config_table.Values, dict[str, Tensor]]:
         config, tensors = super().write(model)
         if type(model) is not T5:
             return config | {"is_encoder_decoder": False}, tensors
@@ -230,7 +219,7 @@ class T5Layout(EncoderDecoderLayout):
         config |= dict(zip(OUTPUT, (ours.tied, ours.scale_output), strict=True))
         return config, tensors
 
-    def read(self, config: ConfigJson, tensors: Mapping[str, Tensor]) -> nn.Module:
+    def read(self, config: config_table.ConfigJson, tensors: Mapping[str, Tensor]) -> nn.Module:
         # A whole model is one with tensors of a decoder.
         assert self.heads is not None
         named = (config.get("architectures") or [""])[0]
@@ -245,7 +234,9 @@ class T5Layout(EncoderDecoderLayout):
             fields = {k: v for k, v in config.items() if k not in (*OUTPUT, "num_decoder_layers")}
             return self.heads.read(fields | {"is_encoder_decoder": False}, encoder)
         refused = [self.family + ending for ending in self.unread]
-        architecture_in(config, self.known_architectures, refused, "it is not supported")
+        encoder_layout.architecture_in(
+            config, self.known_architectures, refused, "it is not supported"
+        )
         # A file may have the embedding only under the name of a stack.
         of_stacks = [tensors[name] for name in SHARED if name in tensors]
         tensors = {EMBEDDING: of_stacks[0], **tensors} if of_stacks else tensors
@@ -271,12 +262,12 @@ class T5Layout(EncoderDecoderLayout):
             rows.append(("head.weight", HEAD))
         return Names(rows, tied=tied, duplicates=duplicates, ignored=UNREAD)
 
-    def _scales_output(self, config: ConfigJson) -> bool:
+    def _scales_output(self, config: config_table.ConfigJson) -> bool:
         """Whether hidden states are divided by sqrt(D) before the output."""
         tie, scale = (config.get(name) for name in OUTPUT)
         for name, value in zip(OUTPUT, (tie, scale), strict=True):
             if not isinstance(value, bool | None):
-                raise unsupported(name, "true or false", value)
+                raise config_table.unsupported(name, "true or false", value)
         if scale is not None:
             return scale
         # `transformers` 5 never scales mT5's output, but always writes `tie_word_embeddings: true`.
@@ -285,7 +276,7 @@ class T5Layout(EncoderDecoderLayout):
         return tie is not False and not never
 
 
-def is_tied(config: ConfigJson, tensors: Mapping[str, Tensor]) -> bool:
+def is_tied(config: config_table.ConfigJson, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the embedding is the output, too: the tensors have no other one.
 
     Two equal ones are one, unless config.json says that they are not tied.
@@ -296,7 +287,7 @@ def is_tied(config: ConfigJson, tensors: Mapping[str, Tensor]) -> bool:
     return config.get("tie_word_embeddings") is not False and torch.equal(head, shared)
 
 
-def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layout:
+def _layout(model_type: str, family: str, feed: str, **changes: config_table.Field) -> T5Layout:
     """The layout of a family; `changes`: fields with other defaults than T5's."""
     table = T5Fields(
         {**ENCODER_FIELDS, **changes},
@@ -315,7 +306,7 @@ def _layout(model_type: str, family: str, feed: str, **changes: Field) -> T5Layo
         prefix="transformer.",
         body=BODY,
         adapted=("q", "v"),
-        heads={"tags": HeadLayout(affine("output", "classifier"))},
+        heads={"tags": encoder_layout.HeadLayout(encoder_layout.affine("output", "classifier"))},
     )
     return T5Layout(
         model=T5,

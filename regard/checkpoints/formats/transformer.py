@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.checkpoints.filling import Weights, assign
+from regard.checkpoints.formats import encoder_layout
 from regard.checkpoints.formats.config_table import (
     ConfigJson,
     ConfigTable,
@@ -24,14 +25,6 @@ from regard.checkpoints.formats.config_table import (
     dropout,
     of_kind,
     unsupported,
-)
-from regard.checkpoints.formats.encoder_layout import (
-    TOKEN_HEADS,
-    EncoderLayout,
-    HeadLayout,
-    affine,
-    architecture_in,
-    prefixed,
 )
 from regard.checkpoints.names import Names, Transform, interleave, keep, split
 from regard.errors import CheckpointError, ConfigError
@@ -65,7 +58,7 @@ class Order:
 
     def norm(self, ours: str, theirs: str) -> list[tuple]:
         """A norm of hidden states, or a layer that writes them."""
-        return affine(ours, theirs, self.writes)
+        return encoder_layout.affine(ours, theirs, self.writes)
 
     def _attention(self, ours: str, theirs: str, letters: str) -> list[tuple]:
         """`letters` are their projections that `ours` packs into one matrix."""
@@ -218,7 +211,7 @@ class EncoderDecoderLayout:
     unread: tuple[str, ...] = ("ForCausalLM",)
     order: Order = Order()
     computed: tuple[str, ...] = ()
-    heads: EncoderLayout | None = None
+    heads: encoder_layout.EncoderLayout | None = None
     prefix: str = "model."
     adapted: tuple[str, ...] = ("q_proj", "v_proj")
 
@@ -235,7 +228,7 @@ class EncoderDecoderLayout:
     def has_heads_of(self, config: ConfigJson, tensors: Weights) -> bool:
         return True  # the output is no head of its own
 
-    def _under_head(self, model: nn.Module) -> EncoderLayout | None:
+    def _under_head(self, model: nn.Module) -> encoder_layout.EncoderLayout | None:
         """The layout of a model under a head; None for the whole model."""
         return None if type(model) is self.model else self.heads
 
@@ -261,7 +254,9 @@ class EncoderDecoderLayout:
             if under_head or of_head:
                 return self.heads.read(config, tensors)
         refused = [self.family + ending for ending in self.unread]
-        architecture_in(config, self.known_architectures, refused, "it is not supported")
+        encoder_layout.architecture_in(
+            config, self.known_architectures, refused, "it is not supported"
+        )
         if not any(name.startswith(self.prefix) for name in tensors):  # without the output
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
         options = self.config.read(config)
@@ -286,7 +281,10 @@ class EncoderDecoderLayout:
 
     def names(self, config: Any) -> Names:
         """Of a whole model; without ties, theirs has a third embedding, which it does not read."""
-        whole = [(ours, prefixed(self.prefix, theirs), *rest) for ours, theirs, *rest in self.rows]
+        whole = [
+            (ours, encoder_layout.prefixed(self.prefix, theirs), *rest)
+            for ours, theirs, *rest in self.rows
+        ]
         rows, zero = ([("head.bias", BIAS, ROW)], []) if config.output_bias else ([], [BIAS])
         if config.source_vocab_size is None:
             return Names(
@@ -438,7 +436,7 @@ class MBartFields(BartFields):
         return super().read(config)
 
 
-class BartHeadsLayout(EncoderLayout):
+class BartHeadsLayout(encoder_layout.EncoderLayout):
     """The whole model under a head; without one it is published with its output."""
 
     ENDINGS: ClassVar[Mapping[tuple[str, ...], str]] = {
@@ -463,13 +461,13 @@ BART_HEADS = BartHeadsLayout(
     body=[(f"bart.{ours}", *rest) for ours, *rest in ROWS],
     adapted=("q_proj", "v_proj"),
     heads={
-        "classes": HeadLayout(
+        "classes": encoder_layout.HeadLayout(
             [
-                *affine("inner.dense", "classification_head.dense"),
-                *affine("output", "classification_head.out_proj"),
+                *encoder_layout.affine("inner.dense", "classification_head.dense"),
+                *encoder_layout.affine("output", "classification_head.out_proj"),
             ]
         ),
-        "span": TOKEN_HEADS["span"],
+        "span": encoder_layout.TOKEN_HEADS["span"],
     },
 )
 BART = EncoderDecoderLayout(

@@ -13,14 +13,8 @@ from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import Field
 
+from regard.serving import routes
 from regard.serving.requests import Count, Ids, Listed, Request, RequestFields, Seed
-from regard.serving.routes import (
-    CAT,
-    IMAGE,
-    Route,
-    has_attention,
-    task_route,
-)
 from regard.serving.ui import views
 from regard.serving.ui.sources import UISources
 from regard.serving.work import Call
@@ -169,34 +163,34 @@ def ui_route(
     call: Call,
     condition: Callable[[Task], bool] = lambda task: True,
     **example: Any,
-) -> Route:
+) -> routes.Route:
     """A route of a view, on the example CAT where none is given."""
-    fields = {"texts": CAT, **example}
-    return task_route(f"/ui/{name}", "", request, call, condition, **fields)
+    fields = {"texts": routes.CAT, **example}
+    return routes.task_route(f"/ui/{name}", "", request, call, condition, **fields)
 
 
 ALL = (
     ui_route("tokens", ShownTexts, views.tokenization_steps),
-    ui_route("attention", AttentionOfAll, views.small_maps, has_attention),
-    ui_route("head", AttentionOfHead, views.one_head, has_attention, **HEAD),
+    ui_route("attention", AttentionOfAll, views.small_maps, routes.has_attention),
+    ui_route("head", AttentionOfHead, views.one_head, routes.has_attention, **HEAD),
     ui_route(
         "masked_heads",
         MaskedHeads,
         views.answers_with_masked_heads,
-        has_attention,
+        routes.has_attention,
         masked_heads=[HEAD],
     ),
     ui_route("next", NextTokens, views.next_tokens, views.decodes_texts, top_k=10),
     ui_route("beam", BeamSearch, views.beam_searches, views.decodes_texts, beams=3),
     ui_route("cell", OneCell, views.one_cell, views.has_cells, layer=1, number=1),
     ui_route("cells", CellSearch, views.found_cells, views.has_cells, texts=SIGNS),
-    task_route(
+    routes.task_route(
         "/ui/regions",
         "",
         OneImage,
         views.pictures_of_regions,
         lambda task: task.reads_images,
-        images=IMAGE,
+        images=routes.IMAGE,
     ),
 )
 UI_ROUTES = {route.path: route for route in ALL}

@@ -20,28 +20,16 @@ from torch import Tensor
 
 from regard import decoding
 from regard.data.batches import Sequences
+from regard.decoding import steps
 from regard.decoding.beam import Beam
 from regard.decoding.filters import NEG_INF, Prefix, Temperature, TopK, TopP, apply
 from regard.decoding.length_penalty import limits
 from regard.decoding.loop import Sampling
-from regard.decoding.steps import (
-    check_log_probs,
-    eos_tokens,
-    evaluating,
-    normalized,
-    start_decoding,
-)
 from regard.errors import ConfigError
 from regard.serving.work import regions_of
 from regard.tasks.inputs import checked_text, read_whole
 from regard.text.explain import LookedUpWord, MatchedWord, MergedWord, encoding
-from regard.visual.attention_record import (
-    AttentionMaps,
-    MaskedHeads,
-    attention_maps,
-    head_map,
-    heads_masked_by_kind,
-)
+from regard.visual import attention_record
 from regard.visual.decoding import BeamTrace
 from regard.visual.drawing import LIGHT, visible
 from regard.visual.picture import Note, Picture, PictureColumn, PictureRow, Table
@@ -166,10 +154,13 @@ MOST_TOKENS = 40  # generated for a comparison
 def small_maps(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """Small maps of all heads for each text."""
     by_words = options["unit"] == "words"
-    return [_maps(attention_maps(task, item, _masked(options)), by_words) for item in items]
+    return [
+        _maps(attention_record.attention_maps(task, item, _masked(options)), by_words)
+        for item in items
+    ]
 
 
-def _maps(of_tokens: AttentionMaps, by_words: bool) -> dict[str, Any]:
+def _maps(of_tokens: attention_record.AttentionMaps, by_words: bool) -> dict[str, Any]:
     of_words = of_tokens.by_words()
     maps = of_words if by_words else of_tokens
     layers = [
@@ -198,7 +189,7 @@ def _maps(of_tokens: AttentionMaps, by_words: bool) -> dict[str, Any]:
 def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """One head in full, or the mean of the heads of a layer, for each text."""
     which = options["kind"], options["layer"], options.get("head")
-    maps = [head_map(task, item, *which, _masked(options)) for item in items]
+    maps = [attention_record.head_map(task, item, *which, _masked(options)) for item in items]
     if options["unit"] == "words":
         maps = [head.by_words() for head in maps]
     return [
@@ -214,7 +205,7 @@ def one_head(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]
 def answers_with_masked_heads(task: Task, items: list[Any], options: dict[str, Any]) -> list[Any]:
     """The answer to each text, with all heads and without the masked ones."""
     before = [_answer(task, item) for item in items]
-    with heads_masked_by_kind(task, _masked(options)):
+    with attention_record.heads_masked_by_kind(task, _masked(options)):
         after = [_answer(task, item) for item in items]
     return [_difference(answer, other) for answer, other in zip(before, after, strict=True)]
 
@@ -256,7 +247,7 @@ def coded(weights: Tensor, bits: int) -> dict[str, Any]:
     return {"bits": bits, "largest": largest, "data": base64.b64encode(data).decode()}
 
 
-def _masked(options: dict[str, Any]) -> MaskedHeads:
+def _masked(options: dict[str, Any]) -> attention_record.MaskedHeads:
     """The heads of the request, by kind and layer."""
     masked: dict[str, dict[int, list[int]]] = {}
     heads: Sequence[dict[str, Any]] = options["masked_heads"]
@@ -283,15 +274,15 @@ def _next(task: Task, text: str, options: dict[str, Any]) -> dict[str, Any]:
     chosen, most = options.pop("chosen"), options.pop("most")
     source, own = _source(task, text)
     method = _sampling(own, options)
-    model, eos = task.module, eos_tokens(own.eos, task.module)
-    with evaluating(model):
-        state, read = start_decoding(model, source)
+    model, eos = task.module, steps.eos_tokens(own.eos, task.module)
+    with steps.evaluating(model):
+        state, read = steps.start_decoding(model, source)
         _check_chosen(task, chosen, source.ids.size(1))
         after = torch.tensor([chosen], dtype=torch.long, device=read.device)
         fed = torch.cat([read[:, -1:], after], 1)
         scores = model.step(fed, state)[0][0]  # (1, N, V) -> (N, V)
-    log_probs = normalized(scores)
-    check_log_probs(log_probs[:, 0].tolist(), read.size(1))
+    log_probs = steps.normalized(scores)
+    steps.check_log_probs(log_probs[:, 0].tolist(), read.size(1))
     limit = limits(method.max_tokens, model, source, 1)
     prefix = Prefix(torch.cat([read, after], 1), len(chosen), eos, limit.to(read.device))
     allowed = apply(method.filters, scores[-1:].to(log_probs.dtype), prefix)
