@@ -156,7 +156,12 @@ def clip(optimizer: torch.optim.Optimizer, norm: float, limit: float) -> None:
 
     limit: 0: no limit.
     """
-    if limit and norm > limit:  # torch's fused updates divide the gradients by `grad_scale`
+    if not limit or not norm > limit:
+        return
+    scaled = gradients(optimizer)
+    if scaled[0].dtype == torch.float64:  # fused updates read `grad_scale` in float32
+        torch._foreach_mul_(scaled, limit / (norm + TINY))
+    else:  # they divide the gradients by it
         optimizer.grad_scale = torch.tensor((norm + TINY) / limit)  # type: ignore[attr-defined]
 
 
