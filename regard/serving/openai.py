@@ -416,11 +416,6 @@ def embeddings(served: ServedModel, request: OpenAIEmbedding) -> Work:
     """
     task = cast(EmbedsTexts, served.task)
     embedder = VectorBatches.of(task.text_encoder(), truncate_dim=request.dimensions)
-    if request.dimensions not in (None, embedder.width):
-        raise ConfigError(
-            f"`dimensions` must be at most {embedder.width}, the length of this model's vectors, "
-            f"but is {request.dimensions}."
-        )
     number = 16 / 3 if request.encoding_format == "base64" else NUMBER  # bytes
     check_answer_size(number * embedder.width * len(request.items()), "Send fewer texts.")
     size = task.tokenizer.vocab_size

@@ -399,9 +399,7 @@ class VectorBatches:
             batch_budget(source.encoder) if budget is None else budget,
         )
         if batches.width < (size or 0):
-            raise ConfigError(
-                f"`truncate_dim` is {size}, but vectors have {batches.width} numbers."
-            )
+            raise ConfigError(f"Vectors have {batches.width} dimensions: `truncate_dim` is {size}.")
         return batches
 
     @property

@@ -4,7 +4,7 @@ All methods of all tasks use these functions, so that they accept the same input
 give the number of the text.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any
@@ -25,16 +25,17 @@ def is_single(item: Any) -> bool:
     return isinstance(item, str) or (pair and bool(item))
 
 
-def fields_in(item: Any, names: Sequence[str], index: int) -> list[Any]:
+def fields_in(item: Any, names: Iterable[str], index: int) -> list[Any]:
     """The fields of an input: of a row or an object those of these names, of a tuple all.
 
     Raises:
         TextError: an object has neither all of them nor the first one alone.
     """
     if isinstance(item, Mapping):
-        present = [name for name in names if name in item]
-        if present not in ([*names], [names[0]]):
-            problem = f"must have {', '.join(names)}, or {names[0]} alone, but has"
+        first, *others = names
+        present = [name for name in (first, *others) if name in item]
+        if present not in ([first, *others], [first]):
+            problem = f"must have {', '.join([first, *others])}, or {first} alone, but has"
             raise TextError(index, f"{problem} {', '.join(map(str, item))}.")
         return [item[name] for name in present]
     return list(item) if isinstance(item, list | tuple) else [item]

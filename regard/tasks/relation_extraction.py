@@ -214,7 +214,7 @@ class RelationExtraction(classification.TextClassifier):
 
 
 def _marked(item: Any, index: int) -> str:
-    first, *spans = inputs.fields_in(item, [*RelationExtraction.input_columns], index)
+    first, *spans = inputs.fields_in(item, RelationExtraction.input_columns, index)
     text = inputs.checked_text(first, index)
     places = []
     for span, number in zip(spans, "12", strict=False):
