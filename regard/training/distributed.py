@@ -15,6 +15,7 @@ differ from process to process, and so with the number of processes.
 import os
 import pickle
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -344,6 +345,58 @@ class WholeModel:
         return dict(tensors)
 
 
+class FSDPAdditions:
+    """What FSDP adds to a module: its class, attributes and hooks.
+
+    It is created before the module is sharded; `find` is called after that.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module, self.plain = module, type(module)
+        self._known = {*vars(module)}, [{*hooks} for hooks in self._hooks()]
+
+    def _hooks(self) -> list[OrderedDict[int, Any]]:
+        """The hooks of the module, of the kinds that FSDP adds."""
+        module: Any = self.module
+        return [
+            module._forward_pre_hooks,
+            module._forward_pre_hooks_with_kwargs,
+            module._forward_hooks,
+            module._load_state_dict_post_hooks,
+        ]
+
+    def find(self) -> None:
+        """Find out what was added."""
+        attributes, keys = self._known
+        self.sharded = type(self.module)
+        self.attributes = {
+            n: value for n, value in vars(self.module).items() if n not in attributes
+        }
+        self.hooks = [
+            (hooks, key, hook)
+            for hooks, earlier_keys in zip(self._hooks(), keys, strict=True)
+            for key, hook in hooks.items()
+            if key not in earlier_keys
+        ]
+
+    def remove(self) -> None:
+        """Make it a plain module."""
+        self.module.__class__ = self.plain
+        for name in self.attributes:
+            delattr(self.module, name)
+        for hooks, key, _ in self.hooks:
+            del hooks[key]
+
+    def restore(self) -> None:
+        """Undo `remove`."""
+        self.module.__class__ = self.sharded
+        for name, value in self.attributes.items():
+            setattr(self.module, name, value)
+        for hooks, key, hook in self.hooks:
+            hooks[key] = hook
+            hooks.move_to_end(key, last=False)
+
+
 def shard(task: Trainable, processes: Processes) -> WholeModel:
     """The model of a task, divided among the processes where there are several."""
     return FSDPModel(task, processes) if processes.size > 1 else WholeModel(task)
@@ -368,7 +421,6 @@ class FSDPModel(WholeModel):
     replicated: the parameters without a dimension, which every process has.
     sharded: all parameters by name, tied ones under each name, as FSDP has them.
     shards: this process's shard of each, as a parameter in the same memory.
-    plain: the class and the attributes of each module before FSDP changed both, with its hooks.
     """
 
     def __init__(self, task: Trainable, here: Processes):
@@ -378,25 +430,19 @@ class FSDPModel(WholeModel):
             for tensor in (*self.model.parameters(), *self.model.buffers()):
                 distributed.broadcast(tensor, src=0)
         self.replicated = {p for p in self.model.parameters() if not p.dim()}
-        self.plain = {
-            module: (
-                type(module),
-                {n: value.copy() if "hooks" in n else value for n, value in vars(module).items()},
-            )
-            for module in self.model.modules()
-        }
-        self._shard()
+        self.additions = self._shard()
         self.sharded = dict(self.model.named_parameters(remove_duplicate=False))
         shards = {p: self._shard_of(p) for p in self.sharded.values()}
         self.shards = {name: shards[p] for name, p in self.sharded.items()}
         self.trained = {name: self.shards[name] for name in trained(self.model)}
         self._whole = False
 
-    def _shard(self) -> None:
-        """Shard each layer, and what is in none."""
+    def _shard(self) -> list[FSDPAdditions]:
+        """Shard each layer, and what is in none; what FSDP has added to each module."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        additions = [FSDPAdditions(module) for module in self.model.modules()]
         options: dict[str, Any] = {
             "mesh": init_device_mesh(self.device.type, (self.here.size,)),
             "ignored_params": self.replicated,
@@ -409,6 +455,9 @@ class FSDPModel(WholeModel):
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # gradients are sums
                 module.set_force_sum_reduction_for_comms(True)
+        for addition in additions:
+            addition.find()
+        return additions
 
     def _shard_of(self, parameter: nn.Parameter) -> nn.Parameter:
         """This process's shard of a parameter, as a parameter in the same memory."""
@@ -484,37 +533,42 @@ class FSDPModel(WholeModel):
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """Inside, the first process has a plain model with all weights."""
-        sharded = self._install_whole()
+        plain = self._install_whole()
         self._whole = True
         try:
             yield
         finally:
             self._whole = False
-            for module, kind, attributes in sharded:
-                module.__class__, module.__dict__ = kind, attributes
+            for module, name, parameter in plain:
+                setattr(module, name, parameter)
+            for added in self.additions:
+                added.restore()
 
     def gather_on_first(self) -> None:
         self._install_whole()
         self._whole = True
 
-    def _install_whole(self) -> list[tuple[nn.Module, type, dict[str, Any]]]:
+    def _install_whole(self) -> list[tuple[nn.Module, str, nn.Parameter]]:
         """Gather all weights, and take FSDP out of the model of the first process.
 
-        Returns the modules as they were, with their classes and attributes.
+        Returns what was there: modules, names and parameters.
         """
-        whole: dict[Any, nn.Parameter] = {}
+        whole: dict[nn.Parameter, nn.Parameter] = {}
         for parameter in dict.fromkeys(self.sharded.values()):
             if parameter not in self.replicated:
                 values = _whole(parameter)
                 if self.here.first:
                     whole[parameter] = nn.Parameter(values, parameter.requires_grad)
-        before = [(module, type(module), vars(module)) for module in self.plain]
-        for module, _, attributes in before:
-            kind, plain = self.plain[module]
-            new = {n: value if "hooks" in n else attributes[n] for n, value in plain.items()}
-            parameters = attributes["_parameters"].items()
-            new["_parameters"] = {n: whole.get(value, value) for n, value in parameters}
-            module.__class__, module.__dict__ = kind, new
+        before = [
+            (module, name, parameter)
+            for module in self.model.modules()
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+            if parameter in whole
+        ]
+        for module, name, parameter in before:
+            setattr(module, name, whole[parameter])
+        for added in self.additions:
+            added.remove()
         return before
 
     def local_state(self) -> dict[str, Tensor]:
