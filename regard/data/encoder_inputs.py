@@ -213,7 +213,7 @@ class EncodedInputs(InputArrays):
         return cls(
             TokenArray.of(item.ids for item in inputs),
             TokenArray.of((item.segments for item in inputs), 256),
-            TokenArray.of([i] for i in range(len(inputs))),
+            TokenArray(np.arange(len(inputs)), np.arange(len(inputs) + 1)),
         )
 
     def __len__(self) -> int:
@@ -295,7 +295,7 @@ class GroupedInputs(InputArrays):
                 ([s for item in inputs for s in item.segments] for inputs in examples), 256
             ),
             TokenArray.of([len(item) for item in inputs] for inputs in examples),
-            TokenArray.of([i] for i in range(len(examples))),
+            TokenArray(np.arange(len(examples)), np.arange(len(examples) + 1)),
         )
 
     def __len__(self) -> int:

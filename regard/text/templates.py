@@ -15,7 +15,7 @@ Special = tuple[int, int]  # the id of a special token, and its segment
 Specials = tuple[Special, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class EncoderInput:
     """One or two texts with the special tokens around them, as an encoder reads them.
 

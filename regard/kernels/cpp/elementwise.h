@@ -36,17 +36,17 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
 // The error function, to 3e-7: z times a polynomial in z^2, which is moved to -1 ... 1. Behind 3.9
 // it stays. It was fitted by least squares at Chebyshev's points.
+constexpr float ERF_END = 3.9f;
+constexpr float ERF_POWERS[] = {
+    1.567653931e-03f,  -4.050347576e-03f, 3.074359119e-03f,  -3.466252729e-03f, 1.207771637e-02f,
+    -2.215592382e-02f, 3.008637861e-02f,  -4.178929018e-02f, 5.759946449e-02f,  -7.399474788e-02f,
+    9.071649506e-02f,  -1.095162287e-01f, 1.346884660e-01f,  -1.810114731e-01f, 3.625839964e-01f};
 inline float error_function(float x) {
-  constexpr float END = 3.9f;
-  constexpr float POWERS[] = {
-      1.567653931e-03f,  -4.050347576e-03f, 3.074359119e-03f,  -3.466252729e-03f, 1.207771637e-02f,
-      -2.215592382e-02f, 3.008637861e-02f,  -4.178929018e-02f, 5.759946449e-02f,  -7.399474788e-02f,
-      9.071649506e-02f,  -1.095162287e-01f, 1.346884660e-01f,  -1.810114731e-01f, 3.625839964e-01f};
-  const float z = x < -END ? -END : x > END ? END : x;  // NaN stays NaN
-  const float u = z * z * (2.0f / (END * END)) - 1.0f;
-  float sum = POWERS[0];
+  const float z = x < -ERF_END ? -ERF_END : x > ERF_END ? ERF_END : x;  // NaN stays NaN
+  const float u = z * z * (2.0f / (ERF_END * ERF_END)) - 1.0f;
+  float sum = ERF_POWERS[0];
 #pragma GCC unroll 16
-  for (int i = 1; i < 15; i++) sum = sum * u + POWERS[i];
+  for (int i = 1; i < 15; i++) sum = sum * u + ERF_POWERS[i];
   return z * sum;
 }
 
@@ -60,42 +60,92 @@ inline void each(float* x, int64_t count, F f) {
 
 #if WIDE
 
-// 1 / (1 + e^-x), to 3e-7: compilers divide, and clamp, with more instructions.
-inline Floats sigmoid(Floats x) {
-  Floats power = _mm512_mul_ps(x, filled(-1.44269504f));
-  power = _mm512_min_ps(filled(126.0f), _mm512_max_ps(filled(-126.0f), power));  // NaN stays NaN
-  const Floats whole = _mm512_roundscale_ps(power, 0), part = _mm512_sub_ps(power, whole);
-  // 2^part by least squares at Chebyshev's points of -1/2 ... 1/2
-  Floats sum = filled(1.326697064e-03f);
+// Vectors that are computed at once: in each a product waits for the one before it.
+constexpr int TOGETHER = 4;
+using Several = Floats[TOGETHER];
+
+// x = 1 / (1 + e^-x), to 3e-7: compilers divide, and clamp, with more instructions.
+inline void sigmoid(Several& x) {
+  Several whole, sum;
+  EACH(i, TOGETHER) {
+    const Floats power = _mm512_mul_ps(x[i], filled(-1.44269504f));
+    x[i] = _mm512_min_ps(filled(126.0f), _mm512_max_ps(filled(-126.0f), power));  // NaN stays NaN
+    whole[i] = _mm512_roundscale_ps(x[i], 0);
+    x[i] = _mm512_sub_ps(x[i], whole[i]);
+    sum[i] = filled(1.326697064e-03f);
+  }
+  // 2^x by least squares at Chebyshev's points of -1/2 ... 1/2
   for (float c : {9.675459936e-03f, 5.550742522e-02f, 2.402212173e-01f, 6.931469440e-01f, 1.0f}) {
-    sum = times_plus(sum, part, filled(c));
+    EACH(i, TOGETHER) sum[i] = times_plus(sum[i], x[i], filled(c));
   }
-  const Floats below = plus(_mm512_scalef_ps(sum, whole), filled(1.0f));
-  const Floats nearly = _mm512_rcp14_ps(below);
-  const Floats error = _mm512_fnmadd_ps(below, nearly, filled(1.0f));
-  return times_plus(nearly, error, nearly);
+  EACH(i, TOGETHER) {
+    const Floats below = plus(_mm512_scalef_ps(sum[i], whole[i]), filled(1.0f));
+    const Floats nearly = _mm512_rcp14_ps(below);
+    const Floats error = _mm512_fnmadd_ps(below, nearly, filled(1.0f));
+    x[i] = times_plus(nearly, error, nearly);
+  }
 }
 
-// x sigmoid(w(x))
+// x = the error function of x: see that of a number.
+inline void error_function(Several& x) {
+  Several square, sum;
+  EACH(i, TOGETHER) {
+    x[i] = _mm512_min_ps(filled(ERF_END), _mm512_max_ps(filled(-ERF_END), x[i]));
+    const Floats product = _mm512_mul_ps(x[i], x[i]);
+    square[i] = times_plus(product, filled(2.0f / (ERF_END * ERF_END)), filled(-1.0f));
+    sum[i] = filled(ERF_POWERS[0]);
+  }
+#pragma GCC unroll 16
+  for (int power = 1; power < 15; power++) {
+    EACH(i, TOGETHER) sum[i] = times_plus(sum[i], square[i], filled(ERF_POWERS[power]));
+  }
+  EACH(i, TOGETHER) x[i] = _mm512_mul_ps(x[i], sum[i]);
+}
+
+// x = x f(x), where f changes several vectors.
 template <class F>
-inline void each_gated(float* x, int64_t count, F w) {
-  for (int64_t i = 0; i < count; i += VECTOR) {
-    const Floats v = load_some(x + i, count - i);
-    store_some(x + i, _mm512_mul_ps(v, sigmoid(w(v))), count - i);
+inline void each_gated(float* x, int64_t count, F f) {
+  constexpr int64_t STEP = TOGETHER * VECTOR;
+  for (; count > 0; x += STEP, count -= STEP) {
+    float last[STEP] = {};
+    const bool all = count >= STEP;
+    if (!all) std::memcpy(last, x, count * sizeof(float));
+    float* at = all ? x : last;
+    Several v, gates;
+    EACH(i, TOGETHER) gates[i] = v[i] = load(at + i * VECTOR);
+    f(gates);
+    EACH(i, TOGETHER) store(at + i * VECTOR, _mm512_mul_ps(v[i], gates[i]));
+    if (!all) std::memcpy(x, last, count * sizeof(float));
   }
 }
 
-// The activations x sigmoid(w(x)). Returns whether this is one.
+inline void scale(Several& x, float factor) {
+  EACH(i, TOGETHER) x[i] = _mm512_mul_ps(x[i], filled(factor));
+}
+
+// The activations x f(x). Returns whether this is one.
 inline bool activate_gated(int kind, float* x, int64_t count) {
-  if (kind == GELU_TANH) {  // 0.5 (1 + tanh u) is sigmoid(2 u)
-    each_gated(x, count, [](Floats v) {
-      const Floats square = _mm512_mul_ps(v, v);
-      return _mm512_mul_ps(v, times_plus(square, filled(0.0713548163f), filled(1.5957691216f)));
+  if (kind == GELU) {
+    each_gated(x, count, [](Several& v) {
+      scale(v, 0.70710678f);
+      error_function(v);
+      EACH(i, TOGETHER) v[i] = times_plus(v[i], filled(0.5f), filled(0.5f));
+    });
+  } else if (kind == GELU_TANH) {  // 0.5 (1 + tanh u) is sigmoid(2 u)
+    each_gated(x, count, [](Several& v) {
+      EACH(i, TOGETHER) {
+        const Floats square = _mm512_mul_ps(v[i], v[i]);
+        v[i] = _mm512_mul_ps(v[i], times_plus(square, filled(0.0713548163f), filled(1.5957691216f)));
+      }
+      sigmoid(v);
     });
   } else if (kind == QUICK_GELU) {
-    each_gated(x, count, [](Floats v) { return _mm512_mul_ps(v, filled(1.702f)); });
+    each_gated(x, count, [](Several& v) {
+      scale(v, 1.702f);
+      sigmoid(v);
+    });
   } else if (kind == SWISH) {
-    each_gated(x, count, [](Floats v) { return v; });
+    each_gated(x, count, [](Several& v) { sigmoid(v); });
   } else {
     return false;
   }
