@@ -52,8 +52,11 @@ def test_importing_a_model_imports_no_later_station():
     assert len(found) <= 40, sorted(found)
 
 
-def test_help_is_printed_in_half_a_second():
-    assert seconds("-m", "regard", "--help") <= 0.5
+def test_help_takes_about_twice_as_long_as_importing_its_libraries():
+    """Half a second where they take a quarter, on whatever machine."""
+    libraries = "import pydantic.types, pydantic.functional_validators, rich.markdown"
+    of_libraries = seconds("-c", f"{libraries}, typer.rich_utils")
+    assert seconds("-m", "regard", "--help") <= 2.2 * of_libraries
 
 
 def test_no_public_name_is_that_of_a_module_beside_it():
