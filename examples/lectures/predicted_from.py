@@ -16,10 +16,10 @@ from torch import Tensor
 
 from regard.attention.masks import causal
 from regard.data.batches import Sequences
-from regard.data.permutations import allowed_of
 from regard.models.bert import Bert, BertConfig
 from regard.models.gpt2 import GPT2, GPT2Config
 from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.permutation_language_modeling import allowed_of
 from regard.visual.charts import Heatmap
 from regard.visual.picture import Illustration, Note, Picture, PictureRow
 

@@ -28,7 +28,7 @@ from regard.checkpoints.formats.encoder_layout import EncoderLayout
 from regard.checkpoints.hub import CONFIG, folder_of
 from regard.checkpoints.sentence_transformers import MODULES
 from regard.checkpoints.store import holds_weights, read_weights, write_tensors
-from regard.errors import CheckpointError, ConfigError, RegardError
+from regard.errors import CheckpointError, ConfigError, RegardError, warn
 from regard.file_pages import releasing
 from regard.file_writing import write_text
 from regard.layers.quantized import WeightType
@@ -42,7 +42,6 @@ from regard.schema import Fields, checked, read_json
 from regard.suggest import nearest
 from regard.text import Tokenizer
 from regard.text.closed_vocabulary import closed_vocabulary
-from regard.text.compatibility import check_tokenizer
 from regard.text.preprocessing import ROLES
 from regard.text.published import holds_tokenizer
 
@@ -106,6 +105,60 @@ class GenerationConfig(Fields):
 
 
 # ----------------------------------------------------------------------------------- reading
+
+# Many configurations have these ids from another vocabulary; no text is encoded with them.
+LOOSE = ("bos", "eos")
+
+
+def check_tokenizer(tokenizer: Tokenizer, config: JsonObject) -> None:
+    """Raise an error if an id means one token to the model and another to the tokenizer.
+
+    If config.json gives a role an id that is a special token of another role, that is a warning:
+    no text is ever encoded to it.
+
+    config: as in config.json: `vocab_size` and `pad_token_id`, `mask_token_id` and the like. More
+        embeddings than tokens are allowed: many models round their vocabulary up.
+
+    Raises:
+        CheckpointError: the tokenizer has an id beyond the model's vocabulary, or config.json gives
+            a role the id of an ordinary token.
+    """
+    for problem in _misfits(tokenizer, config):
+        raise CheckpointError(
+            f"The tokenizer does not fit the model: {problem}. Use the tokenizer that was saved "
+            "with these weights."
+        )
+
+
+def _misfits(tokenizer: Tokenizer, config: JsonObject) -> Iterator[str]:
+    """Why the tokenizer is not the model's; a warning where that is not certain."""
+    vocab_size = config.get("vocab_size")
+    sizes = {  # published files and ours name the vocabulary that is not `vocab_size` differently
+        "sources": config.get("source_vocab_size") or vocab_size,
+        "targets": config.get("decoder_vocab_size") or vocab_size,
+    }
+    if len({*sizes.values()}) > 1 and tokenizer.targets is None:
+        yield "the model has a vocabulary of its own for sources, but the folder has one tokenizer"
+    for side, reader in (("sources", tokenizer), ("targets", tokenizer.for_targets)):
+        if (size := sizes[side]) is not None and reader.vocab_size > size:
+            largest = reader.vocab_size - 1
+            token, of_side = repr(reader.token(largest)), f"`vocab_size` {size:,} for {side}"
+            yield f"its ids go up to {largest:,} ({token}), but config.json has {of_side}"
+    for role in ROLES:
+        config_id, actual = config.get(f"{role}_token_id"), getattr(tokenizer, f"{role}_id")
+        if type(config_id) is not int or actual is None or config_id == actual:
+            continue
+        if role == "bos" and config_id == config.get("decoder_start_token_id"):
+            continue  # earlier releases wrote the start of a decoder there
+        problem = (
+            f"config.json has `{role}_token_id` {config_id}, but the tokenizer's {role} token "
+            f"{tokenizer.token(actual)!r} has the id {actual}"
+        )
+        is_token = config_id in tokenizer.vocab().values()
+        if role not in LOOSE and is_token and config_id not in tokenizer.special_ids:
+            token = tokenizer.token(config_id)
+            yield f"{problem}, and {config_id} is the ordinary token {token!r} there"
+        warn(f"{problem}. Do they belong together?")
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ only its identity matters. `LEAVES` says what each layer becomes, `METHODS` and 
 made of the rest.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace

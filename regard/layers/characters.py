@@ -1,14 +1,15 @@
 """Words from their characters: the convolutions of ELMo, and features of words for taggers."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from regard.data.batches import Sequences
 from regard.layers.recurrent import LSTM, BidirectionalStack
-from regard.text.closed_vocabulary import ELMO_CHARACTERS, ELMO_PADDING
+from regard.text.closed_vocabulary import ELMO_CHARACTERS, ELMO_PADDING, elmo_word
 
 FilterActivation = Literal["relu", "tanh"]
 FILTER_ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
@@ -65,6 +66,23 @@ class Highway(nn.Module):
         """(..., D) -> (..., D)"""
         gate = torch.sigmoid(self.gate(x))
         return gate * torch.relu(self.transform(x)) + (1 - gate) * x
+
+
+def with_characters(batch: Sequences, tokenizer: Any, length: int, behind: int = 0) -> Sequences:
+    """A batch of words with the extra "characters", (B, T, C), ids as ELMo has them; 0 at padding.
+
+    Args:
+        tokenizer: gives the word of each id; see `regard.text.tokenizer`.
+        length: characters of a word that are read, with the two that mark its ends.
+        behind: columns of padding behind the longest word; C is at most `length`.
+    """
+    distinct, word = batch.ids.cpu().unique(return_inverse=True)
+    rows = [elmo_word(tokenizer, number, length) for number in distinct.tolist()]
+    table = torch.tensor(rows, dtype=torch.long).reshape(-1, length)
+    used = int((table != ELMO_PADDING).sum(1).max()) if len(table) else 0
+    characters = table[:, : used + behind][word]  # (words, C) -> (B, T, C)
+    characters = characters * batch.keep.cpu()[..., None]
+    return replace(batch, extras={**batch.extras, "characters": characters.to(batch.ids.device)})
 
 
 def vectors_of_words(batch: Sequences, read: Callable[[Tensor], Tensor]) -> Tensor:

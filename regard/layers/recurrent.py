@@ -10,8 +10,6 @@ Torch's kernels compute sequences (oneDNN for an LSTM on a CPU, cuDNN on a GPU);
 faster than a loop in Python. The gates are stacked in torch's order, so that published weights fit.
 """
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Scores of searches: nDCG, the reciprocal rank and recall."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

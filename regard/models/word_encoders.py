@@ -8,9 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard.data.batches import ALL, Sequences, TokenSubset
-from regard.data.word_characters import with_characters
 from regard.layers import task_heads
-from regard.layers.characters import CharacterConvolution, CharacterLSTM, vectors_of_words
+from regard.layers.characters import (
+    CharacterConvolution,
+    CharacterLSTM,
+    vectors_of_words,
+    with_characters,
+)
 from regard.layers.dropout import Dropout
 from regard.layers.recurrent import LSTM, BidirectionalStack
 from regard.models.config import CONVOLUTIONAL, RECURRENT, Filters, Probability, Size, TokenId

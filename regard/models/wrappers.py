@@ -6,8 +6,6 @@ beside the model; else it is the model itself. A wrapper has all members of the 
 that it does not override are the model's.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic, Self, TypeVar
 
 from regard.models.protocols import Encoder, Generator, Model, S

@@ -5,8 +5,6 @@ with a number y. cos is the cosine of two vectors, s a scale, m a margin, d a di
 that of sentence-transformers, with its defaults.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature

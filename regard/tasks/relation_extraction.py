@@ -6,8 +6,6 @@ et al. 2019, "Matching the Blanks", section 3.2: entity markers, entity start):
     The [E1] storm [/E1] caused the [E2] flood [/E2]        scores = W [h_E1; h_E2] + b
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ SearchData.read("scifact").scores(model)             a folder of BEIR (Thakur et
     qrels/test.tsv      query-id, corpus-id, score
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Tables become encoded examples; pairs are read in one order or in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, TypedDict
 

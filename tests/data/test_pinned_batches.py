@@ -13,11 +13,11 @@ from regard.data import lm_streams as lm
 from regard.data import pretraining as pre
 from regard.data.corpus import Corpus
 from regard.data.lm_streams import DocumentWindows, ParallelStreams, ShuffledBlocks
-from regard.data.permutations import PermutationOptions, PermutedStreams
 from regard.data.pretraining import MaskedTexts, MaskVocabulary, PairRows, WindowRows
 from regard.data.sampler import Buckets, EpochSampler
 from regard.data.token_arrays import TokenArray
 from regard.errors import CheckpointError, ConfigError
+from regard.tasks.permutation_language_modeling import PermutationOptions, PermutedStreams
 from regard.text.templates import Template
 
 DRAW = np.random.Generator(np.random.PCG64(3))

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 import regard
-from regard.data.permutations import (
+from regard.data.token_arrays import TokenArray
+from regard.errors import TextError
+from regard.models.xlnet import Xlnet, XlnetConfig
+from regard.tasks.permutation_language_modeling import (
+    PermutationLanguageModel,
     PermutationOptions,
     PermutedStreams,
     allowed_of,
     sample_ranks,
     sample_targets,
 )
-from regard.data.token_arrays import TokenArray
-from regard.errors import TextError
-from regard.models.xlnet import Xlnet, XlnetConfig
-from regard.tasks.permutation_language_modeling import PermutationLanguageModel
 from regard.text import train
 
 TEXT = TokenArray.of([list(range(1000))])

@@ -11,9 +11,9 @@ import pytest
 from drawn_folders import TEXTS, WORDPIECES, drawn, tokenizer_json
 from hard_texts import HARD
 
+from regard.checkpoints.model_folder import check_tokenizer
 from regard.errors import DataError, RegardError
 from regard.text import Tokenizer, explain, train
-from regard.text.compatibility import check_tokenizer
 
 
 def written(folder, files):

@@ -22,9 +22,9 @@ from regard.checkpoints.store import read_folder, read_tensors
 from regard.data.batches import IGNORE, PairBatch, Sequences, StreamBatch
 from regard.data.encoder_inputs import GroupBatch, InputBatch
 from regard.data.lm_streams import BidirectionalBatch
-from regard.data.permutations import PermutationBatch
 from regard.data.pretraining import MaskedBatch
 from regard.errors import CheckpointError
+from regard.tasks.permutation_language_modeling import PermutationBatch
 from regard.training.metrics_log import read_events
 from regard.training.run import resume, train
 

@@ -14,8 +14,6 @@ One tree stands on a line. The label of a sentence is that of the whole tree, an
 one, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -11,8 +11,6 @@ Dialogues: turns of speakers, one after the other. DREAM, or your own.
 Minimal pairs, of which one sentence is grammatical: BLiMP (Warstadt et al. 2020), or others.
 """
 
-from __future__ import annotations
-
 import io
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
