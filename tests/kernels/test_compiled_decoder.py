@@ -10,10 +10,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from random_weights import new_model, spread
 
 import regard
-from regard.attention.attend import PLAIN
-from regard.attention.multihead import CrossAttention, SelfAttention
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.decoding.steps import start
@@ -23,96 +22,60 @@ from regard.kernels.compiled_models import CompiledGenerator
 from regard.kernels.program import Program
 from regard.layers.quantized import QuantizedMatrix
 from regard.models import conversions
-from regard.models.bart import Bart, BartConfig, MBart, MBartConfig
 from regard.models.conversions import prepare, quantize_layers
-from regard.models.gpt2 import GPT, GPT2, GPT2Block, GPT2Config, GPTConfig
-from regard.models.gpt3 import GPT3, GPT3Config, GPTNeo, GPTNeoConfig
-from regard.models.llama import Llama, LlamaConfig
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.models.t5 import T5, T5Config
-from regard.models.transformer import (
-    M2M100,
-    M2M100Config,
-    PreNormTransformer,
-    Transformer,
-    TransformerConfig,
-)
+from regard.models.gpt2 import GPT2, GPT2Block, GPT2Config
 from regard.models.wrappers import encoder, generator
 
 WORDS = 101
 SMALL = dict(d_model=72, heads=6, layers=3, max_length=64)
 PAIR = dict(d_model=64, d_ff=128, heads=4, encoder_layers=2, decoder_layers=3)
+NARROW = dict(d_model=72, d_ff=100, heads=3, head_dim=20, layers=2, decoder_layers=3)
 PROMPTS = [[3, 4, 5], [1], [7, 8, 9, 10, 11, 12]]
 SOURCES = [[3, 4, 5, 2], [1, 2], [7, 8, 9, 10, 11, 2]]
 
-
-def spread(model):
-    """Weights so large that the answers of a model differ from word to word."""
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-        else:
-            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.1)
-    for part in model.modules():
-        if isinstance(part, SelfAttention) and part.score is PLAIN:  # not divided by sqrt(K)
-            part.query_key_value.weight.data.chunk(3)[0].mul_(part.head_dim**-0.5)
-        elif isinstance(part, CrossAttention) and part.score is PLAIN:
-            part.query.weight.data.mul_(part.head_dim**-0.5)
-    return model.eval()
-
-
-NARROW = dict(d_model=72, d_ff=100, heads=3, head_dim=20, layers=2, decoder_layers=3)
-
+# name -> model and options
 MODELS = {
-    "t5": lambda: T5(T5Config(WORDS, **NARROW)),
-    "t5, gated": lambda: T5(
-        T5Config(
-            WORDS, gated=True, activation="gelu-tanh", tied=False, scale_output=False, **NARROW
-        )
+    "t5": ("t5", NARROW),
+    "t5, gated": (
+        "t5", dict(gated=True, activation="gelu-tanh", tied=False, scale_output=False, **NARROW),
     ),
-    "t5, pruned": lambda: T5(
-        T5Config(
-            WORDS,
-            pruned=(("encoder", 1, (2,)), ("decoder", 3, (1,)), ("cross", 2, (3,))),
-            **NARROW,
-        )
+    "t5, pruned": (
+        "t5",
+        dict(pruned=(("encoder", 1, (2,)), ("decoder", 3, (1,)), ("cross", 2, (3,))), **NARROW),
     ),
-    "gpt2": lambda: GPT2(GPT2Config(WORDS, **SMALL)),
-    "gpt2, scaled by layer": lambda: GPT2(GPT2Config(WORDS, scaled_by_layer=True, **SMALL)),
-    "gpt3": lambda: GPT3(GPT3Config(WORDS, window=5, **SMALL)),
-    "gpt-neo": lambda: GPTNeo(
-        GPTNeoConfig(WORDS, window=2, attention_kinds=("local", "local", "global"), **SMALL)
+    "gpt2": ("gpt2", SMALL),
+    "gpt2, scaled by layer": ("gpt2", dict(scaled_by_layer=True, **SMALL)),
+    "gpt3": ("gpt3", dict(window=5, **SMALL)),
+    "gpt-neo": (
+        "gpt-neo", dict(window=2, attention_kinds=("local", "local", "global"), **SMALL),
     ),
-    "llama": lambda: Llama(LlamaConfig(WORDS, d_ff=100, key_value_heads=2, **SMALL)),
-    "llama, one head of keys": lambda: Llama(
-        LlamaConfig(
-            WORDS,
-            d_model=72,
-            d_ff=64,
-            heads=5,
-            key_value_heads=1,
-            head_dim=32,
-            layers=2,
-            rope_theta=50.0,
-            attention_bias=True,
-            feed_bias=True,
-        )
+    "llama": ("llama", dict(d_ff=100, key_value_heads=2, **SMALL)),
+    "llama, one head of keys": (
+        "llama",
+        dict(
+            d_model=72, d_ff=64, heads=5, key_value_heads=1, head_dim=32, layers=2,
+            rope_theta=50.0, attention_bias=True, feed_bias=True,
+        ),
     ),
-    "gpt": lambda: GPT(GPTConfig(WORDS, **SMALL)),
-    "gpt, pruned": lambda: GPT(GPTConfig(WORDS, pruned=(("decoder", 2, (1, 5)),), **SMALL)),
-    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
-    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
-    "transformer, pruned": lambda: Transformer(
-        TransformerConfig(WORDS, pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR)
+    "gpt": ("gpt", SMALL),
+    "gpt, pruned": ("gpt", dict(pruned=(("decoder", 2, (1, 5)),), **SMALL)),
+    "transformer": ("transformer", PAIR),
+    "pre-norm": ("transformer-prenorm", PAIR),
+    "transformer, pruned": (
+        "transformer", dict(pruned=(("cross", 1, (2,)), ("decoder", 3, (1, 4))), **PAIR),
     ),
-    "transformer, unequal": lambda: Transformer(
-        TransformerConfig(WORDS, decoder_heads=8, decoder_d_ff=64, output_bias=True, **PAIR)
+    "transformer, unequal": (
+        "transformer", dict(decoder_heads=8, decoder_d_ff=64, output_bias=True, **PAIR),
     ),
-    "bart": lambda: Bart(BartConfig(WORDS, output_bias=True, max_length=64, **PAIR)),
-    "mbart": lambda: MBart(MBartConfig(WORDS, scale_embedding=True, max_length=64, **PAIR)),
-    "m2m-100": lambda: M2M100(M2M100Config(WORDS, **PAIR)),
-}
+    "bart": ("bart", dict(output_bias=True, max_length=64, **PAIR)),
+    "mbart": ("mbart", dict(scale_embedding=True, max_length=64, **PAIR)),
+    "m2m-100": ("m2m-100", PAIR),
+}  # fmt: skip
+
+
+def built(name):
+    kind, options = MODELS[name]
+    return spread(new_model(kind, WORDS, **options))
 
 
 def inputs(model) -> Sequences:
@@ -181,7 +144,7 @@ def assert_close(found, wanted):
     ],
 )
 def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weights):
-    model = spread(MODELS[name]())
+    model = built(name)
     wide = scores(model, inputs(model))
     prepare(model, weights)
     use(None)
@@ -202,7 +165,7 @@ def test_compiled_steps_give_the_scores_of_the_plain_model(use, runs, name, weig
 @pytest.mark.parametrize("name", ["gpt2", "gpt, pruned", "gpt3", "gpt-neo", "llama"])
 def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
     use(kind)
-    model = prepare(spread(MODELS[name]())) if kind else spread(MODELS[name]())
+    model = prepare(built(name)) if kind else built(name)
     model, ids = generator(model), torch.randint(WORDS, (2, 40))
     with torch.no_grad():
         found, wanted = model.prefill(ids, model.empty(2)), model(ids, model.empty(2)).state
@@ -213,7 +176,7 @@ def test_prefill_gives_the_state_of_a_full_forward_pass(use, name, kind):
 
 def test_a_forked_process_computes_without_the_threads_of_its_parent(use, monkeypatch):
     use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
+    model = prepare(built("gpt2"))
     monkeypatch.setattr("regard.kernels.program.threads_for", lambda *work: 2)
     wanted = scores(model, inputs(model))
     child = os.fork()
@@ -232,7 +195,7 @@ def test_a_forked_process_computes_without_the_threads_of_its_parent(use, monkey
 
 def test_capture_and_head_masks_use_the_plain_step(use, runs):
     use("fast")
-    model = prepare(spread(MODELS["gpt2"]()), "bfloat16")
+    model = prepare(built("gpt2"), "bfloat16")
     plain = scores(model, inputs(model), (1, 1, 1))
     assert len(runs) == 4
     with regard.look(model) as attention:
@@ -281,7 +244,7 @@ def test_blocks_of_a_user_are_compiled_or_run_as_they_are(use, runs, block, step
 
 def test_tokens_and_positions_out_of_range_raise_errors(use):
     use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
+    model = prepare(built("gpt2"))
     model = generator(model)
     for wrong in (-1, WORDS):
         state, _ = start(model, inputs(model))
@@ -296,7 +259,7 @@ def test_tokens_and_positions_out_of_range_raise_errors(use):
 @pytest.mark.parametrize("name", ["gpt2", "transformer", "t5"])
 def test_a_compiled_model_uses_newly_assigned_weights(use, runs, name):
     use("fast")
-    model, other = (prepare(spread(MODELS[name]())) for _ in range(2))
+    model, other = (prepare(built(name)) for _ in range(2))
     scores(model, inputs(model))
     state = other.state_dict()
     others = {key: 2 * x if x.dtype == torch.float32 else x for key, x in state.items()}
@@ -310,12 +273,12 @@ def test_a_compiled_model_uses_newly_assigned_weights(use, runs, name):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "transformer"])
 def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
     monkeypatch.setattr(conversions, "GPUS", {"meta"})
-    model = prepare(MODELS[name]().to("meta"), "bfloat16")
+    model = prepare(built(name).to("meta"), "bfloat16")
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert not model.training and not any(p.requires_grad for p in model.parameters())
     with pytest.raises(ConfigError, match="int8 weights are for the CPU"):
         prepare(model, "int8")
-    wide = spread(MODELS[name]())
+    wide = built(name)
     wanted = scores(wide, inputs(wide))
     found = scores(conversions.halved(wide), inputs(wide)).float()
     error = (found - wanted).pow(2).mean().sqrt() / wanted.std()
@@ -323,7 +286,7 @@ def test_on_a_gpu_bfloat16_weights_use_torch(monkeypatch, name):
 
 
 def test_on_a_gpu_recurrent_models_keep_float32_with_a_warning():
-    model = RecurrentLanguageModel(RecurrentConfig(WORDS, d_model=16))
+    model = new_model("lstm-lm", WORDS, d_model=16)
     with pytest.warns(UserWarning, match="keeps its float32 weights"):
         conversions.halved(model)
     assert model.embedding.weight.dtype == torch.float32
@@ -331,7 +294,7 @@ def test_on_a_gpu_recurrent_models_keep_float32_with_a_warning():
 
 def test_a_compiled_step_that_differs_from_the_plain_one_is_not_used(use, monkeypatch):
     use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
+    model = prepare(built("gpt2"))
     monkeypatch.setattr("regard.kernels.compiled_models.agree", lambda *given: False)
     with pytest.warns(UserWarning, match="does not agree with the model") as told:
         found = scores(model, inputs(model))
@@ -343,7 +306,7 @@ def test_a_compiled_step_that_differs_from_the_plain_one_is_not_used(use, monkey
 
 def test_compiling_leaves_the_modules_of_the_model_unchanged(use):
     use("fast")
-    model = prepare(spread(MODELS["gpt2"]()))
+    model = prepare(built("gpt2"))
     before = {name: type(part) for name, part in model.named_modules()}
     scores(model, inputs(model))
     assert {name: type(part) for name, part in model.named_modules()} == before
@@ -352,12 +315,16 @@ def test_compiling_leaves_the_modules_of_the_model_unchanged(use):
 
 SIZES = dict(vocab_size=90, d_model=64, heads=4, layers=3, max_length=80)
 FAMILIES = {
-    "gpt": lambda: GPT(GPTConfig(**SIZES)),
-    "gpt2": lambda: GPT2(GPT2Config(**SIZES, d_ff=96, scaled_by_layer=True)),
-    "pruned": lambda: GPT2(
-        GPT2Config(**SIZES, pruned=(("decoder", 1, (2,)), ("decoder", 3, (1, 4))))
-    ),
+    "gpt": ("gpt", {}),
+    "gpt2": ("gpt2", dict(d_ff=96, scaled_by_layer=True)),
+    "pruned": ("gpt2", dict(pruned=(("decoder", 1, (2,)), ("decoder", 3, (1, 4))))),
 }
+
+
+def quantized(name, weights):
+    torch.manual_seed(2)
+    kind, options = FAMILIES[name]
+    return quantize_layers(new_model(kind, **SIZES, **options).eval(), weights)
 
 
 def texts(*lengths):
@@ -373,8 +340,7 @@ def test_compiled_states_of_whole_texts_equal_those_of_the_model(
     use, monkeypatch, name, weights, most
 ):
     use("fast")
-    torch.manual_seed(2)
-    model = quantize_layers(FAMILIES[name]().eval(), weights)
+    model = quantized(name, weights)
     monkeypatch.setattr(compiled_models, "MAX_TOKENS", most)
     for batch in (texts(70, 3, 41, 1), texts(1), texts(9, 9)):
         found, wanted = generator(model)(batch.ids).hidden, model(batch.ids).hidden
@@ -388,7 +354,7 @@ def test_compiled_states_of_whole_texts_equal_those_of_the_model(
 @torch.no_grad()
 def test_attention_capture_uses_the_plain_model(use, monkeypatch):
     use("fast")
-    model = quantize_layers(FAMILIES["gpt2"]().eval(), "int8")
+    model = quantized("gpt2", "int8")
     compiled, run = [], Program.step
     monkeypatch.setattr(Program, "step", lambda *given: compiled.append(1) or run(*given))
     monkeypatch.setattr(CompiledGenerator, "_cache_agrees", lambda *asked, gives: True)

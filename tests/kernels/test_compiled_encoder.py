@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from random_weights import new_model, spread
 
 import regard
-from regard.attention.attend import PLAIN
-from regard.attention.multihead import SelfAttention
 from regard.attention.pruning import heads_masked
 from regard.data.batches import Sequences
 from regard.kernels.compiled_models import CompiledEncoder, CompiledTexts, TextProgram
 from regard.layers.pooling import choice_of
 from regard.layers.quantized import QuantizedMatrix
-from regard.models.bert import Bert, BertConfig, DistilBert, DistilBertConfig
 from regard.models.conversions import prepare
 from regard.models.protocols import CrossAttentionModel
-from regard.models.roberta import Roberta, RobertaConfig
-from regard.models.t5 import T5, T5Config, T5Encoder, T5EncoderConfig
-from regard.models.transformer import PreNormTransformer, Transformer, TransformerConfig
 
 # A model that is not compiled, or whose compiled form disagrees, computes the same more slowly.
 pytestmark = pytest.mark.filterwarnings("error:.* is not compiled")
@@ -31,42 +26,33 @@ LENGTHS = (3, 17, 1, 16, 250, 8, 40, 33, 64)
 
 T5_SIZES = dict(d_model=72, d_ff=96, heads=5, head_dim=20, layers=3)
 
+# name -> model and options
 MODELS = {
-    "t5": lambda: T5(T5Config(WORDS, decoder_layers=1, **T5_SIZES)),
-    "t5 encoder": lambda: T5Encoder(
-        T5EncoderConfig(WORDS, gated=True, activation="gelu-tanh", max_distance=20, **T5_SIZES)
+    "t5": ("t5", dict(decoder_layers=1, **T5_SIZES)),
+    "t5 encoder": (
+        "t5-encoder", dict(gated=True, activation="gelu-tanh", max_distance=20, **T5_SIZES),
     ),
-    "umt5 encoder, pruned": lambda: T5Encoder(
-        T5EncoderConfig(WORDS, bias_per_layer=True, pruned=(("encoder", 2, (1, 4)),), **T5_SIZES)
+    "umt5 encoder, pruned": (
+        "t5-encoder", dict(bias_per_layer=True, pruned=(("encoder", 2, (1, 4)),), **T5_SIZES),
     ),
-    "bert": lambda: Bert(BertConfig(WORDS, **SMALL)),
-    "bert, wide heads": lambda: Bert(BertConfig(WORDS, **WIDE)),
-    "bert, pruned": lambda: Bert(BertConfig(WORDS, pruned=(("encoder", 2, (1, 5)),), **SMALL)),
-    "bert, relu": lambda: Bert(BertConfig(WORDS, activation="relu", **SMALL)),
-    "roberta": lambda: Roberta(RobertaConfig(WORDS, **SMALL)),
-    "roberta, wide heads": lambda: Roberta(RobertaConfig(WORDS, **WIDE)),
-    "distilbert": lambda: DistilBert(DistilBertConfig(WORDS, **SMALL)),
-    "transformer": lambda: Transformer(TransformerConfig(WORDS, **PAIR)),
-    "pre-norm": lambda: PreNormTransformer(TransformerConfig(WORDS, **PAIR)),
-}
+    "bert": ("bert", SMALL),
+    "bert, wide heads": ("bert", WIDE),
+    "bert, pruned": ("bert", dict(pruned=(("encoder", 2, (1, 5)),), **SMALL)),
+    "bert, relu": ("bert", dict(activation="relu", **SMALL)),
+    "roberta": ("roberta", SMALL),
+    "roberta, wide heads": ("roberta", WIDE),
+    "distilbert": ("distilbert", SMALL),
+    "transformer": ("transformer", PAIR),
+    "pre-norm": ("transformer-prenorm", PAIR),
+}  # fmt: skip
 
 # The program of a model is the same for both types of weights, and their products are one call.
 WEIGHTS = [*((name, "int8") for name in MODELS), ("bert", "bfloat16"), ("t5 encoder", "bfloat16")]
 
 
 def made(name):
-    """Weights so large that states differ from token to token."""
-    torch.manual_seed(1)
-    model = MODELS[name]()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-        else:
-            torch.nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.1)
-    for part in model.modules():
-        if isinstance(part, SelfAttention) and part.score is PLAIN:  # not divided by sqrt(K)
-            part.query_key_value.weight.data.chunk(3)[0].mul_(part.head_dim**-0.5)
-    return model.eval().requires_grad_(False)
+    kind, options = MODELS[name]
+    return spread(new_model(kind, WORDS, **options)).requires_grad_(False)
 
 
 def texts(lengths=LENGTHS) -> Sequences:

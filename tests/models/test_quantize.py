@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from random_weights import new_model, spread
 from test_registry import CASES, build, ids, name_of, start_decoding
 
 from regard import ops
@@ -13,32 +14,22 @@ from regard.data.batches import Sequences
 from regard.decoding.steps import start
 from regard.layers import quantized
 from regard.layers.quantized import QuantizedLinear, QuantizedMatrix
-from regard.models.bert import Bert, BertConfig
+from regard.models.bert import Bert
 from regard.models.conversions import prepare
-from regard.models.gpt2 import GPT2, GPT2Config
-from regard.models.recurrent import RecurrentConfig, RecurrentLanguageModel
-from regard.models.transformer import Transformer, TransformerConfig
 from regard.models.wrappers import encoder, generator
 
 WORDS = 70
 SIZES = dict(d_model=64, heads=4, max_length=40)
 MODELS = {
-    "lstm": lambda: RecurrentLanguageModel(RecurrentConfig(WORDS, "lstm", 64, layers=2)),
-    "gpt2": lambda: GPT2(GPT2Config(WORDS, layers=2, **SIZES)),
-    "transformer": lambda: Transformer(
-        TransformerConfig(WORDS, d_ff=96, encoder_layers=2, decoder_layers=2, **SIZES)
-    ),
-    "bert": lambda: Bert(BertConfig(WORDS, d_ff=96, layers=2, **SIZES)),
+    "lstm-lm": dict(cell="lstm", d_model=64, layers=2),
+    "gpt2": dict(layers=2, **SIZES),
+    "transformer": dict(d_ff=96, encoder_layers=2, decoder_layers=2, **SIZES),
+    "bert": dict(d_ff=96, layers=2, **SIZES),
 }
 
 
 def made(name: str) -> torch.nn.Module:
-    torch.manual_seed(1)
-    model = MODELS[name]()
-    for parameter in model.parameters():
-        std, mean = (0.15, 0.0) if parameter.dim() > 1 else (0.1, parameter.mean().item())
-        torch.nn.init.normal_(parameter, mean=mean, std=std)
-    return model.eval()
+    return spread(new_model(name, WORDS, **MODELS[name]))
 
 
 @torch.no_grad()
