@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch import Tensor
+from relative_formula import attend_by_formula, distances
 
 from regard.attention.attend import PLAIN
 from regard.attention.cache import KeyValueCache
@@ -93,30 +91,6 @@ def test_relative_position_buckets_equal_known_values():
 CLAMP = 6
 
 
-def naive(layer: RelativeAttention, hidden: Tensor, memory: Tensor) -> Tensor:
-    """Section 3.3 of Dai et al. 2019, one query, key and head at a time."""
-    read, offset = torch.cat([memory, hidden], 1), memory.size(1)
-    queries = layer.query(hidden).unflatten(-1, (HEADS, -1))
-    keys, values = (part.unflatten(-1, (HEADS, -1)) for part in layer.key_value(read).chunk(2, -1))
-    rows = []
-    for b in range(hidden.size(0)):
-        for i in range(hidden.size(1)):
-            heads = []
-            for h in range(HEADS):
-                query, scores = queries[b, i, h], []
-                for j in range(offset + i + 1):
-                    distance = torch.tensor(min(offset + i - j, CLAMP))
-                    r = layer.distance(sinusoid(distance, D).double())
-                    r = r.unflatten(-1, (HEADS, -1))[h]
-                    content = (query + layer.content_bias[h, 0]) @ keys[b, j, h]
-                    position = (query + layer.position_bias[h, 0]) @ r
-                    scores.append((content + position) / math.sqrt(K))
-                weights = torch.stack(scores).softmax(0)
-                heads.append(weights @ values[b, : offset + i + 1, h])
-            rows.append(torch.cat(heads))
-    return layer.output(torch.stack(rows).unflatten(0, hidden.shape[:2]))
-
-
 def relative_attention() -> RelativeAttention:
     layer = RelativeAttention(D, HEADS, head_dim=K).double()
     for bias in (layer.content_bias, layer.position_bias):
@@ -132,7 +106,12 @@ def test_transformer_xl_attention_equals_its_formula(before, count):
     memory = torch.randn(2, before, D, dtype=torch.float64)
     mask = causal().resolve(torch.arange(before, before + count), before + count)
     vectors = distance_vectors(before + count, D, max_distance=CLAMP, like=hidden)
-    expected = naive(layer, hidden, memory)
+    apart = distances(count, before + count).clamp(0, CLAMP)
+    relations = sinusoid(apart, D).double()
+    expected = torch.stack([
+        attend_by_formula(layer, own, torch.cat([past, own]), relations)
+        for past, own in zip(memory, hidden, strict=True)
+    ])  # fmt: skip
     for relation in (ByDistance(vectors), ProjectedDistances(layer.project(vectors))):
         found = layer(hidden, mask, relation, memory=memory)
         torch.testing.assert_close(found, expected, atol=1e-7, rtol=1e-7)

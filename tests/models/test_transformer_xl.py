@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from random_weights import randomized
+from relative_formula import attend_by_formula, distances
 from safetensors import safe_open
 from torch import Tensor
+from torch.nn import functional as F
 
 from regard.attention.carried_memory import CarriedMemory
 from regard.checkpoints.formats import from_published, layout_for, to_published
@@ -124,11 +128,8 @@ V = 30
 def tiny(**options) -> TransformerXL:
     torch.manual_seed(3)
     sizes = dict(vocab_size=V, d_model=16, d_ff=20, heads=2, layers=2, cutoffs=(9,), divisor=2)
-    made = TransformerXL(TransformerXLConfig(**{**sizes, "dropout": 0.0, **options}))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
-    return made.eval()
+    config = TransformerXLConfig(**{**sizes, "dropout": 0.0, **options})
+    return randomized(TransformerXL(config)).eval()
 
 
 def drawn(rows: int, count: int) -> Tensor:
@@ -207,43 +208,18 @@ SIZES = dict(vocab_size=SEGA_V, d_model=D, d_ff=16, heads=HEADS, head_dim=K, dro
 def made(**options) -> SegaTransformerXL:
     torch.manual_seed(1)
     config = SegaTransformerXLConfig(**{**SIZES, "layers": 1, "memory_length": 20, **options})
-    model = SegaTransformerXL(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model.double().eval()
-
-
-def vector(token: int, sentence: int, paragraph: int, clamp: int | None) -> Tensor:
-    numbers = [n if clamp is None else min(n, clamp) for n in (token, sentence, paragraph)]
-    parts = [sinusoid(torch.tensor(n), w) for n, w in zip(numbers, widths(D), strict=True)]
-    return torch.cat(parts).double()
+    return randomized(SegaTransformerXL(config), 0.3).double().eval()
 
 
 def naive(model: SegaTransformerXL, ids: Tensor, segment_numbers: Tensor, count: int) -> Tensor:
-    """The last `count` tokens of one text through one layer, query by query and key by key."""
-    (block,), config = model.blocks, model.config
-    attention, total = block.attention, len(ids)
-    inputs = model.embedding(ids)
-    key, value = (
-        part.unflatten(-1, (HEADS, K)) for part in attention.key_value(inputs).chunk(2, -1)
-    )
-    contexts = []
-    for i in range(total - count, total):
-        query, heads = attention.query(inputs[i]).unflatten(-1, (HEADS, K)), []
-        for h in range(HEADS):
-            scores = []
-            for j in range(i + 1):
-                sentence, paragraph = (segment_numbers[i] - segment_numbers[j]).tolist()
-                r = attention.distance(vector(i - j, sentence, paragraph, config.max_distance))
-                content = (query[h] + attention.content_bias[h, 0]) @ key[j, h]
-                position = (query[h] + attention.position_bias[h, 0]) @ r.unflatten(-1, (HEADS, K))[
-                    h
-                ]
-                scores.append((content + position) / math.sqrt(K))
-            heads.append(torch.stack(scores).softmax(0) @ value[: i + 1, h])
-        contexts.append(attention.output(torch.cat(heads)))
-    hidden = block.attention_norm(inputs[total - count :], torch.stack(contexts))
+    """The last `count` tokens of one text through one layer, by the formula."""
+    (block,), inputs = model.blocks, model.embedding(ids)
+    last, tokens = inputs[len(ids) - count :], distances(count, len(ids))
+    segments = segment_numbers[len(ids) - count :, None] - segment_numbers
+    numbers = [one.clamp(0, model.config.max_distance) for one in (tokens, *segments.unbind(-1))]
+    relations = [sinusoid(one, width) for one, width in zip(numbers, widths(D), strict=True)]
+    attended = attend_by_formula(block.attention, last, inputs, torch.cat(relations, -1).double())
+    hidden = block.attention_norm(last, attended)
     return block.feed_norm(hidden, block.feed(hidden))
 
 
@@ -300,11 +276,8 @@ COMPRESSIONS = [
 def compressive(**options) -> CompressiveTransformer:
     torch.manual_seed(3)
     sizes = dict(vocab_size=V, d_model=WIDTH, d_ff=12, heads=H, layers=L, dropout=0.0)
-    made = CompressiveTransformer(CompressiveTransformerConfig(**{**sizes, **options}))
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return made.eval().double()
+    config = CompressiveTransformerConfig(**{**sizes, **options})
+    return randomized(CompressiveTransformer(config), 0.3).eval().double()
 
 
 # ------------------------------------------------------------------------------ the reference
@@ -312,118 +285,60 @@ def compressive(**options) -> CompressiveTransformer:
 
 @dataclass
 class Slots:
-    """What one layer remembers of one text: vectors (D,)."""
+    """What one layer remembers of one text: vectors (N, D)."""
 
-    compressed: list[Tensor] = field(default_factory=list)
-    single: list[Tensor] = field(default_factory=list)
+    compressed: Tensor
+    single: Tensor
 
 
 def norm(part, x: Tensor) -> Tensor:
-    mean = x.mean(-1, keepdim=True)
-    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
-    return (x - mean) / torch.sqrt(variance + part.eps) * part.weight + part.bias
+    return F.layer_norm(x, part.weight.shape, part.weight, part.bias, part.eps)
 
 
-def encoded(distance: int) -> Tensor:
-    angles = [distance / 10000 ** (2 * i / WIDTH) for i in range(WIDTH // 2)]
-    made = [f(a) for a in angles for f in (math.sin, math.cos)]
-    return torch.tensor(made, dtype=torch.float32).double()  # the library keeps them in float32
+def content_attention(attention, queries: Tensor, slots: Tensor) -> Tensor:
+    """A(h, m) of algorithm 2 for each query: all heads, (T, H K)."""
+    parts = attention.query(queries), *attention.key_value(slots).chunk(2, -1)
+    query, key, value = (part.unflatten(-1, (H, -1)).transpose(0, 1) for part in parts)
+    biased = query + attention.content_bias
+    return F.scaled_dot_product_attention(biased, key, value).transpose(0, 1).flatten(1)
 
 
-def of_head(vector: Tensor, head: int) -> Tensor:
-    return vector.view(H, -1)[head]
-
-
-def key_and_value(attention, x: Tensor) -> tuple[Tensor, Tensor]:
-    both = attention.key_value.weight @ x
-    return both[: len(both) // 2], both[len(both) // 2 :]
-
-
-def attend(attention, queries: list[Tensor], keys: list[Tensor], clamp: int | None) -> list[Tensor]:
-    """Each query, the inputs of the layer, sees all keys up to itself; it is the i-th but last."""
-    known = [key_and_value(attention, one) for one in keys]
-    vectors = [attention.distance.weight @ encoded(distance) for distance in range(len(keys))]
-    out = []
-    for i, x in enumerate(queries):
-        own = len(keys) - len(queries) + i
-        seen = known[: own + 1]
-        heads = []
-        for h in range(H):
-            q = of_head(attention.query.weight @ x, h)
-            u, v = attention.content_bias[h, 0], attention.position_bias[h, 0]
-            scores = []
-            for j, (k, _) in enumerate(seen):
-                distance = own - j if clamp is None else min(own - j, clamp)
-                r = of_head(vectors[distance], h)
-                scores.append(((q + u) @ of_head(k, h) + (q + v) @ r) / math.sqrt(len(q)))
-            weights = torch.stack(scores).softmax(0)
-            heads.append(sum(w * of_head(k[1], h) for w, k in zip(weights, seen, strict=True)))
-        out.append(attention.output.weight @ torch.cat(heads))
-    return out
-
-
-def content_attention(attention, queries: list[Tensor], slots: list[Tensor]) -> list[Tensor]:
-    """A(h, m) of algorithm 2 for each query: all heads."""
-    read, out = [key_and_value(attention, one) for one in slots], []
-    for x in queries:
-        heads = []
-        for h in range(H):
-            q = of_head(attention.query.weight @ x, h) + attention.content_bias[h, 0]
-            scores = torch.stack([q @ of_head(k, h) / math.sqrt(len(q)) for k, _ in read])
-            weights = scores.softmax(0)
-            heads.append(sum(w * of_head(v, h) for w, (_, v) in zip(weights, read, strict=True)))
-        out.append(torch.cat(heads))
-    return out
-
-
-def compress(model, layer: int, group: list[Tensor]) -> Tensor:
-    kernel = model.compressions[layer].kernel
-    parts = kernel.weight.split(WIDTH, 1)  # one matrix for each position of the group
-    return kernel.bias + sum(part @ x for part, x in zip(parts, group, strict=True))
-
-
-def segment(model, ids: list[int], memory: list[Slots]) -> tuple[list[Tensor], Tensor]:
+def segment(model, ids: Tensor, memory: list[Slots]) -> tuple[Tensor, Tensor]:
     """Hidden states of one segment, and its reconstruction loss; the memory is updated."""
     c = model.config
-    hidden, loss = (
-        [model.embedding.weight[i] * math.sqrt(WIDTH) for i in ids],
-        torch.zeros(1).double(),
-    )
-    for n, (block, slots) in enumerate(zip(model.blocks, memory, strict=True)):
-        inputs, attention = hidden, block.attention
-        pre = c.norm == "pre"
-        read = (lambda x, b=block: norm(b.attention_norm, x)) if pre else (lambda x: x)
-        keys = [read(x) for x in [*slots.compressed, *slots.single, *inputs]]
-        attended = attend(attention, keys[len(keys) - len(ids) :], keys, c.max_distance)
-        hidden = []
-        for x, a in zip(inputs, attended, strict=True):
-            x = x + a if pre else norm(block.attention_norm, x + a)
-            fed = feed(block.feed, norm(block.feed_norm, x) if pre else x)
-            hidden.append(x + fed if pre else norm(block.feed_norm, x + fed))
+    hidden, loss = model.embedding.weight[ids] * math.sqrt(WIDTH), torch.zeros(1).double()
+    for block, slots, compression in zip(model.blocks, memory, model.compressions, strict=True):
+        inputs, attention, pre = hidden, block.attention, c.norm == "pre"
+        read = partial(norm, block.attention_norm) if pre else lambda x: x
+        keys = read(torch.cat([slots.compressed, slots.single, inputs]))
+        apart = distances(len(ids), len(keys)).clamp(0, c.max_distance)
+        relations = sinusoid(apart, WIDTH).double()
+        hidden = inputs + attend_by_formula(attention, keys[-len(ids) :], keys, relations)
+        if pre:
+            hidden = hidden + block.feed(norm(block.feed_norm, hidden))
+        else:
+            hidden = norm(block.attention_norm, hidden)
+            hidden = norm(block.feed_norm, hidden + block.feed(hidden))
         # algorithm 1: what is remembered has no gradient
-        inputs = [x.detach() for x in inputs]
-        slots.single += inputs
-        old, new = [], []
-        while len(slots.single) - c.memory_length >= c.compression_rate:
-            group = slots.single[: c.compression_rate]
-            slots.single = slots.single[c.compression_rate :]
-            old, new = [*old, *group], [*new, compress(model, n, group)]
-        slots.compressed = [*slots.compressed, *(x.detach() for x in new)][-c.compressed_length :]
-        if new:  # algorithm 2
+        inputs = inputs.detach()
+        slots.single = torch.cat([slots.single, inputs])
+        groups = max(0, (len(slots.single) - c.memory_length) // c.compression_rate)
+        old, slots.single = slots.single.tensor_split([groups * c.compression_rate])
+        new = F.linear(
+            old.view(groups, c.compression_rate * WIDTH),
+            compression.kernel.weight,
+            compression.kernel.bias,
+        )
+        slots.compressed = torch.cat([slots.compressed, new.detach()])[-c.compressed_length :]
+        if groups:  # algorithm 2
             with_gradient = [p.requires_grad_(False) for p in block.parameters()]
-            asked = [read(x) for x in inputs]
-            wanted = content_attention(attention, asked, [read(one) for one in old])
-            found = content_attention(attention, asked, [read(one) for one in new])
-            for one, other in zip(wanted, found, strict=True):
-                loss = loss + ((one - other) ** 2).sum().sqrt()
+            wanted, found = (
+                content_attention(attention, read(inputs), read(one)) for one in (old, new)
+            )
+            loss = loss + (wanted - found).norm(dim=1).sum()
             for p in with_gradient:
                 p.requires_grad_(True)
     return hidden, loss
-
-
-def feed(part, x: Tensor) -> Tensor:
-    inner = torch.relu(part.inner.weight @ x + part.inner.bias)
-    return part.outer.weight @ inner + part.outer.bias
 
 
 def by_algorithm(
@@ -433,12 +348,13 @@ def by_algorithm(
     rows, memories = [], []
     losses = [torch.zeros(1).double() for _ in pieces]
     for row in ids:
-        memory, said = [Slots() for _ in model.blocks], []
+        nothing = torch.zeros(0, WIDTH).double()
+        memory, said = [Slots(nothing, nothing) for _ in model.blocks], []
         for n, piece in enumerate(row.split(pieces)):
-            hidden, loss = segment(model, piece.tolist(), memory)
-            said += hidden
+            hidden, loss = segment(model, piece, memory)
+            said.append(hidden)
             losses[n] = losses[n] + loss
-        rows.append(torch.stack(said))
+        rows.append(torch.cat(said))
         memories.append(memory)
     return torch.stack(rows), losses, memories
 
@@ -465,11 +381,9 @@ def test_segments_equal_the_algorithm(options, pieces):
         torch.testing.assert_close(torch.cat(said, 1), expected, **EXACT)
         for row, memory in enumerate(memories):
             for layer, slots in enumerate(memory):
-                wanted = [*slots.compressed, *slots.single]
-                assert state.newest.size(2) == len(wanted) == int(state.lengths[row])
-                if wanted:
-                    found = state.newest[row, layer]
-                    torch.testing.assert_close(found, torch.stack(wanted), **EXACT)
+                wanted = torch.cat([slots.compressed, slots.single])
+                assert len(wanted) == int(state.lengths[row])
+                torch.testing.assert_close(state.newest[row, layer], wanted, **EXACT)
 
 
 @pytest.mark.parametrize("options", COMPRESSIONS, ids=str)
