@@ -138,17 +138,3 @@ def test_training_stores_no_logits_of_the_whole_vocabulary():
     ):
         head.loss(hidden, targets)
     assert max(sizes) < count * words / 8
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (dict(cutoffs=(5, 5)), "`cutoffs` must ascend strictly"),
-        (dict(cutoffs=(0,)), "`cutoffs` must ascend strictly"),
-        (dict(cutoffs=(V,)), "`cutoffs` must ascend strictly"),
-        (dict(cutoffs=(5, 6), divisor=3), "`d_embedding` must be at least 9"),
-    ],
-)
-def test_impossible_clusters_raise_an_error(options, said):
-    with pytest.raises(ValueError, match=said):
-        Clusters(V, D, D, **options)

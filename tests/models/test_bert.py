@@ -180,13 +180,6 @@ def test_any_groups_of_layers_equal_transformers_and_are_written_back(layers, gr
     assert from_published(published, tensors).config == ours.config
 
 
-def test_layers_that_no_group_divides_raise_an_error():
-    with pytest.raises(
-        ConfigError, match=r"`layers` must be a multiple of `layers_per_group` \(2\), but is 3"
-    ):
-        Albert(AlbertConfig(9, d_model=8, d_ff=8, heads=2, layers=3, layers_per_group=2))
-
-
 def tiny(**options) -> Albert:
     torch.manual_seed(0)
     sizes = dict(d_model=8, d_ff=8, heads=2, d_embedding=4, max_length=T)

@@ -97,17 +97,3 @@ def test_a_quantized_model_computes_nearly_the_same(dtype):
     expected = model.encode(texts)[texts.keep]
     found = encoder(prepare(model, dtype)).encode(texts)[texts.keep]
     assert 0 < (found - expected).pow(2).mean().sqrt() / expected.std() < 0.05
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (dict(position_buckets=1), "position_buckets"),
-        (dict(position_buckets=40, max_relative_positions=21), "position_buckets"),
-        (dict(conv_kernel_size=2), "conv_kernel_size"),
-    ],
-    ids=str,
-)
-def test_options_that_contradict_each_other_are_refused_by_name(options, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be"):
-        Deberta(DebertaConfig(V, d_model=8, heads=2, d_ff=8, layers=1, **options))

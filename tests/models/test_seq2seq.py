@@ -8,7 +8,6 @@ from captured_weights import captured
 from drawn_numbers import key_of, number_of
 
 from regard.data.batches import Sequences
-from regard.errors import ConfigError
 from regard.models.seq2seq import RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
 
 FORMS = {
@@ -212,20 +211,6 @@ def test_gradients_equal_finite_differences(attention):
                 parameter -= sign * way
         grad = (ends[0] - ends[1]) / 2e-5
         torch.testing.assert_close((parameter.grad * way).sum(), grad, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"attention": "none", "window": "local-m"}, '`window` has no effect with attention = "none"'),
-    ({"attention": "none", "selection": "hard"}, "`selection` has no effect with"),
-    ({"half_width": 3}, '`half_width` .* "global": leave it out, or choose window = "local-m" or'),
-    ({"choice_seed": 0}, '`choice_seed` has no effect with selection = "soft"'),
-    ({"selection": "hard-expected", "expected_share": 0.1}, 'choose selection = "hard"'),
-    ({"attention": "location"}, "`max_length` must say how many positions"),
-    ({"d_embedding": 4}, "`d_embedding` must be `d_model` .8. where the output is tied"),
-])  # fmt: skip
-def test_unknown_forms_and_options_without_effect_raise_an_error(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Seq2Seq(Seq2SeqConfig(WORDS, d_model=8, layers=1, **options))
 
 
 @pytest.mark.parametrize(
