@@ -6,6 +6,8 @@ import pytest
 import torch
 from captured_weights import captured
 from drawn_numbers import key_of, number_of
+from random_weights import randomized
+from torch.nn import functional as F
 
 from regard.data.batches import Sequences
 from regard.models.seq2seq import RNNSearch, RNNSearchConfig, Seq2Seq, Seq2SeqConfig
@@ -56,10 +58,12 @@ class Naive:
         self.weights = {k: v.double() for k, v in model.state_dict().items()}
         self.config = model.config
 
+    def linear(self, name, x):
+        return F.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+
     def lstm(self, name, x, hidden, cell):
-        weights = self.weights
-        z = weights[f"{name}.input.weight"] @ x + weights[f"{name}.input.bias"]
-        return self.advance(z + weights[f"{name}.recurrent.weight"] @ hidden, cell)
+        z = self.linear(f"{name}.input", x) + self.linear(f"{name}.recurrent", hidden)
+        return self.advance(z, cell)
 
     def advance(self, z, cell):
         i, f, g, o = z.chunk(4)
@@ -68,12 +72,8 @@ class Naive:
 
     def fed_lstm(self, n, x, word, hidden, cell):
         """Layer n of the decoder that is fed: `word` enters at the bottom."""
-        z = self.weights[f"decoder.gates.{n}.weight"] @ torch.cat([x, hidden])
-        if n == 0:
-            z = z + self.weights["decoder.words.weight"] @ word + self.weights["decoder.words.bias"]
-        else:
-            z = z + self.weights[f"decoder.gates.{n}.bias"]
-        return self.advance(z, cell)
+        z = self.linear(f"decoder.gates.{n}", torch.cat([x, hidden]))
+        return self.advance(z if n else z + self.linear("decoder.words", word), cell)
 
     def read(self, name, xs):
         half = self.config.d_model // 2
@@ -89,45 +89,39 @@ class Naive:
             ahead, h = self.read(f"encoder.ahead.{n}", xs)
             back, hb = self.read(f"encoder.back.{n}", xs[::-1])
             xs = [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)]
-            bridged = (
-                self.weights["bridge.weight"] @ torch.cat([h, hb]) + self.weights["bridge.bias"]
-            )
-            hidden, cell = bridged.chunk(2)
+            hidden, cell = self.linear("bridge", torch.cat([h, hb])).chunk(2)
             states.append((torch.tanh(hidden), cell))
         return torch.stack(xs), states
 
-    def score(self, query, key, position):
-        weights, kind = self.weights, self.config.attention
-        if kind == "dot":
-            return query @ key
-        if kind == "scaled-dot":
-            return query @ key / len(query) ** 0.5
-        if kind == "general":
-            return query @ (weights["decoder.score.key.weight"] @ key)
-        if kind == "location":
-            return weights["decoder.score.weigh.weight"][position] @ query
-        if kind in ("cosine", "content-based"):
-            cosine = query @ key / (query.norm() * key.norm())
-            if kind == "cosine":
-                return cosine
-            inner = weights["decoder.score.strength.weight"][0] @ query
-            return (1 + (inner + weights["decoder.score.strength.bias"][0]).exp()).log() * cosine
-        inner = weights["decoder.score.query.weight"] @ query
-        inner = inner + weights["decoder.score.key.weight"] @ key
-        inner = inner + weights["decoder.score.key.bias"]
-        return weights["decoder.score.weigh.weight"][0] @ torch.tanh(inner)
+    def scores(self, query, memory):
+        match self.config.attention:
+            case "dot":
+                return memory @ query
+            case "scaled-dot":
+                return memory @ query / len(query) ** 0.5
+            case "general":
+                return self.linear("decoder.score.key", memory) @ query
+            case "location":
+                return self.linear("decoder.score.weigh", query)[: len(memory)]
+            case "cosine":
+                return F.cosine_similarity(memory, query[None])
+            case "content-based":
+                strength = F.softplus(self.linear("decoder.score.strength", query))
+                return strength * F.cosine_similarity(memory, query[None])
+        inner = self.linear("decoder.score.query", query)
+        inner = torch.tanh(inner + self.linear("decoder.score.key", memory))
+        return self.linear("decoder.score.weigh", inner)[:, 0]
 
     def attention(self, query, memory, t, source):
         """The weights of step t over all positions."""
         config, count = self.config, len(memory)
-        scores = torch.stack([self.score(query, key, s) for s, key in enumerate(memory)])
+        scores = self.scores(query, memory)
         centre, width = None, config.half_width or 10
         if config.window == "local-m":
             centre = torch.tensor(float(min(t, count - 1)))
         if config.window == "local-p":
-            inner = torch.tanh(self.weights["decoder.form.window.inner.weight"] @ query)
-            share = torch.sigmoid(self.weights["decoder.form.window.outer.weight"][0] @ inner)
-            centre = count * share
+            inner = torch.tanh(self.linear("decoder.form.window.inner", query))
+            centre = count * torch.sigmoid(self.linear("decoder.form.window.outer", inner))
         positions = torch.arange(count)
         if centre is not None:
             scores = scores.masked_fill((positions - centre).abs() > width, -torch.inf)
@@ -158,9 +152,7 @@ class Naive:
             if self.config.attention != "none":
                 looks.append(self.attention(x, memory, t, source))
                 context = looks[-1] @ memory
-                x = fed = torch.tanh(
-                    self.weights["decoder.combine.weight"] @ torch.cat([context, x])
-                )
+                x = fed = torch.tanh(self.linear("decoder.combine", torch.cat([context, x])))
             out.append(x)
         return torch.stack(out), looks
 
@@ -231,11 +223,7 @@ RNN_TARGETS = torch.tensor([[1, 4, 5, 6], [1, 8, 9, 3], [1, 16, 15, 14]])
 
 def rnnsearch():
     torch.manual_seed(0)
-    model = RNNSearch(RNNSearchConfig(WORDS, **SIZES)).double().eval()
-    with torch.no_grad():  # weights so large that every term counts
-        for parameter in model.parameters():
-            parameter.add_(0.5 * torch.randn_like(parameter))
-    return model
+    return randomized(RNNSearch(RNNSearchConfig(WORDS, **SIZES)).double().eval(), 0.5)
 
 
 def unit(weights, name, x, s):
@@ -257,31 +245,24 @@ def annotations(weights, source):
     s = zeros
     for word in words.flip(0):
         back.append(s := unit(weights, "encoder.back.0", word, s))
-    return [torch.cat(pair) for pair in zip(ahead, back[::-1], strict=True)], s
+    return torch.cat([torch.stack(ahead), torch.stack(back[::-1])], 1), s
 
 
 def naive(weights, source, target):
     """Of each word of the target the logits of the next one and the weights of the source."""
+
+    def linear(name, x):
+        return F.linear(x, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+
     memory, back = annotations(weights, source)
-    s = torch.tanh(weights["first.weight"] @ back + weights["first.bias"])
-    found, alphas = [], []
+    s, found, alphas = torch.tanh(linear("first", back)), [], []
     for y in target:
         word = weights["embedding.weight"][y]
-        scores = [
-            weights["score.weigh.weight"][0]
-            @ torch.tanh(
-                weights["score.query.weight"] @ s
-                + weights["score.key.weight"] @ h
-                + weights["score.key.bias"]
-            )
-            for h in memory
-        ]
-        alpha = torch.stack(scores).softmax(0)
-        c = sum(a * h for a, h in zip(alpha, memory, strict=True))
-        t = weights["readout.weight"] @ torch.cat([s, word, c]) + weights["readout.bias"]
-        t = torch.stack([torch.maximum(t[2 * j], t[2 * j + 1]) for j in range(3)])
-        found.append(weights["head.weight"] @ t + weights["head.bias"])
-        alphas.append(alpha)
+        inner = torch.tanh(linear("score.query", s) + linear("score.key", memory))
+        alphas.append(linear("score.weigh", inner)[:, 0].softmax(0))
+        c = alphas[-1] @ memory
+        t = linear("readout", torch.cat([s, word, c])).view(-1, 2).amax(1)
+        found.append(linear("head", t))
         s = unit(weights, "gru", torch.cat([word, c]), s)
     return torch.stack(found), torch.stack(alphas)
 
